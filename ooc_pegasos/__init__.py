@@ -1,0 +1,24 @@
+"""Linear models on sparse data larger than memory, with a proof of how close to the optimum they are."""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ConvertConfig": "config",
+    "CsrBlock": "block",
+    "Existing": "convert",
+    "OocPegasosError": "errors",
+    "Store": "store",
+    "convert": "convert",
+    "verify": "verify",
+}
+__all__ = ["ConvertConfig", "CsrBlock", "Existing", "OocPegasosError", "Store", "convert", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for only when it is: numba and pyarrow take a while."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,208 @@
+"""Second pass of a conversion: buckets of rows to chunk files, in their final order and coding."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.block import CODINGS, CsrBlock, escape_of
+from ooc_pegasos.chunkfile import write_chunk
+from ooc_pegasos.journal import Journal
+from ooc_pegasos.kernels import rows as kernels
+from ooc_pegasos.labels import LabelMap
+from ooc_pegasos.manifest import ChunkInfo, Layout
+from ooc_pegasos.parallel import ordered_map
+from ooc_pegasos.spill import Columns, Spill, scatter
+
+_ROW_BYTES = 8  # label and offset
+_SPLIT = 1000  # part j of bucket b is scratch bucket (b + 1) * 1000 + j
+
+
+@dataclass(frozen=True)
+class AssemblyPlan:
+    """What the chunks are to look like, known once all rows have been read."""
+
+    layout: Layout
+    index_base: int
+    features: int
+    normalize: bool
+    shuffle_seed: int | None
+    chunk_size: int
+    bucket_limit: int
+
+
+@dataclass
+class RowStatistics:
+    """Of some rows as stored; `+` in bucket order gives those of the store."""
+
+    norm_sum: float = 0.0
+    max_norm: float = 0.0
+    max_nonzeros: int = 0
+    empty: int = 0
+
+    def __add__(self, other: RowStatistics) -> RowStatistics:
+        return RowStatistics(
+            self.norm_sum + other.norm_sum,
+            max(self.max_norm, other.max_norm),
+            max(self.max_nonzeros, other.max_nonzeros),
+            self.empty + other.empty,
+        )
+
+
+@dataclass
+class Assembled:
+    """The chunks of one bucket. Their names are temporary: `ChunkInfo.file` is in the scratch folder."""
+
+    bucket: int
+    chunks: list[ChunkInfo]
+    statistics: RowStatistics
+
+
+def choose_coding(stats: np.ndarray, index_base: int, with_values: bool) -> str:
+    """The index coding with the fewest bytes for rows of these summed statistics."""
+    pairs = int(stats[kernels.PAIRS])
+    escapes8 = int(stats[kernels.ESCAPES8_BASE1 if index_base else kernels.ESCAPES8_BASE0])
+    escapes16 = int(stats[kernels.ESCAPES16_BASE1 if index_base else kernels.ESCAPES16_BASE0])
+    value = 4 if with_values else 0
+    sizes = {
+        "gap8": (pairs + escapes8) * (1 + value),
+        "gap16": (pairs + escapes16) * (2 + value),
+        "uint32": pairs * (4 + value),
+    }
+    return min(sizes, key=sizes.__getitem__)
+
+
+class Assembly:
+    """The second pass."""
+
+    def __init__(self, plan: AssemblyPlan, labels: LabelMap, spill: Spill, folder: Path, journal: Journal) -> None:
+        self.plan = plan
+        self.folder = folder
+        self._labels = labels
+        self._spill = spill
+        self._journal = journal
+        self.done: dict[int, Assembled] = {}
+
+    def replay(self, events: Iterator[tuple[int, dict[str, Any]]]) -> None:
+        """Take up the buckets whose chunks are finished."""
+        for _end, event in events:
+            chunks = [ChunkInfo(**chunk) for chunk in event["chunks"]]
+            statistics = RowStatistics(**event["statistics"])
+            if all(
+                (self.folder / c.file).exists() and (self.folder / c.file).stat().st_size == c.bytes for c in chunks
+            ):
+                self.done[event["bucket"]] = Assembled(event["bucket"], chunks, statistics)
+
+    def run(
+        self, buckets: Iterator[tuple[int, np.ndarray]], threads: int, advance: Callable[[int], None]
+    ) -> list[Assembled]:
+        """Assemble what is left; all buckets in order."""
+        left = ((bucket, stats) for bucket, stats in buckets if bucket not in self.done)
+        for assembled, size in ordered_map(self._assemble, left, threads):
+            event = {
+                "bucket": assembled.bucket,
+                "chunks": [dataclasses.asdict(chunk) for chunk in assembled.chunks],
+                "statistics": dataclasses.asdict(assembled.statistics),
+            }
+            self._journal.add(event)
+            self.done[assembled.bucket] = assembled
+            self._spill.remove(assembled.bucket)
+            advance(size)
+        return [self.done[bucket] for bucket in sorted(self.done)]
+
+    def _assemble(self, item: tuple[int, np.ndarray]) -> tuple[Assembled, int]:
+        bucket, stats = item
+        size = self._spill.size(bucket)
+        assembled = Assembled(bucket, [], RowStatistics())
+        if self.plan.shuffle_seed is not None and size > 2 * self.plan.bucket_limit:
+            for part, part_stats in self._split(bucket, math.ceil(size / self.plan.bucket_limit)):
+                self._write(assembled, part, part_stats)
+                self._spill.remove(part)
+        else:
+            self._write(assembled, bucket, stats)
+        return assembled, size
+
+    def _split(self, bucket: int, parts: int) -> list[tuple[int, np.ndarray]]:
+        """Scatter a bucket that is too large to smaller ones; a uniform permutation stays one."""
+        assert self.plan.shuffle_seed is not None
+        first = (bucket + 1) * _SPLIT
+        parts = min(parts, _SPLIT - 1)
+        for part in range(parts):
+            self._spill.remove(first + part)
+        scratch = Spill(self._spill.folder)
+        total = np.zeros((parts, 6), np.int64)
+        for number, (_end, rows) in enumerate(self._spill.segments(bucket)):
+            buckets = np.empty(len(rows.labels), np.int64)
+            kernels.random_buckets(number << 32, self.plan.shuffle_seed + 1 + bucket, buckets, parts)
+            values = rows.values if len(rows.values) else np.ones(len(rows.indices), np.float32)
+            scattered = scatter(number, rows.labels, _starts(rows), rows.indices, values, buckets, parts)
+            scratch.append(scattered, first)
+            total += scattered.stats
+        scratch.close()
+        return [(first + part, total[part]) for part in range(parts) if total[part, kernels.ROWS]]
+
+    def _write(self, assembled: Assembled, bucket: int, stats: np.ndarray) -> None:
+        """Put the rows of a bucket in order and write them as chunks of even size."""
+        rows = self._spill.load(bucket, int(stats[kernels.ROWS]), int(stats[kernels.PAIRS]))
+        number = len(rows.labels)
+        if self.plan.shuffle_seed is None:
+            order = np.arange(number)
+        else:
+            order = np.random.default_rng([self.plan.shuffle_seed, bucket]).permutation(number)
+        indptr = _starts(rows)
+        escape = escape_of(self.plan.layout.index_coding)
+        entries = np.empty(number, np.int64)
+        kernels.entries_of_rows(order, indptr, rows.indices, self.plan.index_base, escape, entries)
+        labels = self._labels.apply(rows.labels)
+        entry_bytes = np.dtype(CODINGS[self.plan.layout.index_coding]).itemsize + 4 * bool(self.plan.layout.values)
+        ends = np.cumsum(entries * entry_bytes + _ROW_BYTES)
+        pieces = math.ceil(int(ends[-1]) / self.plan.chunk_size)
+        cuts = np.searchsorted(ends, [int(ends[-1]) * piece // pieces for piece in range(1, pieces)])
+        for chosen in np.split(np.arange(number), cuts):
+            if len(chosen):
+                part = order[chosen]
+                block, norms = self._encode(rows, indptr, part, labels[part], int(entries[chosen].sum()))
+                self._write_chunk(assembled, block, norms, indptr[part + 1] - indptr[part])
+
+    def _encode(
+        self, rows: Columns, indptr: np.ndarray, order: np.ndarray, labels: np.ndarray, entries: int
+    ) -> tuple[CsrBlock, np.ndarray]:
+        layout = self.plan.layout
+        offsets = np.empty(len(order) + 1, np.int32)
+        indices = np.empty(entries, CODINGS[layout.index_coding])
+        values = np.empty(entries if layout.values else 0, np.float32)
+        norms = np.empty(len(order))
+        kernels.encode_rows(
+            order,
+            indptr,
+            rows.indices,
+            rows.values,
+            self.plan.index_base,
+            escape_of(layout.index_coding),
+            self.plan.normalize,
+            offsets,
+            indices,
+            values,
+            norms,
+        )
+        return CsrBlock(offsets, indices, values if layout.values else None, labels, self.plan.features), norms
+
+    def _write_chunk(self, assembled: Assembled, block: CsrBlock, norms: np.ndarray, lengths: np.ndarray) -> None:
+        file = f"bucket-{assembled.bucket:06d}-{len(assembled.chunks):04d}.arrow"
+        size, crc32 = write_chunk(self.folder / file, block)
+        nonzeros = int(lengths.sum())
+        counts = self._labels.count(block.labels)
+        assembled.chunks.append(ChunkInfo(file, block.rows, nonzeros, len(block.indices), size, crc32, counts))
+        assembled.statistics += RowStatistics(
+            float(norms.sum()), float(norms.max()), int(lengths.max()), int((lengths == 0).sum())
+        )
+
+
+def _starts(rows: Columns) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(rows.lengths, dtype=np.int64)])

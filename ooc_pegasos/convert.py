@@ -1,0 +1,381 @@
+"""Inputs of any size to a store, in two passes and within a memory budget.
+
+First pass (`ingest`): text is parsed on all cores and its rows go to buckets on disk; to shuffle, each
+row to a random bucket, else to the same one until it is full. Second pass (`assemble`): each bucket is
+read back, permuted, coded and written as chunks. A random bucket for each row followed by a random
+order within each bucket is a uniformly random permutation of all rows. Everything happens in
+`STORE.unfinished/`, and the store appears by a rename at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos import __version__, manifest
+from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
+from ooc_pegasos.files import locked, sync_folder, write_atomically, writing_errors
+from ooc_pegasos.ingest import Ingest, IngestPlan
+from ooc_pegasos.journal import Journal
+from ooc_pegasos.labels import Declared, LabelMap, settle
+from ooc_pegasos.manifest import ChunkInfo, LabelInfo, Layout, Manifest, Recipe, Statistics
+from ooc_pegasos.progress import Progress
+from ooc_pegasos.readers import sources, svmlight
+from ooc_pegasos.store import REJECTED_FILE, Store
+
+_NOT_IN_PLAN = ("memory", "threads", "block_size")
+_BYTES_OF_ROWS_PER_TEXT = 0.6  # rows in a bucket against text; compressed text is taken to be a quarter
+_STREAM_SIZE = 4 << 30  # what standard input is taken to hold
+
+
+@dataclass(frozen=True)
+class Existing:
+    """What to do about a store that is there already."""
+
+    force: bool = False
+    append: bool = False
+    resume: bool = False
+
+
+def convert(
+    inputs: Sequence[str],
+    output: str | Path,
+    config: ConvertConfig | None = None,
+    *,
+    existing: Existing | None = None,
+    progress: Progress | None = None,
+) -> Store:
+    """Make the store `output` from svmlight `inputs` and open it."""
+    config = config or ConvertConfig()
+    existing = existing or Existing()
+    target = Path(output)
+    scratch = target.with_name(target.name + ".unfinished")
+    with writing_errors(target):
+        before = _check_output(target, existing)
+        names = sources.expand(inputs)
+        if existing.resume and not scratch.exists():
+            finished = _finished_already(target, before, names, config)
+            if finished:
+                return finished
+        with locked(scratch / "lock", str(target)):
+            with _scratch_removed_on_failure(scratch):
+                base = before if existing.append else None
+                job = _Job(target, scratch, names, config, base, existing, progress or Progress())
+                if not job.published():
+                    job.run()
+            shutil.rmtree(scratch)
+    return Store.open(target)
+
+
+def _check_output(target: Path, existing: Existing) -> Manifest | None:
+    """The manifest of the store that is there, if there is one and it may be touched."""
+    if existing.force and existing.append:
+        raise UsageError("--force replaces the store, --append adds to it; choose one")
+    if not target.parent.exists():
+        raise InputError(f"{target.parent}: no such folder; create it first")
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return None
+    if not (target / manifest.FILE_NAME).exists():
+        raise InputError(f"{target}: exists and is not a store; remove it or choose another name")
+    if not (existing.force or existing.append or existing.resume):
+        raise InputError(f"{target}: exists already; add --force to replace it or --append to add to it")
+    try:
+        return manifest.read(target)
+    except OocPegasosError:
+        if existing.force:
+            return None
+        raise
+
+
+def _finished_already(target: Path, before: Manifest | None, names: list[str], config: ConvertConfig) -> Store | None:
+    """With --resume and nothing to take up: the store, if its last sources are just these inputs."""
+    if before is None:
+        return None
+    last = before.sources[-len(names) :]
+    same = [(source.name, source.size) for source in last] == [
+        (name if name != sources.STDIN else "standard input", sources.stamp_of(name).size) for name in names
+    ]
+    if same:
+        return Store.open(target)
+    raise InputError(f"{target}: exists already and was made from other inputs; add --force to replace it")
+
+
+@contextmanager
+def _scratch_removed_on_failure(scratch: Path) -> Iterator[None]:
+    """Keep what is done when interrupted; on bad input or a full disk, free the space."""
+    try:
+        yield
+    except (OocPegasosError, OSError):
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+class _Job:
+    """One conversion, new or taken up again."""
+
+    def __init__(
+        self,
+        target: Path,
+        scratch: Path,
+        names: list[str],
+        config: ConvertConfig,
+        base: Manifest | None,
+        existing: Existing,
+        progress: Progress,
+    ) -> None:
+        self.target = target
+        self.scratch = scratch
+        self.names = names
+        self.config = config
+        self.base = base
+        self.progress = progress
+        self.declared = Declared.by(base.labels) if base else config.declared()
+        self.stamps = [sources.stamp_of(name) for name in names]
+        self.plan_path = scratch / "plan.json"
+        if existing.resume and self.plan_path.exists():
+            self.plan = self._recorded_plan()
+        else:
+            if self.plan_path.exists():
+                progress.note("an unfinished conversion is discarded; --resume would have continued it")
+            self._start_over()
+
+    def _request(self) -> dict[str, Any]:
+        """What must be the same for a conversion to be taken up again."""
+        settings = dataclasses.asdict(self.config)
+        request = {name: value for name, value in settings.items() if name not in _NOT_IN_PLAN}
+        request["inputs"] = [
+            [name, *dataclasses.astuple(stamp)] for name, stamp in zip(self.names, self.stamps, strict=True)
+        ]
+        request["append_to"] = manifest.encode(self.base).decode() if self.base else None
+        request["written_by"] = __version__
+        normal: dict[str, Any] = json.loads(json.dumps(request))
+        return normal
+
+    def _recorded_plan(self) -> IngestPlan:
+        if any(not stamp.regular for stamp in self.stamps):
+            raise UsageError("--resume: standard input and pipes cannot be read again; start over without --resume")
+        recorded = json.loads(self.plan_path.read_text())
+        wanted = self._request()
+        if self.published():
+            wanted["append_to"] = recorded["request"]["append_to"]
+        for name, value in wanted.items():
+            if recorded["request"][name] != value:
+                what = "the inputs have changed" if name == "inputs" else f"'{name.replace('_', '-')}' was different"
+                raise UsageError(f"--resume: {what} when the conversion began; start over without --resume")
+        return IngestPlan(**recorded["ingest"])
+
+    def _start_over(self) -> None:
+        for path in self.scratch.iterdir():
+            if path.name != "lock":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (self.scratch / "store").mkdir()
+        self.plan = self._new_plan()
+        recorded = {"request": self._request(), "ingest": dataclasses.asdict(self.plan)}
+        if not any(name == sources.STDIN for name in self.names):
+            write_atomically(self.plan_path, json.dumps(recorded).encode())
+
+    def _new_plan(self) -> IngestPlan:
+        config, recipe = self.config, self.base.recipe if self.base else None
+        text = self.declared.wants_text()
+        if text is None:
+            text = self._first_label_is_text()
+        base = recipe.index_base if recipe else {"0": 0, "1": 1}.get(config.index_base)
+        features = recipe.features if recipe else config.features
+        largest = svmlight.LARGEST_INDEX
+        if features is not None:
+            largest = features - 1 if base == 0 else features
+        return IngestPlan(
+            self.names,
+            text,
+            base or 0,
+            largest,
+            config.on_bad_row == "skip",
+            config.seed if config.shuffle else None,
+            self._bucket_number(),
+            config.bucket_limit(),
+            config.text_block(),
+        )
+
+    def _bucket_number(self) -> int:
+        expected = 0.0
+        for name, stamp in zip(self.names, self.stamps, strict=True):
+            compressed = Path(name).suffix in (".gz", ".bz2", ".xz", ".zst")
+            size = stamp.size if stamp.regular else _STREAM_SIZE
+            expected += size * _BYTES_OF_ROWS_PER_TEXT * (4 if compressed else 1)
+        return int(min(256, 1 + expected // self.config.bucket_limit()))
+
+    def _first_label_is_text(self) -> bool:
+        """Look at the first row of the first input that can be read twice."""
+        name = next((n for n, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular), None)
+        if name is None:
+            return False
+        reader = svmlight.SvmlightReader([name], svmlight.Settings(), 1 << 16)
+        for block in reader.tasks():
+            return svmlight.first_label_is_text(block.text[: block.length])
+        return False
+
+    def published(self) -> bool:
+        """Whether the store is in place already and only the scratch folder is left."""
+        intended = self.scratch / "manifest.json"
+        current = self.target / manifest.FILE_NAME
+        return intended.exists() and current.exists() and intended.read_bytes() == current.read_bytes()
+
+    def run(self) -> None:
+        """Both passes, then publish."""
+        config = self.config
+        read_journal, write_journal = Journal(self.scratch / "read.journal"), Journal(self.scratch / "write.journal")
+        ingest = Ingest(self.plan, self.declared, self.scratch, read_journal)
+        read_journal.truncate(ingest.replay(read_journal.events()))
+        self.progress.begin("reading", sum(stamp.size for stamp in self.stamps))
+        settings = svmlight.Settings(
+            self.plan.text_labels, self.plan.smallest_index, self.plan.largest_index, not self.plan.skip_bad
+        )
+        reader = svmlight.SvmlightReader(self.names, settings, self.plan.block_size)
+        ingest.run(reader, config.workers, self.progress.advance)
+        labels = settle(ingest.totals.collector, self.declared)
+        plan = self._assembly_plan(ingest, labels)
+        assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
+        assembly.replay(write_journal.events())
+        self.progress.begin("writing", sum(ingest.totals.sizes.values()))
+        room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
+        threads = max(1, min(config.workers, config.memory // room))
+        assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
+        read_journal.close()
+        write_journal.close()
+        self._publish(ingest, plan, labels, assembled)
+        self.progress.end()
+
+    def _assembly_plan(self, ingest: Ingest, labels: LabelMap) -> AssemblyPlan:
+        totals, config = ingest.totals, self.config
+        if totals.rows == 0:
+            raise InputError(
+                f"{self.names[0]}: no row was good enough to keep, {totals.rejected:,} were rejected; check the file"
+            )
+        normalize = config.normalize or (self.base.recipe.normalize if self.base else None)
+        index_base = self._index_base(totals.smallest)
+        features = max(totals.largest - index_base + 1, 0)
+        limit = self.base.recipe.features if self.base else config.features
+        if limit is not None:
+            if features > limit:
+                raise InputError(
+                    f"{totals.largest_at}: index {totals.largest} in 0-based data is above --features {limit}; raise it"
+                )
+            features = limit
+        stats = np.sum([counts for _bucket, counts in ingest.buckets()], axis=0)
+        with_values = not totals.ones or normalize is not None
+        coding: Any = choose_coding(stats, index_base, with_values)
+        layout = Layout(coding, "float32" if with_values else None, labels.kind)
+        if self.base:
+            layout = self._layout_to_append(layout)
+            features = max(features, self.base.features)
+        return AssemblyPlan(
+            layout,
+            index_base,
+            features,
+            normalize is not None,
+            self.plan.shuffle_seed,
+            config.chunk_size,
+            self.plan.bucket_limit,
+        )
+
+    def _index_base(self, smallest: int) -> int:
+        if self.base:
+            return self.base.recipe.index_base
+        if self.config.index_base != "auto":
+            return int(self.config.index_base)
+        return 0 if smallest == 0 else 1
+
+    def _layout_to_append(self, needed: Layout) -> Layout:
+        """The layout of the store that is appended to; new rows that do not fit it are refused."""
+        assert self.base
+        layout = self.base.layout
+        if needed.values and not layout.values:
+            problem = "all its values are 1 and not stored, but the new rows have others"
+            raise InputError(f"{self.target}: {problem}; convert all inputs together")
+        if needed.labels == "float64" and layout.labels == "float32":
+            problem = "its labels are float32, which some new labels do not fit"
+            raise InputError(f"{self.target}: {problem}; convert all inputs together")
+        return layout
+
+    def _publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
+        """Give the chunks their names and put the store in place by one rename."""
+        built = self.scratch / "store"
+        chunks: list[ChunkInfo] = []
+        first = len(self.base.chunks) if self.base else 0
+        for chunk in (chunk for part in assembled for chunk in part.chunks):
+            name = f"chunk-{first + len(chunks):06d}-{chunk.crc32}.arrow"
+            if (built / chunk.file).exists():
+                os.rename(built / chunk.file, built / name)
+            chunks.append(dataclasses.replace(chunk, file=name))
+        made = self._manifest(ingest, plan, labels.info, chunks, assembled)
+        if ingest.totals.rejected:
+            self._write_rejected(ingest.rejected_path, built / REJECTED_FILE)
+        content = manifest.encode(made)
+        write_atomically(self.scratch / "manifest.json", content)
+        if (self.target / manifest.FILE_NAME).exists():
+            self._swap(built, made)
+        else:
+            write_atomically(built / manifest.FILE_NAME, content)
+            os.rename(built, self.target)
+            sync_folder(self.target.parent)
+
+    def _write_rejected(self, new: Path, to: Path) -> None:
+        before = self.target / REJECTED_FILE
+        content = before.read_bytes() if self.base and before.exists() else b""
+        write_atomically(to, content + new.read_bytes())
+
+    def _swap(self, built: Path, made: Manifest) -> None:
+        """Replace or extend a store: new files first, then the manifest, then the files nobody names any more."""
+        for path in built.iterdir():
+            os.rename(path, self.target / path.name)
+        sync_folder(self.target)
+        manifest.write(self.target, made)
+        keep = {chunk.file for chunk in made.chunks}
+        for path in self.target.glob("chunk-*.arrow"):
+            if path.name not in keep:
+                path.unlink()
+        if not made.rejected:
+            (self.target / REJECTED_FILE).unlink(missing_ok=True)
+
+    def _manifest(
+        self, ingest: Ingest, plan: AssemblyPlan, info: LabelInfo, chunks: list[ChunkInfo], assembled: list[Assembled]
+    ) -> Manifest:
+        totals, base = ingest.totals, self.base
+        rows = sum((part.statistics for part in assembled), RowStatistics())
+        counts = info.counts
+        features = self.config.features
+        if base:
+            old = base.statistics
+            rows += RowStatistics(old.mean_row_norm * base.rows, old.max_row_norm, old.max_row_nonzeros, old.empty_rows)
+            chunks = [*base.chunks, *chunks]
+            counts = [a + b for a, b in zip(base.labels.counts, info.counts, strict=True)]
+            features = base.recipe.features
+        number = sum(chunk.rows for chunk in chunks)
+        normalize: Any = "l2" if plan.normalize else None
+        return Manifest(
+            format=manifest.FORMAT,
+            version=manifest.VERSION,
+            rows=number,
+            features=plan.features,
+            nonzeros=sum(chunk.nonzeros for chunk in chunks),
+            labels=dataclasses.replace(info, counts=counts),
+            layout=plan.layout,
+            recipe=Recipe(svmlight.NAME, plan.index_base, features, normalize),
+            statistics=Statistics(rows.max_norm, rows.norm_sum / number, rows.max_nonzeros, rows.empty),
+            shuffle_seed=self.plan.shuffle_seed if not base or base.shuffle_seed is not None else None,
+            rejected=totals.rejected + (base.rejected if base else 0),
+            chunks=chunks,
+            sources=[*(base.sources if base else []), *totals.sources],
+            written_by=f"ooc-pegasos {__version__}",
+        )

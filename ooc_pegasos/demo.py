@@ -1,0 +1,32 @@
+"""`oocpeg demo`: the whole job on real data that comes with the package, shown as the commands to type."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+
+_STORY = [
+    (
+        "Census records of 32,561 people, as compressed text. Once and for all, make a store of them:",
+        ["convert", "{data}/a9a.svm.xz", "-o", "{folder}/a9a.store", "--force"],
+    ),
+    ("What is in it:", ["info", "{folder}/a9a.store"]),
+]
+_NEXT = """\
+What to try next:
+  oocpeg convert YOUR_FILES... -o your.store      any svmlight files, compressed or not
+  oocpeg verify {folder}/a9a.store
+  oocpeg convert --help"""
+
+
+def run(folder: Path, call: Callable[[list[str]], None], say: Callable[[str], None]) -> None:
+    """Tell the story: `call` runs a command line, `say` prints."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for text, words in _STORY:
+        command = [word.format(folder=folder, data=DATA) for word in words]
+        say(f"\n{text}\n$ oocpeg {shlex.join(command)}")
+        call(command)
+    say("\n" + _NEXT.format(folder=folder))

@@ -1,0 +1,78 @@
+"""Writing files so that a crash leaves the old one or the new one, and names that stay inside a folder."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ooc_pegasos.errors import InputError, LockedError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` by a file of this content: temporary file, fsync, rename, fsync of the folder."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def writing_errors(place: Path) -> Iterator[None]:
+    """Turn what the operating system says when `place` cannot be written into one line that helps."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(
+                f"{place}: the disk is full; free some space or write elsewhere, then run again"
+            ) from error
+        if error.errno == errno.EROFS:
+            raise InputError(f"{place}: the file system is read-only; write elsewhere") from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            name = error.filename or place
+            raise InputError(f"{name}: permission denied; change the permissions or write elsewhere") from error
+        if error.errno in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT):
+            name = error.filename or place
+            raise InputError(f"{name}: {error.strerror}; check the path") from error
+        raise
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold an exclusive lock on the file `path`; it vanishes with the process, however that ends."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise LockedError(f"{what}: process {holder} is at work on it; wait for it or stop it") from None
+        if path.exists() and os.stat(path).st_ino == os.fstat(descriptor).st_ino:
+            break
+        os.close(descriptor)  # the holder removed the file just before letting go
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

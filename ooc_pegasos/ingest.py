@@ -1,0 +1,277 @@
+"""First pass of a conversion: input to rows in buckets on disk, with all that must be known of the whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.journal import Journal
+from ooc_pegasos.kernels.rows import random_buckets
+from ooc_pegasos.labels import Declared, Distinct, LabelCollector, distinct_of
+from ooc_pegasos.manifest import SourceInfo
+from ooc_pegasos.parallel import ordered_map
+from ooc_pegasos.readers.sources import TextBlock
+from ooc_pegasos.readers.svmlight import BadRow, ParsedBlock, SvmlightReader
+from ooc_pegasos.spill import Scattered, Spill, scatter
+
+
+@dataclass(frozen=True)
+class IngestPlan:
+    """What decides which row goes where; recorded, so that a resumed conversion does the same."""
+
+    names: list[str]
+    text_labels: bool
+    smallest_index: int
+    largest_index: int
+    skip_bad: bool
+    shuffle_seed: int | None
+    buckets: int
+    bucket_limit: int
+    block_size: int
+
+
+@dataclass
+class Prepared:
+    """One block, parsed and sorted by bucket, and what is to be remembered of it."""
+
+    parsed: ParsedBlock
+    scattered: Scattered
+    labels: Distinct
+
+
+@dataclass
+class Totals:
+    """Everything known after the blocks so far. Changed by `apply` alone, live and when a journal is replayed."""
+
+    collector: LabelCollector
+    blocks: int = 0
+    source: int = 0
+    end: int = 0
+    hash_state: dict[str, Any] | None = None
+    lines: int = 0
+    source_rows: int = 0
+    rows: int = 0
+    rejected: int = 0
+    rejected_bytes: int = 0
+    ones: bool = True
+    smallest: int = 1 << 40
+    largest: int = -1
+    largest_at: str = ""
+    stats: dict[int, np.ndarray] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    sources: list[SourceInfo] = field(default_factory=list)
+
+    def apply(self, event: dict[str, Any]) -> None:
+        """Add what one event tells."""
+        if "finished" in event:
+            self.sources.append(SourceInfo(**event["finished"]))
+            self.source += 1
+            self.end, self.hash_state, self.lines, self.source_rows = 0, None, 0, 0
+            return
+        self.blocks += 1
+        self.end, self.hash_state = event["end"], event["hash"]
+        self.lines += event["lines"]
+        self.rows += event["rows"]
+        self.source_rows += event["rows"]
+        self.rejected += event["rejected"]
+        self.rejected_bytes += event["rejected_bytes"]
+        self.ones &= event["ones"]
+        self.smallest = min(self.smallest, event["smallest"])
+        if event["largest"] > self.largest:
+            self.largest, self.largest_at = event["largest"], event["largest_at"]
+        for bucket, (grown, counts) in enumerate(event["buckets"], event["first_bucket"]):
+            self.sizes[bucket] = self.sizes.get(bucket, 0) + grown
+            self.stats[bucket] = self.stats.get(bucket, np.zeros(6, np.int64)) + np.array(counts, np.int64)
+        names = {int(key): name for key, name in event["names"].items()}
+        self.collector.add(Distinct(**event["labels"]), names)
+
+
+class Ingest:
+    """The first pass, from wherever the journal says it stands to the end of the last source."""
+
+    def __init__(self, plan: IngestPlan, declared: Declared, folder: Path, journal: Journal) -> None:
+        self.plan = plan
+        self.spill = Spill(folder)
+        self.totals = Totals(LabelCollector(plan.text_labels))
+        self._journal = journal
+        self._declared = declared
+        self._allowed = declared.keys(plan.text_labels)
+        self._allowed_keys = np.array(sorted(self._allowed or ()), np.uint64)
+        self._rejected_path = folder / "rejected.jsonl"
+
+    @property
+    def rejected_path(self) -> Path:
+        """Where rows that were skipped are listed."""
+        return self._rejected_path
+
+    def replay(self, events: Iterable[tuple[int, dict[str, Any]]]) -> int:
+        """Take up again after the last event whose rows are all on disk; returns the journal's size up to it."""
+        whole: dict[int, int] = {}
+        size = 0
+        for end, event in events:
+            if not self._is_whole(event, whole):
+                break
+            self.totals.apply(event)
+            size = end
+        for bucket in [*self.totals.sizes, *whole]:
+            self.spill.truncate(bucket, self.totals.sizes.get(bucket, 0))
+        for path in self.spill.folder.glob("bucket-*.rows"):
+            if int(path.stem.removeprefix("bucket-")) not in self.totals.sizes:
+                path.unlink()
+        if self._rejected_path.exists():
+            os.truncate(self._rejected_path, self.totals.rejected_bytes)
+        return size
+
+    def _is_whole(self, event: dict[str, Any], whole: dict[int, int]) -> bool:
+        """Whether the rows of an event stand in the buckets, checked by their checksums."""
+        for bucket, (grown, _counts) in enumerate(event.get("buckets", []), event.get("first_bucket", 0)):
+            if bucket not in whole:
+                whole[bucket] = max((end for end, _columns in self.spill.segments(bucket)), default=0)
+            if self.totals.sizes.get(bucket, 0) + grown > whole[bucket]:
+                return False
+        return True
+
+    def run(self, reader: SvmlightReader, threads: int, advance: Callable[[int], None]) -> None:
+        """Read what is left."""
+        totals = self.totals
+        tasks = enumerate(reader.tasks(totals.source, totals.end, totals.hash_state), totals.blocks)
+        read = self._prepare_with(reader)
+        try:
+            for prepared in ordered_map(read, tasks, threads):
+                self._finish_sources(reader, prepared.parsed.task.source)
+                self._take(prepared)
+                advance(prepared.parsed.task.consumed)
+            self._finish_sources(reader, len(reader.sources))
+        finally:
+            self.spill.close()
+
+    def _prepare_with(self, reader: SvmlightReader) -> Callable[[tuple[int, TextBlock]], Prepared]:
+        def prepare(numbered: tuple[int, TextBlock]) -> Prepared:
+            number, task = numbered
+            parsed = self._keep_declared(reader.read(task))
+            block = parsed.block
+            labels = distinct_of(block.labels, self.plan.text_labels)
+            buckets = np.zeros(block.rows, np.int64)
+            if self.plan.shuffle_seed is not None and self.plan.buckets > 1:
+                random_buckets(number << 32, self.plan.shuffle_seed, buckets, self.plan.buckets)
+            assert block.values is not None
+            among = self.plan.buckets if self.plan.shuffle_seed is not None else 1
+            scattered = scatter(number, block.labels, block.indptr, block.indices, block.values, buckets, among)
+            return Prepared(parsed, scattered, labels)
+
+        return prepare
+
+    def _keep_declared(self, parsed: ParsedBlock) -> ParsedBlock:
+        """Move rows whose label was not declared from the block to the bad rows."""
+        if self._allowed is None:
+            return parsed
+        block = parsed.block
+        keep = np.isin(block.labels.view(np.uint64), self._allowed_keys)
+        if keep.all():
+            return parsed
+        known = ", ".join(list(self._allowed.values())[:5])
+        wrong = np.flatnonzero(~keep)[: None if self.plan.skip_bad else 1]
+        names = LabelCollector(self.plan.text_labels, names=parsed.names)
+        bits = block.labels.view(np.uint64)
+        for row in wrong.tolist():
+            name = names.name(int(bits[row]))
+            problem = f"the label {name!r} is not one of {known}; correct it or declare it with --classes"
+            parsed.bad.append(BadRow(int(parsed.lines[row]), problem))
+        parsed.bad.sort(key=lambda bad: bad.line)
+        assert block.values is not None
+        lengths = np.diff(block.indptr)
+        pairs = np.repeat(keep, lengths)
+        indptr = np.concatenate([[0], np.cumsum(lengths[keep])])
+        block = dataclasses.replace(
+            block, indptr=indptr, indices=block.indices[pairs], values=block.values[pairs], labels=block.labels[keep]
+        )
+        return dataclasses.replace(parsed, block=block, lines=parsed.lines[keep])
+
+    def _take(self, prepared: Prepared) -> None:
+        """Write one block to the buckets and the journal."""
+        parsed, scattered, totals = prepared.parsed, prepared.scattered, self.totals
+        name = self.plan.names[parsed.task.source]
+        if parsed.bad and not self.plan.skip_bad:
+            bad = parsed.bad[0]
+            raise InputError(f"{name}:{totals.lines + bad.line + 1}: {bad.problem}")
+        self._refuse_third_label(prepared, name)
+        first = 0
+        if self.plan.shuffle_seed is None and totals.sizes:
+            first = max(totals.sizes)
+            first += totals.sizes[first] >= self.plan.bucket_limit
+        grown = self.spill.append(scattered, first)
+        largest_line = totals.lines + int(parsed.lines[scattered.largest_row]) + 1 if parsed.block.rows else 0
+        event = {
+            "end": parsed.task.end,
+            "hash": parsed.task.hash_state,
+            "lines": parsed.line_count,
+            "rows": parsed.block.rows,
+            "rejected": len(parsed.bad),
+            "rejected_bytes": self._note_rejected(name, parsed.bad),
+            "ones": len(scattered.columns.values) == 0,
+            "smallest": int(scattered.smallest),
+            "largest": int(scattered.largest),
+            "largest_at": f"{name}:{largest_line}",
+            "first_bucket": first,
+            "buckets": [[size, counts.tolist()] for size, counts in zip(grown, scattered.stats, strict=True)],
+            "labels": dataclasses.asdict(prepared.labels),
+            "names": {str(key): text for key, text in parsed.names.items()},
+        }
+        self._journal.add(event)
+        totals.apply(event)
+
+    def _refuse_third_label(self, prepared: Prepared, name: str) -> None:
+        declared, totals = self._declared, self.totals
+        if declared.task != "binary" or declared.positive is not None or declared.classes:
+            return
+        seen = set(totals.collector.counts)
+        names = LabelCollector(self.plan.text_labels, names=prepared.parsed.names)
+        for key, row in sorted(zip(prepared.labels.keys, prepared.labels.first_rows, strict=True), key=lambda x: x[1]):
+            if key not in seen and len(seen) == 2:
+                line = totals.lines + int(prepared.parsed.lines[row]) + 1
+                raise InputError(
+                    f"{name}:{line}: a third label, {names.name(key)!r}, where --task binary allows two; "
+                    "correct it, or say --positive-label or --task multiclass"
+                )
+            seen.add(key)
+
+    def _note_rejected(self, name: str, bad: list[BadRow]) -> int:
+        if not bad:
+            return 0
+        lines = (
+            json.dumps({"source": name, "line": self.totals.lines + row.line + 1, "problem": row.problem}) + "\n"
+            for row in bad
+        )
+        content = "".join(lines).encode()
+        with open(self._rejected_path, "ab") as file:
+            file.write(content)
+        return len(content)
+
+    def _finish_sources(self, reader: SvmlightReader, upto: int) -> None:
+        """Record the fingerprints of the sources before number `upto`."""
+        while self.totals.source < upto:
+            totals = self.totals
+            source = reader.sources[totals.source]
+            info = source.info(totals.source_rows)
+            if totals.source_rows == 0:
+                name = info.name
+                if not self.plan.skip_bad:
+                    problem = "the file is empty" if info.size == 0 else "no rows in it"
+                    raise InputError(f"{name}:1: {problem}; leave it out or check how it was made")
+            event = {"finished": dataclasses.asdict(info)}
+            self._journal.add(event)
+            totals.apply(event)
+
+    def buckets(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Every bucket that has rows, with its statistics."""
+        for bucket in sorted(self.totals.stats):
+            if self.totals.stats[bucket][0]:
+                yield bucket, self.totals.stats[bucket]

@@ -1,0 +1,67 @@
+"""Machine instructions that numba has no words for.
+
+The addresses are computed from an array and an index without any check: callers pass only what they
+have bounded themselves.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+I64 = ir.IntType(64)
+
+
+@intrinsic
+def load_u64(_typing: Any, array: Any, index: Any) -> Any:
+    """The eight bytes that start at `array[index]` as one little-endian integer; no alignment needed."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), I64.as_pointer())
+        return builder.load(address, align=1)
+
+    return types.uint64(array, types.int64), codegen
+
+
+@intrinsic
+def trailing_zeros(_typing: Any, word: Any) -> Any:
+    """The number of low zero bits of a 64-bit word."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), codegen
+
+
+@intrinsic
+def leading_zeros(_typing: Any, word: Any) -> Any:
+    """The number of high zero bits of a 64-bit word."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), codegen
+
+
+@intrinsic
+def multiply_high(_typing: Any, left: Any, right: Any) -> Any:
+    """The upper 64 bits of the 128-bit product."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), I64)
+
+    return types.uint64(types.uint64, types.uint64), codegen
+
+
+@intrinsic
+def float_from_bits(_typing: Any, word: Any) -> Any:
+    """The float64 whose bits are `word`."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.uint64), codegen

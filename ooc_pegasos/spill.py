@@ -1,0 +1,217 @@
+"""Rows waiting on disk between the two passes of a conversion, in buckets.
+
+A bucket is a file of segments, one for each block of input that had rows for it. A segment carries its
+own checksum, so that after a crash the good part of a bucket can be told from the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.kernels import rows as kernels
+
+_MAGIC = 0x6765737361676570  # "pegasseg"
+_HEADER = 6  # int64: magic, block, rows, pairs, whether values follow, checksum
+
+
+@dataclass
+class Columns:
+    """Rows in arrays: `values` is empty when all are 1."""
+
+    labels: np.ndarray
+    lengths: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+
+    def bytes(self) -> int:
+        """Size in memory and on disk."""
+        return sum(array.nbytes for array in (self.labels, self.lengths, self.indices, self.values))
+
+
+@dataclass
+class Scattered:
+    """A block's rows sorted by bucket: bucket b has `stats[b, ROWS]` rows and `stats[b, PAIRS]` pairs."""
+
+    number: int
+    columns: Columns
+    stats: np.ndarray
+    checksums: np.ndarray
+    smallest: int
+    smallest_row: int
+    largest: int
+    largest_row: int
+
+
+def scatter(
+    number: int,
+    labels: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    buckets: np.ndarray,
+    among: int,
+) -> Scattered:
+    """Sort the rows of block `number` by bucket, counting and checksumming on the way."""
+    stats = np.zeros((among, 6), np.int64)
+    kernels.count_rows(indptr, buckets, stats)
+    rows, pairs = len(buckets), int(indptr[-1])
+    out = Columns(np.empty(rows), np.empty(rows, np.uint32), np.empty(pairs, np.uint32), np.empty(pairs, np.float32))
+    ones, smallest, smallest_row, largest, largest_row = kernels.scatter_rows(
+        labels, indptr, indices, values, buckets, stats, out.labels, out.lengths, out.indices, out.values
+    )
+    if ones:
+        out.values = out.values[:0]
+    checksums = np.empty(among, np.uint64)
+    labels8, lengths8, indices8, values8 = _as_bytes(out)
+    kernels.segment_checksums(stats, labels8, lengths8, indices8, values8, checksums)
+    return Scattered(number, out, stats, checksums, smallest, smallest_row, largest, largest_row)
+
+
+def _as_bytes(columns: Columns) -> list[np.ndarray]:
+    arrays = (columns.labels, columns.lengths, columns.indices, columns.values)
+    return [array.view(np.uint8) for array in arrays]
+
+
+class Spill:
+    """The buckets of one conversion, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._open: dict[int, int] = {}
+
+    def path(self, bucket: int) -> Path:
+        """The file of a bucket."""
+        return self.folder / f"bucket-{bucket:06d}.rows"
+
+    def size(self, bucket: int) -> int:
+        """Bytes in a bucket so far."""
+        try:
+            return self.path(bucket).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def append(self, scattered: Scattered, first_bucket: int = 0) -> list[int]:
+        """Add a block to the buckets from `first_bucket` on; returns the bytes each has grown by."""
+        grown = []
+        row, pair = 0, 0
+        columns = scattered.columns
+        for bucket in range(len(scattered.stats)):
+            rows, pairs = (int(x) for x in scattered.stats[bucket, :2])
+            parts = [
+                columns.labels[row : row + rows],
+                columns.lengths[row : row + rows],
+                columns.indices[pair : pair + pairs],
+                columns.values[pair : pair + pairs],
+            ]
+            row, pair = row + rows, pair + pairs
+            if rows == 0:
+                grown.append(0)
+                continue
+            checksum = scattered.checksums[bucket : bucket + 1].view(np.int64)[0]
+            header = np.array([_MAGIC, scattered.number, rows, pairs, len(parts[3]) > 0, checksum], np.int64)
+            grown.append(_write_all(self._descriptor(first_bucket + bucket), [header, *parts]))
+        return grown
+
+    def close(self) -> None:
+        """Close the files; they can be appended to again."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def truncate(self, bucket: int, size: int) -> None:
+        """Forget what was written after the first `size` bytes."""
+        if self.path(bucket).exists():
+            os.truncate(self.path(bucket), size)
+
+    def remove(self, bucket: int) -> None:
+        """Delete a bucket."""
+        self.path(bucket).unlink(missing_ok=True)
+
+    def segments(self, bucket: int) -> Iterator[tuple[int, Columns]]:
+        """(position after it, rows) of each segment up to the first that is not whole."""
+        if not self.path(bucket).exists():
+            return
+        with open(self.path(bucket), "rb", buffering=0) as file:
+            left = os.fstat(file.fileno()).st_size
+            at = 0
+            while left >= 8 * _HEADER:
+                header = np.frombuffer(file.read(8 * _HEADER), np.int64).copy()
+                if len(header) < _HEADER or header[0] != _MAGIC:
+                    return
+                rows, pairs, with_values = (int(x) for x in header[2:5])
+                size = 8 * _HEADER + 12 * rows + 4 * pairs * (1 + with_values)
+                if min(rows, pairs) < 0 or size > left:
+                    return
+                columns = Columns(
+                    np.empty(rows),
+                    np.empty(rows, np.uint32),
+                    np.empty(pairs, np.uint32),
+                    np.empty(pairs * with_values, np.float32),
+                )
+                labels8, lengths8, indices8, values8 = parts = _as_bytes(columns)
+                for part in parts:
+                    _read_all(file.fileno(), part)
+                found = np.empty(1, np.uint64)
+                kernels.segment_checksums(header[None, 2:], labels8, lengths8, indices8, values8, found)
+                if found.view(np.int64)[0] != header[5]:
+                    return
+                at += size
+                left -= size
+                yield at, columns
+
+    def load(self, bucket: int, rows: int, pairs: int) -> Columns:
+        """All rows of a bucket that should hold this many."""
+        whole = Columns(np.empty(rows), np.empty(rows, np.uint32), np.empty(pairs, np.uint32), np.empty(0, np.float32))
+        row, pair = 0, 0
+        for _end, part in self.segments(bucket):
+            next_row, next_pair = row + len(part.labels), pair + len(part.indices)
+            if next_row > rows or next_pair > pairs:
+                break
+            if len(part.values) and not len(whole.values):
+                whole.values = np.empty(pairs, np.float32)
+                whole.values[:pair] = 1
+            whole.labels[row:next_row] = part.labels
+            whole.lengths[row:next_row] = part.lengths
+            whole.indices[pair:next_pair] = part.indices
+            if len(whole.values):
+                whole.values[pair:next_pair] = part.values if len(part.values) else 1
+            row, pair = next_row, next_pair
+        if (row, pair) != (rows, pairs):
+            raise DamagedError(f"{self.path(bucket)}: scratch data is damaged; run again without --resume")
+        return whole
+
+    def _descriptor(self, bucket: int) -> int:
+        if bucket not in self._open:
+            if len(self._open) >= 256:
+                os.close(self._open.pop(next(iter(self._open))))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._open[bucket] = os.open(self.path(bucket), flags, 0o644)
+        return self._open[bucket]
+
+
+def _write_all(descriptor: int, parts: list[np.ndarray]) -> int:
+    views = [part.data.cast("B") for part in parts if part.nbytes]
+    total = sum(len(view) for view in views)
+    written = os.writev(descriptor, views)
+    if written < total:  # the disk is full, or a signal came: the rest tells
+        for view in views:
+            at = min(written, len(view))
+            written -= at
+            while at < len(view):
+                at += os.write(descriptor, view[at:])
+    return total
+
+
+def _read_all(descriptor: int, into: np.ndarray) -> None:
+    view = into.data
+    at = 0
+    while at < len(view):
+        got = os.readv(descriptor, [view[at:]])
+        if got == 0:
+            raise DamagedError("scratch data is shorter than it was; run again without --resume")
+        at += got

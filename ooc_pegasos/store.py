@@ -1,0 +1,102 @@
+"""Store: a folder of chunk files and the manifest that vouches for them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ooc_pegasos import manifest as manifests
+from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.manifest import ChunkInfo, Manifest
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+REJECTED_FILE = "rejected.jsonl"
+
+
+@dataclass(frozen=True)
+class Store:
+    """An open store. `blocks()` gives its chunks, `to_scipy()` all of a small one."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: str | Path) -> Store:
+        """Read the manifest and check that every chunk file is there with its full size."""
+        folder = Path(path)
+        store = cls(folder, manifests.read(folder))
+        for chunk in store.manifest.chunks:
+            store.check_size(chunk)
+        return store
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return self.manifest.rows
+
+    @property
+    def features(self) -> int:
+        """How many columns."""
+        return self.manifest.features
+
+    @property
+    def nonzeros(self) -> int:
+        """How many stored entries, escapes not counted."""
+        return self.manifest.nonzeros
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r}: {self.rows:,} rows, {self.features:,} features, {self.nonzeros:,} non-zeros)"
+
+    def check_size(self, chunk: ChunkInfo) -> None:
+        """Refuse a chunk file that is missing, or shorter or longer than it was written."""
+        file = self.path / chunk.file
+        try:
+            size = file.stat().st_size
+        except OSError as error:
+            raise DamagedError(f"{file}: {error.strerror}; restore it or convert again") from error
+        if size != chunk.bytes:
+            raise DamagedError(f"{file}: {size:,} bytes instead of {chunk.bytes:,}; restore it or convert again")
+
+    def block(self, number: int) -> CsrBlock:
+        """Chunk `number` as read-only views of its mapped file, after a check of its CRC-32."""
+        import pyarrow as pa
+
+        from ooc_pegasos.chunkfile import read_chunk
+
+        chunk = self.manifest.chunks[number]
+        file = self.path / chunk.file
+        self.check_size(chunk)
+        try:
+            with pa.memory_map(str(file)) as mapped:
+                buffer = mapped.read_buffer()
+        except OSError as error:
+            raise DamagedError(f"{file}: {error}; restore it or convert again") from error
+        if f"{zlib.crc32(buffer):08x}" != chunk.crc32:
+            raise DamagedError(f"{file}: the checksum does not match, so it is damaged; restore it or convert again")
+        block = read_chunk(buffer, self.features, str(file))
+        if block.rows != chunk.rows or len(block.indices) != chunk.entries:
+            raise DamagedError(f"{file}: not the rows the manifest counts; restore it or convert again")
+        return block
+
+    def blocks(self) -> Iterator[CsrBlock]:
+        """All chunks in order."""
+        for number in range(len(self.manifest.chunks)):
+            yield self.block(number)
+
+    def to_scipy(self) -> tuple[scipy.sparse.csr_matrix, np.ndarray]:
+        """The whole store in memory: (float32 CSR matrix, labels)."""
+        import scipy.sparse
+
+        parts = list(self.blocks())
+        if not parts:
+            return scipy.sparse.csr_matrix((0, self.features), dtype=np.float32), np.empty(0)
+        matrix = scipy.sparse.vstack([block.to_scipy() for block in parts], format="csr")
+        return matrix, np.concatenate([block.labels for block in parts])

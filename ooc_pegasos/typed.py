@@ -1,0 +1,81 @@
+"""JSON and TOML tables to frozen dataclasses and back, with every type checked and unknown keys refused."""
+
+import dataclasses
+import types
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Record = TypeVar("Record")
+
+
+class TypedError(ValueError):
+    """A table that does not have the shape of its dataclass; says where and what."""
+
+
+def load(cls: type[Record], table: Any, where: str = "") -> Record:
+    """Make a `cls` of `table`, or say precisely what does not fit."""
+    if not isinstance(table, dict):
+        raise TypedError(f"{where or 'the whole'} should be a table, not {_kind(table)}")
+    hints = get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    unknown = sorted(set(table) - set(fields))
+    if unknown:
+        raise TypedError(f"unknown key {_path(where, unknown[0])!r}; known: {', '.join(fields)}")
+    chosen = {}
+    for name, field in fields.items():
+        if name in table:
+            chosen[name] = _check(hints[name], table[name], _path(where, name))
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise TypedError(f"missing key {_path(where, name)!r}")
+    return cls(**chosen)
+
+
+def dump(record: Any) -> dict[str, Any]:
+    """The table of a dataclass, ready for JSON."""
+    return dataclasses.asdict(record)
+
+
+def _check(wanted: Any, value: Any, where: str) -> Any:
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if origin in (Union, types.UnionType):
+        for option in arguments:
+            try:
+                return _check(option, value, where)
+            except TypedError:
+                continue
+        raise TypedError(f"{where!r} should be {_name(wanted)}, not {_kind(value)}")
+    if origin in (tuple, list):
+        if not isinstance(value, list | tuple):
+            raise TypedError(f"{where!r} should be a list, not {_kind(value)}")
+        items = [_check(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return tuple(items) if origin is tuple else items
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise TypedError(f"{where!r} should be a table, not {_kind(value)}")
+        return {str(key): _check(arguments[1], item, _path(where, str(key))) for key, item in value.items()}
+    if origin is not None:  # Literal
+        if value not in arguments or isinstance(value, bool):
+            raise TypedError(f"{where!r} should be one of {', '.join(map(str, arguments))}, not {value!r}")
+        return value
+    if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):
+        return load(wanted, value, where)
+    if wanted is Any:
+        return value
+    if wanted is float and type(value) is int:
+        return float(value)
+    if type(value) is not wanted and not (wanted is type(None) and value is None):
+        raise TypedError(f"{where!r} should be {_name(wanted)}, not {_kind(value)}")
+    return value
+
+
+def _path(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _name(wanted: Any) -> str:
+    if get_args(wanted) and get_origin(wanted) in (Union, types.UnionType):
+        return " or ".join(_name(option) for option in get_args(wanted))
+    return "nothing" if wanted is type(None) else getattr(wanted, "__name__", str(wanted))
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} {value!r:.60}"

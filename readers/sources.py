@@ -1,0 +1,299 @@
+"""Inputs as blocks of text: files, globs, standard input; plain, gzip, bzip2, xz or zstd; cut at line ends."""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import io
+import lzma
+import os
+import stat
+import sys
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from ooc_pegasos.checksums import RunningHash
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.kernels.svmlight import PADDING
+from ooc_pegasos.manifest import SourceInfo
+
+STDIN = "-"
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_OTHER_FORMATS = {
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"PK\x03\x04": "a zip or npz archive",
+    b"\x93NUMPY": "a NumPy file",
+    b"\x89HDF": "an HDF5 file",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
+_UTF8_MARK = b"\xef\xbb\xbf"
+
+
+def expand(inputs: Sequence[str]) -> list[str]:
+    """The files that the inputs name: patterns opened in sorted order, every name checked to be there."""
+    names: list[str] = []
+    for given in inputs:
+        if given == STDIN or Path(given).exists():
+            names.append(given)
+        elif glob.has_magic(given):
+            found = sorted(glob.glob(given, recursive=True))
+            if not found:
+                raise InputError(f"{given}: no file matches this pattern; check the path")
+            names.extend(found)
+        else:
+            raise InputError(f"{given}: no such file; check the path")
+    for name in names:
+        if Path(name).is_dir():
+            raise InputError(f"{name}: is a folder; name the files in it, for example '{name}/*.svm'")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{twice}: named twice; name each input once")
+    return names
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What tells at a glance whether a file is still the same."""
+
+    size: int
+    modified_ns: int
+    regular: bool
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        """From what the operating system says."""
+        return cls(status.st_size, status.st_mtime_ns, stat.S_ISREG(status.st_mode))
+
+
+def stamp_of(name: str) -> Stamp:
+    """The stamp of a file, or a size of 0 for standard input."""
+    if name == STDIN:
+        return Stamp(0, 0, False)
+    try:
+        return Stamp.of(os.stat(name))
+    except OSError as error:
+        raise InputError(f"{name}: {error.strerror}; check the path and its permissions") from error
+
+
+@dataclass
+class TextBlock:
+    """Whole lines of one source: `text[:length]`, followed by a line feed and zeros."""
+
+    source: int
+    text: np.ndarray
+    length: int
+    end: int
+    """Where in the (decompressed) text of the source the block ends."""
+    consumed: int
+    """Bytes of the source as it lies on disk read for this block."""
+    hash_state: dict[str, Any] | None
+    """Of a plain file, the state of its checksum at `end`."""
+
+
+class _Hashing(io.RawIOBase):
+    """A raw file that hashes and counts what is read from it."""
+
+    def __init__(self, file: BinaryIO, hashing: RunningHash) -> None:
+        self._file = file
+        self.hashing = hashing
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
+        self.hashing.update(memoryview(buffer)[:count])
+        return count
+
+
+class TextSource:
+    """One input, read once from `start` to its end; then `info()` is its fingerprint."""
+
+    def __init__(self, name: str, number: int, block_size: int, spare: deque[np.ndarray]) -> None:
+        self.name = name
+        self._number = number
+        self._block_size = block_size
+        self._spare = spare
+        self._hash = RunningHash()
+        self._before: Stamp | None = None
+
+    def blocks(self, start: int = 0, hash_state: dict[str, Any] | None = None) -> Iterator[TextBlock]:
+        """The rest of the text from position `start` on, in blocks of whole lines."""
+        with self._open() as raw:
+            self._before = Stamp.of(os.fstat(raw.fileno()))
+            head = _peek(raw) if self._before.regular else b""
+            stream, plain = self._decompressed(raw, head)
+            try:
+                if start:
+                    self._skip(raw if plain else stream, plain, start, hash_state)
+                yield from self._cut(stream, plain, start)
+            except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+                raise self._damaged(error) from error
+            except OSError as error:
+                if error.errno is None:  # bz2 and pyarrow say it without a number
+                    raise self._damaged(error) from error
+                raise InputError(
+                    f"{self.name}: {error.strerror} while reading; check the disk and try again"
+                ) from error
+            self._check_unchanged(raw)
+
+    def info(self, rows: int) -> SourceInfo:
+        """The fingerprint of what was read."""
+        name = "standard input" if self.name == STDIN else self.name
+        return SourceInfo(name, self._hash.total, self._hash.hexdigest(), rows)
+
+    def _open(self) -> BinaryIO:
+        if self.name == STDIN:
+            return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
+        try:
+            return open(self.name, "rb", buffering=0)
+        except OSError as error:
+            raise InputError(f"{self.name}: {error.strerror}; check the path and its permissions") from error
+
+    def _decompressed(self, raw: BinaryIO, head: bytes) -> tuple[BinaryIO, bool]:
+        """(stream of text, whether it is the file itself). Pipes are recognised by their first bytes too."""
+        source: Any = raw
+        if not self._before or not self._before.regular:
+            head = b""
+            while len(head) < 8 and (more := raw.read(8 - len(head))):
+                head += more
+            source = _Pushback(head, raw)
+        for magic, what in _OTHER_FORMATS.items():
+            if head.startswith(magic):
+                raise InputError(f"{self.name}: this is {what}, not svmlight text; convert it to text first")
+        kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+        if kind is None:
+            return source, True
+        hashing = _Hashing(source, self._hash)
+        if kind == "zstd":
+            import pyarrow as pa
+
+            return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(hashing, mode="r"), "zstd")), False
+        buffered = io.BufferedReader(hashing, 1 << 20)
+        opened: dict[str, Any] = {"gzip": gzip.GzipFile, "bzip2": bz2.BZ2File, "xz": lzma.LZMAFile}
+        if kind == "gzip":
+            return cast(BinaryIO, gzip.GzipFile(fileobj=buffered, mode="rb")), False
+        return cast(BinaryIO, opened[kind](buffered)), False
+
+    def _skip(self, stream: BinaryIO, plain: bool, start: int, hash_state: dict[str, Any] | None) -> None:
+        if plain and hash_state is not None:
+            stream.seek(start)
+            self._hash = RunningHash.resume(hash_state)
+            return
+        left = start
+        while left > 0:
+            got = len(stream.read(min(left, 1 << 22)))
+            if got == 0:
+                raise InputError(f"{self.name}: shorter than when the conversion began; start over without --resume")
+            left -= got
+
+    def _cut(self, stream: BinaryIO, plain: bool, at: int) -> Iterator[TextBlock]:
+        """Blocks of the whole lines in the next `block_size` bytes, or in twice, four times ... as many.
+
+        Where a block ends depends on where it starts and on nothing else, so a resumed run cuts alike.
+        """
+        carry = b""
+        while True:
+            consumed = self._hash.total
+            text, filled, cut = self._fill(stream, carry)
+            if filled == 0:
+                return
+            if plain:
+                self._hash.update(text[:cut])
+            carry = text[cut:filled].tobytes()
+            if at == 0 and text[:3].tobytes() == _UTF8_MARK:
+                text[:3] = 32
+            at += cut
+            ended = text[cut - 1] != 10  # the last line has no line feed
+            length = cut + 1 if ended else cut
+            text[length - 1 : length + 1] = 10
+            text[length + 1 : length + PADDING] = 0
+            state = self._hash.state() if plain else None
+            yield TextBlock(self._number, text, length, at, self._hash.total - consumed, state)
+
+    def _fill(self, stream: BinaryIO, carry: bytes) -> tuple[np.ndarray, int, int]:
+        """(buffer, bytes in it, end of its last whole line); at the end of the text all of it counts as whole."""
+        text = self._spare.popleft() if self._spare else _buffer(self._block_size)
+        filled, room = 0, self._block_size
+        while True:
+            if room + PADDING > len(text):
+                text = np.concatenate([text[:filled], _buffer(room - filled)])
+            if filled == 0:
+                text[: len(carry)] = np.frombuffer(carry, np.uint8)
+                filled = len(carry)
+            while filled < room:
+                got = stream.readinto(text.data[filled:room])  # type: ignore[attr-defined]
+                if not got:
+                    return text, filled, filled
+                filled += got
+            cut = _after_last_line_feed(text, filled)
+            if cut:
+                return text, filled, cut
+            if room >= _LONGEST_LINE:
+                raise InputError(f"{self.name}: a line of more than {_LONGEST_LINE >> 20} MB; is this svmlight text?")
+            room *= 2
+
+    def _damaged(self, error: Exception) -> InputError:
+        return InputError(f"{self.name}: the compressed data is truncated or damaged ({error}); fetch the file again")
+
+    def _check_unchanged(self, raw: BinaryIO) -> None:
+        if self.name == STDIN or self._before is None or not self._before.regular:
+            return
+        advice = "convert again when nobody writes to it"
+        try:
+            now = Stamp.of(os.stat(self.name))
+        except OSError:
+            raise InputError(f"{self.name}: vanished during the conversion; {advice}") from None
+        if now != self._before or Stamp.of(os.fstat(raw.fileno())) != self._before:
+            raise InputError(f"{self.name}: changed during the conversion; {advice}")
+
+
+class _Pushback(io.RawIOBase):
+    """A raw file with some bytes put back in front."""
+
+    def __init__(self, head: bytes, file: BinaryIO) -> None:
+        self._head = head
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._head:
+            count = min(len(self._head), len(buffer))
+            buffer[:count] = self._head[:count]
+            self._head = self._head[count:]
+            return count
+        return self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
+
+
+_LONGEST_LINE = 1 << 28
+
+
+def _buffer(size: int) -> np.ndarray:
+    return np.empty(size + PADDING, np.uint8)
+
+
+def _peek(raw: BinaryIO) -> bytes:
+    head = raw.read(8)
+    raw.seek(0)
+    return head
+
+
+def _after_last_line_feed(text: np.ndarray, filled: int) -> int:
+    """Position after the last line feed in `text[:filled]`, 0 if there is none."""
+    step = 1 << 12
+    for begin in range((filled - 1) // step * step, -1, -step):
+        at = text[begin : min(begin + step, filled)].tobytes().rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+    return 0

@@ -1,0 +1,151 @@
+"""svmlight / libsvm text: `label [qid:n] index:value ... # comment`, one row a line."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.kernels import svmlight as kernels
+from ooc_pegasos.kernels.numbers import NOT_A_NUMBER, parse_number
+from ooc_pegasos.readers.sources import TextBlock, TextSource
+
+NAME = "svmlight"
+LARGEST_INDEX = 2**32 - 2
+
+PROBLEMS = {
+    kernels.LABEL_NOT_NUMBER: "the label {token} is not a number as the first one is; correct it",
+    kernels.LABEL_NOT_FINITE: "the label {token} is not finite; remove the row or correct it",
+    kernels.LABEL_MISSING: "the row begins with {token}, not with a label; put the label first",
+    kernels.LABEL_SEVERAL: "{token} is more than one label; give every row one",
+    kernels.PAIR_MALFORMED: "{token} is not of the form index:value; correct it",
+    kernels.INDEX_NEGATIVE: "negative index in {token}; indices start at 0 or 1",
+    kernels.INDEX_TOO_SMALL: "index 0 in 1-based data, {token}; correct it or convert with --index-base 0",
+    kernels.INDEX_TOO_LARGE: "the index in {token} is above the limit of {limit}; correct it or raise --features",
+    kernels.INDEX_DUPLICATE: "the index in {token} stands twice in the row; correct it",
+    kernels.INDEX_DECREASING: "the index in {token} is below the one before it; sort the row",
+    kernels.VALUE_NOT_NUMBER: "the value in {token} is not a number; correct it",
+    kernels.VALUE_NOT_FINITE: "the value in {token} is not finite; remove the row or correct it",
+    kernels.VALUE_TOO_LARGE: "the value in {token} is too large for float32; scale the data",
+    kernels.NUL_BYTE: "a zero byte, so this is not text; check that it is an svmlight file",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to read the text; all of it is fixed before the first row."""
+
+    text_labels: bool = False
+    smallest_index: int = 0
+    largest_index: int = LARGEST_INDEX
+    stop_at_bad: bool = True
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A line that breaks a rule: its number, counted from the start of its block, and what is wrong."""
+
+    line: int
+    problem: str
+
+
+@dataclass
+class ParsedBlock:
+    """The rows of one text block. Indices are as written, whatever their base.
+
+    With text labels, `block.labels` holds the bits of each label's hash and `names` says which text it is.
+    """
+
+    task: TextBlock
+    block: CsrBlock
+    lines: np.ndarray
+    """Line of each row, counted from the start of the block."""
+    line_count: int
+    bad: list[BadRow]
+    names: dict[int, str]
+
+
+class SvmlightReader:
+    """Text blocks of the sources in order (`tasks`), each of which any thread can turn into rows (`read`)."""
+
+    def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
+        self.settings = settings
+        self._spare: deque[np.ndarray] = deque()
+        self.sources = [TextSource(name, i, block_size, self._spare) for i, name in enumerate(names)]
+
+    def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[TextBlock]:
+        """All blocks from a position on."""
+        for number in range(source, len(self.sources)):
+            yield from self.sources[number].blocks(start, state)
+            start, state = 0, None
+
+    def read(self, task: TextBlock) -> ParsedBlock:
+        """Parse one block; afterwards its text buffer is used for another one."""
+        settings = self.settings
+        text, length = task.text, task.length
+        feeds, colons = kernels.count_lines_and_pairs(_read_only(text[:length]))
+        labels = np.empty(feeds + 1)
+        indptr = np.empty(feeds + 2, np.int64)
+        indices = np.empty(colons + 1, np.uint32)
+        values = np.empty(colons + 1, np.float32)
+        lines = np.empty(feeds + 1, np.int64)
+        spans = np.empty((feeds + 1 if settings.text_labels else 0, 2), np.int64)
+        bad = np.empty((1 if settings.stop_at_bad else feeds + 1, 3), np.int64)
+        rows, bad_lines, line_count = kernels.parse_svmlight(
+            _read_only(text),
+            length,
+            settings.text_labels,
+            settings.smallest_index,
+            settings.largest_index,
+            settings.stop_at_bad,
+            labels,
+            indptr,
+            indices,
+            values,
+            lines,
+            spans,
+            bad,
+        )
+        names = self._name_labels(text, spans, labels[:rows]) if settings.text_labels else {}
+        problems = [self._describe(text, bad[i]) for i in range(bad_lines)]
+        self._spare.append(text)
+        pairs = int(indptr[rows])
+        block = CsrBlock(indptr[: rows + 1], indices[:pairs], values[:pairs], labels[:rows], LARGEST_INDEX + 1)
+        return ParsedBlock(task, block, lines[:rows], line_count, problems, names)
+
+    def _name_labels(self, text: np.ndarray, spans: np.ndarray, labels: np.ndarray) -> dict[int, str]:
+        hashes = labels.view(np.uint64)
+        kernels.hash_spans(_read_only(text), spans, len(labels), hashes)
+        distinct, first = np.unique(hashes, return_index=True)
+        texts = (text[spans[i, 0] : spans[i, 1]].tobytes().decode(errors="replace") for i in first)
+        return dict(zip(distinct.tolist(), texts, strict=True))
+
+    def _describe(self, text: np.ndarray, bad: np.ndarray) -> BadRow:
+        code, line, at = (int(x) for x in bad)
+        excerpt = text[at : at + 41].tobytes().split()
+        token = repr((excerpt or [b""])[0].decode("ascii", "backslashreplace"))
+        limit = self.settings.largest_index
+        return BadRow(line, PROBLEMS[code].format(token=token.replace("\\\\", "\\"), limit=limit))
+
+
+def first_label_is_text(text: np.ndarray) -> bool:
+    """Whether the first row of a block begins with something that is not a number."""
+    for line in io.BytesIO(text.data):
+        content = line.split(b"#")[0].split()
+        if content:
+            token = np.frombuffer(content[0].ljust(len(content[0]) + 1, b"\n") + bytes(kernels.PADDING), np.uint8)
+            status, _value, _end = parse_number(token, 0)
+            return bool(status == NOT_A_NUMBER)
+    return False
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """A view that numba compiles for once, whether the array behind it may be written or not."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

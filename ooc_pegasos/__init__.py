@@ -8,11 +8,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "ConvertConfig": "config",
     "CsrBlock": "block",
-    "Existing": "convert",
+    "Existing": "conversion",
     "OocPegasosError": "errors",
     "Store": "store",
-    "convert": "convert",
-    "verify": "verify",
+    "convert": "conversion",
+    "verify": "verification",
 }
 __all__ = ["ConvertConfig", "CsrBlock", "Existing", "OocPegasosError", "Store", "convert", "verify"]
 

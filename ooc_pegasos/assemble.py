@@ -64,17 +64,22 @@ class Assembled:
     statistics: RowStatistics
 
 
-def choose_coding(stats: np.ndarray, index_base: int, with_values: bool) -> str:
-    """The index coding with the fewest bytes for rows of these summed statistics."""
+def coded_sizes(stats: np.ndarray, index_base: int, with_values: bool) -> dict[str, int]:
+    """The bytes that rows of these summed statistics take in each index coding."""
     pairs = int(stats[kernels.PAIRS])
     escapes8 = int(stats[kernels.ESCAPES8_BASE1 if index_base else kernels.ESCAPES8_BASE0])
     escapes16 = int(stats[kernels.ESCAPES16_BASE1 if index_base else kernels.ESCAPES16_BASE0])
     value = 4 if with_values else 0
-    sizes = {
+    return {
         "gap8": (pairs + escapes8) * (1 + value),
         "gap16": (pairs + escapes16) * (2 + value),
         "uint32": pairs * (4 + value),
     }
+
+
+def choose_coding(stats: np.ndarray, index_base: int, with_values: bool) -> str:
+    """The index coding with the fewest bytes."""
+    sizes = coded_sizes(stats, index_base, with_values)
     return min(sizes, key=sizes.__getitem__)
 
 

@@ -101,17 +101,17 @@ def convert(
     from ooc_pegasos.progress import progress_for
 
     chosen = {
-        "chunk_size": parse_size(chunk_size) if chunk_size else None,
+        "chunk_size": parse_size(chunk_size) if chunk_size is not None else None,
         "normalize": normalize,
         "features": features,
         "index_base": index_base,
         "task": task,
-        "classes": tuple(classes.split(",")) if classes else None,
+        "classes": tuple(word.strip() for word in classes.split(",")) if classes is not None else None,
         "positive_label": positive_label,
         "on_bad_row": on_bad_row,
         "shuffle": shuffle,
         "seed": seed,
-        "memory": parse_size(memory) if memory else None,
+        "memory": parse_size(memory) if memory is not None else None,
         "threads": threads,
     }
     settings = _settings(ConvertConfig, config, chosen)
@@ -120,8 +120,8 @@ def convert(
 
     if not is_compiled():
         progress.note("compiling kernels, once; this takes some seconds")
-    from ooc_pegasos.convert import Existing
-    from ooc_pegasos.convert import convert as convert_inputs
+    from ooc_pegasos.conversion import Existing
+    from ooc_pegasos.conversion import convert as convert_inputs
     from ooc_pegasos.describe import size_text
 
     began = time.perf_counter()
@@ -129,7 +129,9 @@ def convert(
         store = convert_inputs(inputs, output, settings, existing=Existing(force, append, resume), progress=progress)
     except KeyboardInterrupt:
         progress.end()
-        typer.echo(f"interrupted; run again with --resume to continue (or delete {output}.unfinished)", err=True)
+        unfinished = output.with_name(output.name + ".unfinished")
+        kept = f"run again with --resume to continue (or delete {unfinished})" if unfinished.exists() else "start again"
+        typer.echo(f"interrupted; {kept}", err=True)
         raise
     finally:
         progress.end()
@@ -180,7 +182,7 @@ def verify(store: StorePath, json_output: Json = False, quiet: Quiet = False) ->
     """Check every byte of a store and the structure of its rows. Exit code 5 if anything is wrong."""
     from ooc_pegasos.progress import progress_for
     from ooc_pegasos.store import Store
-    from ooc_pegasos.verify import verify as verify_store
+    from ooc_pegasos.verification import verify as verify_store
 
     found = verify_store(Store.open(store), progress_for(quiet))
     if json_output:
@@ -239,6 +241,9 @@ def main() -> None:
     except OocPegasosError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:  # stdout is closed or full, for example
+        print(f"error: {error.filename or 'output'}: {error.strerror}; check where the output goes", file=sys.stderr)
+        sys.exit(InputError.exit_code)
     except MemoryError:
         print("error: out of memory; give a smaller --memory", file=sys.stderr)
         sys.exit(InputError.exit_code)

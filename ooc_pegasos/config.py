@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +20,10 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 def parse_size(text: str) -> int:
     """Bytes from `64MB`, `1.5GiB`, `800k` or a plain number; units are powers of 1024."""
-    number = text.strip().lower().removesuffix("b").removesuffix("i")
-    factor = {"k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}.get(number[-1:], 1)
-    try:
-        size = float(number.rstrip("kmgt")) * factor
-        return int(size)
-    except (ValueError, OverflowError):
-        raise UsageError(f"{text!r} is not a size; write it like 64MB or 2GB") from None
+    parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kmgt]?)i?b?\s*", text.lower())
+    if not parts:
+        raise UsageError(f"{text!r} is not a size; write it like 64MB or 2GB")
+    return int(float(parts[1]) * {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}[parts[2]])
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,8 @@ class ConvertConfig:
             raise UsageError(f"--features {self.features} is out of range; choose 1 to {2**32 - 2}")
         if self.threads is not None and self.threads < 1:
             raise UsageError(f"--threads {self.threads} is out of range; choose at least 1")
-        if self.seed < 0:
-            raise UsageError(f"--seed {self.seed} is negative; choose 0 or above")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed {self.seed} is out of range; choose 0 to 2^63 - 1")
         if self.block_size is not None and self.block_size < 64:
             raise UsageError("block_size must be at least 64 bytes")
         self.declared()
@@ -72,8 +70,12 @@ class ConvertConfig:
         return self.threads or cores()
 
     def text_block(self) -> int:
-        """Bytes of text in a block: a parsed block takes up to six times that."""
-        return self.block_size or min(16 * MIB, max(KIB * 64, self.memory // (8 * (self.workers + 2))))
+        """Bytes of text in a block. The store depends on it, so it depends on nothing but the memory budget."""
+        return self.block_size or min(16 * MIB, self.memory // 64)
+
+    def reading_threads(self) -> int:
+        """Threads that parse. A block and its rows take up to six times its text; there are two more than threads."""
+        return max(1, min(self.workers, self.memory // (6 * self.text_block()) - 2))
 
     def bucket_limit(self) -> int:
         """Bytes of rows shuffled at a time."""
@@ -86,13 +88,17 @@ def load_toml(cls: type[Config], path: Path) -> dict[str, Any]:
         table = tomllib.loads(path.read_text())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}; correct it") from error
-    for name in ("chunk_size", "memory"):
-        if isinstance(table.get(name), str):
-            table[name] = parse_size(table[name])
     try:
+        for name in ("chunk_size", "memory"):
+            if isinstance(table.get(name), str):
+                table[name] = parse_size(table[name])
+        if isinstance(table.get("index_base"), int):
+            table["index_base"] = str(table["index_base"])
         typed.load(cls, table)
     except typed.TypedError as error:
         raise UsageError(f"{path}: {error}; correct it") from error
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
     return table

@@ -40,19 +40,21 @@ def writing_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        name = error.filename or place
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(
                 f"{place}: the disk is full; free some space or write elsewhere, then run again"
             ) from error
-        if error.errno == errno.EROFS:
-            raise InputError(f"{place}: the file system is read-only; write elsewhere") from error
-        if error.errno in (errno.EACCES, errno.EPERM):
-            name = error.filename or place
-            raise InputError(f"{name}: permission denied; change the permissions or write elsewhere") from error
-        if error.errno in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOENT):
-            name = error.filename or place
-            raise InputError(f"{name}: {error.strerror}; check the path") from error
-        raise
+        advice = {
+            errno.EROFS: "write elsewhere",
+            errno.EACCES: "change the permissions or write elsewhere",
+            errno.EPERM: "change the permissions or write elsewhere",
+            errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
+            errno.EMFILE: "raise the limit on open files (ulimit -n)",
+            errno.EIO: "check the disk",
+            errno.EEXIST: "remove it or choose another name",
+        }.get(error.errno or 0, "check the path")
+        raise InputError(f"{name}: {(error.strerror or str(error)).lower()}; {advice}") from error
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from ooc_pegasos.kernels.rows import random_buckets
 from ooc_pegasos.labels import Declared, Distinct, LabelCollector, distinct_of
 from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.parallel import ordered_map
-from ooc_pegasos.readers.sources import TextBlock
-from ooc_pegasos.readers.svmlight import BadRow, ParsedBlock, SvmlightReader
+from ooc_pegasos.readers.sources import TextBlock, spoken
+from ooc_pegasos.readers.svmlight import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, SvmlightReader
 from ooc_pegasos.spill import Scattered, Spill, scatter
 
 
@@ -112,16 +112,19 @@ class Ingest:
         """Where rows that were skipped are listed."""
         return self._rejected_path
 
-    def replay(self, events: Iterable[tuple[int, dict[str, Any]]]) -> int:
-        """Take up again after the last event whose rows are all on disk; returns the journal's size up to it."""
+    def replay(self, events: Iterable[tuple[int, dict[str, Any]]], assembled: Collection[int]) -> int:
+        """Take up again after the last event whose rows are all on disk, or in chunks already.
+
+        Returns the size of the journal up to there.
+        """
         whole: dict[int, int] = {}
         size = 0
         for end, event in events:
-            if not self._is_whole(event, whole):
+            if not self._is_whole(event, whole, assembled):
                 break
             self.totals.apply(event)
             size = end
-        for bucket in [*self.totals.sizes, *whole]:
+        for bucket in {*self.totals.sizes, *whole}.difference(assembled):
             self.spill.truncate(bucket, self.totals.sizes.get(bucket, 0))
         for path in self.spill.folder.glob("bucket-*.rows"):
             if int(path.stem.removeprefix("bucket-")) not in self.totals.sizes:
@@ -130,9 +133,11 @@ class Ingest:
             os.truncate(self._rejected_path, self.totals.rejected_bytes)
         return size
 
-    def _is_whole(self, event: dict[str, Any], whole: dict[int, int]) -> bool:
+    def _is_whole(self, event: dict[str, Any], whole: dict[int, int], assembled: Collection[int]) -> bool:
         """Whether the rows of an event stand in the buckets, checked by their checksums."""
         for bucket, (grown, _counts) in enumerate(event.get("buckets", []), event.get("first_bucket", 0)):
+            if bucket in assembled:
+                continue
             if bucket not in whole:
                 whole[bucket] = max((end for end, _columns in self.spill.segments(bucket)), default=0)
             if self.totals.sizes.get(bucket, 0) + grown > whole[bucket]:
@@ -158,7 +163,7 @@ class Ingest:
             number, task = numbered
             parsed = self._keep_declared(reader.read(task))
             block = parsed.block
-            labels = distinct_of(block.labels, self.plan.text_labels)
+            labels = distinct_of(block.labels, self.plan.text_labels, self._declared.has_classes())
             buckets = np.zeros(block.rows, np.int64)
             if self.plan.shuffle_seed is not None and self.plan.buckets > 1:
                 random_buckets(number << 32, self.plan.shuffle_seed, buckets, self.plan.buckets)
@@ -178,10 +183,10 @@ class Ingest:
         if keep.all():
             return parsed
         known = ", ".join(list(self._allowed.values())[:5])
-        wrong = np.flatnonzero(~keep)[: None if self.plan.skip_bad else 1]
+        wrong = np.flatnonzero(~keep)
         names = LabelCollector(self.plan.text_labels, names=parsed.names)
         bits = block.labels.view(np.uint64)
-        for row in wrong.tolist():
+        for row in wrong[:DESCRIBED_BAD_ROWS].tolist():
             name = names.name(int(bits[row]))
             problem = f"the label {name!r} is not one of {known}; correct it or declare it with --classes"
             parsed.bad.append(BadRow(int(parsed.lines[row]), problem))
@@ -193,12 +198,13 @@ class Ingest:
         block = dataclasses.replace(
             block, indptr=indptr, indices=block.indices[pairs], values=block.values[pairs], labels=block.labels[keep]
         )
-        return dataclasses.replace(parsed, block=block, lines=parsed.lines[keep])
+        bad_lines = parsed.bad_lines + len(wrong)
+        return dataclasses.replace(parsed, block=block, lines=parsed.lines[keep], bad_lines=bad_lines)
 
     def _take(self, prepared: Prepared) -> None:
         """Write one block to the buckets and the journal."""
         parsed, scattered, totals = prepared.parsed, prepared.scattered, self.totals
-        name = self.plan.names[parsed.task.source]
+        name = spoken(self.plan.names[parsed.task.source])
         if parsed.bad and not self.plan.skip_bad:
             bad = parsed.bad[0]
             raise InputError(f"{name}:{totals.lines + bad.line + 1}: {bad.problem}")
@@ -214,8 +220,8 @@ class Ingest:
             "hash": parsed.task.hash_state,
             "lines": parsed.line_count,
             "rows": parsed.block.rows,
-            "rejected": len(parsed.bad),
-            "rejected_bytes": self._note_rejected(name, parsed.bad),
+            "rejected": parsed.bad_lines,
+            "rejected_bytes": self._note_rejected(name, parsed),
             "ones": len(scattered.columns.values) == 0,
             "smallest": int(scattered.smallest),
             "largest": int(scattered.largest),
@@ -243,14 +249,15 @@ class Ingest:
                 )
             seen.add(key)
 
-    def _note_rejected(self, name: str, bad: list[BadRow]) -> int:
-        if not bad:
+    def _note_rejected(self, name: str, parsed: ParsedBlock) -> int:
+        if not parsed.bad:
             return 0
-        lines = (
-            json.dumps({"source": name, "line": self.totals.lines + row.line + 1, "problem": row.problem}) + "\n"
-            for row in bad
-        )
-        content = "".join(lines).encode()
+        first = self.totals.lines + 1
+        listed = [{"source": name, "line": first + row.line, "problem": row.problem} for row in parsed.bad]
+        if parsed.bad_lines > len(parsed.bad):
+            more = f"{parsed.bad_lines - len(parsed.bad):,} more bad rows up to line {first + parsed.line_count - 1:,}"
+            listed.append({"source": name, "line": first + parsed.bad[-1].line, "problem": more})
+        content = "".join(json.dumps(line) + "\n" for line in listed).encode()
         with open(self._rejected_path, "ab") as file:
             file.write(content)
         return len(content)

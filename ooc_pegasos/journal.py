@@ -16,6 +16,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self.truncate(max((end for end, _event in self.events()), default=0))
 
     def add(self, event: dict[str, Any]) -> None:
         """Write one event."""

@@ -29,7 +29,6 @@ def key_of(text: str, as_text: bool) -> int:
     """The key that the label `text` has while rows are read."""
     if as_text:
         raw = np.frombuffer(text.encode(), np.uint8)
-        raw.flags.writeable = False
         hashes = np.empty(1, np.uint64)
         from ooc_pegasos.kernels.svmlight import hash_spans
 
@@ -58,7 +57,10 @@ class Declared:
     """Whether labels are text; None: as the first row says."""
 
     def __post_init__(self) -> None:
-        if len(set(self.classes)) != len(self.classes):
+        if self.classes and (len(self.classes) < 2 or not all(self.classes)):
+            raise UsageError("--classes needs at least two labels with commas between, like --classes=-1,1")
+        text = not all(is_number(name) for name in self.classes)
+        if len({key_of(name, text) for name in self.classes}) != len(self.classes):
             raise UsageError("--classes names a class twice; name each one once")
         if self.task == "regression" and (self.classes or self.positive is not None):
             raise UsageError("--task regression has no classes; leave out --classes and --positive-label")
@@ -78,6 +80,10 @@ class Declared:
         if info.rest:
             return cls("binary", positive=classes[1], rest=True, as_text=info.text)
         return cls(info.task, classes, classes[1] if info.task == "binary" else None, as_text=info.text)
+
+    def has_classes(self) -> bool:
+        """Whether labels are said to be classes."""
+        return self.task in ("binary", "multiclass") or bool(self.classes) or self.positive is not None
 
     def wants_text(self) -> bool | None:
         """Whether labels must be read as text, as numbers, or as the first row has them."""
@@ -107,8 +113,8 @@ class Distinct:
     """Whether float32 holds every one of them exactly."""
 
 
-def distinct_of(labels: np.ndarray, as_text: bool) -> Distinct:
-    """Count the labels of one block."""
+def distinct_of(labels: np.ndarray, as_text: bool, classes: bool) -> Distinct:
+    """Count the labels of one block. Unless said to be `classes`, several fractions are taken for real targets."""
     bits = labels.view(np.uint64)
     keys, counts, first = np.empty(16, np.uint64), np.empty(16, np.int64), np.empty(16, np.int64)
     found = kernels.distinct_labels(bits, keys, counts, first)
@@ -120,7 +126,7 @@ def distinct_of(labels: np.ndarray, as_text: bool) -> Distinct:
     fractional = bool((numbers != np.floor(numbers)).any())
     with np.errstate(over="ignore"):
         exact = bool((numbers.astype(np.float32) == numbers).all())
-    if len(keys) > MOST_CLASSES or (fractional and len(keys) > 16):
+    if len(keys) > MOST_CLASSES or (fractional and len(keys) > 16 and not classes):
         return Distinct([], [], [], True, fractional, exact)
     return Distinct(keys.tolist(), counts.tolist(), first.tolist(), False, fractional, exact)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from dataclasses import dataclass
@@ -145,12 +146,11 @@ def decode(content: bytes, path: Path) -> Manifest:
         table: Any = json.loads(content)
         if not isinstance(table, dict) or table.get("format") != FORMAT:
             raise DamagedError(f"{path}: not the manifest of an ooc-pegasos store; {advice}")
+        if table.pop("checksum", None) != _checksum(table):
+            raise DamagedError(f"{path}: the checksum does not match, so the file was changed or damaged; {advice}")
         if table.get("version") != VERSION:
             found = f"format version {table.get('version')!r}, where this program reads {VERSION}"
             raise InputError(f"{path}: {found}; update the program or convert again")
-        found = table.pop("checksum", None)
-        if found != _checksum(table):
-            raise DamagedError(f"{path}: the checksum does not match, so the file was changed or damaged; {advice}")
         manifest = typed.load(Manifest, table)
     except (ValueError, RecursionError) as error:  # of json, unicode or typed
         raise DamagedError(f"{path}: {error}; {advice}") from error
@@ -175,8 +175,16 @@ def inconsistency(manifest: Manifest) -> str | None:
         return "the chunks' non-zeros do not add up"
     if not 0 <= manifest.features <= 2**32 - 1:
         return f"{manifest.features} features"
-    if len(manifest.labels.counts) != len(manifest.labels.classes):
-        return "labels and their counts differ in number"
+    if manifest.rows == 0:
+        return "no rows"
+    if manifest.labels.task != "regression":
+        sums = [sum(counts) for counts in zip(*(chunk.label_counts for chunk in manifest.chunks), strict=False)]
+        if len(manifest.labels.classes) < 2 or len(sums) != len(manifest.labels.classes):
+            return "labels and their counts differ in number"
+        if sums != manifest.labels.counts or sum(sums) != manifest.rows:
+            return "the chunks' label counts do not add up"
+    if not all(map(math.isfinite, (manifest.statistics.max_row_norm, manifest.statistics.mean_row_norm))):
+        return "a row norm is not finite"
     return None
 
 

@@ -17,6 +17,7 @@ from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.kernels import rows as kernels
 
 _MAGIC = 0x6765737361676570  # "pegasseg"
+_MOST_OPEN = 64
 _HEADER = 6  # int64: magic, block, rows, pairs, whether values follow, checksum
 
 
@@ -69,7 +70,7 @@ def scatter(
         out.values = out.values[:0]
     checksums = np.empty(among, np.uint64)
     labels8, lengths8, indices8, values8 = _as_bytes(out)
-    kernels.segment_checksums(stats, labels8, lengths8, indices8, values8, checksums)
+    kernels.segment_checksums(stats, labels8, lengths8, indices8, values8, not ones, checksums)
     return Scattered(number, out, stats, checksums, smallest, smallest_row, largest, largest_row)
 
 
@@ -101,6 +102,7 @@ class Spill:
         grown = []
         row, pair = 0, 0
         columns = scattered.columns
+        with_values = len(columns.values) > 0
         for bucket in range(len(scattered.stats)):
             rows, pairs = (int(x) for x in scattered.stats[bucket, :2])
             parts = [
@@ -114,7 +116,7 @@ class Spill:
                 grown.append(0)
                 continue
             checksum = scattered.checksums[bucket : bucket + 1].view(np.int64)[0]
-            header = np.array([_MAGIC, scattered.number, rows, pairs, len(parts[3]) > 0, checksum], np.int64)
+            header = np.array([_MAGIC, scattered.number, rows, pairs, with_values, checksum], np.int64)
             grown.append(_write_all(self._descriptor(first_bucket + bucket), [header, *parts]))
         return grown
 
@@ -157,7 +159,9 @@ class Spill:
                 for part in parts:
                     _read_all(file.fileno(), part)
                 found = np.empty(1, np.uint64)
-                kernels.segment_checksums(header[None, 2:], labels8, lengths8, indices8, values8, found)
+                kernels.segment_checksums(
+                    header[None, 2:], labels8, lengths8, indices8, values8, bool(with_values), found
+                )
                 if found.view(np.int64)[0] != header[5]:
                     return
                 at += size
@@ -187,7 +191,7 @@ class Spill:
 
     def _descriptor(self, bucket: int) -> int:
         if bucket not in self._open:
-            if len(self._open) >= 256:
+            if len(self._open) >= _MOST_OPEN:
                 os.close(self._open.pop(next(iter(self._open))))
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._open[bucket] = os.open(self.path(bucket), flags, 0o644)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import types
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Record = TypeVar("Record")
 
@@ -72,6 +72,8 @@ def _path(where: str, name: str) -> str:
 
 
 def _name(wanted: Any) -> str:
+    if get_origin(wanted) is Literal:
+        return " or ".join(map(str, get_args(wanted)))
     if get_args(wanted) and get_origin(wanted) in (Union, types.UnionType):
         return " or ".join(_name(option) for option in get_args(wanted))
     return "nothing" if wanted is type(None) else getattr(wanted, "__name__", str(wanted))

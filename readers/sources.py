@@ -12,7 +12,7 @@ import stat
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -42,7 +42,7 @@ def expand(inputs: Sequence[str]) -> list[str]:
     """The files that the inputs name: patterns opened in sorted order, every name checked to be there."""
     names: list[str] = []
     for given in inputs:
-        if given == STDIN or Path(given).exists():
+        if given == STDIN or (given and Path(given).exists()):
             names.append(given)
         elif glob.has_magic(given):
             found = sorted(glob.glob(given, recursive=True))
@@ -50,12 +50,13 @@ def expand(inputs: Sequence[str]) -> list[str]:
                 raise InputError(f"{given}: no file matches this pattern; check the path")
             names.extend(found)
         else:
-            raise InputError(f"{given}: no such file; check the path")
+            raise InputError(f"{given or repr(given)}: no such file; check the path")
     for name in names:
         if Path(name).is_dir():
             raise InputError(f"{name}: is a folder; name the files in it, for example '{name}/*.svm'")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    real = [name if name == STDIN else os.path.realpath(name) for name in names]
+    if len(set(real)) != len(real):
+        twice = next(name for name, path in zip(names, real, strict=True) if real.count(path) > 1)
         raise InputError(f"{twice}: named twice; name each input once")
     return names
 
@@ -74,6 +75,11 @@ class Stamp:
         return cls(status.st_size, status.st_mtime_ns, stat.S_ISREG(status.st_mode))
 
 
+def spoken(name: str) -> str:
+    """The name of an input in messages."""
+    return "standard input" if name == STDIN else name
+
+
 def stamp_of(name: str) -> Stamp:
     """The stamp of a file, or a size of 0 for standard input."""
     if name == STDIN:
@@ -82,6 +88,15 @@ def stamp_of(name: str) -> Stamp:
         return Stamp.of(os.stat(name))
     except OSError as error:
         raise InputError(f"{name}: {error.strerror}; check the path and its permissions") from error
+
+
+def hash_of(name: str) -> str:
+    """XXH64 of a file as it lies on disk."""
+    hashing = RunningHash()
+    with open(name, "rb", buffering=0) as file:
+        while piece := file.read(1 << 22):
+            hashing.update(piece)
+    return hashing.hexdigest()
 
 
 @dataclass
@@ -129,10 +144,9 @@ class TextSource:
     def blocks(self, start: int = 0, hash_state: dict[str, Any] | None = None) -> Iterator[TextBlock]:
         """The rest of the text from position `start` on, in blocks of whole lines."""
         with self._open() as raw:
-            self._before = Stamp.of(os.fstat(raw.fileno()))
-            head = _peek(raw) if self._before.regular else b""
-            stream, plain = self._decompressed(raw, head)
+            self._before = Stamp.of(os.fstat(raw.fileno())) if self.name != STDIN else stamp_of(STDIN)
             try:
+                stream, plain = self._decompressed(raw)
                 if start:
                     self._skip(raw if plain else stream, plain, start, hash_state)
                 yield from self._cut(stream, plain, start)
@@ -148,24 +162,27 @@ class TextSource:
 
     def info(self, rows: int) -> SourceInfo:
         """The fingerprint of what was read."""
-        name = "standard input" if self.name == STDIN else self.name
-        return SourceInfo(name, self._hash.total, self._hash.hexdigest(), rows)
+        return SourceInfo(spoken(self.name), self._hash.total, self._hash.hexdigest(), rows)
 
     def _open(self) -> BinaryIO:
         if self.name == STDIN:
+            if sys.stdin is None:
+                raise InputError("standard input is closed; name a file")
             return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
         try:
             return open(self.name, "rb", buffering=0)
         except OSError as error:
             raise InputError(f"{self.name}: {error.strerror}; check the path and its permissions") from error
 
-    def _decompressed(self, raw: BinaryIO, head: bytes) -> tuple[BinaryIO, bool]:
-        """(stream of text, whether it is the file itself). Pipes are recognised by their first bytes too."""
+    def _decompressed(self, raw: BinaryIO) -> tuple[BinaryIO, bool]:
+        """(stream of text, whether it is the file itself), by the first bytes."""
+        head = b""
+        while len(head) < 8 and (more := raw.read(8 - len(head))):
+            head += more
         source: Any = raw
-        if not self._before or not self._before.regular:
-            head = b""
-            while len(head) < 8 and (more := raw.read(8 - len(head))):
-                head += more
+        if self._before and self._before.regular:
+            raw.seek(0)
+        else:
             source = _Pushback(head, raw)
         for magic, what in _OTHER_FORMATS.items():
             if head.startswith(magic):
@@ -179,10 +196,10 @@ class TextSource:
 
             return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(hashing, mode="r"), "zstd")), False
         buffered = io.BufferedReader(hashing, 1 << 20)
-        opened: dict[str, Any] = {"gzip": gzip.GzipFile, "bzip2": bz2.BZ2File, "xz": lzma.LZMAFile}
         if kind == "gzip":
             return cast(BinaryIO, gzip.GzipFile(fileobj=buffered, mode="rb")), False
-        return cast(BinaryIO, opened[kind](buffered)), False
+        decompressor = bz2.BZ2Decompressor if kind == "bzip2" else lzma.LZMADecompressor
+        return cast(BinaryIO, _Streams(buffered, decompressor)), False
 
     def _skip(self, stream: BinaryIO, plain: bool, start: int, hash_state: dict[str, Any] | None) -> None:
         if plain and hash_state is not None:
@@ -207,6 +224,8 @@ class TextSource:
             text, filled, cut = self._fill(stream, carry)
             if filled == 0:
                 return
+            if plain and self._before and self._before.regular and at + cut > self._before.size:
+                raise self._changed("changed")
             if plain:
                 self._hash.update(text[:cut])
             carry = text[cut:filled].tobytes()
@@ -224,6 +243,8 @@ class TextSource:
         """(buffer, bytes in it, end of its last whole line); at the end of the text all of it counts as whole."""
         text = self._spare.popleft() if self._spare else _buffer(self._block_size)
         filled, room = 0, self._block_size
+        while room < len(carry):  # which holds no line end
+            room *= 2
         while True:
             if room + PADDING > len(text):
                 text = np.concatenate([text[:filled], _buffer(room - filled)])
@@ -248,13 +269,15 @@ class TextSource:
     def _check_unchanged(self, raw: BinaryIO) -> None:
         if self.name == STDIN or self._before is None or not self._before.regular:
             return
-        advice = "convert again when nobody writes to it"
         try:
             now = Stamp.of(os.stat(self.name))
         except OSError:
-            raise InputError(f"{self.name}: vanished during the conversion; {advice}") from None
+            raise self._changed("vanished") from None
         if now != self._before or Stamp.of(os.fstat(raw.fileno())) != self._before:
-            raise InputError(f"{self.name}: changed during the conversion; {advice}")
+            raise self._changed("changed")
+
+    def _changed(self, how: str) -> InputError:
+        return InputError(f"{self.name}: {how} during the conversion; convert again when nobody writes to it")
 
 
 class _Pushback(io.RawIOBase):
@@ -276,17 +299,40 @@ class _Pushback(io.RawIOBase):
         return self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
 
 
+class _Streams(io.RawIOBase):
+    """One bzip2 or xz stream after another. Unlike `BZ2File`, a damaged later one is not taken for padding."""
+
+    def __init__(self, file: BinaryIO, make: Callable[[], Any]) -> None:
+        self._file = file
+        self._make = make
+        self._decompressor = make()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            raw = b""
+            if self._decompressor.eof:
+                raw = self._decompressor.unused_data.lstrip(b"\0") or self._file.read(1 << 18).lstrip(b"\0")
+                if not raw:
+                    return 0
+                self._decompressor = self._make()
+            elif self._decompressor.needs_input:
+                raw = self._file.read(1 << 18)
+                if not raw:
+                    raise EOFError("it ends within a stream")
+            data = self._decompressor.decompress(raw, len(buffer))
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+
+
 _LONGEST_LINE = 1 << 28
 
 
 def _buffer(size: int) -> np.ndarray:
     return np.empty(size + PADDING, np.uint8)
-
-
-def _peek(raw: BinaryIO) -> bytes:
-    head = raw.read(8)
-    raw.seek(0)
-    return head
 
 
 def _after_last_line_feed(text: np.ndarray, filled: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,22 +10,26 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import svmlight as kernels
-from ooc_pegasos.kernels.numbers import NOT_A_NUMBER, parse_number
 from ooc_pegasos.readers.sources import TextBlock, TextSource
 
 NAME = "svmlight"
 LARGEST_INDEX = 2**32 - 2
+DESCRIBED_BAD_ROWS = 1000
+"""Of each block; the others are counted."""
 
 PROBLEMS = {
-    kernels.LABEL_NOT_NUMBER: "the label {token} is not a number as the first one is; correct it",
+    kernels.LABEL_NOT_NUMBER: "the label {token} is not a number; correct it, or if labels are words "
+    "name them with --classes",
     kernels.LABEL_NOT_FINITE: "the label {token} is not finite; remove the row or correct it",
     kernels.LABEL_MISSING: "the row begins with {token}, not with a label; put the label first",
     kernels.LABEL_SEVERAL: "{token} is more than one label; give every row one",
     kernels.PAIR_MALFORMED: "{token} is not of the form index:value; correct it",
     kernels.INDEX_NEGATIVE: "negative index in {token}; indices start at 0 or 1",
     kernels.INDEX_TOO_SMALL: "index 0 in 1-based data, {token}; correct it or convert with --index-base 0",
-    kernels.INDEX_TOO_LARGE: "the index in {token} is above the limit of {limit}; correct it or raise --features",
+    kernels.INDEX_TOO_LARGE: "the index in {token} is above the limit of {limit}; correct it or allow more "
+    "--features (at most 4,294,967,294)",
     kernels.INDEX_DUPLICATE: "the index in {token} stands twice in the row; correct it",
     kernels.INDEX_DECREASING: "the index in {token} is below the one before it; sort the row",
     kernels.VALUE_NOT_NUMBER: "the value in {token} is not a number; correct it",
@@ -67,6 +70,8 @@ class ParsedBlock:
     """Line of each row, counted from the start of the block."""
     line_count: int
     bad: list[BadRow]
+    bad_lines: int
+    """How many lines were bad; `bad` describes at most DESCRIBED_BAD_ROWS of them."""
     names: dict[int, str]
 
 
@@ -95,7 +100,7 @@ class SvmlightReader:
         values = np.empty(colons + 1, np.float32)
         lines = np.empty(feeds + 1, np.int64)
         spans = np.empty((feeds + 1 if settings.text_labels else 0, 2), np.int64)
-        bad = np.empty((1 if settings.stop_at_bad else feeds + 1, 3), np.int64)
+        bad = np.empty((1 if settings.stop_at_bad else DESCRIBED_BAD_ROWS, 3), np.int64)
         rows, bad_lines, line_count = kernels.parse_svmlight(
             _read_only(text),
             length,
@@ -112,36 +117,46 @@ class SvmlightReader:
             bad,
         )
         names = self._name_labels(text, spans, labels[:rows]) if settings.text_labels else {}
-        problems = [self._describe(text, bad[i]) for i in range(bad_lines)]
+        problems = [self._describe(text, row) for row in bad[:bad_lines]]
         self._spare.append(text)
         pairs = int(indptr[rows])
         block = CsrBlock(indptr[: rows + 1], indices[:pairs], values[:pairs], labels[:rows], LARGEST_INDEX + 1)
-        return ParsedBlock(task, block, lines[:rows], line_count, problems, names)
+        return ParsedBlock(task, block, lines[:rows], line_count, problems, bad_lines, names)
 
     def _name_labels(self, text: np.ndarray, spans: np.ndarray, labels: np.ndarray) -> dict[int, str]:
         hashes = labels.view(np.uint64)
         kernels.hash_spans(_read_only(text), spans, len(labels), hashes)
         distinct, first = np.unique(hashes, return_index=True)
-        texts = (text[spans[i, 0] : spans[i, 1]].tobytes().decode(errors="replace") for i in first)
-        return dict(zip(distinct.tolist(), texts, strict=True))
+        texts = (text[spans[i, 0] : spans[i, 1]].tobytes() for i in first)
+        try:
+            return {key: raw.decode() for key, raw in zip(distinct.tolist(), texts, strict=True)}
+        except UnicodeDecodeError as error:
+            raise InputError(f"the label {error.object!r} is not UTF-8 text; convert the file to UTF-8") from error
 
     def _describe(self, text: np.ndarray, bad: np.ndarray) -> BadRow:
         code, line, at = (int(x) for x in bad)
-        excerpt = text[at : at + 41].tobytes().split()
-        token = repr((excerpt or [b""])[0].decode("ascii", "backslashreplace"))
+        excerpt = text[at : at + 41].tobytes().partition(b"\n")[0]
+        token = (excerpt.split() or [excerpt])[0].decode("ascii", "backslashreplace")
         limit = self.settings.largest_index
-        return BadRow(line, PROBLEMS[code].format(token=token.replace("\\\\", "\\"), limit=limit))
+        return BadRow(line, PROBLEMS[code].format(token=f"'{token}'", limit=f"{limit:,}"))
 
 
-def first_label_is_text(text: np.ndarray) -> bool:
-    """Whether the first row of a block begins with something that is not a number."""
-    for line in io.BytesIO(text.data):
-        content = line.split(b"#")[0].split()
-        if content:
-            token = np.frombuffer(content[0].ljust(len(content[0]) + 1, b"\n") + bytes(kernels.PADDING), np.uint8)
-            status, _value, _end = parse_number(token, 0)
-            return bool(status == NOT_A_NUMBER)
+def labels_are_text(names: Sequence[str]) -> bool:
+    """Whether the first rows that can be read have words for labels: no number among those of their block."""
+    reader = SvmlightReader(names, Settings(text_labels=True, stop_at_bad=False), 1 << 16)
+    for task in reader.tasks():
+        found = reader.read(task).names.values()
+        if found:
+            return not any(_looks_like_a_number(name) for name in found)
     return False
+
+
+def _looks_like_a_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

@@ -27,6 +27,7 @@ _PAIRS = np.uint64(0x000000FF000000FF)
 _TEN_TO = np.array([10.0**k for k in range(23)])
 INTEGER_TEN_TO = np.array([10**k for k in range(20)], dtype=np.uint64)
 
+_NAN, _INF, _INFINITY = (np.frombuffer(word, np.uint8) for word in (b"nan", b"inf", b"infinity"))
 _SMALLEST_POWER, _LARGEST_POWER = -342, 308
 _strtod = types.ExternalFunction("strtod", types.float64(types.voidptr, types.voidptr))
 
@@ -78,8 +79,8 @@ def is_digit(char):
 
 @inlined
 def ends_token(char):
-    """Space, line feed, tab, carriage return, or the # of a comment."""
-    return char == 32 or char == 10 or char == 9 or char == 13 or char == 35
+    """White space (9 to 13 and 32) or the # of a comment."""
+    return char == 32 or 9 <= char <= 13 or char == 35
 
 
 @kernel
@@ -199,9 +200,15 @@ def _not_a_decimal(buffer: np.ndarray, start: int) -> tuple[int, float, int]:
     at = start
     if buffer[at] == 45 or buffer[at] == 43:
         at += 1
-    first, second, third = buffer[at] | 32, buffer[at + 1] | 32, buffer[at + 2] | 32
-    if first == 110 and second == 97 and third == 110:
+    if _spells(buffer, at, _NAN) or _spells(buffer, at, _INF) or _spells(buffer, at, _INFINITY):
         return NOT_FINITE, np.nan, at
-    if first == 105 and second == 110 and third == 102:
-        return NOT_FINITE, np.inf, at
     return NOT_A_NUMBER, 0.0, at
+
+
+@inlined
+def _spells(buffer, at, word):
+    """Whether the token at `at` is this word, in any case."""
+    same = 0
+    while same < len(word) and (buffer[at + same] | 32) == word[same]:
+        same += 1
+    return same == len(word) and ends_token(buffer[at + same])

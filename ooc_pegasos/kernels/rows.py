@@ -113,9 +113,15 @@ def _hash(data):
 
 @kernel
 def segment_checksums(
-    stats: np.ndarray, labels: np.ndarray, lengths: np.ndarray, indices: np.ndarray, values: np.ndarray, out: np.ndarray
+    stats: np.ndarray,
+    labels: np.ndarray,
+    lengths: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    with_values: bool,
+    out: np.ndarray,
 ) -> None:
-    """One checksum for each bucket's slice of the four columns (as bytes; `values` may be empty)."""
+    """One checksum for each bucket's slice of the columns (as bytes), of which `values` may be left out."""
     row, pair = 0, 0
     for bucket in range(len(stats)):
         row_end = row + stats[bucket, ROWS]
@@ -123,7 +129,7 @@ def segment_checksums(
         mixed = _hash(labels[8 * row : 8 * row_end])
         mixed = mixed * np.uint64(3) + _hash(lengths[4 * row : 4 * row_end])
         mixed = mixed * np.uint64(3) + _hash(indices[4 * pair : 4 * pair_end])
-        if len(values) > 0:
+        if with_values:
             mixed = mixed * np.uint64(3) + _hash(values[4 * pair : 4 * pair_end])
         out[bucket] = mixed
         row, pair = row_end, pair_end

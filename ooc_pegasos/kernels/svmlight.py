@@ -55,7 +55,7 @@ def count_lines_and_pairs(text: np.ndarray) -> tuple[int, int]:
 
 @inlined
 def _skip_blanks(text, at):
-    while text[at] == 32 or text[at] == 9 or text[at] == 13:
+    while text[at] == 32 or text[at] == 9 or 11 <= text[at] <= 13:
         at += 1
     return at
 
@@ -217,7 +217,8 @@ def parse_svmlight(
     """Parse `text[:end]` (whole lines, then PADDING) into the arrays.
 
     Per row: `labels` (float64), `indptr`, `lines` (its line, counted from 0), and with `text_labels` its label's
-    (start, end) in `label_spans` instead of a number. Per bad line: (code, line, position) in `bad`.
+    (start, end) in `label_spans` instead of a number. Per bad line,
+    as far as there is room: (code, line, position) in `bad`.
     Returns (rows, bad lines, lines read).
     """
     at = np.int64(0)
@@ -253,9 +254,10 @@ def parse_svmlight(
             pairs += 1
         if code != 0:
             pairs = begin
-            bad[bad_lines, 0] = code
-            bad[bad_lines, 1] = line
-            bad[bad_lines, 2] = where
+            if bad_lines < len(bad):
+                bad[bad_lines, 0] = code
+                bad[bad_lines, 1] = line
+                bad[bad_lines, 2] = where
             bad_lines += 1
             if stop_at_bad:
                 break

@@ -13,8 +13,8 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos import __version__, manifest
-from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding
+from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding, coded_sizes
 from ooc_pegasos.config import ConvertConfig
-from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
+from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
 from ooc_pegasos.files import locked, sync_folder, write_atomically, writing_errors
 from ooc_pegasos.ingest import Ingest, IngestPlan
 from ooc_pegasos.journal import Journal
@@ -36,6 +36,7 @@ from ooc_pegasos.store import REJECTED_FILE, Store
 
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
 _BYTES_OF_ROWS_PER_TEXT = 0.6  # rows in a bucket against text; compressed text is taken to be a quarter
+_PLAN = "plan.json"
 _STREAM_SIZE = 4 << 30  # what standard input is taken to hold
 
 
@@ -60,22 +61,53 @@ def convert(
     config = config or ConvertConfig()
     existing = existing or Existing()
     target = Path(output)
-    scratch = target.with_name(target.name + ".unfinished")
+    scratch = Path(os.path.abspath(target) + ".unfinished")
     with writing_errors(target):
         before = _check_output(target, existing)
         names = sources.expand(inputs)
-        if existing.resume and not scratch.exists():
-            finished = _finished_already(target, before, names, config)
-            if finished:
-                return finished
+        if existing.resume and before and not existing.force and not scratch.exists():
+            if _made_from(before, names, config, existing.append):
+                return Store.open(target)
+            if not existing.append:
+                problem = "exists already, made from other inputs or with other options"
+                raise InputError(f"{target}: {problem}; add --force to replace it")
+        if scratch.is_dir() and any(scratch.iterdir()) and not (scratch / "lock").exists():
+            raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
         with locked(scratch / "lock", str(target)):
-            with _scratch_removed_on_failure(scratch):
-                base = before if existing.append else None
-                job = _Job(target, scratch, names, config, base, existing, progress or Progress())
-                if not job.published():
-                    job.run()
-            shutil.rmtree(scratch)
+            before = _check_output(target, existing)  # another process may have been faster
+            _work(target, scratch, names, config, before if existing.append else None, existing, progress or Progress())
     return Store.open(target)
+
+
+def _work(
+    target: Path,
+    scratch: Path,
+    names: list[str],
+    config: ConvertConfig,
+    base: Manifest | None,
+    existing: Existing,
+    progress: Progress,
+) -> None:
+    """Run one job, and leave a scratch folder only if it can be taken up again."""
+    keep = existing.resume
+    try:
+        if base:
+            _check_base(Store.open(target), config)
+        job = _Job(target, scratch, names, config, base, existing, progress)
+        keep = False
+        job.run()
+    except (InputError, DamagedError, UsageError, OSError, MemoryError):
+        if not keep:
+            shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    except KeyboardInterrupt:
+        if not (scratch / _PLAN).exists():
+            shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    done = scratch.with_name(scratch.name + "~")
+    shutil.rmtree(done, ignore_errors=True)
+    os.rename(scratch, done)  # so that no half of it can be taken for something to resume
+    shutil.rmtree(done)
 
 
 def _check_output(target: Path, existing: Existing) -> Manifest | None:
@@ -98,27 +130,32 @@ def _check_output(target: Path, existing: Existing) -> Manifest | None:
         raise
 
 
-def _finished_already(target: Path, before: Manifest | None, names: list[str], config: ConvertConfig) -> Store | None:
-    """With --resume and nothing to take up: the store, if its last sources are just these inputs."""
-    if before is None:
-        return None
-    last = before.sources[-len(names) :]
-    same = [(source.name, source.size) for source in last] == [
-        (name if name != sources.STDIN else "standard input", sources.stamp_of(name).size) for name in names
-    ]
-    if same:
-        return Store.open(target)
-    raise InputError(f"{target}: exists already and was made from other inputs; add --force to replace it")
+def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append: bool) -> bool:
+    """Whether the last sources of a store are just these files: then there is nothing left to resume."""
+    seed = config.seed if config.shuffle else None
+    if not append and (store.recipe.normalize, store.recipe.features, store.shuffle_seed) != (
+        config.normalize,
+        config.features,
+        seed,
+    ):
+        return False
+    made_from = [(source.name, source.size, source.xxh64) for source in store.sources[-len(names) :]]
+    if [(name, sources.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
+        return False
+    return [(name, size, sources.hash_of(name)) for name, size, _hash in made_from] == made_from
 
 
-@contextmanager
-def _scratch_removed_on_failure(scratch: Path) -> Iterator[None]:
-    """Keep what is done when interrupted; on bad input or a full disk, free the space."""
-    try:
-        yield
-    except (OocPegasosError, OSError):
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+def _check_base(store: Store, config: ConvertConfig) -> None:
+    """Refuse to append with options that contradict the store."""
+    recipe = store.manifest.recipe
+    known = {"normalize": recipe.normalize, "features": recipe.features, "index_base": str(recipe.index_base)}
+    for name, value in known.items():
+        given = getattr(config, name)
+        if given not in (None, "auto", value):
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} {given}: the store was made with {value}; leave it out to append")
+    if config.declared() != Declared():
+        raise UsageError("--task, --classes and --positive-label are those of the store; leave them out to append")
 
 
 class _Job:
@@ -142,7 +179,7 @@ class _Job:
         self.progress = progress
         self.declared = Declared.by(base.labels) if base else config.declared()
         self.stamps = [sources.stamp_of(name) for name in names]
-        self.plan_path = scratch / "plan.json"
+        self.plan_path = scratch / _PLAN
         if existing.resume and self.plan_path.exists():
             self.plan = self._recorded_plan()
         else:
@@ -171,8 +208,9 @@ class _Job:
             wanted["append_to"] = recorded["request"]["append_to"]
         for name, value in wanted.items():
             if recorded["request"][name] != value:
-                what = "the inputs have changed" if name == "inputs" else f"'{name.replace('_', '-')}' was different"
-                raise UsageError(f"--resume: {what} when the conversion began; start over without --resume")
+                what = "the inputs were" if name == "inputs" else f"'{name.replace('_', '-')}' was"
+                raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
+        self.rejected_before = recorded["rejected_before"]
         return IngestPlan(**recorded["ingest"])
 
     def _start_over(self) -> None:
@@ -181,15 +219,22 @@ class _Job:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         (self.scratch / "store").mkdir()
         self.plan = self._new_plan()
-        recorded = {"request": self._request(), "ingest": dataclasses.asdict(self.plan)}
-        if not any(name == sources.STDIN for name in self.names):
+        listed = self.target / REJECTED_FILE
+        self.rejected_before = listed.stat().st_size if self.base and listed.exists() else 0
+        recorded = {
+            "request": self._request(),
+            "ingest": dataclasses.asdict(self.plan),
+            "rejected_before": self.rejected_before,
+        }
+        if all(stamp.regular for stamp in self.stamps):
             write_atomically(self.plan_path, json.dumps(recorded).encode())
 
     def _new_plan(self) -> IngestPlan:
         config, recipe = self.config, self.base.recipe if self.base else None
         text = self.declared.wants_text()
         if text is None:
-            text = self._first_label_is_text()
+            regular = [name for name, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular]
+            text = bool(regular) and svmlight.labels_are_text(regular[:1])
         base = recipe.index_base if recipe else {"0": 0, "1": 1}.get(config.index_base)
         features = recipe.features if recipe else config.features
         largest = svmlight.LARGEST_INDEX
@@ -215,16 +260,6 @@ class _Job:
             expected += size * _BYTES_OF_ROWS_PER_TEXT * (4 if compressed else 1)
         return int(min(256, 1 + expected // self.config.bucket_limit()))
 
-    def _first_label_is_text(self) -> bool:
-        """Look at the first row of the first input that can be read twice."""
-        name = next((n for n, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular), None)
-        if name is None:
-            return False
-        reader = svmlight.SvmlightReader([name], svmlight.Settings(), 1 << 16)
-        for block in reader.tasks():
-            return svmlight.first_label_is_text(block.text[: block.length])
-        return False
-
     def published(self) -> bool:
         """Whether the store is in place already and only the scratch folder is left."""
         intended = self.scratch / "manifest.json"
@@ -233,36 +268,44 @@ class _Job:
 
     def run(self) -> None:
         """Both passes, then publish."""
+        if self.published():
+            self._remove_what_nobody_names(manifest.read(self.target))
+            return
+        with (
+            closing(Journal(self.scratch / "read.journal")) as read_journal,
+            closing(Journal(self.scratch / "write.journal")) as write_journal,
+        ):
+            self._run(read_journal, write_journal)
+        self.progress.end()
+
+    def _run(self, read_journal: Journal, write_journal: Journal) -> None:
         config = self.config
-        read_journal, write_journal = Journal(self.scratch / "read.journal"), Journal(self.scratch / "write.journal")
+        assembled_before = {event["bucket"] for _end, event in write_journal.events()}
         ingest = Ingest(self.plan, self.declared, self.scratch, read_journal)
-        read_journal.truncate(ingest.replay(read_journal.events()))
+        read_journal.truncate(ingest.replay(read_journal.events(), assembled_before))
         self.progress.begin("reading", sum(stamp.size for stamp in self.stamps))
         settings = svmlight.Settings(
             self.plan.text_labels, self.plan.smallest_index, self.plan.largest_index, not self.plan.skip_bad
         )
         reader = svmlight.SvmlightReader(self.names, settings, self.plan.block_size)
-        ingest.run(reader, config.workers, self.progress.advance)
+        ingest.run(reader, config.reading_threads(), self.progress.advance)
+        if ingest.totals.rows == 0:
+            rejected = f"{ingest.totals.rejected:,} were rejected"
+            raise InputError(f"{self.names[0]}: no row to keep, {rejected}; check the file")
         labels = settle(ingest.totals.collector, self.declared)
         plan = self._assembly_plan(ingest, labels)
+        labels = dataclasses.replace(labels, kind=plan.layout.labels)
         assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
         assembly.replay(write_journal.events())
         self.progress.begin("writing", sum(ingest.totals.sizes.values()))
         room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
         threads = max(1, min(config.workers, config.memory // room))
         assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
-        read_journal.close()
-        write_journal.close()
         self._publish(ingest, plan, labels, assembled)
-        self.progress.end()
 
     def _assembly_plan(self, ingest: Ingest, labels: LabelMap) -> AssemblyPlan:
         totals, config = ingest.totals, self.config
-        if totals.rows == 0:
-            raise InputError(
-                f"{self.names[0]}: no row was good enough to keep, {totals.rejected:,} were rejected; check the file"
-            )
-        normalize = config.normalize or (self.base.recipe.normalize if self.base else None)
+        normalize = self.base.recipe.normalize if self.base else config.normalize
         index_base = self._index_base(totals.smallest)
         features = max(totals.largest - index_base + 1, 0)
         limit = self.base.recipe.features if self.base else config.features
@@ -277,7 +320,7 @@ class _Job:
         coding: Any = choose_coding(stats, index_base, with_values)
         layout = Layout(coding, "float32" if with_values else None, labels.kind)
         if self.base:
-            layout = self._layout_to_append(layout)
+            layout = self._layout_to_append(layout, stats)
             features = max(features, self.base.features)
         return AssemblyPlan(
             layout,
@@ -296,7 +339,7 @@ class _Job:
             return int(self.config.index_base)
         return 0 if smallest == 0 else 1
 
-    def _layout_to_append(self, needed: Layout) -> Layout:
+    def _layout_to_append(self, needed: Layout, stats: np.ndarray) -> Layout:
         """The layout of the store that is appended to; new rows that do not fit it are refused."""
         assert self.base
         layout = self.base.layout
@@ -306,11 +349,17 @@ class _Job:
         if needed.labels == "float64" and layout.labels == "float32":
             problem = "its labels are float32, which some new labels do not fit"
             raise InputError(f"{self.target}: {problem}; convert all inputs together")
+        sizes = coded_sizes(stats, self.base.recipe.index_base, bool(layout.values))
+        if sizes[layout.index_coding] > 4 * sizes[needed.index_coding]:
+            problem = f"its index coding, {layout.index_coding}, would make the new rows four times larger than needed"
+            raise InputError(f"{self.target}: {problem}; convert all inputs together")
         return layout
 
     def _publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
         """Give the chunks their names and put the store in place by one rename."""
         built = self.scratch / "store"
+        for path in built.glob(".*.tmp"):  # of a process that was killed
+            path.unlink()
         chunks: list[ChunkInfo] = []
         first = len(self.base.chunks) if self.base else 0
         for chunk in (chunk for part in assembled for chunk in part.chunks):
@@ -332,7 +381,7 @@ class _Job:
 
     def _write_rejected(self, new: Path, to: Path) -> None:
         before = self.target / REJECTED_FILE
-        content = before.read_bytes() if self.base and before.exists() else b""
+        content = before.read_bytes()[: self.rejected_before] if self.rejected_before else b""
         write_atomically(to, content + new.read_bytes())
 
     def _swap(self, built: Path, made: Manifest) -> None:
@@ -341,6 +390,9 @@ class _Job:
             os.rename(path, self.target / path.name)
         sync_folder(self.target)
         manifest.write(self.target, made)
+        self._remove_what_nobody_names(made)
+
+    def _remove_what_nobody_names(self, made: Manifest) -> None:
         keep = {chunk.file for chunk in made.chunks}
         for path in self.target.glob("chunk-*.arrow"):
             if path.name not in keep:

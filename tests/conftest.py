@@ -1,0 +1,74 @@
+"""What all tests share: where data is, how to run the command, how to write a matrix as text."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+settings.register_profile("here", deadline=None, print_blob=True)
+settings.load_profile("here")
+
+
+def svmlight_text(matrix: sp.csr_matrix, labels: np.ndarray, base: int = 1) -> str:
+    """A matrix as svmlight text, values with all their digits."""
+    lines = []
+    for row, label in enumerate(labels):
+        entries = range(matrix.indptr[row], matrix.indptr[row + 1])
+        pairs = (f"{matrix.indices[at] + base}:{float(matrix.data[at])!r}" for at in entries)
+        lines.append(" ".join([f"{label:g}" if isinstance(label, float) else str(label), *pairs]))
+    return "\n".join(lines) + "\n"
+
+
+def random_rows(rows: int, features: int, seed: int, density: float = 0.05) -> tuple[sp.csr_matrix, np.ndarray]:
+    """Random float32 rows (some empty) with labels of -1 and 1."""
+    rng = np.random.default_rng(seed)
+    matrix = sp.random(rows, features, density, "csr", np.float32, rng=rng, data_rvs=rng.standard_normal)
+    matrix.sort_indices()
+    return matrix, rng.choice([-1, 1], rows)
+
+
+def same_matrix(left: sp.csr_matrix, right: sp.csr_matrix) -> bool:
+    """Same rows, same entries, bit by bit."""
+    return (
+        left.shape == right.shape
+        and np.array_equal(left.indptr, right.indptr)
+        and np.array_equal(left.indices, right.indices)
+        and left.data.astype(np.float32).tobytes() == right.data.astype(np.float32).tobytes()
+    )
+
+
+def folder_bytes(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder of real data sets, or a skip that says so."""
+    if not SHARED_DATA.exists():
+        pytest.skip("the real data sets are not here (../shared/data)")
+    return SHARED_DATA
+
+
+@pytest.fixture
+def oocpeg(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `oocpeg` with these words in the temporary folder."""
+
+    def run(*words: object, code: int | None = 0, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ooc_pegasos", *map(str, words)]
+        env = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env, **options)
+        assert "Traceback" not in done.stderr, done.stderr
+        assert code is None or done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        return done
+
+    return run

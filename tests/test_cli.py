@@ -1,0 +1,157 @@
+"""The command line: help at once, JSON that keeps its keys, exit codes, errors of one line."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, random_rows, svmlight_text
+
+import ooc_pegasos
+from ooc_pegasos.cli import app
+
+
+@pytest.fixture
+def data(tmp_path):
+    matrix, labels = random_rows(300, 100, seed=1)
+    path = tmp_path / "in.svm"
+    path.write_text(svmlight_text(matrix, labels))
+    return path
+
+
+def one_line(done) -> str:
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def test_help_imports_nothing_slow():
+    code = "import sys, runpy; sys.argv = ['oocpeg', '--help']\ntry: runpy.run_module('ooc_pegasos')\n"
+    code += (
+        "except SystemExit: print('LOADED', sorted({'numba', 'pyarrow', 'dask', 'numpy', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "LOADED []" in done.stdout
+    assert "convert" in done.stdout
+
+
+def commands() -> list[str]:
+    return [command.name or command.callback.__name__ for command in app.registered_commands]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_explains_itself_with_an_example(oocpeg, command):
+    text = oocpeg(command, "--help").stdout
+    assert f"Example: oocpeg {command}" in text
+    assert f"oocpeg {command}" in (ROOT / "README.md").read_text()
+
+
+def test_version(oocpeg):
+    assert oocpeg("--version").stdout.strip() == f"oocpeg {ooc_pegasos.__version__}"
+
+
+def test_convert_info_verify_with_json(oocpeg, data):
+    done = oocpeg("convert", data, "-o", "store", "--json", "--features", 100)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert {"rows", "features", "nonzeros", "chunks", "bytes", "rejected", "seconds", "output"} <= set(result)
+    assert (result["rows"], result["features"]) == (300, 100)
+    assert done.stderr == "" or "compiling" in done.stderr
+    told = json.loads(oocpeg("info", "store", "--json").stdout)
+    keys = {"rows", "features", "nonzeros", "bytes", "bytes_per_nonzero", "task", "labels", "max_row_norm", "chunks"}
+    assert keys <= set(told)
+    assert sum(told["labels"].values()) == 300
+    found = json.loads(oocpeg("verify", "store", "--json").stdout)
+    assert (found["problems"], found["rows"]) == ([], 300)
+
+
+def test_info_for_people(oocpeg, data):
+    oocpeg("convert", data, "-o", "store", "--quiet")
+    text = oocpeg("info", "store").stdout
+    for word in ("rows", "features", "non-zeros", "density", "label -1", "row norms", "chunks", "in.svm", "xxh64"):
+        assert word in text
+
+
+def test_verify_reports_damage(oocpeg, data, tmp_path):
+    oocpeg("convert", data, "-o", "store", "--chunk-size", "2kB")
+    chunk = sorted((tmp_path / "store").glob("chunk-*"))[1]
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 2] ^= 4
+    chunk.write_bytes(content)
+    (tmp_path / "store" / "notes.txt").write_text("mine")
+    done = oocpeg("verify", "store", code=5)
+    assert chunk.name in done.stdout
+    assert "1 problems" in done.stdout
+    assert "notes.txt: no part of the store" in done.stdout
+    (tmp_path / "store" / "manifest.json").write_text("{")
+    assert "manifest.json" in one_line(oocpeg("verify", "store", code=5))
+
+
+def test_standard_input(oocpeg, data):
+    oocpeg("convert", "-", "-o", "store", input=data.read_text())
+    told = json.loads(oocpeg("info", "store", "--json").stdout)
+    assert told["rows"] == 300
+    assert told["sources"][0]["name"] == "standard input"
+    assert told["sources"][0]["size"] == data.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "problem"),
+    [
+        (["convert", "in.svm"], 2, "output"),
+        (["convert", "in.svm", "-o", "s", "--memory", "lots"], 2, "'lots' is not a size"),
+        (["convert", "in.svm", "-o", "s", "--memory", "1MB"], 2, "at least 32MB"),
+        (["convert", "in.svm", "-o", "s", "--chunk-size", "1"], 2, "1kB to 1GB"),
+        (["convert", "in.svm", "-o", "s", "--normalize", "l1"], 2, "--normalize should be"),
+        (["convert", "in.svm", "-o", "s", "--task", "guess"], 2, "--task should be one of auto, binary"),
+        (["convert", "in.svm", "-o", "s", "--threads", "0"], 2, "at least 1"),
+        (["convert", "in.svm", "-o", "s", "--seed", "-1"], 2, "out of range"),
+        (["convert", "in.svm", "-o", "s", "--force", "--append"], 2, "choose one"),
+        (["convert", "in.svm", "-o", "s", "--config", "bad.toml"], 2, "unknown key 'chunk'"),
+        (["convert", "in.svm", "-o", "s", "--config", "none.toml"], 2, "none.toml"),
+        (["convert", "none.svm", "-o", "s"], 3, "none.svm: no such file"),
+        (["convert", "none*.svm", "-o", "s"], 3, "no file matches"),
+        (["convert", ".", "-o", "s"], 3, "is a folder"),
+        (["convert", "in.svm", "in.svm", "-o", "s"], 3, "named twice"),
+        (["convert", "in.svm", "-o", "in.svm"], 3, "exists and is not a store"),
+        (["info", "nowhere"], 3, "no such store"),
+        (["verify", "."], 3, "not a store"),
+    ],
+)
+def test_mistakes(oocpeg, data, tmp_path, words, code, problem):
+    (tmp_path / "bad.toml").write_text("chunk = 3\n")
+    done = oocpeg(*words, code=code)
+    assert problem in done.stderr
+    assert not (tmp_path / "s").exists()
+    assert not (tmp_path / "s.unfinished").exists()
+
+
+def test_toml_and_options(oocpeg, data, tmp_path):
+    (tmp_path / "job.toml").write_text('chunk_size = "2kB"\nshuffle = false\nfeatures = 150\n')
+    oocpeg("convert", data, "-o", "store", "--config", "job.toml", "--features", "120")
+    told = json.loads(oocpeg("info", "store", "--json").stdout)
+    assert (told["features"], told["shuffle_seed"]) == (120, None)
+    assert told["chunks"] > 1
+
+
+def test_demo_tells_what_to_type(oocpeg, tmp_path):
+    text = oocpeg("demo", "--folder", "here").stdout
+    assert re.findall(r"^\$ oocpeg (\w+)", text, re.MULTILINE)[:2] == ["convert", "info"]
+    assert "What to try next" in text
+    oocpeg("demo", "--folder", "here")  # again
+
+
+def test_a_bar_on_a_terminal(data, tmp_path):
+    import os
+    import pty
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "ooc_pegasos", "convert", str(data), "-o", "store"]
+    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert "reading" in shown
+    assert "writing" in shown

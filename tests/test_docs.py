@@ -1,0 +1,70 @@
+"""What the README and the examples say is run."""
+
+import re
+import shlex
+import shutil
+
+import pytest
+from conftest import ROOT, random_rows, svmlight_text
+
+from ooc_pegasos import ConvertConfig
+from ooc_pegasos.config import load_toml
+
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture
+def clicks(tmp_path):
+    import gzip
+
+    for seed, name in enumerate(["day-1", "day-2", "tomorrow"]):
+        text = svmlight_text(*random_rows(200, 60, seed))
+        (tmp_path / f"{name}.svm.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "clicks.svm").write_text(svmlight_text(*random_rows(200, 60, 9)))
+    return tmp_path
+
+
+def test_every_command_of_the_readme_runs(oocpeg, clicks):
+    commands = re.findall(r"^\$ oocpeg (.+)$", README, re.MULTILINE)
+    assert len(commands) >= 5
+    for command in commands:
+        oocpeg(*shlex.split(command))
+
+
+def test_the_python_of_the_readme_runs(clicks, monkeypatch, capsys):
+    monkeypatch.chdir(clicks)
+    for code in re.findall(r"```python\n(.+?)```", README, re.DOTALL):
+        exec(code, {})
+    assert "gap8" in capsys.readouterr().out
+
+
+def test_the_map_of_the_house_is_complete():
+    house = README[README.index("## Map of the house") : README.index("## Design notes")]
+    files = [*(ROOT / "ooc_pegasos").glob("*.py"), *(ROOT / "readers").glob("*.py")]
+    files += (ROOT / "ooc_pegasos" / "kernels").glob("*.py")
+    for path in files:
+        assert path.name.startswith("__") or re.search(rf"\b{re.escape(path.name)}\b", house), path.name
+    for name in re.findall(r"\b(\w+\.py)\b", house):
+        assert any(path.name == name for path in files), name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("convert*.toml")), ids=lambda path: path.name)
+def test_examples_of_configurations(path, tmp_path, oocpeg):
+    load_toml(ConvertConfig, path)
+    labels = {"convert.toml": [0, 1], "convert-regression.toml": [-1.5, 2.25]}[path.name]
+    (tmp_path / "in.svm").write_text("".join(f"{label} 1:1 2:{i}\n" for i, label in enumerate(labels)))
+    oocpeg("convert", "in.svm", "-o", "store", "--config", path)
+
+
+def test_nothing_names_a_path_of_somebodys_machine():
+    for path in ROOT.rglob("*"):
+        if path.suffix in (".py", ".md", ".toml", ".txt") and ".venv" not in path.parts:
+            assert str(ROOT) not in path.read_text(errors="replace") or str(ROOT) == "/", path
+
+
+def test_make_targets_are_those_the_readme_names():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"`?make (\w+)`?", README):
+        if target not in ("a",):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE) or f".PHONY: {target}" in makefile, target
+    assert shutil.which("make") is not None

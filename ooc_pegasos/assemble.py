@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ import numpy as np
 
 from ooc_pegasos.block import CODINGS, CsrBlock, escape_of
 from ooc_pegasos.chunkfile import write_chunk
+from ooc_pegasos.files import sync_file
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.kernels import rows as kernels
 from ooc_pegasos.labels import LabelMap
 from ooc_pegasos.manifest import ChunkInfo, Layout
 from ooc_pegasos.parallel import ordered_map
+from ooc_pegasos.scratch import Pool, Scratch
 from ooc_pegasos.spill import Columns, Spill, scatter
 
 _ROW_BYTES = 8  # label and offset
@@ -93,16 +97,21 @@ class Assembly:
         self._spill = spill
         self._journal = journal
         self.done: dict[int, Assembled] = {}
+        self._pool = Pool()
+        self._disk = ThreadPoolExecutor(1)  # brings finished chunks to the disk while others are made
+        self._syncing: list[Future[None]] = []
 
     def replay(self, events: Iterator[tuple[int, dict[str, Any]]]) -> None:
         """Take up the buckets whose chunks are finished."""
         for _end, event in events:
             chunks = [ChunkInfo(**chunk) for chunk in event["chunks"]]
             statistics = RowStatistics(**event["statistics"])
-            if all(
-                (self.folder / c.file).exists() and (self.folder / c.file).stat().st_size == c.bytes for c in chunks
-            ):
+            if all(self._is_whole(chunk) for chunk in chunks):
                 self.done[event["bucket"]] = Assembled(event["bucket"], chunks, statistics)
+
+    def _is_whole(self, chunk: ChunkInfo) -> bool:
+        path = self.folder / chunk.file
+        return path.exists() and f"{zlib.crc32(path.read_bytes()):08x}" == chunk.crc32
 
     def run(
         self, buckets: Iterator[tuple[int, np.ndarray]], threads: int, advance: Callable[[int], None]
@@ -119,6 +128,9 @@ class Assembly:
             self.done[assembled.bucket] = assembled
             self._spill.remove(assembled.bucket)
             advance(size)
+        for sync in self._syncing:
+            sync.result()
+        self._disk.shutdown()
         return [self.done[bucket] for bucket in sorted(self.done)]
 
     def _assemble(self, item: tuple[int, np.ndarray]) -> tuple[Assembled, int]:
@@ -146,7 +158,7 @@ class Assembly:
             buckets = np.empty(len(rows.labels), np.int64)
             kernels.random_buckets(number << 32, self.plan.shuffle_seed + 1 + bucket, buckets, parts)
             values = rows.values if len(rows.values) else np.ones(len(rows.indices), np.float32)
-            scattered = scatter(number, rows.labels, _starts(rows), rows.indices, values, buckets, parts)
+            scattered = scatter(number, rows.labels, _starts(rows), rows.indices, values, buckets, parts, Scratch())
             scratch.append(scattered, first)
             total += scattered.stats
         scratch.close()
@@ -154,7 +166,8 @@ class Assembly:
 
     def _write(self, assembled: Assembled, bucket: int, stats: np.ndarray) -> None:
         """Put the rows of a bucket in order and write them as chunks of even size."""
-        rows = self._spill.load(bucket, int(stats[kernels.ROWS]), int(stats[kernels.PAIRS]))
+        scratch = self._pool.take()
+        rows = self._spill.load(bucket, int(stats[kernels.ROWS]), int(stats[kernels.PAIRS]), scratch)
         number = len(rows.labels)
         if self.plan.shuffle_seed is None:
             order = np.arange(number)
@@ -172,16 +185,17 @@ class Assembly:
         for chosen in np.split(np.arange(number), cuts):
             if len(chosen):
                 part = order[chosen]
-                block, norms = self._encode(rows, indptr, part, labels[part], int(entries[chosen].sum()))
+                block, norms = self._encode(rows, indptr, part, labels[part], int(entries[chosen].sum()), scratch)
                 self._write_chunk(assembled, block, norms, indptr[part + 1] - indptr[part])
+        self._pool.give_back(scratch)
 
     def _encode(
-        self, rows: Columns, indptr: np.ndarray, order: np.ndarray, labels: np.ndarray, entries: int
+        self, rows: Columns, indptr: np.ndarray, order: np.ndarray, labels: np.ndarray, entries: int, scratch: Scratch
     ) -> tuple[CsrBlock, np.ndarray]:
         layout = self.plan.layout
         offsets = np.empty(len(order) + 1, np.int32)
-        indices = np.empty(entries, CODINGS[layout.index_coding])
-        values = np.empty(entries if layout.values else 0, np.float32)
+        indices = scratch.array("coded", entries, CODINGS[layout.index_coding])
+        values = scratch.array("coded values", entries if layout.values else 0, np.float32)
         norms = np.empty(len(order))
         kernels.encode_rows(
             order,
@@ -201,6 +215,7 @@ class Assembly:
     def _write_chunk(self, assembled: Assembled, block: CsrBlock, norms: np.ndarray, lengths: np.ndarray) -> None:
         file = f"bucket-{assembled.bucket:06d}-{len(assembled.chunks):04d}.arrow"
         size, crc32 = write_chunk(self.folder / file, block)
+        self._syncing.append(self._disk.submit(sync_file, self.folder / file))
         nonzeros = int(lengths.sum())
         counts = self._labels.count(block.labels)
         assembled.chunks.append(ChunkInfo(file, block.rows, nonzeros, len(block.indices), size, crc32, counts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,9 @@ class ChecksummedFile:
         """Nothing is buffered."""
 
     def close(self) -> None:
-        """Bring the bytes to the disk and close the file."""
-        if not self.closed:
-            self.closed = True
-            try:
-                os.fsync(self._file.fileno())
-            finally:
-                self._file.close()
+        """Close the file. Its bytes are not on the disk yet: see `files.sync_file`."""
+        self.closed = True
+        self._file.close()
 
 
 def schema_of(block: CsrBlock) -> pa.Schema:

@@ -248,7 +248,7 @@ class _Job:
             config.on_bad_row == "skip",
             config.seed if config.shuffle else None,
             self._bucket_number(),
-            config.bucket_limit(),
+            config.bucket_limit() if config.shuffle else min(config.bucket_limit(), config.chunk_size),
             config.text_block(),
         )
 

@@ -25,6 +25,15 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def sync_file(path: Path) -> None:
+    """Bring the bytes of a file to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames and new names in `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -153,6 +153,7 @@ class Ingest:
             for prepared in ordered_map(read, tasks, threads):
                 self._finish_sources(reader, prepared.parsed.task.source)
                 self._take(prepared)
+                reader.release(prepared.parsed)
                 advance(prepared.parsed.task.consumed)
             self._finish_sources(reader, len(reader.sources))
         finally:
@@ -169,7 +170,9 @@ class Ingest:
                 random_buckets(number << 32, self.plan.shuffle_seed, buckets, self.plan.buckets)
             assert block.values is not None
             among = self.plan.buckets if self.plan.shuffle_seed is not None else 1
-            scattered = scatter(number, block.labels, block.indptr, block.indices, block.values, buckets, among)
+            scattered = scatter(
+                number, block.labels, block.indptr, block.indices, block.values, buckets, among, parsed.scratch
+            )
             return Prepared(parsed, scattered, labels)
 
         return prepare

@@ -7,7 +7,7 @@ own checksum, so that after a crash the good part of a bucket can be told from t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,11 @@ import numpy as np
 
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.kernels import rows as kernels
+from ooc_pegasos.scratch import Scratch
 
 _MAGIC = 0x6765737361676570  # "pegasseg"
 _MOST_OPEN = 64
+_DAMAGED = "scratch data is damaged; run again without --resume"
 _HEADER = 6  # int64: magic, block, rows, pairs, whether values follow, checksum
 
 
@@ -57,12 +59,16 @@ def scatter(
     values: np.ndarray,
     buckets: np.ndarray,
     among: int,
+    scratch: Scratch,
 ) -> Scattered:
     """Sort the rows of block `number` by bucket, counting and checksumming on the way."""
     stats = np.zeros((among, 6), np.int64)
     kernels.count_rows(indptr, buckets, stats)
     rows, pairs = len(buckets), int(indptr[-1])
-    out = Columns(np.empty(rows), np.empty(rows, np.uint32), np.empty(pairs, np.uint32), np.empty(pairs, np.float32))
+    out = Columns(scratch.array("sorted labels", rows), scratch.array("lengths", rows, np.uint32), indices, values)
+    if among > 1:
+        out.indices = scratch.array("sorted indices", pairs, np.uint32)
+        out.values = scratch.array("sorted values", pairs, np.float32)
     ones, smallest, smallest_row, largest, largest_row = kernels.scatter_rows(
         labels, indptr, indices, values, buckets, stats, out.labels, out.lengths, out.indices, out.values
     )
@@ -77,6 +83,11 @@ def scatter(
 def _as_bytes(columns: Columns) -> list[np.ndarray]:
     arrays = (columns.labels, columns.lengths, columns.indices, columns.values)
     return [array.view(np.uint8) for array in arrays]
+
+
+def _fresh(rows: int, pairs: int, with_values: bool) -> Columns:
+    values = np.empty(pairs * with_values, np.float32)
+    return Columns(np.empty(rows), np.empty(rows, np.uint32), np.empty(pairs, np.uint32), values)
 
 
 class Spill:
@@ -134,8 +145,14 @@ class Spill:
         """Delete a bucket."""
         self.path(bucket).unlink(missing_ok=True)
 
-    def segments(self, bucket: int) -> Iterator[tuple[int, Columns]]:
-        """(position after it, rows) of each segment up to the first that is not whole."""
+    def segments(
+        self, bucket: int, make: Callable[[int, int, bool], Columns] | None = None
+    ) -> Iterator[tuple[int, Columns]]:
+        """(position after it, rows) of each segment up to the first that is not whole.
+
+        `make(rows, pairs, with values)` gives the arrays to read into.
+        """
+        make = make or _fresh
         if not self.path(bucket).exists():
             return
         with open(self.path(bucket), "rb", buffering=0) as file:
@@ -149,12 +166,7 @@ class Spill:
                 size = 8 * _HEADER + 12 * rows + 4 * pairs * (1 + with_values)
                 if min(rows, pairs) < 0 or size > left:
                     return
-                columns = Columns(
-                    np.empty(rows),
-                    np.empty(rows, np.uint32),
-                    np.empty(pairs, np.uint32),
-                    np.empty(pairs * with_values, np.float32),
-                )
+                columns = make(rows, pairs, bool(with_values))
                 labels8, lengths8, indices8, values8 = parts = _as_bytes(columns)
                 for part in parts:
                     _read_all(file.fileno(), part)
@@ -168,25 +180,36 @@ class Spill:
                 left -= size
                 yield at, columns
 
-    def load(self, bucket: int, rows: int, pairs: int) -> Columns:
+    def load(self, bucket: int, rows: int, pairs: int, scratch: Scratch) -> Columns:
         """All rows of a bucket that should hold this many."""
-        whole = Columns(np.empty(rows), np.empty(rows, np.uint32), np.empty(pairs, np.uint32), np.empty(0, np.float32))
+        whole = Columns(
+            scratch.array("labels", rows),
+            scratch.array("lengths", rows, np.uint32),
+            scratch.array("indices", pairs, np.uint32),
+            scratch.array("values", 0, np.float32),
+        )
         row, pair = 0, 0
-        for _end, part in self.segments(bucket):
-            next_row, next_pair = row + len(part.labels), pair + len(part.indices)
-            if next_row > rows or next_pair > pairs:
-                break
-            if len(part.values) and not len(whole.values):
-                whole.values = np.empty(pairs, np.float32)
+
+        def next_part(more_rows: int, more_pairs: int, with_values: bool) -> Columns:
+            if row + more_rows > rows or pair + more_pairs > pairs:
+                raise DamagedError(f"{self.path(bucket)}: {_DAMAGED}")
+            if with_values and not len(whole.values):
+                whole.values = scratch.array("values", pairs, np.float32)
                 whole.values[:pair] = 1
-            whole.labels[row:next_row] = part.labels
-            whole.lengths[row:next_row] = part.lengths
-            whole.indices[pair:next_pair] = part.indices
-            if len(whole.values):
-                whole.values[pair:next_pair] = part.values if len(part.values) else 1
-            row, pair = next_row, next_pair
+            return Columns(
+                whole.labels[row : row + more_rows],
+                whole.lengths[row : row + more_rows],
+                whole.indices[pair : pair + more_pairs],
+                whole.values[pair : pair + more_pairs * with_values],
+            )
+
+        for _end, part in self.segments(bucket, next_part):
+            next_pair = pair + len(part.indices)
+            if len(whole.values) and not len(part.values):
+                whole.values[pair:next_pair] = 1
+            row, pair = row + len(part.labels), next_pair
         if (row, pair) != (rows, pairs):
-            raise DamagedError(f"{self.path(bucket)}: scratch data is damaged; run again without --resume")
+            raise DamagedError(f"{self.path(bucket)}: {_DAMAGED}")
         return whole
 
     def _descriptor(self, bucket: int) -> int:
@@ -217,5 +240,5 @@ def _read_all(descriptor: int, into: np.ndarray) -> None:
     while at < len(view):
         got = os.readv(descriptor, [view[at:]])
         if got == 0:
-            raise DamagedError("scratch data is shorter than it was; run again without --resume")
+            raise DamagedError(_DAMAGED)
         at += got

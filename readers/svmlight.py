@@ -13,6 +13,7 @@ from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import svmlight as kernels
 from ooc_pegasos.readers.sources import TextBlock, TextSource
+from ooc_pegasos.scratch import Pool, Scratch
 
 NAME = "svmlight"
 LARGEST_INDEX = 2**32 - 2
@@ -73,6 +74,8 @@ class ParsedBlock:
     bad_lines: int
     """How many lines were bad; `bad` describes at most DESCRIBED_BAD_ROWS of them."""
     names: dict[int, str]
+    scratch: Scratch
+    """What the arrays are part of; see `SvmlightReader.release`."""
 
 
 class SvmlightReader:
@@ -81,6 +84,7 @@ class SvmlightReader:
     def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
         self.settings = settings
         self._spare: deque[np.ndarray] = deque()
+        self._pool = Pool()
         self.sources = [TextSource(name, i, block_size, self._spare) for i, name in enumerate(names)]
 
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[TextBlock]:
@@ -94,11 +98,12 @@ class SvmlightReader:
         settings = self.settings
         text, length = task.text, task.length
         feeds, colons = kernels.count_lines_and_pairs(_read_only(text[:length]))
-        labels = np.empty(feeds + 1)
-        indptr = np.empty(feeds + 2, np.int64)
-        indices = np.empty(colons + 1, np.uint32)
-        values = np.empty(colons + 1, np.float32)
-        lines = np.empty(feeds + 1, np.int64)
+        scratch = self._pool.take()
+        labels = scratch.array("labels", feeds + 1)
+        indptr = scratch.array("indptr", feeds + 2, np.int64)
+        indices = scratch.array("indices", colons + 1, np.uint32)
+        values = scratch.array("values", colons + 1, np.float32)
+        lines = scratch.array("lines", feeds + 1, np.int64)
         spans = np.empty((feeds + 1 if settings.text_labels else 0, 2), np.int64)
         bad = np.empty((1 if settings.stop_at_bad else DESCRIBED_BAD_ROWS, 3), np.int64)
         rows, bad_lines, line_count = kernels.parse_svmlight(
@@ -121,7 +126,11 @@ class SvmlightReader:
         self._spare.append(text)
         pairs = int(indptr[rows])
         block = CsrBlock(indptr[: rows + 1], indices[:pairs], values[:pairs], labels[:rows], LARGEST_INDEX + 1)
-        return ParsedBlock(task, block, lines[:rows], line_count, problems, bad_lines, names)
+        return ParsedBlock(task, block, lines[:rows], line_count, problems, bad_lines, names, scratch)
+
+    def release(self, parsed: ParsedBlock) -> None:
+        """The arrays of `parsed` may be used for another block."""
+        self._pool.give_back(parsed.scratch)
 
     def _name_labels(self, text: np.ndarray, spans: np.ndarray, labels: np.ndarray) -> dict[int, str]:
         hashes = labels.view(np.uint64)

@@ -51,10 +51,12 @@ def scatter_rows(
 ) -> tuple[bool, int, int, int, int]:
     """Copy rows so that those of a bucket stand together, in their order, and count the escapes they need.
 
-    `stats` holds the counts of `count_rows`. Returns (whether all values are 1, smallest index, its row,
-    largest index, its row).
+    `stats` holds the counts of `count_rows`. With one bucket there is nothing to move: `out_indices` and
+    `out_values` are `indices` and `values`. Returns (whether all values are 1, smallest index, its row, largest
+    index, its row).
     """
     number = len(stats)
+    move = number > 1
     row_at = np.zeros(number, np.int64)
     pair_at = np.zeros(number, np.int64)
     for bucket in range(1, number):
@@ -89,9 +91,10 @@ def scatter_rows(
                     escapes16 += gap // ESCAPE16
             previous = index
             ones &= value == np.float32(1.0)
-            out_indices[to] = index
-            out_values[to] = value
-            to += 1
+            if move:
+                out_indices[to] = index
+                out_values[to] = value
+                to += 1
         pair_at[bucket] = to
         stats[bucket, ESCAPES8_BASE0] += escapes8 + first // ESCAPE8
         stats[bucket, ESCAPES8_BASE1] += escapes8 + reduced // ESCAPE8

@@ -9,12 +9,28 @@ _HOMES = {
     "ConvertConfig": "config",
     "CsrBlock": "block",
     "Existing": "conversion",
+    "Model": "model",
     "OocPegasosError": "errors",
     "Store": "store",
+    "TrainConfig": "config",
+    "TrainResult": "trainer",
     "convert": "conversion",
+    "train": "trainer",
     "verify": "verification",
 }
-__all__ = ["ConvertConfig", "CsrBlock", "Existing", "OocPegasosError", "Store", "convert", "verify"]
+__all__ = [
+    "ConvertConfig",
+    "CsrBlock",
+    "Existing",
+    "Model",
+    "OocPegasosError",
+    "Store",
+    "TrainConfig",
+    "TrainResult",
+    "convert",
+    "train",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from ooc_pegasos import typed
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.labels import Declared, TaskChoice
-from ooc_pegasos.parallel import cores
+from ooc_pegasos.parallel import available_memory, cores
 
 Config = TypeVar("Config")
 
@@ -80,6 +80,79 @@ class ConvertConfig:
     def bucket_limit(self) -> int:
         """Bytes of rows shuffled at a time."""
         return self.memory // 8
+
+
+Algorithm = Literal["sgd-r", "sgd-s", "sgd-m", "pegasos"]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Options of `oocpeg train`. Exactly one of `lam` (--lambda) and `C` is given."""
+
+    lam: float | None = None
+    C: float | None = None
+    loss: Literal["hinge"] = "hinge"
+    tolerance: float = 0.01
+    max_epochs: int | None = None
+    max_seconds: float | None = None
+    algorithm: Algorithm = "sgd-s"
+    sampling: Literal["permutation", "fixed", "iid", "sequential"] | None = None
+    batch_size: int = 1
+    project: bool = False
+    average: bool = False
+    delay: float | None = None
+    """None: 3 R^2 / lam with R the largest row norm, or 0 for `pegasos`, which is the paper's."""
+    coefficient: float = 1.2
+    """An exact pass is made when the estimated gap is within this factor of the tolerance."""
+    seed: int = 0
+    memory: int | None = None
+    """Bytes for data; by default half of what is available."""
+    threads: int | None = None
+    class_weight: Literal["balanced"] | tuple[float, ...] | None = None
+    """Weights of the negative and the positive class."""
+    holdout: float = 0.0
+    checkpoint_minutes: float = 5.0
+    checkpoint_epochs: int | None = None
+    """Write a checkpoint after every so many epochs as well."""
+
+    def __post_init__(self) -> None:
+        positive = {"lambda": self.lam, "C": self.C, "tolerance": self.tolerance, "coefficient": self.coefficient}
+        positive |= {"max-epochs": self.max_epochs, "max-seconds": self.max_seconds, "batch-size": self.batch_size}
+        positive |= {"threads": self.threads, "memory": self.memory, "checkpoint-minutes": self.checkpoint_minutes}
+        positive |= {"checkpoint-epochs": self.checkpoint_epochs}
+        for name, value in positive.items():
+            if value is not None and not 0 < value < float("inf"):
+                raise UsageError(f"--{name} {value} is out of range; choose a positive number")
+        if (self.lam is None) == (self.C is None):
+            given = "both are given" if self.lam is not None else "neither is given"
+            raise UsageError(
+                f"--lambda or --C says how strongly to regularise, and {given}; give one, like --lambda 1e-4"
+            )
+        if not 0 <= self.holdout < 1:
+            raise UsageError(f"--holdout {self.holdout} is out of range; choose a fraction from 0 to below 1")
+        if self.delay is not None and not 0 <= self.delay < float("inf"):
+            raise UsageError(f"--delay {self.delay} is out of range; choose auto, 0 or a positive number of rows")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed {self.seed} is out of range; choose 0 to 2^63 - 1")
+        if self.algorithm == "sgd-m" and (self.batch_size > 1 or self.project):
+            raise UsageError("--algorithm sgd-m presents rows one by one; leave out --batch-size and --project")
+        weights = self.class_weight
+        if isinstance(weights, tuple) and (len(weights) != 2 or not all(0 < w < float("inf") for w in weights)):
+            raise UsageError("--class-weight takes 'balanced' or two positive numbers, negative class first, like 1,5")
+
+    @property
+    def workers(self) -> int:
+        """Threads to use."""
+        return self.threads or cores()
+
+    @property
+    def sampler(self) -> str:
+        """The sampling asked for, or that of the algorithm."""
+        return self.sampling or ("iid" if self.algorithm in ("sgd-r", "pegasos") else "permutation")
+
+    def budget(self) -> int:
+        """Bytes for data."""
+        return self.memory or available_memory() // 2
 
 
 def load_toml(cls: type[Config], path: Path) -> dict[str, Any]:

@@ -188,6 +188,11 @@ def inconsistency(manifest: Manifest) -> str | None:
     return None
 
 
+def checksum_of(manifest: Manifest) -> str:
+    """The checksum that stands in the file: it identifies the content of a store."""
+    return _checksum(typed.dump(manifest))
+
+
 def _checksum(table: dict[str, Any]) -> str:
     canonical = json.dumps({key: table[key] for key in table if key != "checksum"}, sort_keys=True)
     return f"{zlib.crc32(canonical.encode()):08x}"

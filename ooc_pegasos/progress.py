@@ -69,3 +69,19 @@ def progress_for(quiet: bool) -> Progress:
     if quiet:
         return Progress()
     return BarProgress() if sys.stderr.isatty() else NotedProgress()
+
+
+class TrainingProgress:
+    """Shows nothing of a training run; the base of those that do."""
+
+    def presented(self, epoch: int, rows: int, total: int) -> None:
+        """So many rows of an epoch are done."""
+
+    def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
+        """What is known at the end of an epoch."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
+
+    def end(self) -> None:
+        """The run is over."""

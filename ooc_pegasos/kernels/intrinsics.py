@@ -65,3 +65,20 @@ def float_from_bits(_typing: Any, word: Any) -> Any:
         return builder.bitcast(args[0], ir.DoubleType())
 
     return types.float64(types.uint64), codegen
+
+
+@intrinsic
+def prefetch(_typing: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of `array[index]`. A hint: no address is wrong."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        numbers = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, numbers, numbers, numbers])
+        hint = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
+        # to read, keep in all caches, data
+        builder.call(hint, [address, ir.Constant(numbers, 0), ir.Constant(numbers, 3), ir.Constant(numbers, 1)])
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64), codegen

@@ -1,0 +1,68 @@
+"""Where a training run stands, on disk: vectors, counters and a cursor. No generator state is needed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.errors import DamagedError, InputError
+from ooc_pegasos.files import write_atomically
+from ooc_pegasos.seal import PLACE, is_sealed, seal
+
+FILE_NAME = "training.checkpoint"
+_KEY = b"ooc-pegasos-checkpoint"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`arrays` by name and `facts` that JSON can hold exactly (Python writes floats so that they read back alike)."""
+
+    arrays: dict[str, np.ndarray]
+    facts: dict[str, Any]
+
+    def save(self, folder: Path) -> None:
+        """Replace the checkpoint in `folder` by this one, all or nothing."""
+        import pyarrow as pa
+
+        folder.mkdir(parents=True, exist_ok=True)
+        content = json.dumps(self.facts)
+        sink = pa.BufferOutputStream()
+        columns = {name: np.ascontiguousarray(array, np.float64) for name, array in self.arrays.items()}
+        head = json.dumps({"facts": content, "names": list(columns)})
+        schema = pa.schema([pa.field("values", pa.list_(pa.float64()))], metadata={_KEY: head.encode(), **PLACE})
+        with pa.ipc.new_file(sink, schema) as writer:
+            for array in columns.values():
+                offsets = pa.array([0, len(array)], pa.int32())
+                column = pa.ListArray.from_arrays(offsets, pa.array(array))
+                writer.write_batch(pa.record_batch([column], schema=schema))
+        write_atomically(folder / FILE_NAME, seal(sink.getvalue().to_pybytes()))
+
+    @classmethod
+    def load(cls, folder: Path) -> Checkpoint | None:
+        """The checkpoint in `folder`, if there is one."""
+        import pyarrow as pa
+
+        path = folder / FILE_NAME
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; check its permissions") from error
+        try:
+            if not is_sealed(content):
+                raise DamagedError(f"{path}: the checksum does not match, so it is damaged; start without --resume")
+            reader = pa.ipc.open_file(content)
+            head = json.loads(reader.schema.metadata[_KEY])
+            arrays = {}
+            for number, name in enumerate(head["names"]):
+                array = reader.get_batch(number).column("values").values.to_numpy(zero_copy_only=False)
+                arrays[name] = np.array(array)
+            return cls(arrays, json.loads(head["facts"]))
+        except (pa.ArrowException, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
+            problem = " ".join(str(error).split())[:100]
+            raise DamagedError(f"{path}: not a checkpoint, or damaged ({problem}); start without --resume") from error

@@ -1,0 +1,349 @@
+"""Pegasos: equation (2) of the README, one row, one batch, or one row several times at a step.
+
+Names are those of the mathematics: `a` the sum of the updates, `t` rows presented, z = <a, x> / (lam (t + delay))
+the score, g a subgradient of the loss at z. Rows are gap-coded or plain, see `kernels/rows.py`. `state` holds
+what changes besides the vectors; the caller has checked that every index of every row is below len(a).
+"""
+
+import numpy as np
+
+from ooc_pegasos.kernels.intrinsics import prefetch
+from ooc_pegasos.kernels.jit import inlined, kernel
+from ooc_pegasos.kernels.losses import loss_at
+
+# Places in `state`.
+T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED = range(7)
+STATE_SIZE = 7
+
+_ROWS_AHEAD = 4
+_OFFSETS_AHEAD = 8
+_LINE = 64
+
+
+@kernel
+def dot(indices, values, begin, end, escape, a):
+    """<a, x> and nothing else. Indices are unsigned, so that numba does not ask whether they are negative."""
+    z, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
+    f = np.uint64(0)
+    at, stop = np.uint64(begin), np.uint64(end)
+    if values is None:
+        while at < stop:
+            code = np.uint64(indices[at])
+            f = code + (f if escape > 0 else np.uint64(0))
+            if escape == 0 or code != np.uint64(escape):
+                z += a[f]
+            at += np.uint64(1)
+    else:
+        # four sums side by side: one alone would wait for each addition
+        while at + np.uint64(3) < stop:
+            f = np.uint64(indices[at]) + (f if escape > 0 else np.uint64(0))
+            f1 = np.uint64(indices[at + np.uint64(1)]) + (f if escape > 0 else np.uint64(0))
+            f2 = np.uint64(indices[at + np.uint64(2)]) + (f1 if escape > 0 else np.uint64(0))
+            f3 = np.uint64(indices[at + np.uint64(3)]) + (f2 if escape > 0 else np.uint64(0))
+            z += a[f] * values[at]  # an escape's value is 0
+            z1 += a[f1] * values[at + np.uint64(1)]
+            z2 += a[f2] * values[at + np.uint64(2)]
+            z3 += a[f3] * values[at + np.uint64(3)]
+            f = f3
+            at += np.uint64(4)
+        while at < stop:
+            f = np.uint64(indices[at]) + (f if escape > 0 else np.uint64(0))
+            z += a[f] * values[at]
+            at += np.uint64(1)
+    return z + z1 + z2 + z3
+
+
+@kernel
+def square_norm(values, begin, end, indices, escape):
+    """<x, x>."""
+    total = 0.0
+    for at in range(begin, end):
+        if values is None:
+            if escape == 0 or indices[at] != escape:
+                total += 1.0
+        else:
+            total += np.float64(values[at]) * np.float64(values[at])
+    return total
+
+
+@kernel
+def add_row(indices, values, begin, end, escape, a, factor):
+    """`a += factor x`."""
+    f = np.uint64(0)
+    for at in range(np.uint64(begin), np.uint64(end)):
+        code = np.uint64(indices[at])
+        f = code + (f if escape > 0 else np.uint64(0))
+        if values is None:
+            if escape == 0 or code != np.uint64(escape):
+                a[f] += factor
+        else:
+            a[f] += factor * values[at]  # an escape's value is 0
+
+
+@kernel
+def prefetch_row(indptr, indices, values, row):
+    """Ask for the entries of a row."""
+    begin, end = np.int64(indptr[row]), np.int64(indptr[row + 1])
+    for at in range(begin, end, _LINE // indices.itemsize):
+        prefetch(indices, at)
+    if values is not None:
+        for at in range(begin, end, _LINE // 4):
+            prefetch(values, at)
+
+
+@kernel
+def prefetch_weights(indptr, indices, row, escape, a):
+    """Ask for the weights a row needs."""
+    f = np.int64(0)
+    for at in range(np.int64(indptr[row]), np.int64(indptr[row + 1])):
+        code = np.int64(indices[at])
+        f = f + code if escape > 0 else code
+        prefetch(a, f)
+
+
+@inlined
+def _look_ahead(order, i, end, indptr, indices, values, escape, a, large):
+    """Ask for what the next rows need; a shuffled epoch is then as fast as one in file order."""
+    if i + _OFFSETS_AHEAD < end:
+        prefetch(indptr, np.int64(order[i + _OFFSETS_AHEAD]))
+    if i + _ROWS_AHEAD < end:
+        prefetch_row(indptr, indices, values, np.int64(order[i + _ROWS_AHEAD]))
+    if large and i + 2 < end:
+        prefetch_weights(indptr, indices, np.int64(order[i + 2]), escape, a)
+
+
+@kernel
+def present_rows(
+    order,
+    begin,
+    end,
+    indptr,
+    indices,
+    values,
+    labels,
+    weights,
+    class_weights,
+    escape,
+    loss,
+    lam,
+    delay,
+    large,
+    a,
+    b,
+    state,
+):
+    """Present rows `order[begin:end]` one by one.
+
+    With r the running sum of 1 / (lam t), kept in state[AVERAGED], a `b` that is not empty sums r times each
+    update; the sum of all iterates is then r a - b (equation 2a).
+    """
+    t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
+    r = state[AVERAGED]
+    for i in range(begin, end):
+        _look_ahead(order, i, end, indptr, indices, values, escape, a, large)
+        row = np.int64(order[i])
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        y = np.float64(labels[row])
+        clock = lam * (t + delay)
+        z = dot(indices, values, first, last, escape, a) / clock if clock > 0.0 else 0.0
+        value, g, dual = loss_at(loss, z, y)
+        c = class_weights[1] if y > 0 else class_weights[0]
+        if len(weights) > 0:
+            c *= weights[row]
+        loss_sum += c * value
+        if g != 0.0:
+            dual_sum += c * dual
+            errors += 1.0
+            add_row(indices, values, first, last, escape, a, -c * g)
+            if len(b) > 0:
+                add_row(indices, values, first, last, escape, b, -c * g * r)
+        t += 1.0
+        r += 1.0 / (lam * (t + delay))
+    state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
+    state[AVERAGED] = r
+
+
+@kernel
+def multiple_errors(delta, repeats, lam, square):
+    """How many of `repeats` presentations in a row are margin errors, equation (6)."""
+    if delta > (repeats - 1) * lam:
+        return 0.0
+    return min(float(repeats), np.floor(((repeats - 1) * lam - delta) / max(square, lam)) + 1.0)
+
+
+@kernel
+def present_rows_repeatedly(
+    order,
+    begin,
+    end,
+    indptr,
+    indices,
+    values,
+    labels,
+    weights,
+    class_weights,
+    escape,
+    lam,
+    delay,
+    repeats,
+    large,
+    a,
+    b,
+    state,
+):
+    """Present each row `repeats` times in a row for one inner product (hinge only), equation (6)."""
+    t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
+    r = state[AVERAGED]
+    for i in range(begin, end):
+        _look_ahead(order, i, end, indptr, indices, values, escape, a, large)
+        row = np.int64(order[i])
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        y = np.float64(labels[row])
+        c = class_weights[1] if y > 0 else class_weights[0]
+        if len(weights) > 0:
+            c *= weights[row]
+        clock = lam * (t + delay)
+        score = dot(indices, values, first, last, escape, a)
+        if clock > 0.0:
+            loss_sum += c * max(0.0, 1.0 - y * score / clock)
+        else:
+            loss_sum += c
+        # with a weight of c an update moves the margin by c <x, x>
+        square = c * square_norm(values, first, last, indices, escape)
+        mu = multiple_errors(y * score - clock, repeats, lam, square)
+        if mu > 0.0:
+            dual_sum += c * mu
+            errors += mu
+            add_row(indices, values, first, last, escape, a, c * mu * y)
+            if len(b) > 0:
+                add_row(indices, values, first, last, escape, b, c * mu * y * r)
+        t += repeats
+        r += repeats / (lam * (t + delay))
+    state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
+    state[AVERAGED] = r
+
+
+@kernel
+def present_batches(
+    order,
+    begin,
+    end,
+    indptr,
+    indices,
+    values,
+    labels,
+    weights,
+    class_weights,
+    escape,
+    loss,
+    lam,
+    delay,
+    size,
+    project,
+    a,
+    b,
+    state,
+):
+    """Present batches of `size` rows: all scores with the `a` from before the batch, then all updates.
+
+    With `project`, `a` is kept as state[SCALE] times the array and its squared norm in state[NORM2], so that the
+    projection onto the ball of radius 1 / sqrt(lam) costs no more than the rows (README, equation 2p).
+    """
+    slopes = np.empty(size)
+    at = begin
+    while at < end:
+        stop = min(at + size, end)
+        scale = state[SCALE]
+        clock = lam * (state[T] + delay)
+        for i in range(at, stop):
+            _look_ahead(order, i, end, indptr, indices, values, escape, a, False)
+            row = np.int64(order[i])
+            y = np.float64(labels[row])
+            z = dot(indices, values, np.int64(indptr[row]), np.int64(indptr[row + 1]), escape, a) * scale
+            z = z / clock if clock > 0.0 else 0.0
+            value, g, dual = loss_at(loss, z, y)
+            c = class_weights[1] if y > 0 else class_weights[0]
+            if len(weights) > 0:
+                c *= weights[row]
+            state[LOSS] += c * value
+            slopes[i - at] = c * g
+            if g != 0.0:
+                state[S] += c * dual
+                state[ERRORS] += 1.0
+        for i in range(at, stop):
+            factor = -slopes[i - at]
+            if factor == 0.0:
+                continue
+            row = np.int64(order[i])
+            first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+            if project:
+                inner = dot(indices, values, first, last, escape, a) * scale
+                square = square_norm(values, first, last, indices, escape)
+                state[NORM2] += 2.0 * factor * inner + factor * factor * square
+            add_row(indices, values, first, last, escape, a, factor / scale)
+            if len(b) > 0:
+                add_row(indices, values, first, last, escape, b, factor / scale * state[AVERAGED])
+        state[T] += stop - at
+        if project:
+            # ||w|| = ||a|| / clock <= 1 / sqrt(lam)
+            clock = lam * (state[T] + delay)
+            norm = np.sqrt(max(state[NORM2], 0.0))
+            shrink = clock / (np.sqrt(lam) * norm) if norm > 0.0 else 1.0
+            if shrink < 1.0:
+                state[SCALE] *= shrink
+                state[NORM2] *= shrink * shrink
+                state[S] *= shrink
+                if state[SCALE] < 1e-9:
+                    for f in range(len(a)):
+                        a[f] *= state[SCALE]
+                    state[AVERAGED] /= state[SCALE]
+                    state[SCALE] = 1.0
+        state[AVERAGED] += (stop - at) * state[SCALE] / (lam * (state[T] + delay))
+        at = stop
+
+
+@kernel
+def score_rows(begin, end, indptr, indices, values, escape, w, scores):
+    """`scores[i - begin] = <w, x_i>` for rows begin to end."""
+    for row in range(begin, end):
+        scores[row - begin] = dot(indices, values, np.int64(indptr[row]), np.int64(indptr[row + 1]), escape, w)
+
+
+@kernel
+def sum_losses(begin, end, indptr, indices, values, labels, weights, class_weights, escape, loss, held_out, w, sums):
+    """For candidates w[j]: the weighted sum of losses of the rows not held out, of those held out, and their errors."""
+    for row in range(begin, end):
+        y = np.float64(labels[row])
+        c = class_weights[1] if y > 0 else class_weights[0]
+        if len(weights) > 0:
+            c *= weights[row]
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        apart = len(held_out) > 0 and held_out[row]
+        for j in range(len(w)):
+            z = dot(indices, values, first, last, escape, w[j])
+            value, _g, _dual = loss_at(loss, z, y)
+            if apart:
+                sums[j, 1] += c * value
+                sums[j, 2] += 1.0 if (z > 0) != (y > 0) else 0.0
+            else:
+                sums[j, 0] += c * value
+
+
+@kernel
+def square_distance(left, right, scale):
+    """||scale (left - right)||^2; an empty `right` is zero."""
+    total = 0.0
+    for f in range(len(left)):
+        difference = (left[f] - right[f] if len(right) > 0 else left[f]) * scale
+        total += difference * difference
+    return total
+
+
+@kernel
+def held_out_rows(first_row, threshold, out):
+    """Mark the rows, counted from `first_row` of the store, whose hash is below `threshold` (of 2^53)."""
+    for i in range(len(out)):
+        word = np.uint64(first_row + i + 1) * np.uint64(0x9E3779B97F4A7C15)
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        out[i] = np.int64((word ^ (word >> np.uint64(31))) >> np.uint64(11)) < threshold

@@ -1,0 +1,1 @@
+"""Solvers: a kernel and its state behind one small protocol (`present`, `candidates`, `arrays`)."""

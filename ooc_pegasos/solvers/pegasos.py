@@ -1,0 +1,146 @@
+"""Pegasos and its kin: rows one by one, several times at once, or in batches with a projection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ooc_pegasos.block import CsrBlock, escape_of
+from ooc_pegasos.kernels import pegasos as kernels
+from ooc_pegasos.kernels.pegasos import AVERAGED, ERRORS, LOSS, NORM2, SCALE, STATE_SIZE, S, T
+
+LARGE_WEIGHTS = 1 << 21
+"""From this many features on the weights of the rows to come are prefetched as well: they outgrow the caches."""
+_NO_WEIGHTS = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True)
+class PegasosOptions:
+    """What does not change during a run."""
+
+    lam: float
+    delay: float
+    loss: int
+    class_weights: tuple[float, float]
+    batch_size: int
+    project: bool
+    average: bool
+    average_everything: bool
+    """Average all iterates rather than those of the epoch."""
+
+
+class Pegasos:
+    """The vectors `a` and `b` and the counters in `state`; see `kernels/pegasos.py`."""
+
+    def __init__(self, options: PegasosOptions, features: int) -> None:
+        self.options = options
+        self.a = np.zeros(features)
+        self.b = np.zeros(features if options.average else 0)
+        self.state = np.zeros(STATE_SIZE)
+        self.state[SCALE] = 1.0
+        self.averaged_from = 0.0
+        self._class_weights = np.array(options.class_weights)
+
+    @property
+    def t(self) -> float:
+        """Rows presented."""
+        return float(self.state[T])
+
+    @property
+    def dual_sum(self) -> float:
+        """S of equation (4); with the hinge loss, the margin errors."""
+        return float(self.state[S])
+
+    @property
+    def loss_sum(self) -> float:
+        """Losses as met since the epoch began."""
+        return float(self.state[LOSS])
+
+    @property
+    def errors(self) -> float:
+        """Updates since the epoch began."""
+        return float(self.state[ERRORS])
+
+    @property
+    def scale(self) -> float:
+        """The sum of updates is `scale * a`."""
+        return float(self.state[SCALE])
+
+    def warm_start(self, weights: np.ndarray) -> None:
+        """Begin with these weights: `w = a / (lam delay)` before the first row."""
+        self.a[: len(weights)] = weights * (self.options.lam * self.options.delay)
+        self.state[NORM2] = float(self.a @ self.a)
+
+    def begin_epoch(self) -> None:
+        """Forget what is counted or averaged by epoch."""
+        self.state[LOSS] = self.state[ERRORS] = 0.0
+        if len(self.b) and not self.options.average_everything:
+            self.b[:] = 0.0
+            self.state[AVERAGED] = 0.0
+            self.averaged_from = self.t
+
+    def present(self, block: CsrBlock, order: np.ndarray, begin: int, end: int, repeats: int) -> None:
+        """Present rows `order[begin:end]` of a block."""
+        options = self.options
+        weights = _NO_WEIGHTS if block.weights is None else block.weights
+        rows = (order, begin, end, block.indptr, block.indices, block.values, block.labels, weights)
+        escape = escape_of(block.coding)
+        large = len(self.a) >= LARGE_WEIGHTS
+        if repeats > 1:
+            kernels.present_rows_repeatedly(
+                *rows,
+                self._class_weights,
+                escape,
+                options.lam,
+                options.delay,
+                repeats,
+                large,
+                self.a,
+                self.b,
+                self.state,
+            )
+        elif options.batch_size > 1 or options.project:
+            kernels.present_batches(
+                *rows,
+                self._class_weights,
+                escape,
+                options.loss,
+                options.lam,
+                options.delay,
+                options.batch_size,
+                options.project,
+                self.a,
+                self.b,
+                self.state,
+            )
+        else:
+            kernels.present_rows(
+                *rows,
+                self._class_weights,
+                escape,
+                options.loss,
+                options.lam,
+                options.delay,
+                large,
+                self.a,
+                self.b,
+                self.state,
+            )
+
+    def last(self) -> np.ndarray:
+        """The last iterate, equation (2)."""
+        clock = self.options.lam * (self.t + self.options.delay)
+        return self.a * (self.scale / clock) if clock else self.a.copy()
+
+    def average(self) -> np.ndarray:
+        """The mean of the iterates, equation (2a)."""
+        return (self.a * float(self.state[AVERAGED]) - self.b) / max(self.t - self.averaged_from, 1.0)
+
+    def since(self, t: float, a: np.ndarray) -> np.ndarray:
+        """The vector u of equation (5): what the updates since a snapshot alone have made."""
+        difference = self.a * self.scale
+        if len(a):
+            difference -= a
+        difference /= self.options.lam * (self.t - t)
+        return difference

@@ -30,6 +30,11 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A TOML file with any of these options; options given here win.")
+]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model made by 'oocpeg train'.")]
+DataPath = Annotated[str, typer.Argument(metavar="DATA", help="A store, or svmlight files (a name or a pattern).")]
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="A store made by 'oocpeg convert'.")]
 
 
@@ -54,9 +59,7 @@ def _main(
 def convert(
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files, patterns, or - for standard input.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="STORE", help="The store to write.")],
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML file with any of these options; options given here win.")
-    ] = None,
+    config: ConfigFile = None,
     chunk_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of a chunk file. Default: 64MB.")] = None,
     normalize: Annotated[str | None, typer.Option(metavar="l2", help="Scale every row to length 1.")] = None,
     features: Annotated[
@@ -116,10 +119,7 @@ def convert(
     }
     settings = _settings(ConvertConfig, config, chosen)
     progress = progress_for(quiet)
-    from ooc_pegasos.kernels.jit import is_compiled
-
-    if not is_compiled():
-        progress.note("compiling kernels, once; this takes some seconds")
+    _note_compilation(progress)
     from ooc_pegasos.conversion import Existing
     from ooc_pegasos.conversion import convert as convert_inputs
     from ooc_pegasos.describe import size_text
@@ -198,6 +198,205 @@ def verify(store: StorePath, json_output: Json = False, quiet: Quiet = False) ->
         raise typer.Exit(5)
 
 
+@app.command(
+    epilog="Example: [bold]oocpeg train clicks.store -o clicks.model --lambda 1e-5[/bold]",
+)
+def train(
+    store: StorePath,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model to write.")],
+    config: ConfigFile = None,
+    lam: Annotated[float | None, typer.Option("--lambda", metavar="L", help="Strength of the regularisation.")] = None,
+    c: Annotated[float | None, typer.Option("--C", metavar="C", help="The same as --lambda 1 / (C rows).")] = None,
+    loss: Annotated[str | None, typer.Option(metavar="hinge", help="The loss. Default: hinge.")] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Stop when the relative gap to the optimum is proved to be this small. Default: 0.01."),
+    ] = None,
+    max_epochs: Annotated[int | None, typer.Option(help="Default: 100, or 10 without a certificate.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sgd-s|sgd-m|sgd-r|pegasos",
+            help="sgd-s: epochs and a certified stop. sgd-m: rows several times at once while the gap is large. "
+            "sgd-r: i.i.d. rows, a fixed number of steps. pegasos: as in the paper. Default: sgd-s.",
+        ),
+    ] = None,
+    sampling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="permutation|fixed|iid|sequential",
+            help="Order of rows. Default: permutation, or that of the algorithm.",
+        ),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(metavar="K", help="Rows a step. Default: 1.")] = None,
+    project: Annotated[
+        bool | None, typer.Option("--project", help="Project onto the ball of radius 1/sqrt(lambda).")
+    ] = None,
+    average: Annotated[bool | None, typer.Option("--average", help="Average the iterates.")] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="auto|N", help="Steps of 1/(lambda (t + N)). Default: auto, 0 for pegasos.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the order of rows. Default: 0.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory for data. Default: half of what is free.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
+    class_weight: Annotated[
+        str | None, typer.Option(metavar="balanced|A,B", help="Weights of the negative and the positive class.")
+    ] = None,
+    holdout: Annotated[
+        float | None, typer.Option(metavar="FRACTION", help="Rows to keep apart, always the same ones.")
+    ] = None,
+    warm_start: Annotated[Path | None, typer.Option(metavar="MODEL", help="Begin with the weights of a model.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep checkpoints.")] = None,
+    checkpoint_epochs: Annotated[int | None, typer.Option(metavar="N", help="Write one every N epochs.")] = None,
+    checkpoint_minutes: Annotated[
+        float | None, typer.Option(metavar="M", help="Write one every M minutes. Default: 5.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint, if there is one.")] = False,
+    log: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one JSON object an epoch.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing model.")] = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a linear model, and say how close to the optimum it provably is.
+
+    Exit code 4: a limit was reached before the tolerance was certified; the model is saved all the same.
+    """
+    from ooc_pegasos.config import TrainConfig, parse_size
+
+    chosen = {
+        "lam": lam,
+        "C": c,
+        "loss": loss,
+        "tolerance": tolerance,
+        "max_epochs": max_epochs,
+        "max_seconds": max_seconds,
+        "algorithm": algorithm,
+        "sampling": sampling,
+        "batch_size": batch_size,
+        "project": project,
+        "average": average,
+        "delay": None if delay in (None, "auto") else _number("--delay", str(delay)),
+        "seed": seed,
+        "memory": parse_size(memory) if memory is not None else None,
+        "threads": threads,
+        "class_weight": _class_weight(class_weight),
+        "holdout": holdout,
+        "checkpoint_epochs": checkpoint_epochs,
+        "checkpoint_minutes": checkpoint_minutes,
+    }
+    settings = _settings(TrainConfig, config, chosen)
+    _check_new_file(output, force)
+    from ooc_pegasos.progress import training_progress_for
+    from ooc_pegasos.store import Store
+
+    opened = Store.open(store)
+    progress = training_progress_for(quiet)
+    _note_compilation(progress)
+    from ooc_pegasos.model import Model
+    from ooc_pegasos.trainer import train as train_on
+
+    start = Model.load(warm_start) if warm_start else None
+    try:
+        result = train_on(
+            opened, settings, warm_start=start, checkpoint=checkpoint, resume=resume, log=log, progress=progress
+        )
+    except KeyboardInterrupt:
+        progress.end()
+        kept = (
+            f"run again with --checkpoint {checkpoint} --resume to continue"
+            if checkpoint
+            else "no --checkpoint was given"
+        )
+        typer.echo(f"interrupted; {kept}", err=True)
+        raise
+    finally:
+        progress.end()
+    result.model.save(output)
+    from ooc_pegasos.describe import training_summary, training_words
+
+    if json_output:
+        _print_json(training_summary(result, str(output)))
+    elif not quiet:
+        typer.echo(training_words(result, str(output)))
+    if not result.converged and result.why_uncertified is None:
+        raise typer.Exit(4)
+
+
+@app.command(epilog="Example: [bold]oocpeg evaluate clicks.model tomorrow.svm.gz[/bold]")
+def evaluate(
+    model: ModelPath,
+    data: DataPath,
+    threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Measure a model on a store or on raw files: errors, areas under curves, loss, confusion matrix."""
+    from ooc_pegasos.describe import evaluation_words
+    from ooc_pegasos.evaluation import evaluate as evaluate_on
+    from ooc_pegasos.model import Model
+
+    loaded = Model.load(model)
+    result = evaluate_on(loaded, data, threads)
+    if json_output:
+        _print_json(result)
+    else:
+        typer.echo(evaluation_words(result, loaded.info.labels.classes))
+
+
+@app.command(epilog="Example: [bold]oocpeg predict clicks.model tomorrow.svm.gz -o scores.parquet[/bold]")
+def predict(
+    model: ModelPath,
+    data: DataPath,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .parquet, .csv or .arrow file.")],
+    threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Write the score and the label of every row, in the order of the data."""
+    from ooc_pegasos.evaluation import predict as predict_on
+    from ooc_pegasos.model import Model
+
+    _check_new_file(output, force)
+    began = time.perf_counter()
+    rows = predict_on(Model.load(model), data, output, threads)
+    if json_output:
+        _print_json({"rows": rows, "output": str(output), "seconds": time.perf_counter() - began})
+    else:
+        typer.echo(f"{output}: {rows:,} rows")
+
+
+def _note_compilation(progress: Any) -> None:
+    from ooc_pegasos.kernels.jit import is_compiled
+
+    if not is_compiled():
+        progress.note("compiling kernels, once; this takes some seconds")
+
+
+def _check_new_file(path: Path, force: bool) -> None:
+    """Refuse before the work what could not be written after it."""
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent}: no such folder; create it first")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file")
+    if path.exists() and not force:
+        raise InputError(f"{path}: exists already; add --force to replace it")
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{option} {text} is not a number") from None
+
+
+def _class_weight(text: str | None) -> str | tuple[float, ...] | None:
+    if text is None or text == "balanced":
+        return text
+    return tuple(_number("--class-weight", word) for word in text.split(","))
+
+
 @app.command(epilog="Example: [bold]oocpeg demo[/bold]")
 def demo(
     folder: Annotated[Path, typer.Option(help="Where to put the results.")] = Path("oocpeg-demo"),
@@ -207,7 +406,13 @@ def demo(
     from ooc_pegasos.files import writing_errors
 
     with writing_errors(folder):
-        run(folder, lambda words: app(words, standalone_mode=False), typer.echo)
+        run(folder, _call, typer.echo)
+
+
+def _call(words: list[str]) -> None:
+    code = app(words, standalone_mode=False)
+    if code:
+        raise typer.Exit(code)
 
 
 def _settings(cls: Any, path: Path | None, chosen: dict[str, Any]) -> Any:
@@ -221,7 +426,7 @@ def _settings(cls: Any, path: Path | None, chosen: dict[str, Any]) -> Any:
         return typed.load(cls, table)
     except typed.TypedError as error:
         name, _, rest = str(error).partition(" ")
-        option = "--" + name.strip("'").replace("_", "-")
+        option = "--" + name.strip("'").replace("_", "-").replace("lam", "lambda")
         raise UsageError(f"{option} {rest}") from error
 
 

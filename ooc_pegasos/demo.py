@@ -14,12 +14,23 @@ _STORY = [
         ["convert", "{data}/a9a.svm.xz", "-o", "{folder}/a9a.store", "--force"],
     ),
     ("What is in it:", ["info", "{folder}/a9a.store"]),
+    (
+        "Train a linear SVM, and stop when it is proved to be within 1 % of the optimum:",
+        ["train", "{folder}/a9a.store", "-o", "{folder}/a9a.model", "--lambda", "1e-4", "--force"],
+    ),
+    (
+        "How good it is on 16,281 people it has not seen, straight from the text:",
+        ["evaluate", "{folder}/a9a.model", "{data}/a9a.test.svm.xz"],
+    ),
 ]
 _NEXT = """\
 What to try next:
   oocpeg convert YOUR_FILES... -o your.store      any svmlight files, compressed or not
+  oocpeg train your.store -o your.model --lambda 1e-5 --holdout 0.1
+  oocpeg train {folder}/a9a.store -o {folder}/exact.model --lambda 1e-4 --tolerance 1e-4
+  oocpeg predict {folder}/a9a.model {data}/a9a.test.svm.xz -o {folder}/scores.csv
   oocpeg verify {folder}/a9a.store
-  oocpeg convert --help"""
+  oocpeg train --help"""
 
 
 def run(folder: Path, call: Callable[[list[str]], None], say: Callable[[str], None]) -> None:
@@ -29,4 +40,4 @@ def run(folder: Path, call: Callable[[list[str]], None], say: Callable[[str], No
         command = [word.format(folder=folder, data=DATA) for word in words]
         say(f"\n{text}\n$ oocpeg {shlex.join(command)}")
         call(command)
-    say("\n" + _NEXT.format(folder=folder))
+    say("\n" + _NEXT.format(folder=folder, data=DATA))

@@ -1,10 +1,14 @@
-"""What `oocpeg info` shows of a store."""
+"""Stores, training runs and metrics in words and as JSON."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ooc_pegasos.store import Store
+
+if TYPE_CHECKING:
+    from ooc_pegasos.trainer import TrainResult
 
 
 def summary(store: Store) -> dict[str, Any]:
@@ -89,3 +93,83 @@ def table(store: Store) -> list[tuple[str, str]]:
         rows.append(("", f"and {len(told['sources']) - 8:,} more sources"))
     rows.append(("written by", told["written_by"]))
     return rows
+
+
+def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
+    """A training run, as for --json."""
+    info = result.model.info
+    return {
+        "model": output,
+        "lambda": info.lam,
+        "loss": info.loss,
+        "algorithm": info.algorithm,
+        "sampling": info.sampling,
+        "seed": info.seed,
+        "epochs": info.epochs,
+        "converged": result.converged,
+        "certified": result.certified,
+        "primal": info.certificate.primal,
+        "lower_bound": info.certificate.lower_bound,
+        "gap": info.certificate.gap,
+        "stopped_by": result.stopped_by,
+        "seconds": result.seconds,
+        "seconds_computing": result.seconds_computing,
+        "seconds_waiting": result.seconds_waiting,
+        "bytes_read": result.bytes_read,
+        "peak_rss": peak_rss(),
+        "holdout": result.holdout,
+    }
+
+
+def training_words(result: TrainResult, output: str) -> str:
+    """A training run in words."""
+    info = result.model.info
+    found = info.certificate
+    lines = [f"{output}: {info.algorithm}, lambda {info.lam:g}, {info.epochs} epochs, {result.seconds:.2f} seconds"]
+    if found.gap is not None:
+        lines.append(f"objective {found.primal:.6g}, the optimum is at least {found.lower_bound:.6g}")
+        state = "certified" if result.converged else "NOT within the tolerance"
+        reason = {"epochs": "--max-epochs", "seconds": "--max-seconds"}.get(result.stopped_by)
+        stopped = f"; stopped by {reason}" if reason else ""
+        lines.append(f"relative gap at most {100 * found.gap:.3g} % ({state}{stopped})")
+    else:
+        why = result.why_uncertified or "time ran out before the first epoch was over"
+        lines.append(f"objective {found.primal:.6g}; {why}")
+    if result.holdout:
+        lines.append(f"holdout: error {100 * result.holdout['error']:.2f} %, mean loss {result.holdout['loss']:.4g}")
+    return "\n".join(lines)
+
+
+def evaluation_words(result: dict[str, Any], classes: list[str]) -> str:
+    """Metrics in words."""
+
+    def text(name: str) -> str:
+        value = result[name]
+        return "not defined" if value is None else f"{value:.4f}"
+
+    (true_negative, false_positive), (false_negative, true_positive) = result["confusion"]
+    negative, positive = classes
+    width = max(len(negative), len(positive), 10)
+    return "\n".join(
+        [
+            f"{result['rows']:,} rows, error {100 * result['error']:.2f} %",
+            f"  accuracy {text('accuracy')}, balanced {text('balanced_accuracy')}",
+            f"  precision {text('precision')}, recall {text('recall')}, F1 {text('f1')}",
+            f"  ROC AUC {text('roc_auc')}, PR AUC {text('pr_auc')} ({result['auc_method']})",
+            f"  mean loss {result['mean_loss']:.6g}, objective {result['objective']:.6g}",
+            f"  {'':{width}}  predicted {negative:>{width}} {positive:>{width}}",
+            f"  {negative:>{width}}            {true_negative:>{width},} {false_positive:>{width},}",
+            f"  {positive:>{width}}            {false_negative:>{width},} {true_positive:>{width},}",
+        ]
+    )
+
+
+def peak_rss() -> int:
+    """Largest resident size of this process so far, in bytes."""
+    try:
+        status = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

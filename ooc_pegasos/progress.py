@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 
@@ -85,3 +86,91 @@ class TrainingProgress:
 
     def end(self) -> None:
         """The run is over."""
+
+
+def epoch_line(entry: dict[str, Any]) -> str:
+    """One epoch in words."""
+    primal, bound, gap = entry["primal"], entry["lower_bound"], entry["gap"]
+    parts = [f"epoch {entry['epoch']}"]
+    parts.append(f"objective {primal:.6g}" if primal is not None else f"objective about {entry['estimate']:.6g}")
+    if bound is not None:
+        parts.append(f"at least {bound:.6g}")
+    if gap is not None:
+        parts.append(f"gap {100 * gap:.3g} %")
+    elif entry["estimated_gap"] is not None:
+        parts.append(f"gap about {100 * entry['estimated_gap']:.3g} %")
+    if entry["holdout_error"] is not None:
+        parts.append(f"holdout error {100 * entry['holdout_error']:.2f} %")
+    return ", ".join(parts)
+
+
+def epochs_left(gaps: list[float], tolerance: float) -> float | None:
+    """How many more epochs the gap needs, if it goes on falling as a power of their number."""
+    import math
+
+    number = len(gaps)
+    if number < 3 or gaps[-1] <= 0 or gaps[number // 2] <= gaps[-1]:
+        return None
+    slope = math.log(gaps[number // 2] / gaps[-1]) / math.log(number / (number // 2 + 1))
+    return max(number * ((gaps[-1] / tolerance) ** (1 / slope) - 1), 0.0) if slope > 0 else None
+
+
+class LoggedTraining(TrainingProgress):
+    """A line now and then, where there is no terminal."""
+
+    def __init__(self, seconds: float = 10.0) -> None:
+        self._seconds = seconds
+        self._last = time.monotonic()
+
+    def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
+        if time.monotonic() - self._last >= self._seconds:
+            self._last = time.monotonic()
+            self.note(epoch_line(entry))
+
+    def note(self, text: str) -> None:
+        print(f"note: {text}", file=sys.stderr)
+
+
+class LiveTraining(TrainingProgress):
+    """One line on a terminal that changes as the run goes on."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.status import Status
+
+        self._console = Console(stderr=True)
+        self._status = Status("loading", console=self._console)
+        self._status.start()
+        self._began = time.monotonic()
+        self._seconds = 0.0
+        self._gaps: list[float] = []
+        self._known = ""
+
+    def presented(self, epoch: int, rows: int, total: int) -> None:
+        self._seconds = time.monotonic() - self._began
+        rate = (epoch * total + rows) / max(self._seconds, 1e-9)
+        share = min(100 * rows // max(total, 1), 100)
+        self._status.update(f"epoch {epoch + 1}, {share} % of it, {rate:,.0f} rows/s{self._known}")
+
+    def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
+        self._known = "; after " + epoch_line(entry)
+        if entry["estimated_gap"] is None:
+            return
+        self._gaps.append(entry["gap"] if entry["gap"] is not None else entry["estimated_gap"])
+        left = epochs_left(self._gaps, tolerance)
+        if left is not None:
+            seconds = left * (time.monotonic() - self._began) / len(self._gaps)
+            self._known += f", about {seconds:,.0f} s left"
+
+    def note(self, text: str) -> None:
+        self._console.print(f"note: {text}", highlight=False)
+
+    def end(self) -> None:
+        self._status.stop()
+
+
+def training_progress_for(quiet: bool) -> TrainingProgress:
+    """A live line on a terminal, a line now and then elsewhere, nothing when asked to be quiet."""
+    if quiet:
+        return TrainingProgress()
+    return LiveTraining() if sys.stderr.isatty() else LoggedTraining()

@@ -283,3 +283,16 @@ def distinct_labels(labels: np.ndarray, keys: np.ndarray, counts: np.ndarray, fi
             found += 1
         counts[at] += 1
     return found
+
+
+@kernel
+def normalize_rows(indptr: np.ndarray, values: np.ndarray) -> None:
+    """Scale every row to length 1, in place, as `encode_rows` does."""
+    for row in range(len(indptr) - 1):
+        squares = np.float64(0)
+        for pair in range(indptr[row], indptr[row + 1]):
+            squares += np.float64(values[pair]) * np.float64(values[pair])
+        norm = np.sqrt(squares)
+        if norm > 0:
+            for pair in range(indptr[row], indptr[row + 1]):
+                values[pair] = np.float32(np.float64(values[pair]) / norm)

@@ -106,6 +106,6 @@ class BinaryMetrics:
 
 def bin_of(scores: np.ndarray) -> np.ndarray:
     """The high bits of the scores' float32, so arranged that a larger score has no smaller bin."""
-    bits = np.ascontiguousarray(scores, np.float32).view(np.uint32)
+    bits = (np.asarray(scores, np.float32) + np.float32(0)).view(np.uint32)  # -0 is 0
     ordered = np.where(bits >> 31 == 1, ~bits, bits | np.uint32(1 << 31))
     return (ordered >> (32 - _BIN_BITS)).astype(np.int64)

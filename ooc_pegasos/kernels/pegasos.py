@@ -293,10 +293,12 @@ def present_batches(
                 state[SCALE] *= shrink
                 state[NORM2] *= shrink * shrink
                 state[S] *= shrink
-                if state[SCALE] < 1e-9:
+                if state[SCALE] < 1e-2:  # a small scale would cost digits of the average
                     for f in range(len(a)):
+                        if len(b) > 0:
+                            b[f] -= state[AVERAGED] * a[f]  # so that r a - b stays what it is with r = 0
                         a[f] *= state[SCALE]
-                    state[AVERAGED] /= state[SCALE]
+                    state[AVERAGED] = 0.0
                     state[SCALE] = 1.0
         state[AVERAGED] += (stop - at) * state[SCALE] / (lam * (state[T] + delay))
         at = stop

@@ -1,0 +1,162 @@
+"""The kernels, against ten lines of numpy written from Fig. 1 and Fig. 2 of the 2011 paper, and equation (6)."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from conftest import random_rows
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ooc_pegasos.block import CODINGS, CsrBlock, escape_of
+from ooc_pegasos.kernels import losses
+from ooc_pegasos.kernels import pegasos as kernels
+from ooc_pegasos.kernels.rows import encode_rows, entries_of_rows
+from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
+
+
+def coded(matrix: sp.csr_matrix, labels: np.ndarray, coding: str) -> CsrBlock:
+    """A matrix in a coding of the store."""
+    order, rows, escape = np.arange(matrix.shape[0]), matrix.shape[0], escape_of(coding)
+    indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.uint32)
+    entries = np.empty(rows, np.int64)
+    entries_of_rows(order, indptr, indices, 0, escape, entries)
+    offsets, out = np.empty(rows + 1, np.int32), np.empty(entries.sum(), CODINGS[coding])
+    ones = bool((matrix.data == 1).all())
+    values = np.empty(0 if ones else entries.sum(), np.float32)
+    encode_rows(order, indptr, indices, matrix.data, 0, escape, False, offsets, out, values, np.empty(rows))
+    return CsrBlock(offsets.astype(np.int64), out, None if ones else values, labels.astype(np.float32), matrix.shape[1])
+
+
+def solver(features: int, lam: float, **options: object) -> Pegasos:
+    chosen = {
+        "delay": 0.0,
+        "loss": losses.HINGE,
+        "class_weights": (1.0, 1.0),
+        "batch_size": 1,
+        "project": False,
+        "average": False,
+        "average_everything": True,
+    }
+    return Pegasos(PegasosOptions(lam=lam, **{**chosen, **options}), features)
+
+
+def figure_two(x, y, order, lam, k, project):
+    """Fig. 2 of the paper (Fig. 1 is k = 1), with its iterates."""
+    w, iterates = np.zeros(x.shape[1]), []
+    for t, begin in enumerate(range(0, len(order), k), start=1):
+        batch = order[begin : begin + k]
+        errors = [i for i in batch if y[i] * (w @ x[i]) < 1]
+        w = (1 - 1 / t) * w + (1 / (lam * t)) / k * sum((y[i] * x[i] for i in errors), np.zeros_like(w))
+        if project and np.linalg.norm(w) > 0:
+            w = min(1, 1 / np.sqrt(lam) / np.linalg.norm(w)) * w
+        iterates.append(w)
+    return w, np.array(iterates)
+
+
+@pytest.mark.parametrize("ones", [False, True])
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("project", [False, True])
+@pytest.mark.parametrize("k", [1, 64])
+def test_like_the_figures_of_the_paper(coding, k, project, ones):
+    matrix, labels = random_rows(640, 700, seed=1, density=0.02)
+    if ones:
+        matrix.data[:] = 1
+    block, dense = coded(matrix, labels, coding), matrix.toarray().astype(np.float64)
+    order = np.random.default_rng(2).permutation(640)
+    for lam in (0.003, 0.2):
+        expected, iterates = figure_two(dense, labels, order, lam, k, project)
+        for average in (False, True):
+            found = solver(700, lam, batch_size=k, project=project, average=average)
+            for begin in (0, 128, 192):  # in three calls, as the trainer does
+                end = {0: 128, 128: 192, 192: 640}[begin]
+                found.present(block, order, begin, end, 1)
+            np.testing.assert_allclose(found.last(), expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+            if average:
+                mean = iterates.mean(axis=0)
+                np.testing.assert_allclose(found.average(), mean, rtol=1e-9, atol=1e-9 * np.abs(mean).max())
+
+
+def test_the_projection_binds_in_that_test():
+    matrix, labels = random_rows(640, 700, seed=1, density=0.02)
+    order = np.random.default_rng(2).permutation(640)
+    dense = matrix.toarray().astype(np.float64)
+    apart = [figure_two(dense, labels, order, 0.2, 1, project)[1] for project in (False, True)]
+    assert np.abs(apart[0] - apart[1]).max() > 0.01
+
+
+def test_margin_errors_are_counted_exactly():
+    matrix, labels = random_rows(500, 50, seed=3, density=0.2)
+    found = solver(50, 0.01)
+    found.present(coded(matrix, labels, "gap8"), np.arange(500), 0, 500, 1)
+    w, dense, errors = np.zeros(50), matrix.toarray().astype(np.float64), 0
+    for t, (x, y) in enumerate(zip(dense, labels, strict=True), start=1):
+        error = y * (w @ x) < 1
+        errors += error
+        w = (1 - 1 / t) * w + error * y * x / (0.01 * t)
+    assert found.dual_sum == errors
+
+
+@given(
+    st.integers(1, 20),
+    st.floats(1e-6, 10),
+    st.floats(0, 50),
+    st.floats(-60, 60),
+)
+def test_equation_6_by_brute_force(repeats, lam, square, delta):
+    """Present the row `repeats` times and count."""
+    margin, errors = delta, 0
+    near = False
+    for _ in range(repeats):
+        near |= abs(margin) < 1e-9 * (1 + abs(delta) + repeats * (square + lam))
+        if margin <= 0:
+            errors += 1
+            margin += square
+        margin -= lam
+    ratio = ((repeats - 1) * lam - delta) / max(square, lam)
+    if not near and abs(ratio - round(ratio)) > 1e-9:
+        assert kernels.multiple_errors(delta, repeats, lam, square) == errors
+
+
+def test_rows_presented_repeatedly_are_rows_presented_one_after_the_other():
+    matrix, labels = random_rows(300, 60, seed=4, density=0.2)
+    block = coded(matrix, labels, "gap8")
+    for weights in ((1.0, 1.0), (0.5, 3.0)):
+        one = solver(60, 0.05, class_weights=weights)
+        one.present(block, np.repeat(np.arange(300), 5), 0, 1500, 1)
+        many = solver(60, 0.05, class_weights=weights)
+        many.present(block, np.arange(300), 0, 300, 5)
+        assert many.t == one.t == 1500
+        np.testing.assert_allclose(many.a, one.a, rtol=1e-9, atol=1e-12)
+        assert many.dual_sum == pytest.approx(one.dual_sum)
+
+
+def test_prefetching_weights_changes_nothing(monkeypatch):
+    from ooc_pegasos.solvers import pegasos
+
+    matrix, labels = random_rows(300, 4000, seed=5)
+    found = []
+    for large in (1, 1 << 40):
+        monkeypatch.setattr(pegasos, "LARGE_WEIGHTS", large)
+        one = solver(4000, 0.01)
+        one.present(coded(matrix, labels, "gap16"), np.arange(300), 0, 300, 1)
+        found.append(one.a.tobytes())
+    assert found[0] == found[1]
+
+
+@given(st.lists(st.integers(0, 999), min_size=0, max_size=40, unique=True), st.sampled_from([*CODINGS]))
+def test_inner_product_and_update_of_one_row(features, coding):
+    features = sorted(features)
+    rng = np.random.default_rng(len(features))
+    values = rng.standard_normal(len(features)).astype(np.float32)
+    matrix = sp.csr_matrix((values, features, [0, len(features)]), shape=(1, 1000))
+    block, a = coded(matrix, np.ones(1), coding), rng.standard_normal(1000)
+    begin, end = int(block.indptr[0]), int(block.indptr[1])
+    escape = escape_of(coding)
+    dense = matrix.toarray().ravel().astype(np.float64)
+    found = kernels.dot(block.indices, block.values, begin, end, escape, a)
+    assert found == pytest.approx(float(dense @ a), rel=1e-12, abs=1e-12)
+    after = a.copy()
+    kernels.add_row(block.indices, block.values, begin, end, escape, after, -2.5)
+    np.testing.assert_allclose(after, a - 2.5 * dense, rtol=1e-15)
+    square = kernels.square_norm(block.values, begin, end, block.indices, escape)
+    assert square == pytest.approx(float(dense @ dense), rel=1e-12)

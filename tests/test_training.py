@@ -1,0 +1,433 @@
+"""Training: the bound never lies, the objective is exact, a run that is killed goes on to the same bytes."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from conftest import random_rows, svmlight_text
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn.svm import LinearSVC
+
+from ooc_pegasos import ConvertConfig, Existing, Model, OocPegasosError, Store, TrainConfig, convert, train
+from ooc_pegasos.errors import DamagedError, InputError, UsageError
+
+
+def store_of(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
+    source = folder / "in.svm"
+    source.write_text(svmlight_text(matrix.tocsr(), labels))
+    config = ConvertConfig(**{"shuffle": False, "classes": ("-1", "1"), "features": matrix.shape[1], **options})
+    return convert([str(source)], folder / "store", config, existing=Existing(force=True))
+
+
+def optimum(matrix, labels, lam, class_weight=None, row_weights=None) -> float:
+    """The least value of (1), by LIBLINEAR to a tight tolerance."""
+    rows = matrix.shape[0]
+    weight = {-1: class_weight[0], 1: class_weight[1]} if class_weight else None
+    options = {"loss": "hinge", "fit_intercept": False, "tol": 1e-10, "max_iter": 3_000_000, "dual": True}
+    svm = LinearSVC(C=1 / (lam * rows), class_weight=weight, **options)
+    svm.fit(matrix.astype(np.float64), labels, sample_weight=row_weights)
+    return objective(svm.coef_.ravel(), matrix, labels, lam, class_weight)
+
+
+def objective(w, matrix, labels, lam, class_weight=None) -> float:
+    c = np.where(labels > 0, class_weight[1], class_weight[0]) if class_weight else 1.0
+    hinge = np.maximum(0, 1 - labels * (matrix.astype(np.float64) @ w))
+    return lam / 2 * float(w @ w) + float((c * hinge).mean())
+
+
+def data_sets(folder: Path | None) -> dict[str, tuple[sp.csr_matrix, np.ndarray, float]]:
+    sparse, sparse_labels = random_rows(800, 300, 1, 0.03)
+    noisy = np.random.default_rng(2).standard_normal((400, 6))
+    noisy_labels = np.where(noisy @ np.arange(1, 7) + np.random.default_rng(3).standard_normal(400) > 0, 1, -1)
+    separable = sp.csr_matrix(np.vstack([np.eye(20), -np.eye(20)]), dtype=np.float32)
+    return {
+        "sparse": (sparse, sparse_labels, 0.01),
+        "sparse, little regularised": (sparse, sparse_labels, 1e-4),
+        "dense": (sp.csr_matrix(noisy, dtype=np.float32), noisy_labels, 0.05),
+        "separable": (separable, np.repeat([1, -1], 20), 0.1),
+    }
+
+
+ALGORITHMS = [
+    {},
+    {"algorithm": "sgd-m"},
+    {"algorithm": "pegasos", "sampling": "permutation"},
+    {"algorithm": "pegasos", "sampling": "fixed", "project": True},
+    {"batch_size": 16},
+    {"sampling": "sequential", "delay": 0.0},
+    {"average": True, "delay": 1000.0},
+    {"class_weight": (0.5, 4.0)},
+    {"class_weight": (0.5, 4.0), "algorithm": "sgd-m"},
+]
+
+
+@pytest.mark.parametrize("options", ALGORITHMS, ids=str)
+@pytest.mark.parametrize("name", data_sets(None))
+def test_the_bound_is_below_and_the_objective_above_the_optimum(tmp_path, name, options):
+    matrix, labels, lam = data_sets(None)[name]
+    store = store_of(tmp_path, matrix, labels, chunk_size=4096)
+    weights = options.get("class_weight")
+    best = optimum(matrix, labels, lam, weights)
+    result = train(store, TrainConfig(lam=lam, max_epochs=30, tolerance=1e-5, coefficient=1e30, **options))
+    assert len(result.model.info.history) > 3 or result.converged
+    for entry in result.model.info.history:
+        assert entry["lower_bound"] <= best * (1 + 1e-7)
+        assert entry["primal"] >= best * (1 - 1e-7)
+    found = result.model.info.certificate
+    assert found.primal == pytest.approx(objective(result.model.weights, matrix, labels, lam, weights), rel=1e-9)
+    assert found.gap == pytest.approx((found.primal - found.lower_bound) / found.primal)
+
+
+@pytest.mark.parametrize("name", ["a9a", "w8a", "reuters_money_fx", "usps", "news20", "covtype"])
+def test_the_bound_on_real_data(tmp_path, shared_data, name):
+    sys.path.insert(0, str(shared_data))
+    try:
+        import datasets
+    finally:
+        sys.path.remove(str(shared_data))
+    matrix, labels, _test, _labels = datasets.load(name)
+    rows = np.random.default_rng(1).permutation(matrix.shape[0])[:4000]
+    matrix = matrix[rows].tocsr()
+    matrix.sort_indices()
+    distinct = np.unique(labels)
+    labels = np.where(np.isin(labels[rows], distinct[len(distinct) // 2 :]), 1, -1)
+    norms = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1))).ravel()
+    matrix = sp.diags(1 / np.where(norms > 0, norms, 1)).dot(matrix).astype(np.float32).tocsr()
+    matrix.sort_indices()
+    lam = 20 / len(labels)
+    store = store_of(tmp_path, matrix, labels)
+    result = train(store, TrainConfig(lam=lam, tolerance=1e-4, max_epochs=2000))
+    best = optimum(matrix, labels, lam)
+    assert result.model.info.certificate.lower_bound <= best * (1 + 1e-7)
+    assert result.model.info.certificate.primal >= best * (1 - 1e-7)
+    assert result.converged, result.model.info.certificate  # the gap reaches 1e-4 where lam m >= 20
+
+
+@given(
+    st.integers(0, 10_000),
+    st.integers(2, 40),
+    st.integers(1, 8),
+    st.sampled_from([1e-4, 0.01, 1.0]),
+    st.sampled_from(ALGORITHMS),
+)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_bound_on_any_data(tmp_path, seed, rows, features, lam, options):
+    rng = np.random.default_rng(seed)
+    matrix = sp.csr_matrix(np.round(rng.standard_normal((rows, features)), 1), dtype=np.float32)
+    labels = rng.choice([-1, 1], rows)
+    labels[:2] = [-1, 1]
+    store = store_of(tmp_path, matrix, labels)
+    result = train(store, TrainConfig(lam=lam, max_epochs=12, tolerance=1e-9, coefficient=1e30, **options))
+    weights = options.get("class_weight")
+    c = np.where(labels > 0, weights[1], weights[0]) if weights else np.ones(rows)
+    below, above = around_the_optimum(matrix.toarray().astype(np.float64), labels, lam, c)
+    for entry in result.model.info.history:
+        assert entry["lower_bound"] <= above + 1e-9 * (1 + above)
+        assert entry["primal"] >= below - 1e-9 * (1 + below)
+
+
+def around_the_optimum(x, y, lam, c) -> tuple[float, float]:
+    """A dual and a primal value of a small problem, from L-BFGS-B on the dual: the optimum is between them."""
+    from scipy.optimize import minimize
+
+    rows = len(y)
+    signed = x * y[:, None]
+
+    def negative_dual(beta):
+        u = signed.T @ beta / (lam * rows)
+        return -(beta.sum() / rows - lam / 2 * u @ u), -(1 - signed @ u) / rows
+
+    options = {"ftol": 1e-16, "gtol": 1e-12, "maxiter": 5000}
+    bounds = [(0, weight) for weight in c]
+    found = minimize(negative_dual, np.minimum(0.5, c), jac=True, bounds=bounds, options=options)
+    u = signed.T @ found.x / (lam * rows)
+    return -found.fun, lam / 2 * float(u @ u) + float((c * np.maximum(0, 1 - signed @ u)).mean())
+
+
+def test_without_a_certificate_none_is_claimed(tmp_path):
+    matrix, labels = random_rows(300, 50, 4, 0.1)
+    store = store_of(tmp_path, matrix, labels)
+    for options in ({"algorithm": "sgd-r"}, {"algorithm": "pegasos"}, {"sampling": "iid"}):
+        result = train(store, TrainConfig(lam=0.01, **options))
+        assert (result.certified, result.converged) == (False, False)
+        assert "i.i.d." in result.why_uncertified
+        assert result.model.info.certificate.lower_bound is None
+        assert result.model.info.epochs == 10
+        exact = objective(result.model.weights, matrix, labels, 0.01)
+        assert result.model.info.certificate.primal == pytest.approx(exact, rel=1e-9)
+
+
+def test_iid_stops_on_the_holdout(tmp_path):
+    matrix, labels = random_rows(600, 2000, 5, 0.02)  # noise: training longer does not help
+    store = store_of(tmp_path, matrix, labels)
+    result = train(store, TrainConfig(lam=1e-3, algorithm="sgd-r", holdout=0.3, max_epochs=200))
+    assert result.stopped_by == "holdout"
+    assert result.model.info.epochs < 200
+
+
+def test_c_and_lambda_are_the_same_thing(tmp_path):
+    matrix, labels = random_rows(300, 50, 4, 0.1)
+    store = store_of(tmp_path, matrix, labels)
+    one = train(store, TrainConfig(C=2.0, max_epochs=3))
+    other = train(store, TrainConfig(lam=1 / (2.0 * 300), max_epochs=3))
+    assert one.model.weights.tobytes() == other.model.weights.tobytes()
+
+
+# --- what must not matter -----------------------------------------------------------------------
+
+
+def certificate_of(store: Store, **options: object) -> tuple[bytes, list[dict[str, object]]]:
+    result = train(store, TrainConfig(lam=0.005, max_epochs=6, tolerance=1e-6, **options))
+    return result.model.weights.tobytes(), result.model.info.history
+
+
+def test_chunks_and_threads_do_not_matter(tmp_path):
+    matrix, labels = random_rows(1500, 400, 6)
+    found = []
+    for chunk_size in (1 << 20, 5000, 2100):
+        store = store_of(tmp_path, matrix, labels, chunk_size=chunk_size)
+        for sampling in ("permutation", "sequential"):
+            found.append((sampling, certificate_of(store, sampling=sampling, threads=1)))
+            found.append((sampling, certificate_of(store, sampling=sampling, threads=3)))
+    assert len(store.manifest.chunks) > 5
+    for sampling in ("permutation", "sequential"):
+        same = [result for name, result in found if name == sampling]
+        assert all(result == same[0] for result in same)
+
+
+def test_windows_do_not_matter_where_the_order_is_the_same(tmp_path):
+    matrix, labels = random_rows(1500, 400, 6)
+    store = store_of(tmp_path, matrix, labels, chunk_size=2100)
+    weights, history = certificate_of(store, sampling="sequential")
+    for memory in (100_000, 1):
+        found_weights, found_history = certificate_of(store, sampling="sequential", memory=memory)
+        assert found_weights == weights
+        for found, entry in zip(found_history, history, strict=True):
+            for key, value in entry.items():
+                if key in ("gap", "estimated_gap"):
+                    continue  # the exact objective, on which they depend, is added up window by window
+                assert found[key] == (pytest.approx(value, rel=1e-13) if key == "primal" and value else value)
+
+
+def test_small_windows_still_certify(tmp_path):
+    matrix, labels = random_rows(1500, 100, 6)
+    store = store_of(tmp_path, matrix, labels, chunk_size=2100, shuffle=True)
+    result = train(store, TrainConfig(lam=0.02, tolerance=0.01, memory=20_000))
+    assert result.converged
+    assert result.model.info.certificate.lower_bound <= optimum(matrix, labels, 0.02) * (1 + 1e-7)
+
+
+def test_the_holdout_is_always_the_same_and_never_trained_on(tmp_path):
+    matrix, labels = random_rows(2000, 300, 7)
+    store = store_of(tmp_path, matrix, labels)
+    result = train(store, TrainConfig(lam=0.01, holdout=0.25, tolerance=1e-3, max_epochs=300))
+
+    def splitmix(row: int) -> float:
+        word = (row + 1) * 0x9E3779B97F4A7C15 % 2**64
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
+        return (word ^ word >> 31) / 2**64
+
+    held = np.array([splitmix(row) < 0.25 for row in range(2000)])
+    assert 0.2 < held.mean() < 0.3
+    kept, kept_labels = matrix[~held], labels[~held]
+    found = result.model.info.certificate
+    assert found.primal == pytest.approx(objective(result.model.weights, kept, kept_labels, 0.01), rel=1e-9)
+    assert found.lower_bound <= optimum(kept, kept_labels, 0.01) * (1 + 1e-7)
+    scores = matrix[held].astype(np.float64) @ result.model.weights
+    assert result.holdout["error"] == pytest.approx(((scores > 0) != (labels[held] > 0)).mean())
+    assert result.holdout["loss"] == pytest.approx(np.maximum(0, 1 - labels[held] * scores).mean())
+
+
+def test_warm_start_is_certified_and_helps(tmp_path):
+    matrix, labels = random_rows(1500, 100, 8)
+    store = store_of(tmp_path, matrix, labels)
+    good = train(store, TrainConfig(lam=0.01, tolerance=1e-3, max_epochs=300)).model
+    config = TrainConfig(lam=0.01, max_epochs=4, tolerance=1e-7, coefficient=1e9)
+    again, cold = train(store, config, warm_start=good), train(store, config)
+    best = optimum(matrix, labels, 0.01)
+    for entry in again.model.info.history:
+        assert entry["lower_bound"] <= best * (1 + 1e-7)
+    assert again.model.info.history[0]["primal"] < cold.model.info.history[0]["primal"]
+    bad = Model(good.weights * -30, good.info)
+    for entry in train(store, config, warm_start=bad).model.info.history:
+        assert entry["lower_bound"] <= best * (1 + 1e-7)
+
+
+def test_balanced_class_weights(tmp_path):
+    matrix, labels = random_rows(900, 60, 9, 0.1)
+    labels = np.where(np.arange(900) % 6 == 0, 1, -1)
+    store = store_of(tmp_path, matrix, labels)
+    result = train(store, TrainConfig(lam=0.01, class_weight="balanced", tolerance=1e-3, max_epochs=500))
+    weights = (900 / (2 * 750), 900 / (2 * 150))
+    best = optimum(matrix, labels, 0.01, weights)
+    assert result.model.info.certificate.lower_bound <= best * (1 + 1e-7)
+    assert result.model.info.certificate.primal == pytest.approx(best, rel=2e-3)
+
+
+# --- checkpoints --------------------------------------------------------------------------------
+
+CHILD = """
+import sys
+from ooc_pegasos import Store, TrainConfig, train
+config = TrainConfig(lam=1e-4, tolerance=1e-9, max_epochs=40, checkpoint_epochs=1, checkpoint_minutes=0.0005,
+                     memory=int(sys.argv[4]), algorithm=sys.argv[5])
+train(Store.open(sys.argv[1]), config, checkpoint=sys.argv[3], resume=True).model.save(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(("memory", "algorithm"), [(1 << 30, "sgd-s"), (300_000, "sgd-s"), (1 << 30, "sgd-m")])
+def test_killed_at_any_moment_and_resumed_gives_the_same_model(tmp_path, memory, algorithm):
+    matrix, labels = random_rows(20_000, 2000, 10, 0.01)
+    store = store_of(tmp_path, matrix, labels, chunk_size=60_000)
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        words = [str(store.path), str(tmp_path / f"{name}.model"), str(tmp_path / f"{name}.checkpoints")]
+        command = [sys.executable, "-c", CHILD, *words, str(memory), algorithm]
+        return subprocess.Popen(command, stderr=subprocess.PIPE)
+
+    began = time.monotonic()
+    child = start("whole")
+    assert child.communicate()[1] == b""
+    length = time.monotonic() - began
+    rng = random.Random(1)
+    killed = 0
+    for attempt in range(2):
+        for _ in range(4):
+            child = start(f"killed{attempt}")
+            time.sleep(rng.uniform(0.3, 1) * length)
+            killed += child.poll() is None
+            child.kill()
+            child.communicate()
+        child = start(f"killed{attempt}")
+        assert child.communicate()[1] == b""
+        assert (tmp_path / f"killed{attempt}.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
+    assert killed > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_with_a_checkpoint(tmp_path, number):
+    matrix, labels = random_rows(20_000, 2000, 10, 0.02)
+    store = store_of(tmp_path, matrix, labels)
+    words = ["train", store.path, "-o", "m", "--lambda", "1e-6", "--tolerance", "1e-9", "--max-epochs", "100000"]
+    command = [sys.executable, "-m", "ooc_pegasos", *map(str, words), "--checkpoint", "c"]
+    child = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    time.sleep(4)
+    asked = time.monotonic()
+    child.send_signal(number)
+    _out, err = child.communicate(timeout=20)
+    assert time.monotonic() - asked < 2
+    assert child.returncode == 130, err
+    assert "--resume" in err
+    assert (tmp_path / "c" / "training.checkpoint").exists()
+    assert not (tmp_path / "m").exists()
+
+
+def test_resume_refuses_another_run(tmp_path):
+    matrix, labels = random_rows(500, 50, 11)
+    store = store_of(tmp_path, matrix, labels)
+    place = tmp_path / "c"
+    config = {"lam": 0.01, "max_epochs": 2, "tolerance": 1e-9, "checkpoint_epochs": 1}
+    first = train(store, TrainConfig(**config), checkpoint=place)
+    with pytest.raises(InputError, match="started with other options"):
+        train(store, TrainConfig(**{**config, "seed": 1}), checkpoint=place, resume=True)
+    with pytest.raises(InputError, match="started from another model"):
+        train(store, TrainConfig(**config), checkpoint=place, resume=True, warm_start=first.model)
+    longer = train(store, TrainConfig(**{**config, "max_epochs": 5}), checkpoint=place, resume=True)
+    whole = train(store, TrainConfig(**{**config, "max_epochs": 5}))
+    assert longer.model.weights.tobytes() == whole.model.weights.tobytes()
+    other = store_of(tmp_path, matrix, -labels)
+    with pytest.raises(InputError, match="started on another store"):
+        train(other, TrainConfig(**config), checkpoint=place, resume=True)
+    with pytest.raises(UsageError, match="--checkpoint DIR"):
+        train(store, TrainConfig(**config), resume=True)
+    path = place / "training.checkpoint"
+    content = path.read_bytes()
+    rng = np.random.default_rng(12)
+    for _ in range(100):
+        damaged = bytearray(content)
+        damaged[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedError):
+            train(store, TrainConfig(**config), checkpoint=place, resume=True)
+
+
+# --- models -------------------------------------------------------------------------------------
+
+
+def test_models_come_back_alike_and_damage_is_noticed(tmp_path):
+    matrix, labels = random_rows(500, 50, 13)
+    store = store_of(tmp_path, matrix, labels)
+    result = train(store, TrainConfig(lam=0.01, max_epochs=2))
+    result.model.save(tmp_path / "m")
+    loaded = Model.load(tmp_path / "m")
+    assert loaded.weights.tobytes() == result.model.weights.tobytes()
+    assert loaded.info == result.model.info
+    scores = matrix.astype(np.float64) @ result.model.weights
+    np.testing.assert_allclose(loaded.decision_function(matrix), scores)
+    assert np.array_equal(loaded.predict(matrix), np.where(scores > 0, 1, -1))
+    assert loaded.info.history[-1]["epoch"] == 2
+    assert result.history.num_rows == len(result.model.info.history)
+    content = (tmp_path / "m").read_bytes()
+    rng = np.random.default_rng(14)
+    for _ in range(300):
+        damaged = bytearray(content)
+        damaged[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        (tmp_path / "m").write_bytes(damaged)
+        with pytest.raises(OocPegasosError):
+            Model.load(tmp_path / "m")
+    for cut in (0, 10, len(content) // 2, len(content) - 1):
+        (tmp_path / "m").write_bytes(content[:cut])
+        with pytest.raises(DamagedError):
+            Model.load(tmp_path / "m")
+
+
+def test_the_model_is_plain_arrow(tmp_path):
+    import pyarrow as pa
+
+    matrix, labels = random_rows(500, 50, 13)
+    result = train(store_of(tmp_path, matrix, labels), TrainConfig(lam=0.01, max_epochs=2))
+    result.model.save(tmp_path / "m")
+    table = pa.ipc.open_file((tmp_path / "m").read_bytes()).read_all()
+    dense = np.zeros(50)
+    dense[table["feature"].to_numpy()] = table["weight"].to_numpy()
+    assert np.array_equal(dense, result.model.weights)
+    info = json.loads(json.loads(table.schema.metadata[b"ooc-pegasos"])["info"])
+    assert info["lam"] == 0.01
+    assert info["labels"]["classes"] == ["-1", "1"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lam": 1.0, "C": 1.0},
+        {"lam": 0.0},
+        {"lam": float("nan")},
+        {"lam": 1.0, "tolerance": -1.0},
+        {"lam": 1.0, "holdout": 1.0},
+        {"lam": 1.0, "delay": -1.0},
+        {"lam": 1.0, "algorithm": "sgd-m", "batch_size": 4},
+        {"lam": 1.0, "class_weight": (1.0,)},
+        {"lam": 1.0, "class_weight": (1.0, 0.0)},
+        {"lam": 1.0, "max_epochs": 0},
+    ],
+)
+def test_contradictions(options):
+    with pytest.raises(UsageError):
+        TrainConfig(**options)
+
+
+def test_other_labels_are_refused(tmp_path):
+    matrix, _labels = random_rows(90, 50, 13)
+    store = store_of(tmp_path, matrix, np.arange(90) % 3, classes=())
+    with pytest.raises(UsageError, match="--loss hinge is for binary labels, the store's are for multiclass"):
+        train(store, TrainConfig(lam=1.0))

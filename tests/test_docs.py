@@ -7,7 +7,7 @@ import shutil
 import pytest
 from conftest import ROOT, random_rows, svmlight_text
 
-from ooc_pegasos import ConvertConfig
+from ooc_pegasos import ConvertConfig, TrainConfig, convert
 from ooc_pegasos.config import load_toml
 
 README = (ROOT / "README.md").read_text()
@@ -41,7 +41,7 @@ def test_the_python_of_the_readme_runs(clicks, monkeypatch, capsys):
 def test_the_map_of_the_house_is_complete():
     house = README[README.index("## Map of the house") : README.index("## Design notes")]
     files = [*(ROOT / "ooc_pegasos").glob("*.py"), *(ROOT / "readers").glob("*.py")]
-    files += (ROOT / "ooc_pegasos" / "kernels").glob("*.py")
+    files += [*(ROOT / "ooc_pegasos" / "kernels").glob("*.py"), *(ROOT / "ooc_pegasos" / "solvers").glob("*.py")]
     for path in files:
         assert path.name.startswith("__") or re.search(rf"\b{re.escape(path.name)}\b", house), path.name
     for name in re.findall(r"\b(\w+\.py)\b", house):
@@ -54,6 +54,14 @@ def test_examples_of_configurations(path, tmp_path, oocpeg):
     labels = {"convert.toml": [0, 1], "convert-regression.toml": [-1.5, 2.25]}[path.name]
     (tmp_path / "in.svm").write_text("".join(f"{label} 1:1 2:{i}\n" for i, label in enumerate(labels)))
     oocpeg("convert", "in.svm", "-o", "store", "--config", path)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("train*.toml")), ids=lambda path: path.name)
+def test_examples_of_training_configurations(path, clicks, oocpeg):
+    load_toml(TrainConfig, path)
+    convert([str(clicks / "clicks.svm")], clicks / "store")
+    done = oocpeg("train", "store", "-o", "model", "--config", path, "--max-epochs", 2, code=None)
+    assert done.returncode in (0, 4), done.stderr
 
 
 def test_nothing_names_a_path_of_somebodys_machine():

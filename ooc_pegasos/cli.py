@@ -6,6 +6,7 @@ Each command imports what it needs when it runs, so that `--help` answers at onc
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -329,7 +330,7 @@ def train(
 def evaluate(
     model: ModelPath,
     data: DataPath,
-    threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads to use. Default: all cores.")] = None,
     json_output: Json = False,
 ) -> None:
     """Measure a model on a store or on raw files: errors, areas under curves, loss, confusion matrix."""
@@ -382,13 +383,19 @@ def _check_new_file(path: Path, force: bool) -> None:
         raise InputError(f"{path}: is a folder; name a file")
     if path.exists() and not force:
         raise InputError(f"{path}: exists already; add --force to replace it")
+    from ooc_pegasos.files import writing_errors
+
+    attempt = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing_errors(path):
+        attempt.touch()
+        attempt.unlink()
 
 
 def _number(option: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"{option} {text} is not a number") from None
+        raise UsageError(f"{option} {text} is not a number; see oocpeg train --help") from None
 
 
 def _class_weight(text: str | None) -> str | tuple[float, ...] | None:
@@ -421,6 +428,8 @@ def _settings(cls: Any, path: Path | None, chosen: dict[str, Any]) -> Any:
     from ooc_pegasos.config import load_toml
 
     table = load_toml(cls, path) if path else {}
+    if {"lam", "C"} & {name for name, value in chosen.items() if value is not None}:
+        table = {name: value for name, value in table.items() if name not in ("lam", "C")}
     table.update({name: value for name, value in chosen.items() if value is not None})
     try:
         return typed.load(cls, table)

@@ -137,8 +137,10 @@ class TrainConfig:
         if self.algorithm == "sgd-m" and (self.batch_size > 1 or self.project):
             raise UsageError("--algorithm sgd-m presents rows one by one; leave out --batch-size and --project")
         weights = self.class_weight
-        if isinstance(weights, tuple) and (len(weights) != 2 or not all(0 < w < float("inf") for w in weights)):
-            raise UsageError("--class-weight takes 'balanced' or two positive numbers, negative class first, like 1,5")
+        if isinstance(weights, tuple) and (len(weights) != 2 or not all(1e-9 <= w <= 1e9 for w in weights)):
+            raise UsageError(
+                "--class-weight takes 'balanced' or two numbers from 1e-9 to 1e9, negative class first, like 1,5"
+            )
 
     @property
     def workers(self) -> int:
@@ -167,6 +169,8 @@ def load_toml(cls: type[Config], path: Path) -> dict[str, Any]:
         for name in ("chunk_size", "memory"):
             if isinstance(table.get(name), str):
                 table[name] = parse_size(table[name])
+        if table.get("delay") == "auto":
+            del table["delay"]
         if isinstance(table.get("index_base"), int):
             table["index_base"] = str(table["index_base"])
         typed.load(cls, table)

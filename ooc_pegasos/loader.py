@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,10 @@ class Loader:
         self._checked: set[int] = set()
         self._kept: LoadedWindow | None = None
         self.training_rows = store.rows - (self._count_held_out() if holdout else 0)
+
+    def set_budget(self, budget: int) -> None:
+        """Cut windows for another number of bytes, as the run did that is resumed."""
+        self.shape = dataclasses.replace(self.shape, budget=budget)
 
     def _count_held_out(self) -> int:
         marks = np.empty(max(self.shape.chunk_rows), np.bool_)

@@ -88,13 +88,14 @@ class Model:
         except OSError as error:
             raise InputError(f"{path}: {(error.strerror or 'unreadable').lower()}; check the path") from error
         try:
+            if not is_sealed(content):
+                problem = "not a model made by oocpeg, or damaged (the checksum does not match)"
+                raise DamagedError(f"{path}: {problem}; train again")
             table = pa.ipc.open_file(content).read_all()
             head = json.loads(table.schema.metadata[_KEY])
             if (head["format"], head["version"]) != (FORMAT, VERSION):
                 raise InputError(f"{path}: not a model of this version; train again")
             features, weights = (table.column(name).combine_chunks().to_numpy() for name in ("feature", "weight"))
-            if not is_sealed(content):
-                raise DamagedError(f"{path}: the checksum does not match, so the model is damaged; train again")
             info = typed.load(ModelInfo, json.loads(head["info"]))
         except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError, OSError) as error:
             problem = " ".join(str(error).split())[:100]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ooc_pegasos import manifest
 from ooc_pegasos.block import CsrBlock, escape_of
-from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.kernels.rows import normalize_rows
 from ooc_pegasos.labels import Declared, LabelCollector, LabelMap, settle
@@ -91,11 +91,12 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
         text_labels=info.labels.text if with_labels else True, smallest_index=info.recipe.index_base
     )
     reader = svmlight.SvmlightReader(names, settings, _TEXT_BLOCK)
+    weights = model.weights if len(model.weights) else np.zeros(1)
     line = source = 0
 
     def read(task: TextBlock) -> tuple[svmlight.ParsedBlock, np.ndarray]:
         parsed = reader.read(task)
-        return parsed, _scores(_known_features(parsed.block, model), model.weights, 1)
+        return parsed, _scores(_known_features(parsed.block, model), weights, 1)
 
     for parsed, scores in ordered_map(read, reader.tasks(), threads):
         if parsed.task.source != source:
@@ -117,8 +118,6 @@ def _known_features(block: CsrBlock, model: Model) -> CsrBlock:
     unknown = indices >= len(model.weights)
     if unknown.any():
         indices[unknown], values[unknown] = 0, 0
-    if len(model.weights) == 0:
-        raise UsageError("the model has no features")
     return CsrBlock(block.indptr, indices, values, block.labels, len(model.weights))
 
 

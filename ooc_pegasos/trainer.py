@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from ooc_pegasos import __version__, manifest
+from ooc_pegasos.block import CODINGS, CsrBlock
 from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
-from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.files import writing_errors
+from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
+from ooc_pegasos.files import locked, writing_errors
 from ooc_pegasos.loader import LoadedWindow, Loader
 from ooc_pegasos.losses import loss_for
 from ooc_pegasos.model import Certificate, Model, ModelInfo
@@ -51,7 +52,9 @@ class Cursor:
     position: int = 0
     presented: int = 0
     """Rows of this epoch so far."""
-    loss_at_half: float = 0.0
+    marked: int = 0
+    """Of these, the rows up to about half of the epoch, and the losses met in them."""
+    loss_at_mark: float = 0.0
     repeats: int = 1
 
 
@@ -70,9 +73,9 @@ class Progression:
     @property
     def gap(self) -> float | None:
         """The certified relative gap."""
-        if self.bound is None or self.primal is None:
+        if self.bound is None or self.primal is None or not self.primal > 0:
             return None
-        return (self.primal - self.bound) / self.primal if self.primal > 0 else 0.0
+        return (self.primal - self.bound) / self.primal
 
 
 @dataclass(frozen=True)
@@ -117,15 +120,26 @@ def train(
         raise UsageError("--resume continues from a checkpoint; say where it is with --checkpoint DIR")
     place = Path(checkpoint) if checkpoint else None
     with ExitStack() as stack:
+        if place:
+            with writing_errors(place):
+                stack.enter_context(locked(place / "lock", str(place)))
         run = _Run(store, config, warm_start, place, progress or TrainingProgress())
-        if log:
-            with writing_errors(Path(log)):
-                run.log = stack.enter_context(open(log, "a" if resume else "w"))
-        stack.enter_context(run.listening())
         saved = Checkpoint.load(place) if resume and place else None
         if saved:
             run.restore(saved)
+        if log:
+            with writing_errors(Path(log)):
+                run.log = stack.enter_context(_open_log(Path(log), len(run.state.history)))
+        stack.enter_context(run.listening())
         return run.go()
+
+
+def _open_log(path: Path, epochs: int) -> TextIO:
+    """The log with the lines of the first `epochs` epochs, those of a checkpoint; the rest is written again."""
+    kept = path.read_text().splitlines(keepends=True)[:epochs] if epochs and path.is_file() else []
+    file = open(path, "w")  # noqa: SIM115 (closed by the caller)
+    file.writelines(kept)
+    return file
 
 
 class _Run:
@@ -150,7 +164,13 @@ class _Run:
         self.rows = self.loader.training_rows
         if self.rows == 0:
             raise UsageError(f"--holdout {config.holdout} leaves no row to train on; choose a smaller fraction")
+        if config.holdout and self.rows == store.rows:
+            raise UsageError(f"--holdout {config.holdout} keeps no row apart; choose a larger fraction")
+        if warm_start is not None and config.project:
+            raise UsageError("--warm-start and --project together leave no certificate; leave one of them out")
         self.lam = config.lam if config.lam is not None else 1.0 / (float(config.C or 0) * self.rows)
+        if not 1e-30 <= self.lam <= 1e30:
+            raise UsageError(f"lambda = {self.lam:g} is out of range; choose a value from 1e-30 to 1e30")
         self.class_weights = _class_weights(config, store)
         self.sampler = SAMPLERS[config.sampler]
         self.why_uncertified = _why_uncertified(config)
@@ -182,7 +202,7 @@ class _Run:
             delay,
             self.loss.number,
             self.class_weights,
-            config.batch_size,
+            min(config.batch_size, self.rows),
             config.project,
             average,
             paper and config.average,
@@ -230,14 +250,17 @@ class _Run:
                 cursor.repeats = self._repeats()
             if not self._epoch():
                 stopped = "seconds"
-                if self.state.primal is None or self.why_uncertified:
-                    self._measure(None)
+                if self.place:
+                    self._save_checkpoint()
                 break
             self._certify(last=cursor.epoch + 1 >= limit)
             cursor.epoch += 1
-            cursor.window = cursor.position = cursor.presented = 0
+            cursor.window = cursor.position = cursor.presented = cursor.marked = 0
+            cursor.loss_at_mark = 0.0
             if self._wants_checkpoint(after_epoch=True):
                 self._save_checkpoint()
+        if self.state.primal is None or (stopped == "seconds" and self.why_uncertified):
+            self._measure(None)
         self._planner.shutdown()
         return self._result(stopped)
 
@@ -276,6 +299,8 @@ class _Run:
     def _load(self, window: Window) -> tuple[LoadedWindow, np.ndarray]:
         began = time.perf_counter()
         order = self._planner.submit(window.order)
+        if not self.loader.bytes_read:
+            self._planner.submit(self._load_kernels)  # from disk, or compile them, while the data is read
         loaded = self.loader.load(window.chunks)
         rows = order.result()
         if len(loaded.held_out):
@@ -283,24 +308,34 @@ class _Run:
         self.waiting += time.perf_counter() - began
         return loaded, rows
 
+    def _load_kernels(self) -> None:
+        """Call the kernels with no rows, so that they are ready when the rows are."""
+        layout = self.store.manifest.layout
+        values = np.empty(0, np.float32) if layout.values else None
+        nothing = np.empty(0, CODINGS[layout.index_coding])
+        block = CsrBlock(np.zeros(1, np.int64), nothing, values, np.empty(0, layout.labels), self.store.features)
+        self.solver.present(block, np.empty(0, np.uint32), 0, 0, 1)
+
     def _present(self, loaded: LoadedWindow, order: np.ndarray) -> bool:
         """Present the rest of a window slice by slice; False if time ran out."""
         config, cursor = self.config, self.state.cursor
         block = loaded.block
         step = max(1, _SLICE * block.rows // max(len(block.indices), 1))
-        step = -(-step // config.batch_size) * config.batch_size
+        batch = self.solver.options.batch_size
+        step = -(-step // batch) * batch
         half = self.rows // 2
         while cursor.position < len(order):
             end = min(cursor.position + step, len(order))
-            if cursor.presented < half < cursor.presented + end - cursor.position and config.batch_size == 1:
-                end = cursor.position + half - cursor.presented
+            before_half = (half - cursor.presented) // batch * batch
+            if 0 < before_half < end - cursor.position:
+                end = cursor.position + before_half
             began = time.perf_counter()
             self.solver.present(block, order, cursor.position, end, cursor.repeats)
             self.computing += time.perf_counter() - began
             cursor.presented += end - cursor.position
             cursor.position = end
             if cursor.presented <= half:
-                cursor.loss_at_half = self.solver.loss_sum
+                cursor.marked, cursor.loss_at_mark = cursor.presented, self.solver.loss_sum
             self.progress.presented(cursor.epoch, cursor.presented, self.rows)
             if self._wants_checkpoint():
                 self._save_checkpoint()
@@ -355,6 +390,9 @@ class _Run:
         if self.why_uncertified:
             return None
         solver = self.solver
+        if self.state.cursor.presented != self.rows:
+            presented = f"{self.state.cursor.presented:,} of {self.rows:,} rows"
+            raise OocPegasosError(f"an epoch presented {presented}; this is a mistake in oocpeg, please report it")
         windows = [] if self.config.project else self.snapshots
         clock = (solver.t, solver.dual_sum, solver.a, solver.scale)
         return lower_bound(self.lam, solver.options.delay, *clock, windows, whole=not self.warm)
@@ -362,9 +400,9 @@ class _Run:
     def _estimate(self) -> float:
         """The objective of the last iterate, from the losses met in the second half of the epoch."""
         solver, cursor = self.solver, self.state.cursor
-        half = min(self.rows // 2, cursor.presented)
-        mean = (solver.loss_sum - cursor.loss_at_half) / max(cursor.presented - half, 1)
-        last = solver.scale / (self.lam * (solver.t + solver.options.delay))
+        mean = (solver.loss_sum - cursor.loss_at_mark) / max(cursor.presented - cursor.marked, 1)
+        clock = self.lam * (solver.t + solver.options.delay)
+        last = solver.scale / clock if clock else 0.0
         return self.lam / 2 * float(solver.a @ solver.a) * last**2 + mean
 
     def _measure(self, bound: Bound | None) -> Objective:
@@ -384,6 +422,10 @@ class _Run:
         measured = evaluate(self.loader, candidates, options, config.workers)
         chosen = min(range(len(measured)), key=lambda i: measured[i].primal)
         best = measured[chosen]
+        if not np.isfinite(best.primal):
+            raise InputError(f"{self.store.path}: the weights became infinite; choose another lambda or scale the data")
+        if self.state.bound is not None and best.primal < self.state.bound * (1 - 1e-9):
+            raise OocPegasosError("an objective below its lower bound; this is a mistake in oocpeg, please report it")
         if paper or self.state.primal is None or best.primal < self.state.primal:
             self.state.primal, self.best = best.primal, candidates[chosen]
             if best.holdout_loss is not None and best.holdout_error is not None:
@@ -429,8 +471,9 @@ class _Run:
     def _write_log(self, entry: dict[str, Any]) -> None:
         if self.log:
             line = {**entry, "seconds": time.perf_counter() - self.began, "seconds_waiting": self.waiting}
-            self.log.write(json.dumps(line) + "\n")
-            self.log.flush()
+            with writing_errors(Path(self.log.name)):
+                self.log.write(json.dumps(line) + "\n")
+                self.log.flush()
 
     def _wants_checkpoint(self, after_epoch: bool = False) -> bool:
         if self.place is None:
@@ -457,6 +500,7 @@ class _Run:
             "identity": self._identity(),
             "state": dataclasses.asdict(self.state),
             "averaged_from": self.solver.averaged_from,
+            "budget": self.loader.shape.budget,
             "snapshots": [[s.epoch, s.t, s.s] for s in self.snapshots],
         }
         with writing_errors(self.place):
@@ -471,6 +515,12 @@ class _Run:
                 what = {"config": "with other options", "store": "on another store", "start": "from another model"}
                 how = what.get(name, "by another version")
                 raise InputError(f"{self.place}: the run to resume was started {how}; start over without --resume")
+        if self.config.memory not in (None, saved.facts["budget"]):
+            problem = (
+                f"the run to resume was started with --memory {saved.facts['budget']}, which decides the order of rows"
+            )
+            raise InputError(f"{self.place}: {problem}; say the same or leave it out")
+        self.loader.set_budget(saved.facts["budget"])
         self.solver.a[:] = saved.arrays["a"]
         self.solver.b[:] = saved.arrays["b"]
         self.solver.state[:] = saved.arrays["state"]

@@ -94,11 +94,10 @@ def prefetch_row(indptr, indices, values, row):
 @kernel
 def prefetch_weights(indptr, indices, row, escape, a):
     """Ask for the weights a row needs."""
-    f = np.int64(0)
-    for at in range(np.int64(indptr[row]), np.int64(indptr[row + 1])):
-        code = np.int64(indices[at])
-        f = f + code if escape > 0 else code
-        prefetch(a, f)
+    f = np.uint64(0)
+    for at in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
+        f = np.uint64(indices[at]) + (f if escape > 0 else np.uint64(0))
+        prefetch(a, np.int64(f))
 
 
 @inlined
@@ -306,9 +305,19 @@ def present_batches(
 
 @kernel
 def score_rows(begin, end, indptr, indices, values, escape, w, scores):
-    """`scores[i - begin] = <w, x_i>` for rows begin to end."""
+    """`scores[i - begin] = <w, x_i>` for rows begin to end, added up in the order of features.
+
+    So a row has the same score, bit by bit, however it is coded: an escape adds 0 and moves nothing.
+    """
     for row in range(begin, end):
-        scores[row - begin] = dot(indices, values, np.int64(indptr[row]), np.int64(indptr[row + 1]), escape, w)
+        z = 0.0
+        f = np.uint64(0)
+        for at in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
+            code = np.uint64(indices[at])
+            f = code + (f if escape > 0 else np.uint64(0))
+            if escape == 0 or code != np.uint64(escape):
+                z += w[f] if values is None else w[f] * values[at]
+        scores[row - begin] = z
 
 
 @kernel

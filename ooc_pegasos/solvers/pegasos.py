@@ -30,13 +30,20 @@ class PegasosOptions:
     """Average all iterates rather than those of the epoch."""
 
 
+def _zeros(size: int) -> np.ndarray:
+    """As np.zeros, but numpy asks for large pages for what comes from np.empty only."""
+    array = np.empty(size)
+    array.fill(0.0)
+    return array
+
+
 class Pegasos:
     """The vectors `a` and `b` and the counters in `state`; see `kernels/pegasos.py`."""
 
     def __init__(self, options: PegasosOptions, features: int) -> None:
         self.options = options
-        self.a = np.zeros(features)
-        self.b = np.zeros(features if options.average else 0)
+        self.a = _zeros(features)
+        self.b = _zeros(features if options.average else 0)
         self.state = np.zeros(STATE_SIZE)
         self.state[SCALE] = 1.0
         self.averaged_from = 0.0
@@ -135,7 +142,8 @@ class Pegasos:
 
     def average(self) -> np.ndarray:
         """The mean of the iterates, equation (2a)."""
-        return (self.a * float(self.state[AVERAGED]) - self.b) / max(self.t - self.averaged_from, 1.0)
+        mean: np.ndarray = (self.a * float(self.state[AVERAGED]) - self.b) / max(self.t - self.averaged_from, 1.0)
+        return mean
 
     def since(self, t: float, a: np.ndarray) -> np.ndarray:
         """The vector u of equation (5): what the updates since a snapshot alone have made."""

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.files import locked, writing_errors
+from ooc_pegasos.kernels.pegasos import square_distance
 from ooc_pegasos.loader import LoadedWindow, Loader
 from ooc_pegasos.losses import loss_for
 from ooc_pegasos.model import Certificate, Model, ModelInfo
@@ -153,6 +154,7 @@ class _Run:
         place: Path | None,
         progress: TrainingProgress,
     ) -> None:
+        square_distance(np.empty(0), np.empty(0), 1.0)  # numba gets itself ready at the first call, as an import does
         self.began = time.perf_counter()
         self.store = store
         self.config = config
@@ -186,6 +188,7 @@ class _Run:
         self.computing = self.waiting = 0.0
         self.last_checkpoint = self.began
         self._planner = ThreadPoolExecutor(1)
+        self._orders: dict[tuple[int, int], Future[np.ndarray]] = {}
 
     def _new_solver(self, warm_start: Model | None) -> Pegasos:
         config = self.config
@@ -261,7 +264,7 @@ class _Run:
                 self._save_checkpoint()
         if self.state.primal is None or (stopped == "seconds" and self.why_uncertified):
             self._measure(None)
-        self._planner.shutdown()
+        self._planner.shutdown(cancel_futures=True)
         return self._result(stopped)
 
     def _reason_to_stop(self, limit: int) -> str:
@@ -285,24 +288,37 @@ class _Run:
 
     def _epoch(self) -> bool:
         """Present what is left of the epoch; False if time ran out before its end."""
-        config, cursor = self.config, self.state.cursor
-        windows = list(self.sampler(self.loader.shape, config.seed, cursor.epoch))
-        for number, window in enumerate(windows):
-            if number < cursor.window:
-                continue
-            loaded, order = self._load(window)
+        cursor = self.state.cursor
+        windows = self._windows(cursor.epoch)
+        while cursor.window < len(windows):
+            loaded, order = self._load(windows, cursor.window)
             if not self._present(loaded, order):
                 return False
-            cursor.window, cursor.position = number + 1, 0
+            cursor.window, cursor.position = cursor.window + 1, 0
         return True
 
-    def _load(self, window: Window) -> tuple[LoadedWindow, np.ndarray]:
+    def _windows(self, epoch: int) -> list[Window]:
+        return list(self.sampler(self.loader.shape, self.config.seed, epoch))
+
+    def _planned_order(self, epoch: int, windows: list[Window], number: int) -> Future[np.ndarray]:
+        """The order of a window, made in the background; only the one asked for and the next are kept."""
+        if number == len(windows):
+            epoch, windows, number = epoch + 1, self._windows(epoch + 1), 0
+        if (epoch, number) not in self._orders:
+            self._orders[epoch, number] = self._planner.submit(windows[number].order)
+        return self._orders[epoch, number]
+
+    def _load(self, windows: list[Window], number: int) -> tuple[LoadedWindow, np.ndarray]:
+        """A window and its order, while the next order is being made."""
         began = time.perf_counter()
-        order = self._planner.submit(window.order)
+        epoch, window = self.state.cursor.epoch, windows[number]
+        order = self._planned_order(epoch, windows, number)
+        self._orders = {(epoch, number): order}
         if not self.loader.bytes_read:
             self._planner.submit(self._load_kernels)  # from disk, or compile them, while the data is read
         loaded = self.loader.load(window.chunks)
         rows = order.result()
+        self._planned_order(epoch, windows, number + 1)
         if len(loaded.held_out):
             rows = rows[~loaded.held_out[rows]]
         self.waiting += time.perf_counter() - began

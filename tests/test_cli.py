@@ -155,3 +155,47 @@ def test_a_bar_on_a_terminal(data, tmp_path):
     assert done.returncode == 0
     assert "reading" in shown
     assert "writing" in shown
+
+
+def test_live_training_on_a_terminal(data, tmp_path):
+    import os
+    import pty
+
+    subprocess.run(
+        [sys.executable, "-m", "ooc_pegasos", "convert", str(data), "-o", "store", "-q"], cwd=tmp_path, check=True
+    )
+    ours, theirs = pty.openpty()
+    words = ["train", "store", "-o", "m", "--lambda", "0.01", "--tolerance", "1e-3", "--max-epochs", "3000"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ooc_pegasos", *words, "--holdout", "0.2"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "COLUMNS": "250"},
+    )
+    os.close(theirs)
+    shown = b""
+    while chunk := _read(ours):
+        shown += chunk
+    os.close(ours)
+    assert done.returncode in (0, 4)
+    for word in (b"epoch", b"rows/s", b"objective", b"at least", b"gap", b"holdout error"):
+        assert word in shown, word
+
+
+def _read(descriptor: int) -> bytes:
+    import os
+
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # the other end is closed
+        return b""
+
+
+def test_time_left_is_extrapolated():
+    from ooc_pegasos.progress import epochs_left
+
+    gaps = [0.5 / epoch for epoch in range(1, 11)]
+    assert epochs_left(gaps, 0.01) == pytest.approx(40, rel=0.01)
+    assert epochs_left(gaps[:2], 0.01) is None
+    assert epochs_left([0.1, 0.1, 0.1], 0.01) is None

@@ -296,3 +296,25 @@ def normalize_rows(indptr: np.ndarray, values: np.ndarray) -> None:
         if norm > 0:
             for pair in range(indptr[row], indptr[row + 1]):
                 values[pair] = np.float32(np.float64(values[pair]) / norm)
+
+
+@kernel
+def largest_index(offsets: np.ndarray, coded: np.ndarray, escape: int) -> int:
+    """The largest index any row reaches, escapes included; -1 if offsets decrease or leave `coded`.
+
+    All that must be known before other kernels may use the rows, at the speed of memory.
+    """
+    largest = np.uint64(0)
+    for row in range(len(offsets) - 1):
+        begin, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
+        if begin < 0 or end < begin or end > len(coded):
+            return -1
+        index = np.uint64(0)
+        if escape > 0:
+            for at in range(np.uint64(begin), np.uint64(end)):
+                index += np.uint64(coded[at])
+        else:
+            for at in range(np.uint64(begin), np.uint64(end)):
+                index = max(index, np.uint64(coded[at]))
+        largest = max(largest, index)
+    return np.int64(largest)

@@ -30,20 +30,13 @@ class PegasosOptions:
     """Average all iterates rather than those of the epoch."""
 
 
-def _zeros(size: int) -> np.ndarray:
-    """As np.zeros, but numpy asks for large pages for what comes from np.empty only."""
-    array = np.empty(size)
-    array.fill(0.0)
-    return array
-
-
 class Pegasos:
     """The vectors `a` and `b` and the counters in `state`; see `kernels/pegasos.py`."""
 
     def __init__(self, options: PegasosOptions, features: int) -> None:
         self.options = options
-        self.a = _zeros(features)
-        self.b = _zeros(features if options.average else 0)
+        self.a = np.zeros(features)
+        self.b = np.zeros(features if options.average else 0)
         self.state = np.zeros(STATE_SIZE)
         self.state[SCALE] = 1.0
         self.averaged_from = 0.0

@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from ooc_pegasos.block import escape_of
 from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.loader import LoadedWindow, Loader
 from ooc_pegasos.parallel import ordered_map
@@ -57,7 +56,6 @@ def evaluate(
                 block.labels,
                 weights,
                 class_weights,
-                escape_of(block.coding),
                 options.loss,
                 loaded.held_out,
                 stacked,

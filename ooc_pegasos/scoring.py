@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ooc_pegasos import manifest
-from ooc_pegasos.block import CsrBlock, escape_of
+from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.kernels.rows import normalize_rows
@@ -71,7 +71,6 @@ def _scores(block: CsrBlock, weights: np.ndarray, threads: int) -> np.ndarray:
             block.indptr,
             block.indices,
             block.values,
-            escape_of(block.coding),
             weights,
             scores[begin:end],
         )

@@ -431,3 +431,128 @@ def test_other_labels_are_refused(tmp_path):
     store = store_of(tmp_path, matrix, np.arange(90) % 3, classes=())
     with pytest.raises(UsageError, match="--loss hinge is for binary labels, the store's are for multiclass"):
         train(store, TrainConfig(lam=1.0))
+
+
+# --- what once went wrong -----------------------------------------------------------------------
+
+
+def interrupted_after(store: Store, config: TrainConfig, place: Path, slices: int, monkeypatch) -> None:
+    """Run until so many slices are done, then stop as Ctrl-C does."""
+    from ooc_pegasos import trainer
+
+    presented = trainer.Pegasos.present
+    done = []
+
+    def present(solver, *rows):
+        presented(solver, *rows)
+        done.append(rows)
+        if len(done) == slices + 1:  # the first call, with no rows, loads the kernels
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer.Pegasos, "present", present)
+        with pytest.raises(KeyboardInterrupt):
+            train(store, config, checkpoint=place)
+
+
+@pytest.mark.parametrize("slices", [1, 3, 7])
+def test_resume_keeps_the_windows_of_the_run(tmp_path, monkeypatch, slices):
+    """Windows decide the order of rows: with others, rows would be skipped and the bound would be wrong."""
+    matrix, labels = random_rows(1500, 60, 20)
+    store = store_of(tmp_path, matrix, labels, chunk_size=2100)
+    small = {"lam": 0.01, "memory": 20_000, "max_epochs": 5, "tolerance": 1e-9}
+    whole = train(store, TrainConfig(**small))
+    interrupted_after(store, TrainConfig(**small), tmp_path / "c", slices, monkeypatch)
+    with pytest.raises(InputError, match="--memory 20000, which decides the order"):
+        train(store, TrainConfig(**{**small, "memory": 10**9}), checkpoint=tmp_path / "c", resume=True)
+    again = train(store, TrainConfig(**{**small, "memory": None}), checkpoint=tmp_path / "c", resume=True)
+    assert again.model.weights.tobytes() == whole.model.weights.tobytes()
+    assert again.model.info == whole.model.info
+
+
+@pytest.mark.parametrize("batch_size", [2, 7, 64])
+def test_batches_stop_when_single_rows_do(tmp_path, batch_size):
+    matrix, labels = random_rows(1500, 60, 20)
+    store = store_of(tmp_path, matrix, labels)
+    single = train(store, TrainConfig(lam=0.02))
+    batches = train(store, TrainConfig(lam=0.02, batch_size=batch_size))
+    assert batches.converged
+    assert batches.model.info.epochs <= single.model.info.epochs + 3
+
+
+def test_holdouts_that_keep_nothing_apart_or_everything(tmp_path):
+    matrix, labels = random_rows(40, 9, 21, 0.5)
+    store = store_of(tmp_path, matrix, labels)
+    with pytest.raises(UsageError, match="keeps no row apart"):
+        train(store, TrainConfig(lam=0.1, holdout=1e-9))
+    with pytest.raises(UsageError, match="leaves no row to train on"):
+        train(store, TrainConfig(lam=0.1, holdout=1 - 1e-9))
+
+
+def test_resume_with_fewer_epochs_than_are_done(tmp_path):
+    matrix, labels = random_rows(300, 30, 22)
+    store = store_of(tmp_path, matrix, labels)
+    config = {"lam": 1e-3, "tolerance": 1e-9, "checkpoint_epochs": 1}
+    train(store, TrainConfig(**config, max_epochs=4), checkpoint=tmp_path / "c")
+    result = train(store, TrainConfig(**config, max_epochs=2), checkpoint=tmp_path / "c", resume=True)
+    exact = objective(result.model.weights, matrix, labels, 1e-3)
+    assert result.model.info.certificate.primal == pytest.approx(exact, rel=1e-9)
+
+
+def test_out_of_time_leaves_a_checkpoint_and_a_measured_model(tmp_path):
+    matrix, labels = random_rows(3000, 300, 23)
+    store = store_of(tmp_path, matrix, labels)
+    config = TrainConfig(lam=1e-5, tolerance=1e-12, max_seconds=0.3, max_epochs=10**9)
+    result = train(store, config, checkpoint=tmp_path / "c")
+    assert result.stopped_by == "seconds"
+    assert (tmp_path / "c" / "training.checkpoint").exists()
+    exact = objective(result.model.weights, matrix, labels, 1e-5)
+    assert result.model.info.certificate.primal == pytest.approx(exact, rel=1e-9)
+
+
+def test_one_run_a_checkpoint_folder(tmp_path):
+    from ooc_pegasos.errors import LockedError
+    from ooc_pegasos.files import locked
+
+    matrix, labels = random_rows(40, 9, 21, 0.5)
+    store = store_of(tmp_path, matrix, labels)
+    with locked(tmp_path / "c" / "lock", "c"), pytest.raises(LockedError):
+        train(store, TrainConfig(lam=0.1), checkpoint=tmp_path / "c")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="file"):
+        train(store, TrainConfig(lam=0.1), checkpoint=tmp_path / "file")
+
+
+def test_the_log_of_a_resumed_run_has_every_epoch_once(tmp_path, monkeypatch):
+    matrix, labels = random_rows(300, 30, 22)
+    store = store_of(tmp_path, matrix, labels)
+    config = {"lam": 1e-3, "tolerance": 1e-9, "max_epochs": 6}
+    train(store, TrainConfig(**config, checkpoint_epochs=4), checkpoint=tmp_path / "c", log=tmp_path / "log")
+    train(store, TrainConfig(**config), checkpoint=tmp_path / "c", log=tmp_path / "log", resume=True)
+    epochs = [json.loads(line)["epoch"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert epochs == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("options", [{"C": 1e308}, {"C": 1e-310}, {"lam": 1e308}, {"lam": 1e-300}])
+def test_values_beyond_reason(tmp_path, options):
+    matrix, labels = random_rows(40, 9, 21, 0.5)
+    with pytest.raises(UsageError, match="out of range"):
+        train(store_of(tmp_path, matrix, labels), TrainConfig(**options))
+
+
+def test_a_batch_larger_than_the_data(tmp_path):
+    matrix, labels = random_rows(40, 9, 21, 0.5)
+    result = train(store_of(tmp_path, matrix, labels), TrainConfig(lam=0.1, batch_size=10**30, max_epochs=3))
+    assert result.model.info.epochs == 3
+
+
+def test_rows_without_any_feature(tmp_path):
+    from ooc_pegasos.evaluation import evaluate
+
+    matrix = sp.csr_matrix((6, 0), dtype=np.float32)
+    source = tmp_path / "in.svm"
+    source.write_text("1\n-1\n1\n-1\n1\n1\n")
+    store = convert([str(source)], tmp_path / "store")
+    result = train(store, TrainConfig(lam=0.1))
+    assert result.model.info.certificate.primal == 1.0
+    assert evaluate(result.model, source)["rows"] == matrix.shape[0]

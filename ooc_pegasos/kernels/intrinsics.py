@@ -82,3 +82,15 @@ def prefetch(_typing: Any, array: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(array, types.int64), codegen
+
+
+@intrinsic
+def escape_of_type(_typing: Any, array: Any) -> Any:
+    """The escape gap of the type of `array`, 0 for plain uint32 indices: a constant for the compiler."""
+    bits = array.dtype.bitwidth
+    escape = 0 if bits == 32 else (1 << bits) - 1
+
+    def codegen(_context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
+        return ir.Constant(I64, escape)
+
+    return types.int64(array), codegen

@@ -7,7 +7,7 @@ what changes besides the vectors; the caller has checked that every index of eve
 
 import numpy as np
 
-from ooc_pegasos.kernels.intrinsics import prefetch
+from ooc_pegasos.kernels.intrinsics import escape_of_type, prefetch
 from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import loss_at
 
@@ -17,12 +17,12 @@ STATE_SIZE = 7
 
 _ROWS_AHEAD = 4
 _OFFSETS_AHEAD = 8
-_LINE = 64
 
 
 @kernel
-def dot(indices, values, begin, end, escape, a):
+def dot(indices, values, begin, end, a):
     """<a, x> and nothing else. Indices are unsigned, so that numba does not ask whether they are negative."""
+    escape = escape_of_type(indices)
     z, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
     f = np.uint64(0)
     at, stop = np.uint64(begin), np.uint64(end)
@@ -54,8 +54,9 @@ def dot(indices, values, begin, end, escape, a):
 
 
 @kernel
-def square_norm(values, begin, end, indices, escape):
+def square_norm(values, begin, end, indices):
     """<x, x>."""
+    escape = escape_of_type(indices)
     total = 0.0
     for at in range(begin, end):
         if values is None:
@@ -67,8 +68,9 @@ def square_norm(values, begin, end, indices, escape):
 
 
 @kernel
-def add_row(indices, values, begin, end, escape, a, factor):
+def add_row(indices, values, begin, end, a, factor):
     """`a += factor x`."""
+    escape = escape_of_type(indices)
     f = np.uint64(0)
     for at in range(np.uint64(begin), np.uint64(end)):
         code = np.uint64(indices[at])
@@ -84,16 +86,21 @@ def add_row(indices, values, begin, end, escape, a, factor):
 def prefetch_row(indptr, indices, values, row):
     """Ask for the entries of a row."""
     begin, end = np.int64(indptr[row]), np.int64(indptr[row + 1])
-    for at in range(begin, end, _LINE // indices.itemsize):
+    escape = escape_of_type(indices)
+    a_line = 16 if escape == 0 else (64 if escape == 255 else 32)
+    for at in range(begin, end, a_line):
         prefetch(indices, at)
+    prefetch(indices, end - 1)  # rows do not begin where lines do
     if values is not None:
-        for at in range(begin, end, _LINE // 4):
+        for at in range(begin, end, 16):
             prefetch(values, at)
+        prefetch(values, end - 1)
 
 
 @kernel
-def prefetch_weights(indptr, indices, row, escape, a):
+def prefetch_weights(indptr, indices, row, a):
     """Ask for the weights a row needs."""
+    escape = escape_of_type(indices)
     f = np.uint64(0)
     for at in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
         f = np.uint64(indices[at]) + (f if escape > 0 else np.uint64(0))
@@ -101,14 +108,15 @@ def prefetch_weights(indptr, indices, row, escape, a):
 
 
 @inlined
-def _look_ahead(order, i, end, indptr, indices, values, escape, a, large):
+def _look_ahead(order, i, end, indptr, indices, values, labels, a, large):
     """Ask for what the next rows need; a shuffled epoch is then as fast as one in file order."""
     if i + _OFFSETS_AHEAD < end:
         prefetch(indptr, np.int64(order[i + _OFFSETS_AHEAD]))
+        prefetch(labels, np.int64(order[i + _OFFSETS_AHEAD]))
     if i + _ROWS_AHEAD < end:
         prefetch_row(indptr, indices, values, np.int64(order[i + _ROWS_AHEAD]))
     if large and i + 2 < end:
-        prefetch_weights(indptr, indices, np.int64(order[i + 2]), escape, a)
+        prefetch_weights(indptr, indices, np.int64(order[i + 2]), a)
 
 
 @kernel
@@ -122,7 +130,6 @@ def present_rows(
     labels,
     weights,
     class_weights,
-    escape,
     loss,
     lam,
     delay,
@@ -138,13 +145,14 @@ def present_rows(
     """
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
     r = state[AVERAGED]
+    # 1 / (lam (t + delay)), or 0 before the first row, where a is 0: known before the inner product is
+    step = 1.0 / (lam * (t + delay)) if t + delay > 0.0 else 0.0
     for i in range(begin, end):
-        _look_ahead(order, i, end, indptr, indices, values, escape, a, large)
+        _look_ahead(order, i, end, indptr, indices, values, labels, a, large)
         row = np.int64(order[i])
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         y = np.float64(labels[row])
-        clock = lam * (t + delay)
-        z = dot(indices, values, first, last, escape, a) / clock if clock > 0.0 else 0.0
+        z = dot(indices, values, first, last, a) * step
         value, g, dual = loss_at(loss, z, y)
         c = class_weights[1] if y > 0 else class_weights[0]
         if len(weights) > 0:
@@ -153,11 +161,12 @@ def present_rows(
         if g != 0.0:
             dual_sum += c * dual
             errors += 1.0
-            add_row(indices, values, first, last, escape, a, -c * g)
+            add_row(indices, values, first, last, a, -c * g)
             if len(b) > 0:
-                add_row(indices, values, first, last, escape, b, -c * g * r)
+                add_row(indices, values, first, last, b, -c * g * r)
         t += 1.0
-        r += 1.0 / (lam * (t + delay))
+        step = 1.0 / (lam * (t + delay))
+        r += step
     state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
     state[AVERAGED] = r
 
@@ -181,7 +190,6 @@ def present_rows_repeatedly(
     labels,
     weights,
     class_weights,
-    escape,
     lam,
     delay,
     repeats,
@@ -194,7 +202,7 @@ def present_rows_repeatedly(
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
     r = state[AVERAGED]
     for i in range(begin, end):
-        _look_ahead(order, i, end, indptr, indices, values, escape, a, large)
+        _look_ahead(order, i, end, indptr, indices, values, labels, a, large)
         row = np.int64(order[i])
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         y = np.float64(labels[row])
@@ -202,20 +210,20 @@ def present_rows_repeatedly(
         if len(weights) > 0:
             c *= weights[row]
         clock = lam * (t + delay)
-        score = dot(indices, values, first, last, escape, a)
+        score = dot(indices, values, first, last, a)
         if clock > 0.0:
             loss_sum += c * max(0.0, 1.0 - y * score / clock)
         else:
             loss_sum += c
         # with a weight of c an update moves the margin by c <x, x>
-        square = c * square_norm(values, first, last, indices, escape)
+        square = c * square_norm(values, first, last, indices)
         mu = multiple_errors(y * score - clock, repeats, lam, square)
         if mu > 0.0:
             dual_sum += c * mu
             errors += mu
-            add_row(indices, values, first, last, escape, a, c * mu * y)
+            add_row(indices, values, first, last, a, c * mu * y)
             if len(b) > 0:
-                add_row(indices, values, first, last, escape, b, c * mu * y * r)
+                add_row(indices, values, first, last, b, c * mu * y * r)
         t += repeats
         r += repeats / (lam * (t + delay))
     state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
@@ -233,7 +241,6 @@ def present_batches(
     labels,
     weights,
     class_weights,
-    escape,
     loss,
     lam,
     delay,
@@ -255,10 +262,10 @@ def present_batches(
         scale = state[SCALE]
         clock = lam * (state[T] + delay)
         for i in range(at, stop):
-            _look_ahead(order, i, end, indptr, indices, values, escape, a, False)
+            _look_ahead(order, i, end, indptr, indices, values, labels, a, False)
             row = np.int64(order[i])
             y = np.float64(labels[row])
-            z = dot(indices, values, np.int64(indptr[row]), np.int64(indptr[row + 1]), escape, a) * scale
+            z = dot(indices, values, np.int64(indptr[row]), np.int64(indptr[row + 1]), a) * scale
             z = z / clock if clock > 0.0 else 0.0
             value, g, dual = loss_at(loss, z, y)
             c = class_weights[1] if y > 0 else class_weights[0]
@@ -276,12 +283,12 @@ def present_batches(
             row = np.int64(order[i])
             first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
             if project:
-                inner = dot(indices, values, first, last, escape, a) * scale
-                square = square_norm(values, first, last, indices, escape)
+                inner = dot(indices, values, first, last, a) * scale
+                square = square_norm(values, first, last, indices)
                 state[NORM2] += 2.0 * factor * inner + factor * factor * square
-            add_row(indices, values, first, last, escape, a, factor / scale)
+            add_row(indices, values, first, last, a, factor / scale)
             if len(b) > 0:
-                add_row(indices, values, first, last, escape, b, factor / scale * state[AVERAGED])
+                add_row(indices, values, first, last, b, factor / scale * state[AVERAGED])
         state[T] += stop - at
         if project:
             # ||w|| = ||a|| / clock <= 1 / sqrt(lam)
@@ -304,11 +311,12 @@ def present_batches(
 
 
 @kernel
-def score_rows(begin, end, indptr, indices, values, escape, w, scores):
+def score_rows(begin, end, indptr, indices, values, w, scores):
     """`scores[i - begin] = <w, x_i>` for rows begin to end, added up in the order of features.
 
     So a row has the same score, bit by bit, however it is coded: an escape adds 0 and moves nothing.
     """
+    escape = escape_of_type(indices)
     for row in range(begin, end):
         z = 0.0
         f = np.uint64(0)
@@ -321,7 +329,7 @@ def score_rows(begin, end, indptr, indices, values, escape, w, scores):
 
 
 @kernel
-def sum_losses(begin, end, indptr, indices, values, labels, weights, class_weights, escape, loss, held_out, w, sums):
+def sum_losses(begin, end, indptr, indices, values, labels, weights, class_weights, loss, held_out, w, sums):
     """For candidates w[j]: the weighted sum of losses of the rows not held out, of those held out, and their errors."""
     for row in range(begin, end):
         y = np.float64(labels[row])
@@ -331,7 +339,7 @@ def sum_losses(begin, end, indptr, indices, values, labels, weights, class_weigh
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         apart = len(held_out) > 0 and held_out[row]
         for j in range(len(w)):
-            z = dot(indices, values, first, last, escape, w[j])
+            z = dot(indices, values, first, last, w[j])
             value, _g, _dual = loss_at(loss, z, y)
             if apart:
                 sums[j, 1] += c * value

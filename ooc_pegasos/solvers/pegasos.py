@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooc_pegasos.block import CsrBlock, escape_of
+from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.kernels.pegasos import AVERAGED, ERRORS, LOSS, NORM2, SCALE, STATE_SIZE, S, T
 
@@ -85,13 +85,11 @@ class Pegasos:
         options = self.options
         weights = _NO_WEIGHTS if block.weights is None else block.weights
         rows = (order, begin, end, block.indptr, block.indices, block.values, block.labels, weights)
-        escape = escape_of(block.coding)
         large = len(self.a) >= LARGE_WEIGHTS
         if repeats > 1:
             kernels.present_rows_repeatedly(
                 *rows,
                 self._class_weights,
-                escape,
                 options.lam,
                 options.delay,
                 repeats,
@@ -104,7 +102,6 @@ class Pegasos:
             kernels.present_batches(
                 *rows,
                 self._class_weights,
-                escape,
                 options.loss,
                 options.lam,
                 options.delay,
@@ -118,7 +115,6 @@ class Pegasos:
             kernels.present_rows(
                 *rows,
                 self._class_weights,
-                escape,
                 options.loss,
                 options.lam,
                 options.delay,

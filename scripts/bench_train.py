@@ -111,7 +111,6 @@ def many_features(repeats: int) -> None:
                 none,
                 class_weights,
                 0,
-                0,
                 1e-4,
                 3e4,
                 large,

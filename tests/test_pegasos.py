@@ -130,15 +130,19 @@ def test_rows_presented_repeatedly_are_rows_presented_one_after_the_other():
         assert many.dual_sum == pytest.approx(one.dual_sum)
 
 
-def test_prefetching_weights_changes_nothing(monkeypatch):
+@pytest.mark.parametrize("ones", [False, True])
+@pytest.mark.parametrize("repeats", [1, 5])
+def test_prefetching_weights_changes_nothing(monkeypatch, ones, repeats):
     from ooc_pegasos.solvers import pegasos
 
     matrix, labels = random_rows(300, 4000, seed=5)
+    if ones:
+        matrix.data[:] = 1
     found = []
     for large in (1, 1 << 40):
         monkeypatch.setattr(pegasos, "LARGE_WEIGHTS", large)
         one = solver(4000, 0.01)
-        one.present(coded(matrix, labels, "gap16"), np.arange(300), 0, 300, 1)
+        one.present(coded(matrix, labels, "gap16"), np.arange(300), 0, 300, repeats)
         found.append(one.a.tobytes())
     assert found[0] == found[1]
 

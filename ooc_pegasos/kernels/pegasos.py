@@ -98,25 +98,62 @@ def prefetch_row(indptr, indices, values, row):
 
 
 @kernel
-def prefetch_weights(indptr, indices, row, a):
-    """Ask for the weights a row needs."""
+def dot_large(indices, values, begin, end, a, ahead, ahead_end):
+    """As `dot`, asking on the way for the weights of the row at `ahead`, in step with the reading of this one.
+
+    In step, because a burst of requests fills the queue to memory and then nothing is read meanwhile.
+    """
     escape = escape_of_type(indices)
-    f = np.uint64(0)
-    for at in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
-        f = np.uint64(indices[at]) + (f if escape > 0 else np.uint64(0))
-        prefetch(a, np.int64(f))
+    z, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
+    f, g = np.uint64(0), np.uint64(0)
+    at, stop = np.uint64(begin), np.uint64(end)
+    to, last = np.uint64(ahead), np.uint64(ahead_end)
+    if values is not None:
+        while at + np.uint64(3) < stop:
+            if to + np.uint64(3) < last:
+                g = np.uint64(indices[to]) + (g if escape > 0 else np.uint64(0))
+                g1 = np.uint64(indices[to + np.uint64(1)]) + (g if escape > 0 else np.uint64(0))
+                g2 = np.uint64(indices[to + np.uint64(2)]) + (g1 if escape > 0 else np.uint64(0))
+                g3 = np.uint64(indices[to + np.uint64(3)]) + (g2 if escape > 0 else np.uint64(0))
+                prefetch(a, np.int64(g))
+                prefetch(a, np.int64(g1))
+                prefetch(a, np.int64(g2))
+                prefetch(a, np.int64(g3))
+                g = g3
+                to += np.uint64(4)
+            f = np.uint64(indices[at]) + (f if escape > 0 else np.uint64(0))
+            f1 = np.uint64(indices[at + np.uint64(1)]) + (f if escape > 0 else np.uint64(0))
+            f2 = np.uint64(indices[at + np.uint64(2)]) + (f1 if escape > 0 else np.uint64(0))
+            f3 = np.uint64(indices[at + np.uint64(3)]) + (f2 if escape > 0 else np.uint64(0))
+            z += a[f] * values[at]  # an escape's value is 0
+            z1 += a[f1] * values[at + np.uint64(1)]
+            z2 += a[f2] * values[at + np.uint64(2)]
+            z3 += a[f3] * values[at + np.uint64(3)]
+            f = f3
+            at += np.uint64(4)
+    while to < last:
+        g = np.uint64(indices[to]) + (g if escape > 0 else np.uint64(0))
+        prefetch(a, np.int64(g))
+        to += np.uint64(1)
+    while at < stop:
+        code = np.uint64(indices[at])
+        f = code + (f if escape > 0 else np.uint64(0))
+        if values is not None:
+            z += a[f] * values[at]
+        elif escape == 0 or code != np.uint64(escape):
+            z += a[f]
+        at += np.uint64(1)
+    return z + z1 + z2 + z3
 
 
 @inlined
-def _look_ahead(order, i, end, indptr, indices, values, labels, a, large):
+def _look_ahead(order, i, end, indptr, indices, values, labels):
     """Ask for what the next rows need; a shuffled epoch is then as fast as one in file order."""
     if i + _OFFSETS_AHEAD < end:
         prefetch(indptr, np.int64(order[i + _OFFSETS_AHEAD]))
         prefetch(labels, np.int64(order[i + _OFFSETS_AHEAD]))
     if i + _ROWS_AHEAD < end:
         prefetch_row(indptr, indices, values, np.int64(order[i + _ROWS_AHEAD]))
-    if large and i + 2 < end:
-        prefetch_weights(indptr, indices, np.int64(order[i + 2]), a)
 
 
 @kernel
@@ -148,11 +185,15 @@ def present_rows(
     # 1 / (lam (t + delay)), or 0 before the first row, where a is 0: known before the inner product is
     step = 1.0 / (lam * (t + delay)) if t + delay > 0.0 else 0.0
     for i in range(begin, end):
-        _look_ahead(order, i, end, indptr, indices, values, labels, a, large)
+        _look_ahead(order, i, end, indptr, indices, values, labels)
         row = np.int64(order[i])
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         y = np.float64(labels[row])
-        z = dot(indices, values, first, last, a) * step
+        if large:
+            ahead = np.int64(order[min(i + 2, end - 1)])
+            z = dot_large(indices, values, first, last, a, np.int64(indptr[ahead]), np.int64(indptr[ahead + 1])) * step
+        else:
+            z = dot(indices, values, first, last, a) * step
         value, g, dual = loss_at(loss, z, y)
         c = class_weights[1] if y > 0 else class_weights[0]
         if len(weights) > 0:
@@ -202,7 +243,7 @@ def present_rows_repeatedly(
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
     r = state[AVERAGED]
     for i in range(begin, end):
-        _look_ahead(order, i, end, indptr, indices, values, labels, a, large)
+        _look_ahead(order, i, end, indptr, indices, values, labels)
         row = np.int64(order[i])
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         y = np.float64(labels[row])
@@ -210,7 +251,11 @@ def present_rows_repeatedly(
         if len(weights) > 0:
             c *= weights[row]
         clock = lam * (t + delay)
-        score = dot(indices, values, first, last, a)
+        if large:
+            ahead = np.int64(order[min(i + 2, end - 1)])
+            score = dot_large(indices, values, first, last, a, np.int64(indptr[ahead]), np.int64(indptr[ahead + 1]))
+        else:
+            score = dot(indices, values, first, last, a)
         if clock > 0.0:
             loss_sum += c * max(0.0, 1.0 - y * score / clock)
         else:
@@ -262,7 +307,7 @@ def present_batches(
         scale = state[SCALE]
         clock = lam * (state[T] + delay)
         for i in range(at, stop):
-            _look_ahead(order, i, end, indptr, indices, values, labels, a, False)
+            _look_ahead(order, i, end, indptr, indices, values, labels)
             row = np.int64(order[i])
             y = np.float64(labels[row])
             z = dot(indices, values, np.int64(indptr[row]), np.int64(indptr[row + 1]), a) * scale

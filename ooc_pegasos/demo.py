@@ -27,7 +27,7 @@ _NEXT = """\
 What to try next:
   oocpeg convert YOUR_FILES... -o your.store      any svmlight files, compressed or not
   oocpeg train your.store -o your.model --lambda 1e-5 --holdout 0.1
-  oocpeg train {folder}/a9a.store -o {folder}/exact.model --lambda 1e-4 --tolerance 1e-4
+  oocpeg train {folder}/a9a.store -o {folder}/exact.model --lambda 1e-2 --tolerance 1e-3
   oocpeg predict {folder}/a9a.model {data}/a9a.test.svm.xz -o {folder}/scores.csv
   oocpeg verify {folder}/a9a.store
   oocpeg train --help"""

@@ -158,7 +158,7 @@ class LabelCollector:
 
     def name(self, key: int) -> str:
         """The label of a key, as the input spells it."""
-        return self.names[key] if self.as_text else spell(_number(key))
+        return self.names.get(key, "?") if self.as_text else spell(_number(key))  # "?": no text at all
 
     def in_order(self) -> list[int]:
         """Keys by size of the number, or by the alphabet."""

@@ -78,6 +78,14 @@ class ParsedBlock:
     """What the arrays are part of; see `SvmlightReader.release`."""
 
 
+class _NotUtf8Error(ValueError):
+    """A label of bytes that are no text, and its row in the block."""
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(problem)
+        self.row = row
+
+
 class SvmlightReader:
     """Text blocks of the sources in order (`tasks`), each of which any thread can turn into rows (`read`)."""
 
@@ -121,8 +129,17 @@ class SvmlightReader:
             spans,
             bad,
         )
-        names = self._name_labels(text, spans, labels[:rows]) if settings.text_labels else {}
         problems = [self._describe(text, row) for row in bad[:bad_lines]]
+        names: dict[int, str] = {}
+        if settings.text_labels:
+            try:
+                names = self._name_labels(text, spans, labels[:rows])
+            except _NotUtf8Error as wrong:
+                if not settings.stop_at_bad:  # such rows cannot be told apart by name, so they cannot be skipped
+                    raise InputError(f"{self.sources[task.source].name}: {wrong}") from wrong
+                problems.append(BadRow(int(lines[wrong.row]), str(wrong)))
+                problems.sort(key=lambda bad_row: bad_row.line)
+                bad_lines = len(problems)
         self._spare.append(text)
         pairs = int(indptr[rows])
         block = CsrBlock(indptr[: rows + 1], indices[:pairs], values[:pairs], labels[:rows], LARGEST_INDEX + 1)
@@ -136,11 +153,16 @@ class SvmlightReader:
         hashes = labels.view(np.uint64)
         kernels.hash_spans(_read_only(text), spans, len(labels), hashes)
         distinct, first = np.unique(hashes, return_index=True)
-        texts = (text[spans[i, 0] : spans[i, 1]].tobytes() for i in first)
-        try:
-            return {key: raw.decode() for key, raw in zip(distinct.tolist(), texts, strict=True)}
-        except UnicodeDecodeError as error:
-            raise InputError(f"the label {error.object!r} is not UTF-8 text; convert the file to UTF-8") from error
+        names = {}
+        for row, key in sorted(zip(first.tolist(), distinct.tolist(), strict=True)):
+            raw = text[spans[row, 0] : spans[row, 1]].tobytes()
+            try:
+                names[key] = raw.decode()
+            except UnicodeDecodeError:
+                raise _NotUtf8Error(
+                    row, f"the label {raw[:40]!r} is not UTF-8 text; convert the file to UTF-8"
+                ) from None
+        return names
 
     def _describe(self, text: np.ndarray, bad: np.ndarray) -> BadRow:
         code, line, at = (int(x) for x in bad)
@@ -154,7 +176,10 @@ def labels_are_text(names: Sequence[str]) -> bool:
     """Whether the first rows that can be read have words for labels: no number among those of their block."""
     reader = SvmlightReader(names, Settings(text_labels=True, stop_at_bad=False), 1 << 16)
     for task in reader.tasks():
-        found = reader.read(task).names.values()
+        try:
+            found = reader.read(task).names.values()
+        except InputError:
+            return False  # no words: the first such row will be refused where it stands
         if found:
             return not any(_looks_like_a_number(name) for name in found)
     return False

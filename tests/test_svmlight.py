@@ -248,6 +248,18 @@ def test_files_that_are_no_svmlight(tmp_path, content, problem):
         store_of(tmp_path, content)
 
 
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_labels_that_are_no_text(tmp_path, policy):
+    with pytest.raises(InputError, match=r"in\.svm:2: the label") as caught:
+        store_of(tmp_path, b"cat 1:1\n\xff\xfe 1:1\ndog 1:1\n", classes=("cat", "dog"))
+    assert "not UTF-8" in str(caught.value)
+    with pytest.raises(InputError, match=r"in\.svm"):
+        store_of(tmp_path, b"cat 1:1\n\xff\xfe 1:1\ndog 1:1\n", classes=("cat", "dog"), on_bad_row=policy)
+    rubbish = np.random.default_rng(1).bytes(20_000)
+    with pytest.raises(InputError, match=r"in\.svm:1: "):
+        store_of(tmp_path, rubbish)
+
+
 def test_a_line_longer_than_a_block(tmp_path):
     long = "1 " + " ".join(f"{i}:{i}" for i in range(1, 50_001))
     store = store_of(tmp_path, f"-1 1:1\n{long}\n-1 2:1\n", block_size=64)

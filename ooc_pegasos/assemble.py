@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from ooc_pegasos.block import CODINGS, CsrBlock, escape_of
+from ooc_pegasos import typed
+from ooc_pegasos.block import CODINGS, NO_LEVELS, VALUE_CODINGS, CsrBlock, all_levels, entry_bytes, escape_of
 from ooc_pegasos.chunkfile import write_chunk
 from ooc_pegasos.files import sync_file
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.kernels import rows as kernels
+from ooc_pegasos.kernels.values import ROUNDINGS, SLOTS, fill_places
 from ooc_pegasos.labels import LabelMap
 from ooc_pegasos.manifest import ChunkInfo, Layout
 from ooc_pegasos.parallel import ordered_map
@@ -36,6 +38,7 @@ class AssemblyPlan:
     index_base: int
     features: int
     normalize: bool
+    rounding: Literal["float16", "bfloat16"] | None
     shuffle_seed: int | None
     chunk_size: int
     bucket_limit: int
@@ -49,6 +52,7 @@ class RowStatistics:
     max_norm: float = 0.0
     max_nonzeros: int = 0
     empty: int = 0
+    rounding_error: float = 0.0
 
     def __add__(self, other: RowStatistics) -> RowStatistics:
         return RowStatistics(
@@ -56,6 +60,7 @@ class RowStatistics:
             max(self.max_norm, other.max_norm),
             max(self.max_nonzeros, other.max_nonzeros),
             self.empty + other.empty,
+            max(self.rounding_error, other.rounding_error),
         )
 
 
@@ -68,22 +73,18 @@ class Assembled:
     statistics: RowStatistics
 
 
-def coded_sizes(stats: np.ndarray, index_base: int, with_values: bool) -> dict[str, int]:
-    """The bytes that rows of these summed statistics take in each index coding."""
+def coded_sizes(stats: np.ndarray, index_base: int, values: str | None) -> dict[str, int]:
+    """The bytes that rows of these summed statistics take in each index coding, beside values of this coding."""
     pairs = int(stats[kernels.PAIRS])
     escapes8 = int(stats[kernels.ESCAPES8_BASE1 if index_base else kernels.ESCAPES8_BASE0])
     escapes16 = int(stats[kernels.ESCAPES16_BASE1 if index_base else kernels.ESCAPES16_BASE0])
-    value = 4 if with_values else 0
-    return {
-        "gap8": (pairs + escapes8) * (1 + value),
-        "gap16": (pairs + escapes16) * (2 + value),
-        "uint32": pairs * (4 + value),
-    }
+    entries = {"gap8": pairs + escapes8, "gap16": pairs + escapes16, "uint32": pairs}
+    return {coding: number * entry_bytes(coding, values) for coding, number in entries.items()}
 
 
-def choose_coding(stats: np.ndarray, index_base: int, with_values: bool) -> str:
+def choose_coding(stats: np.ndarray, index_base: int, values: str | None) -> str:
     """The index coding with the fewest bytes."""
-    sizes = coded_sizes(stats, index_base, with_values)
+    sizes = coded_sizes(stats, index_base, values)
     return min(sizes, key=sizes.__getitem__)
 
 
@@ -98,13 +99,16 @@ class Assembly:
         self._journal = journal
         self.done: dict[int, Assembled] = {}
         self._pool = Pool()
+        self._levels = all_levels(plan.layout.levels) if plan.layout.levels else NO_LEVELS
+        self._keys, self._places = np.zeros(SLOTS, np.uint32), np.zeros(SLOTS, np.uint8)
+        fill_places(self._levels[: len(plan.layout.levels)], self._keys, self._places)
         self._disk = ThreadPoolExecutor(1)  # brings finished chunks to the disk while others are made
         self._syncing: list[Future[None]] = []
 
     def replay(self, events: Iterator[tuple[int, dict[str, Any]]]) -> None:
         """Take up the buckets whose chunks are finished."""
         for _end, event in events:
-            chunks = [ChunkInfo(**chunk) for chunk in event["chunks"]]
+            chunks = [typed.load(ChunkInfo, chunk) for chunk in event["chunks"]]
             statistics = RowStatistics(**event["statistics"])
             if all(self._is_whole(chunk) for chunk in chunks):
                 self.done[event["bucket"]] = Assembled(event["bucket"], chunks, statistics)
@@ -178,26 +182,48 @@ class Assembly:
         entries = np.empty(number, np.int64)
         kernels.entries_of_rows(order, indptr, rows.indices, self.plan.index_base, escape, entries)
         labels = self._labels.apply(rows.labels)
-        entry_bytes = np.dtype(CODINGS[self.plan.layout.index_coding]).itemsize + 4 * bool(self.plan.layout.values)
-        ends = np.cumsum(entries * entry_bytes + _ROW_BYTES)
+        layout = self.plan.layout
+        ends = np.cumsum(entries * entry_bytes(layout.index_coding, layout.values) + _ROW_BYTES)
         pieces = math.ceil(int(ends[-1]) / self.plan.chunk_size)
         cuts = np.searchsorted(ends, [int(ends[-1]) * piece // pieces for piece in range(1, pieces)])
         for chosen in np.split(np.arange(number), cuts):
             if len(chosen):
                 part = order[chosen]
-                block, norms = self._encode(rows, indptr, part, labels[part], int(entries[chosen].sum()), scratch)
-                self._write_chunk(assembled, block, norms, indptr[part + 1] - indptr[part])
+                self._write_chunk(assembled, rows, indptr, part, labels[part], int(entries[chosen].sum()), scratch)
         self._pool.give_back(scratch)
+
+    def _write_chunk(
+        self,
+        assembled: Assembled,
+        rows: Columns,
+        indptr: np.ndarray,
+        order: np.ndarray,
+        labels: np.ndarray,
+        entries: int,
+        scratch: Scratch,
+    ) -> None:
+        """Write rows `order` as the next chunk."""
+        block, statistics = self._encode(rows, indptr, order, labels, entries, scratch)
+        file = f"bucket-{assembled.bucket:06d}-{len(assembled.chunks):04d}.arrow"
+        written = write_chunk(self.folder / file, block)
+        self._syncing.append(self._disk.submit(sync_file, self.folder / file))
+        nonzeros = int((indptr[order + 1] - indptr[order]).sum())
+        counts = self._labels.count(labels)
+        assembled.chunks.append(
+            ChunkInfo(file, block.rows, nonzeros, entries, written.bytes, written.crc32, counts, written.starts)
+        )
+        assembled.statistics += statistics
 
     def _encode(
         self, rows: Columns, indptr: np.ndarray, order: np.ndarray, labels: np.ndarray, entries: int, scratch: Scratch
-    ) -> tuple[CsrBlock, np.ndarray]:
+    ) -> tuple[CsrBlock, RowStatistics]:
         layout = self.plan.layout
         offsets = np.empty(len(order) + 1, np.int32)
         indices = scratch.array("coded", entries, CODINGS[layout.index_coding])
-        values = scratch.array("coded values", entries if layout.values else 0, np.float32)
+        kind = VALUE_CODINGS[layout.values or "float32"]
+        values = scratch.array("coded values", entries if layout.values else 0, kind)
         norms = np.empty(len(order))
-        kernels.encode_rows(
+        written, rounding_error = kernels.encode_rows(
             order,
             indptr,
             rows.indices,
@@ -205,23 +231,21 @@ class Assembly:
             self.plan.index_base,
             escape_of(layout.index_coding),
             self.plan.normalize,
+            ROUNDINGS[self.plan.rounding],
+            self._keys,
+            self._places,
             offsets,
             indices,
-            values,
+            values.view(np.uint16) if kind is np.float16 else values,
             norms,
         )
-        return CsrBlock(offsets, indices, values if layout.values else None, labels, self.plan.features), norms
-
-    def _write_chunk(self, assembled: Assembled, block: CsrBlock, norms: np.ndarray, lengths: np.ndarray) -> None:
-        file = f"bucket-{assembled.bucket:06d}-{len(assembled.chunks):04d}.arrow"
-        size, crc32 = write_chunk(self.folder / file, block)
-        self._syncing.append(self._disk.submit(sync_file, self.folder / file))
-        nonzeros = int(lengths.sum())
-        counts = self._labels.count(block.labels)
-        assembled.chunks.append(ChunkInfo(file, block.rows, nonzeros, len(block.indices), size, crc32, counts))
-        assembled.statistics += RowStatistics(
-            float(norms.sum()), float(norms.max()), int(lengths.max()), int((lengths == 0).sum())
+        assert written == entries
+        lengths = indptr[order + 1] - indptr[order]
+        statistics = RowStatistics(
+            float(norms.sum()), float(norms.max()), int(lengths.max()), int((lengths == 0).sum()), rounding_error
         )
+        stored = values if layout.values else None
+        return CsrBlock(offsets, indices, stored, labels, self.plan.features, levels=self._levels), statistics
 
 
 def _starts(rows: Columns) -> np.ndarray:

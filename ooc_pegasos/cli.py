@@ -18,6 +18,8 @@ import typer
 from ooc_pegasos import __version__
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 
+_STARTED = time.perf_counter()
+
 app = typer.Typer(
     name="oocpeg",
     help="Train linear models on sparse data larger than memory, with a proof of how close to the optimum they are.",
@@ -63,6 +65,13 @@ def convert(
     config: ConfigFile = None,
     chunk_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of a chunk file. Default: 64MB.")] = None,
     normalize: Annotated[str | None, typer.Option(metavar="l2", help="Scale every row to length 1.")] = None,
+    values: Annotated[
+        str | None,
+        typer.Option(
+            metavar="float32|float16|bfloat16",
+            help="What values are rounded to. Few distinct values take one byte each in any case. Default: float32.",
+        ),
+    ] = None,
     features: Annotated[
         int | None, typer.Option(metavar="N", help="Number of features; larger indices are refused.")
     ] = None,
@@ -107,6 +116,7 @@ def convert(
     chosen = {
         "chunk_size": parse_size(chunk_size) if chunk_size is not None else None,
         "normalize": normalize,
+        "values": values,
         "features": features,
         "index_base": index_base,
         "task": task,
@@ -121,7 +131,7 @@ def convert(
     settings = _settings(ConvertConfig, config, chosen)
     progress = progress_for(quiet)
     _note_compilation(progress)
-    from ooc_pegasos.conversion import Existing
+    from ooc_pegasos.conversion import Existing, rounding_words
     from ooc_pegasos.conversion import convert as convert_inputs
     from ooc_pegasos.describe import size_text
 
@@ -144,6 +154,7 @@ def convert(
         "chunks": len(made.chunks),
         "bytes": made.bytes,
         "rejected": made.rejected,
+        "rounding_error": made.statistics.rounding_error,
         "seconds": time.perf_counter() - began,
         "output": str(output),
     }
@@ -157,6 +168,8 @@ def convert(
         typer.echo(f"{output}: {made.rows:,} rows, {made.features:,} features, {made.nonzeros:,} non-zeros")
         typer.echo(f"task: {made.labels.task}" + (f" (rows by label: {labels}{more})" if labels else ""))
         typer.echo(f"{size_text(made.bytes)} in {len(made.chunks)} chunks, {result['seconds']:.1f} seconds")
+        if made.recipe.values:
+            typer.echo(rounding_words(made))
         if made.rejected:
             typer.echo(f"{made.rejected:,} rows were rejected; see {output / 'rejected.jsonl'}")
 
@@ -242,7 +255,20 @@ def train(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory for data. Default: half of what is free.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
+    loading: Annotated[
+        str | None,
+        typer.Option(
+            metavar="mapped|read", help="Map the store or read it ahead. Default: mapped if it fits --memory."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Present rows in N threads that average, where that pays; the result depends on N. Default: 1. "
+            "All cores load data and measure.",
+        ),
+    ] = None,
     class_weight: Annotated[
         str | None, typer.Option(metavar="balanced|A,B", help="Weights of the negative and the positive class.")
     ] = None,
@@ -257,6 +283,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint, if there is one.")] = False,
     log: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one JSON object an epoch.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Print where the time went, on stderr.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing model.")] = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -282,6 +309,7 @@ def train(
         "delay": None if delay in (None, "auto") else _number("--delay", str(delay)),
         "seed": seed,
         "memory": parse_size(memory) if memory is not None else None,
+        "loading": loading,
         "threads": threads,
         "class_weight": _class_weight(class_weight),
         "holdout": holdout,
@@ -316,8 +344,10 @@ def train(
     finally:
         progress.end()
     result.model.save(output)
-    from ooc_pegasos.describe import training_summary, training_words
+    from ooc_pegasos.describe import profile_words, training_summary, training_words
 
+    if profile:
+        typer.echo(profile_words(result, time.perf_counter() - _STARTED), err=True)
     if json_output:
         _print_json(training_summary(result, str(output)))
     elif not quiet:

@@ -11,10 +11,13 @@ from typing import Any, Literal, TypeVar
 from ooc_pegasos import typed
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.labels import Declared, TaskChoice
-from ooc_pegasos.parallel import available_memory, cores
+from ooc_pegasos.machine import available_memory
+from ooc_pegasos.parallel import cores
 
 Config = TypeVar("Config")
 
+VECTORS = 10
+"""Vectors as long as there are features that a run may hold: sums, snapshots, candidates, the best so far."""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
@@ -32,6 +35,8 @@ class ConvertConfig:
 
     chunk_size: int = 64 * MIB
     normalize: Literal["l2"] | None = None
+    values: Literal["float32", "float16", "bfloat16"] | None = None
+    """What values are rounded to. None: float32, or what the store has that is appended to."""
     features: int | None = None
     index_base: Literal["auto", "0", "1"] = "auto"
     task: TaskChoice = "auto"
@@ -63,6 +68,11 @@ class ConvertConfig:
     def declared(self) -> Declared:
         """What is said of the labels."""
         return Declared(self.task, self.classes, self.positive_label)
+
+    @property
+    def rounding(self) -> Literal["float16", "bfloat16"] | None:
+        """What values are rounded to: nothing if they stay the float32 that they are read as."""
+        return None if self.values == "float32" else self.values
 
     @property
     def workers(self) -> int:
@@ -106,8 +116,11 @@ class TrainConfig:
     """An exact pass is made when the estimated gap is within this factor of the tolerance."""
     seed: int = 0
     memory: int | None = None
-    """Bytes for data; by default half of what is available."""
+    """Bytes for data; by default half of what is available, less what the weights take."""
+    loading: Literal["mapped", "read"] | None = None
+    """How data comes to memory; by default mapped if the store fits, else read ahead."""
     threads: int | None = None
+    """Threads that present rows side by side, if that pays; by default one, and all cores load and measure."""
     class_weight: Literal["balanced"] | tuple[float, ...] | None = None
     """Weights of the negative and the positive class."""
     holdout: float = 0.0
@@ -144,7 +157,7 @@ class TrainConfig:
 
     @property
     def workers(self) -> int:
-        """Threads to use."""
+        """Threads that load data and measure the objective; results do not depend on them."""
         return self.threads or cores()
 
     @property
@@ -152,9 +165,9 @@ class TrainConfig:
         """The sampling asked for, or that of the algorithm."""
         return self.sampling or ("iid" if self.algorithm in ("sgd-r", "pegasos") else "permutation")
 
-    def budget(self) -> int:
-        """Bytes for data."""
-        return self.memory or available_memory() // 2
+    def budget(self, features: int) -> int:
+        """Bytes for data; weights, averages and snapshots of so many features have to find room beside it."""
+        return self.memory or max(available_memory() - VECTORS * 8 * features, 0) // 2
 
 
 def load_toml(cls: type[Config], path: Path) -> dict[str, Any]:

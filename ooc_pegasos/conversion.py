@@ -10,10 +10,11 @@ order within each bucket is a uniformly random permutation of all rows. Everythi
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ import numpy as np
 
 from ooc_pegasos import __version__, manifest
 from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding, coded_sizes
+from ooc_pegasos.block import LEVELS
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
 from ooc_pegasos.files import locked, sync_folder, write_atomically, writing_errors
@@ -37,6 +39,7 @@ from ooc_pegasos.store import REJECTED_FILE, Store
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
 _BYTES_OF_ROWS_PER_TEXT = 0.6  # rows in a bucket against text; compressed text is taken to be a quarter
 _PLAN = "plan.json"
+_BITS_OF_ONE = 0x3F800000
 _STREAM_SIZE = 4 << 30  # what standard input is taken to hold
 
 
@@ -133,8 +136,10 @@ def _check_output(target: Path, existing: Existing) -> Manifest | None:
 def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append: bool) -> bool:
     """Whether the last sources of a store are just these files: then there is nothing left to resume."""
     seed = config.seed if config.shuffle else None
-    if not append and (store.recipe.normalize, store.recipe.features, store.shuffle_seed) != (
+    recipe = store.recipe
+    if not append and (recipe.normalize, recipe.values, recipe.features, store.shuffle_seed) != (
         config.normalize,
+        config.rounding,
         config.features,
         seed,
     ):
@@ -148,7 +153,8 @@ def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append:
 def _check_base(store: Store, config: ConvertConfig) -> None:
     """Refuse to append with options that contradict the store."""
     recipe = store.manifest.recipe
-    known = {"normalize": recipe.normalize, "features": recipe.features, "index_base": str(recipe.index_base)}
+    known: dict[str, Any] = {"normalize": recipe.normalize, "values": recipe.values or "float32"}
+    known |= {"features": recipe.features, "index_base": str(recipe.index_base)}
     for name, value in known.items():
         given = getattr(config, name)
         if given not in (None, "auto", value):
@@ -246,6 +252,8 @@ class _Job:
             base or 0,
             largest,
             config.on_bad_row == "skip",
+            bool(recipe.normalize if recipe else config.normalize),
+            recipe.values if recipe else config.rounding,
             config.seed if config.shuffle else None,
             self._bucket_number(),
             config.bucket_limit() if config.shuffle else min(config.bucket_limit(), config.chunk_size),
@@ -305,7 +313,6 @@ class _Job:
 
     def _assembly_plan(self, ingest: Ingest, labels: LabelMap) -> AssemblyPlan:
         totals, config = ingest.totals, self.config
-        normalize = self.base.recipe.normalize if self.base else config.normalize
         index_base = self._index_base(totals.smallest)
         features = max(totals.largest - index_base + 1, 0)
         limit = self.base.recipe.features if self.base else config.features
@@ -316,21 +323,30 @@ class _Job:
                 )
             features = limit
         stats = np.sum([counts for _bucket, counts in ingest.buckets()], axis=0)
-        with_values = not totals.ones or normalize is not None
-        coding: Any = choose_coding(stats, index_base, with_values)
-        layout = Layout(coding, "float32" if with_values else None, labels.kind)
+        values, levels = self._value_coding(totals.levels)
+        coding: Any = choose_coding(stats, index_base, values)
+        layout = Layout(coding, values, labels.kind, levels)
         if self.base:
-            layout = self._layout_to_append(layout, stats)
+            layout = self._layout_to_append(layout, totals.levels, stats)
             features = max(features, self.base.features)
         return AssemblyPlan(
             layout,
             index_base,
             features,
-            normalize is not None,
+            self.plan.normalize,
+            self.plan.rounding,
             self.plan.shuffle_seed,
             config.chunk_size,
             self.plan.bucket_limit,
         )
+
+    def _value_coding(self, levels: set[int] | None) -> tuple[Any, list[float]]:
+        """The coding of values with the fewest bytes, with its table: `levels` are the bits of all values."""
+        if levels is None:
+            return self.plan.rounding or "float32", []
+        if levels <= {_BITS_OF_ONE}:
+            return None, []
+        return "code8", [0.0, *_levels_in_order(levels - {0})]
 
     def _index_base(self, smallest: int) -> int:
         if self.base:
@@ -339,7 +355,7 @@ class _Job:
             return int(self.config.index_base)
         return 0 if smallest == 0 else 1
 
-    def _layout_to_append(self, needed: Layout, stats: np.ndarray) -> Layout:
+    def _layout_to_append(self, needed: Layout, levels: set[int] | None, stats: np.ndarray) -> Layout:
         """The layout of the store that is appended to; new rows that do not fit it are refused."""
         assert self.base
         layout = self.base.layout
@@ -349,8 +365,17 @@ class _Job:
         if needed.labels == "float64" and layout.labels == "float32":
             problem = "its labels are float32, which some new labels do not fit"
             raise InputError(f"{self.target}: {problem}; convert all inputs together")
-        sizes = coded_sizes(stats, self.base.recipe.index_base, bool(layout.values))
-        if sizes[layout.index_coding] > 4 * sizes[needed.index_coding]:
+        if layout.values == "code8":
+            table = [*layout.levels]
+            if levels is not None:
+                known = set(np.array(table, np.float32).view(np.uint32).tolist())
+                table += _levels_in_order(levels - known)
+            if levels is None or len(table) > LEVELS:
+                problem = f"its values are places in a table of {LEVELS}, too few for those of the new rows as well"
+                raise InputError(f"{self.target}: {problem}; convert all inputs together")
+            layout = dataclasses.replace(layout, levels=table)
+        sizes = coded_sizes(stats, self.base.recipe.index_base, layout.values)
+        if sizes[layout.index_coding] > 4 * min(sizes.values()):
             problem = f"its index coding, {layout.index_coding}, would make the new rows four times larger than needed"
             raise InputError(f"{self.target}: {problem}; convert all inputs together")
         return layout
@@ -409,7 +434,13 @@ class _Job:
         features = self.config.features
         if base:
             old = base.statistics
-            rows += RowStatistics(old.mean_row_norm * base.rows, old.max_row_norm, old.max_row_nonzeros, old.empty_rows)
+            rows += RowStatistics(
+                old.mean_row_norm * base.rows,
+                old.max_row_norm,
+                old.max_row_nonzeros,
+                old.empty_rows,
+                old.rounding_error,
+            )
             chunks = [*base.chunks, *chunks]
             counts = [a + b for a, b in zip(base.labels.counts, info.counts, strict=True)]
             features = base.recipe.features
@@ -423,11 +454,26 @@ class _Job:
             nonzeros=sum(chunk.nonzeros for chunk in chunks),
             labels=dataclasses.replace(info, counts=counts),
             layout=plan.layout,
-            recipe=Recipe(svmlight.NAME, plan.index_base, features, normalize),
-            statistics=Statistics(rows.max_norm, rows.norm_sum / number, rows.max_nonzeros, rows.empty),
+            recipe=Recipe(svmlight.NAME, plan.index_base, features, normalize, plan.rounding),
+            statistics=Statistics(
+                rows.max_norm, rows.norm_sum / number, rows.max_nonzeros, rows.empty, rows.rounding_error
+            ),
             shuffle_seed=self.plan.shuffle_seed if not base or base.shuffle_seed is not None else None,
             rejected=totals.rejected + (base.rejected if base else 0),
             chunks=chunks,
             sources=[*(base.sources if base else []), *totals.sources],
             written_by=f"ooc-pegasos {__version__}",
         )
+
+
+def _levels_in_order(bits: Iterable[int]) -> list[float]:
+    """The values with these bits from the smallest to the largest."""
+    return sorted(np.array(list(bits), np.uint32).view(np.float32).tolist())
+
+
+def rounding_words(made: Manifest) -> str:
+    """What rounding did to the values of a store."""
+    error = made.statistics.rounding_error
+    above = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING).create_decimal_from_float(error)
+    told = f"relative error at most {float(above):.1e}" if error else "none changed by it"
+    return f"values rounded to {made.recipe.values}: {told}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ooc_pegasos.loading.disk import measure_speed
+from ooc_pegasos.machine import peak_rss
+from ooc_pegasos.scaling import epoch_seconds
 from ooc_pegasos.store import Store
 
 if TYPE_CHECKING:
@@ -12,8 +14,10 @@ if TYPE_CHECKING:
 
 
 def summary(store: Store) -> dict[str, Any]:
-    """All of it, as for --json."""
+    """All of it, as for --json. The disk's speed is measured on some of the store's chunks."""
     made = store.manifest
+    entries = sum(chunk.entries for chunk in made.chunks)
+    speed, sample = measure_speed(store.path, made.chunks)
     sizes = sorted(chunk.bytes for chunk in made.chunks)
     cells = made.rows * made.features
     return {
@@ -36,6 +40,11 @@ def summary(store: Store) -> dict[str, Any]:
         "normalize": made.recipe.normalize,
         "shuffle_seed": made.shuffle_seed,
         "rejected": made.rejected,
+        "rounding_error": made.statistics.rounding_error,
+        "disk_bytes_per_second": speed,
+        "disk_sample_bytes": sample,
+        "epoch_seconds_from_disk": epoch_seconds(made.bytes, entries, made.features, speed),
+        "epoch_seconds_in_memory": epoch_seconds(made.bytes, entries, made.features, None),
         "chunks": len(made.chunks),
         "chunk_bytes": [sizes[0], sizes[len(sizes) // 2], sizes[-1]] if sizes else [],
         "sources": [{"name": s.name, "size": s.size, "xxh64": s.xxh64, "rows": s.rows} for s in made.sources],
@@ -73,14 +82,24 @@ def table(store: Store) -> list[tuple[str, str]]:
     if len(told["labels"]) > len(shown):
         rows.append(("", f"and {len(told['labels']) - len(shown):,} more labels"))
     shuffled = f"seed {told['shuffle_seed']}" if told["shuffle_seed"] is not None else "no: rows are in input order"
+    speed = told["disk_bytes_per_second"]
     small, middle, large = (size_text(size) for size in told["chunk_bytes"])
     values = told["values"] or "all 1, not stored"
+    if told["values"] == "code8":
+        values = f"as codes of {len(made.layout.levels)} levels, exact"
+    if made.recipe.values:
+        values += f" (rounded to {made.recipe.values}, relative error at most {told['rounding_error']:.1e})"
     rows += [
         ("row norms", f"mean {told['mean_row_norm']:.4g}, largest {told['max_row_norm']:.4g}"),
         ("longest row", f"{told['max_row_nonzeros']:,} non-zeros; {told['empty_rows']:,} rows are empty"),
         ("size", f"{size_text(told['bytes'])}, {told['bytes_per_nonzero'] or 0:.2f} bytes a non-zero"),
         ("coding", f"indices {told['index_coding']}, values {values}"),
         ("chunks", f"{told['chunks']:,} files: smallest {small}, median {middle}, largest {large}"),
+        (
+            "an epoch",
+            f"about {told['epoch_seconds_from_disk']:.2g} s from disk (at {speed / 1e9:.1f} GB/s, measured now on "
+            f"{size_text(told['disk_sample_bytes'])}), {told['epoch_seconds_in_memory']:.2g} s in memory",
+        ),
         ("shuffled", shuffled),
         ("recipe", f"indices from {told['index_base']}, normalize {told['normalize'] or 'no'}"),
     ]
@@ -118,7 +137,31 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
         "bytes_read": result.bytes_read,
         "peak_rss": peak_rss(),
         "holdout": result.holdout,
+        "memory": result.memory,
+        "loading": result.loading,
+        "windows": result.windows,
+        "presenters": result.presenters,
+        "per_epoch": [cost.table() for cost in result.costs],
+        "notes": result.notes,
     }
+
+
+def profile_words(result: TrainResult, since_start: float) -> str:
+    """Where the time of a whole command went, and what the threads did that load beside it."""
+    foreground = {"starting, and writing the model": since_start - result.seconds, **result.profile["foreground"]}
+    rest = since_start - sum(foreground.values())
+    lines = [f"{since_start:.3f} seconds, {len(result.costs)} epochs"]
+    for name, seconds in [*sorted(foreground.items(), key=lambda item: -item[1]), ("the rest", rest)]:
+        lines.append(f"  {seconds:9.3f}  {100 * seconds / since_start:5.1f} %  {name}")
+    lines.append("beside it, in threads that load:")
+    for name, seconds in sorted(result.profile["background"].items(), key=lambda item: -item[1]):
+        lines.append(f"  {seconds:9.3f}  {100 * seconds / since_start:5.1f} %  {name}")
+    speed = result.bytes_read / max(result.profile["background"].get("reading and checksums", 0.0), 1e-9) / 1e9
+    mapped = result.loading == "mapped"
+    how = "mapped, once" if mapped else f"read ahead at {speed:.2f} GB/s"
+    windows = "1 window" if result.windows == 1 else f"{result.windows} windows an epoch"
+    lines.append(f"{size_text(result.bytes_read)} {how}; {windows}; peak memory {size_text(peak_rss())}")
+    return "\n".join(lines)
 
 
 def training_words(result: TrainResult, output: str) -> str:
@@ -162,14 +205,3 @@ def evaluation_words(result: dict[str, Any], classes: list[str]) -> str:
             f"  {positive:>{width}}            {false_negative:>{width},} {true_positive:>{width},}",
         ]
     )
-
-
-def peak_rss() -> int:
-    """Largest resident size of this process so far, in bytes."""
-    try:
-        status = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

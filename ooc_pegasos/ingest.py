@@ -8,13 +8,16 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from ooc_pegasos.block import LEVELS, OVERFLOWS
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.journal import Journal
+from ooc_pegasos.kernels import values as kernels
 from ooc_pegasos.kernels.rows import random_buckets
+from ooc_pegasos.kernels.values import ROUNDINGS
 from ooc_pegasos.labels import Declared, Distinct, LabelCollector, distinct_of
 from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.parallel import ordered_map
@@ -32,6 +35,8 @@ class IngestPlan:
     smallest_index: int
     largest_index: int
     skip_bad: bool
+    normalize: bool
+    rounding: Literal["float16", "bfloat16"] | None
     shuffle_seed: int | None
     buckets: int
     bucket_limit: int
@@ -45,6 +50,7 @@ class Prepared:
     parsed: ParsedBlock
     scattered: Scattered
     labels: Distinct
+    levels: list[int] | None
 
 
 @dataclass
@@ -61,7 +67,8 @@ class Totals:
     rows: int = 0
     rejected: int = 0
     rejected_bytes: int = 0
-    ones: bool = True
+    levels: set[int] | None = field(default_factory=set)
+    """The bits of all values as they are to be stored; None if there are too many for `code8`."""
     smallest: int = 1 << 40
     largest: int = -1
     largest_at: str = ""
@@ -83,7 +90,10 @@ class Totals:
         self.source_rows += event["rows"]
         self.rejected += event["rejected"]
         self.rejected_bytes += event["rejected_bytes"]
-        self.ones &= event["ones"]
+        if self.levels is not None:
+            self.levels = None if event["levels"] is None else self.levels.union(event["levels"])
+            if self.levels is not None and len(self.levels - {0}) >= LEVELS:  # 0.0 has a place in any case
+                self.levels = None
         self.smallest = min(self.smallest, event["smallest"])
         if event["largest"] > self.largest:
             self.largest, self.largest_at = event["largest"], event["largest_at"]
@@ -162,18 +172,19 @@ class Ingest:
     def _prepare_with(self, reader: SvmlightReader) -> Callable[[tuple[int, TextBlock]], Prepared]:
         def prepare(numbered: tuple[int, TextBlock]) -> Prepared:
             number, task = numbered
-            parsed = self._keep_declared(reader.read(task))
+            parsed = self._keep_what_fits(self._keep_declared(reader.read(task)))
             block = parsed.block
             labels = distinct_of(block.labels, self.plan.text_labels, self._declared.has_classes())
             buckets = np.zeros(block.rows, np.int64)
             if self.plan.shuffle_seed is not None and self.plan.buckets > 1:
                 random_buckets(number << 32, self.plan.shuffle_seed, buckets, self.plan.buckets)
             assert block.values is not None
+            levels = self._levels_of(block.indptr, block.values)
             among = self.plan.buckets if self.plan.shuffle_seed is not None else 1
             scattered = scatter(
                 number, block.labels, block.indptr, block.indices, block.values, buckets, among, parsed.scratch
             )
-            return Prepared(parsed, scattered, labels)
+            return Prepared(parsed, scattered, labels, levels)
 
         return prepare
 
@@ -186,23 +197,43 @@ class Ingest:
         if keep.all():
             return parsed
         known = ", ".join(list(self._allowed.values())[:5])
-        wrong = np.flatnonzero(~keep)
         names = LabelCollector(self.plan.text_labels, names=parsed.names)
         bits = block.labels.view(np.uint64)
-        for row in wrong[:DESCRIBED_BAD_ROWS].tolist():
+
+        def problem(row: int) -> str:
             name = names.name(int(bits[row]))
-            problem = f"the label {name!r} is not one of {known}; correct it or declare it with --classes"
-            parsed.bad.append(BadRow(int(parsed.lines[row]), problem))
-        parsed.bad.sort(key=lambda bad: bad.line)
-        assert block.values is not None
-        lengths = np.diff(block.indptr)
-        pairs = np.repeat(keep, lengths)
-        indptr = np.concatenate([[0], np.cumsum(lengths[keep])])
-        block = dataclasses.replace(
-            block, indptr=indptr, indices=block.indices[pairs], values=block.values[pairs], labels=block.labels[keep]
-        )
-        bad_lines = parsed.bad_lines + len(wrong)
-        return dataclasses.replace(parsed, block=block, lines=parsed.lines[keep], bad_lines=bad_lines)
+            return f"the label {name!r} is not one of {known}; correct it or declare it with --classes"
+
+        return _without(parsed, keep, problem)
+
+    def _keep_what_fits(self, parsed: ParsedBlock) -> ParsedBlock:
+        """Move rows with a value that would be rounded to infinity from the block to the bad rows."""
+        rounding = self.plan.rounding
+        if rounding is None or self.plan.normalize:  # rows of length 1 have none
+            return parsed
+        values, indptr = parsed.block.values, parsed.block.indptr
+        assert values is not None
+        large = np.flatnonzero(np.abs(values) >= OVERFLOWS[rounding])
+        if not len(large):
+            return parsed
+        rows, first = np.unique(np.searchsorted(indptr, large, "right") - 1, return_index=True)
+        first_large = dict(zip(rows.tolist(), large[first].tolist(), strict=True))
+        keep = np.ones(parsed.block.rows, bool)
+        keep[rows] = False
+        others = "bfloat16 or float32" if rounding == "float16" else "float32"
+
+        def problem(row: int) -> str:
+            return f"the value {values[first_large[row]]:g} is too large for {rounding}; use --values {others}"
+
+        return _without(parsed, keep, problem)
+
+    def _levels_of(self, indptr: np.ndarray, values: np.ndarray) -> list[int] | None:
+        """The bits of a block's values as they will be stored, None if they are many or others were already."""
+        if self.totals.levels is None:
+            return None
+        found = np.empty(LEVELS, np.uint32)
+        number = kernels.distinct_values(indptr, values, self.plan.normalize, ROUNDINGS[self.plan.rounding], found)
+        return None if number < 0 else found[:number].tolist()
 
     def _take(self, prepared: Prepared) -> None:
         """Write one block to the buckets and the journal."""
@@ -225,7 +256,7 @@ class Ingest:
             "rows": parsed.block.rows,
             "rejected": parsed.bad_lines,
             "rejected_bytes": self._note_rejected(name, parsed),
-            "ones": len(scattered.columns.values) == 0,
+            "levels": self._new_levels(prepared.levels),
             "smallest": int(scattered.smallest),
             "largest": int(scattered.largest),
             "largest_at": f"{name}:{largest_line}",
@@ -236,6 +267,11 @@ class Ingest:
         }
         self._journal.add(event)
         totals.apply(event)
+
+    def _new_levels(self, levels: list[int] | None) -> list[int] | None:
+        """Those not met before, so that the journal stays short."""
+        known = self.totals.levels
+        return None if levels is None or known is None else [bits for bits in levels if bits not in known]
 
     def _refuse_third_label(self, prepared: Prepared, name: str) -> None:
         declared, totals = self._declared, self.totals
@@ -285,3 +321,21 @@ class Ingest:
         for bucket in sorted(self.totals.stats):
             if self.totals.stats[bucket][0]:
                 yield bucket, self.totals.stats[bucket]
+
+
+def _without(parsed: ParsedBlock, keep: np.ndarray, problem: Callable[[int], str]) -> ParsedBlock:
+    """Move the rows not to `keep` from the block to the bad rows."""
+    wrong = np.flatnonzero(~keep)
+    for row in wrong[:DESCRIBED_BAD_ROWS].tolist():
+        parsed.bad.append(BadRow(int(parsed.lines[row]), problem(row)))
+    parsed.bad.sort(key=lambda bad: bad.line)
+    block = parsed.block
+    assert block.values is not None
+    lengths = np.diff(block.indptr)
+    pairs = np.repeat(keep, lengths)
+    indptr = np.concatenate([[0], np.cumsum(lengths[keep])])
+    block = dataclasses.replace(
+        block, indptr=indptr, indices=block.indices[pairs], values=block.values[pairs], labels=block.labels[keep]
+    )
+    bad_lines = parsed.bad_lines + len(wrong)
+    return dataclasses.replace(parsed, block=block, lines=parsed.lines[keep], bad_lines=bad_lines)

@@ -5,25 +5,40 @@ from __future__ import annotations
 import json
 import math
 import re
+import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ooc_pegasos import typed
+from ooc_pegasos.block import LEVELS, entry_bytes
 from ooc_pegasos.errors import DamagedError, InputError
 from ooc_pegasos.files import write_atomically
 
 FORMAT, VERSION = "ooc-pegasos store", 1
 FILE_NAME = "manifest.json"
+PAGE = 4096
+"""Indices and values begin at multiples of this, so that they can be mapped or read to where they are wanted."""
 _CHUNK_NAME = re.compile(r"chunk-\d{6,}-[0-9a-f]{8}\.arrow")
 
 Task = Literal["binary", "multiclass", "regression"]
 
 
 @dataclass(frozen=True)
+class Starts:
+    """Where in a chunk file the numbers of each column begin. Indices and values begin where a page does."""
+
+    labels: int
+    weights: int | None
+    offsets: int
+    indices: int
+    values: int | None
+
+
+@dataclass(frozen=True)
 class ChunkInfo:
-    """One chunk file."""
+    """One chunk file. `entries` counts escapes."""
 
     file: str
     rows: int
@@ -32,6 +47,7 @@ class ChunkInfo:
     bytes: int
     crc32: str
     label_counts: list[int]
+    starts: Starts
 
 
 @dataclass(frozen=True)
@@ -61,11 +77,12 @@ class LabelInfo:
 
 @dataclass(frozen=True)
 class Layout:
-    """How chunks code their columns; the same for all chunks of a store."""
+    """How chunks code their columns; the same for all chunks of a store. `levels` are those of `code8`."""
 
     index_coding: Literal["gap8", "gap16", "uint32"]
-    values: Literal["float32"] | None
+    values: Literal["float32", "float16", "bfloat16", "code8"] | None
     labels: Literal["float32", "float64"]
+    levels: list[float]
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,8 @@ class Recipe:
     index_base: int
     features: int | None
     normalize: Literal["l2"] | None
+    values: Literal["float16", "bfloat16"] | None
+    """What values were rounded to, last of all."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +105,8 @@ class Statistics:
     mean_row_norm: float
     max_row_nonzeros: int
     empty_rows: int
+    rounding_error: float
+    """The largest relative error of a value, 0 if all are what they were."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +132,14 @@ class Manifest:
     def bytes(self) -> int:
         """Size of all chunk files."""
         return sum(chunk.bytes for chunk in self.chunks)
+
+    def grouping_by_label(self) -> float:
+        """The share of the labels' variance that is between chunks: about 0 in random order, 1 if sorted."""
+        total = self.rows - sum(count**2 for count in self.labels.counts) / self.rows
+        if self.labels.task == "regression" or total <= 0:
+            return 0.0
+        within = sum(c.rows - sum(n**2 for n in c.label_counts) / c.rows for c in self.chunks if c.rows)
+        return 1 - within / total
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -167,12 +196,18 @@ def inconsistency(manifest: Manifest) -> str | None:
             return f"{chunk.file!r} is not the name of a chunk file"
         if min(chunk.rows, chunk.nonzeros, chunk.entries, chunk.bytes, *chunk.label_counts, 0) < 0:
             return f"{chunk.file}: a negative count"
+        if not _columns_fit(chunk, manifest.layout):
+            return f"{chunk.file}: its columns are not where they could be"
     if len({chunk.file for chunk in manifest.chunks}) != len(manifest.chunks):
         return "a chunk file is named twice"
     if manifest.rows != sum(chunk.rows for chunk in manifest.chunks):
         return "the chunks' rows do not add up"
     if manifest.nonzeros != sum(chunk.nonzeros for chunk in manifest.chunks):
         return "the chunks' non-zeros do not add up"
+    if len(manifest.layout.levels) > LEVELS or (manifest.layout.values == "code8") != bool(manifest.layout.levels):
+        return "a table of levels that does not fit the coding of values"
+    if any(level != (0 if place == 0 else _float32(level)) for place, level in enumerate(manifest.layout.levels)):
+        return "a table of levels that are not float32, or do not begin with 0"
     if not 0 <= manifest.features <= 2**32 - 1:
         return f"{manifest.features} features"
     if manifest.rows == 0:
@@ -183,9 +218,48 @@ def inconsistency(manifest: Manifest) -> str | None:
             return "labels and their counts differ in number"
         if sums != manifest.labels.counts or sum(sums) != manifest.rows:
             return "the chunks' label counts do not add up"
-    if not all(map(math.isfinite, (manifest.statistics.max_row_norm, manifest.statistics.mean_row_norm))):
-        return "a row norm is not finite"
+    told = manifest.statistics
+    if not all(map(math.isfinite, (told.max_row_norm, told.mean_row_norm, told.rounding_error))):
+        return "a number among the statistics is not finite"
     return None
+
+
+def _float32(number: float) -> float:
+    """The nearest finite float32, which differs from `number` if that is none."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", number))[0]) if math.isfinite(number) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def _columns_fit(chunk: ChunkInfo, layout: Layout) -> bool:
+    """Whether each column lies within the file, in the order that is read, and entries begin where a page does."""
+    starts, index = chunk.starts, entry_bytes(layout.index_coding, None)
+    value = entry_bytes(layout.index_coding, layout.values) - index
+    after_indices = starts.indices + index * chunk.entries
+    values = starts.values if starts.values is not None else after_indices
+    if starts.indices % PAGE or (starts.values is None) != (layout.values is None):
+        return False
+    if starts.values is not None and starts.values != -(-after_indices // PAGE) * PAGE:
+        return False
+    weights = starts.offsets if starts.weights is None else starts.weights
+    label = 4 if layout.labels == "float32" else 8
+    return (
+        starts.labels >= 0
+        and starts.labels % 8 == weights % 8 == starts.offsets % 8 == 0
+        and starts.labels + label * chunk.rows <= weights
+        and (starts.weights is None or weights + 4 * chunk.rows <= starts.offsets)
+        and starts.offsets + 4 * (chunk.rows + 1) <= starts.indices
+        and values + value * chunk.entries <= chunk.bytes
+    )
+
+
+def padded_entries(entries: int, index_coding: str, value_coding: str | None) -> int:
+    """At least so many entries, so that the indices and the values each fill whole pages."""
+    index = entry_bytes(index_coding, None)
+    value = entry_bytes(index_coding, value_coding) - index
+    unit = PAGE // min(index, value or index)
+    return -(-entries // unit) * unit
 
 
 def checksum_of(manifest: Manifest) -> str:

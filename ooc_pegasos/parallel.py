@@ -6,7 +6,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -35,22 +34,3 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], threa
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
-
-def available_memory() -> int:
-    """Bytes that can be had without swapping, within the limit of a control group (version 1 or 2) if there is one."""
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        pass  # not Linux: all of the memory is the best guess there is
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            cgroup = Path("/sys/fs/cgroup")
-            free = min(free, max(int((cgroup / limit).read_text()) - int((cgroup / used).read_text()), 0))
-        except (OSError, ValueError):
-            continue  # no such limit
-    return free

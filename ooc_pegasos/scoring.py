@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from ooc_pegasos import manifest
-from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.block import OVERFLOWS, CsrBlock, rounded
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.kernels.rows import normalize_rows
 from ooc_pegasos.labels import Declared, LabelCollector, LabelMap, settle
-from ooc_pegasos.loader import Loader
+from ooc_pegasos.loading import Loader, Window, open_loader
+from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import pieces
 from ooc_pegasos.parallel import ordered_map
@@ -40,6 +41,11 @@ def score(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[
     return _score_file(model, data, threads, with_labels)
 
 
+def two_chunks(store: Store) -> int:
+    """The least memory in which a store can be read: a chunk in use and the next."""
+    return 2 * max(map(cost_of, store.manifest.chunks))
+
+
 def _score_store(model: Model, store: Store, threads: int, with_labels: bool) -> Iterator[Scored]:
     made, trained = store.manifest, model.info
     if (made.recipe.reader, made.recipe.index_base, made.recipe.normalize) != (
@@ -54,28 +60,24 @@ def _score_store(model: Model, store: Store, threads: int, with_labels: bool) ->
         raise InputError(f"{problem}; convert it with --classes {','.join(trained.labels.classes)}")
     weights = np.zeros(max(store.features, len(model.weights)))
     weights[: len(model.weights)] = model.weights
-    loader = Loader(store, budget=0, holdout=0.0, threads=1)  # a chunk at a time
-    for loaded in loader.windows_in_order():
-        yield Scored(_scores(loaded.block, weights, threads), loaded.block.labels if with_labels else None)
+    loader = open_loader(store, two_chunks(store), threads=threads)
+    for window in loader.stream(loader.in_order()):
+        scores = _scores(loader, window, weights, threads)
+        for begin, end in window.stretches:
+            yield Scored(scores[begin:end], window.block.labels[begin:end].copy() if with_labels else None)
 
 
-def _scores(block: CsrBlock, weights: np.ndarray, threads: int) -> np.ndarray:
-    """Scores of a block whose indices have been checked."""
-    scores = np.empty(block.rows)
+def _scores(loader: Loader, window: Window, weights: np.ndarray, threads: int) -> np.ndarray:
+    """Scores of the rows of a window."""
+    scores = np.empty(window.block.rows)
 
-    def piece(rows: tuple[int, int]) -> None:
-        begin, end = rows
-        kernels.score_rows(
-            begin,
-            end,
-            block.indptr,
-            block.indices,
-            block.values,
-            weights,
-            scores[begin:end],
-        )
+    def piece(stretches: list[tuple[int, int]]) -> None:
+        for begin, end in stretches:
+            bad = kernels.score_rows(begin, end, *window.block.entries, weights, scores[begin:end])
+            if bad >= 0:
+                raise loader.damaged(window, bad)
 
-    for _done in ordered_map(piece, pieces(block.indptr), threads):
+    for _done in ordered_map(piece, pieces(window), threads):
         pass
     return scores
 
@@ -95,7 +97,10 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
 
     def read(task: TextBlock) -> tuple[svmlight.ParsedBlock, np.ndarray]:
         parsed = reader.read(task)
-        return parsed, _scores(_known_features(parsed.block, model), weights, 1)
+        block = _known_features(parsed.block, model)
+        scores = np.empty(block.rows)
+        kernels.score_rows(0, block.rows, *block.entries, weights, scores)
+        return parsed, scores
 
     for parsed, scores in ordered_map(read, reader.tasks(), threads):
         if parsed.task.source != source:
@@ -112,11 +117,18 @@ def _known_features(block: CsrBlock, model: Model) -> CsrBlock:
     """Indices from 0, rows scaled as the model's were, and features the model does not know without effect."""
     assert block.values is not None
     indices, values = block.indices - np.uint32(model.info.recipe.index_base), block.values
+    rounding = model.info.recipe.values
     if model.info.recipe.normalize:
         normalize_rows(block.indptr, values)
     unknown = indices >= len(model.weights)
     if unknown.any():
         indices[unknown], values[unknown] = 0, 0
+    if rounding:
+        large = np.flatnonzero(np.abs(values) >= OVERFLOWS[rounding])
+        if len(large):
+            problem = f"the value {values[large[0]]:g} is too large for {rounding}, as the model's data was stored"
+            raise InputError(f"{problem}; correct it")
+        values = rounded(values, rounding)
     return CsrBlock(block.indptr, indices, values, block.labels, len(model.weights))
 
 

@@ -2,81 +2,48 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
 from ooc_pegasos import __version__, manifest
-from ooc_pegasos.block import CODINGS, CsrBlock
+from ooc_pegasos.accounting import EpochCost, Stopwatch
+from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
 from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.files import locked, writing_errors
 from ooc_pegasos.kernels.pegasos import square_distance
-from ooc_pegasos.loader import LoadedWindow, Loader
+from ooc_pegasos.loading import Window, open_loader
 from ooc_pegasos.losses import loss_for
+from ooc_pegasos.machine import peak_rss
 from ooc_pegasos.model import Certificate, Model, ModelInfo
-from ooc_pegasos.objective import Objective, ObjectiveOptions, evaluate
+from ooc_pegasos.objective import Measurement, Objective, ObjectiveOptions
 from ooc_pegasos.progress import TrainingProgress
-from ooc_pegasos.samplers import EQUALLY_OFTEN, SAMPLERS, Window
+from ooc_pegasos.progression import Progression, RunState, check_same_run, essential, identity_of
+from ooc_pegasos.samplers import EQUALLY_OFTEN, SAMPLERS, Plan
+from ooc_pegasos.solvers.averaging import Averaging
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 from ooc_pegasos.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SLICE = 8 << 20  # entries a kernel is given at a time, some ten milliseconds, so that Ctrl-C is felt at once
 _EPOCHS, _STEPS = 100, 10  # default limits, with a certificate and without
 _REPEATS = 5  # of `sgd-m`, as in "SGD revisited"
 _AVERAGE_BELOW = 20.0  # lam m; below it the average of an epoch is a better candidate than its end
 _RATIO_OF_AVERAGES = 0.35  # what `Progression.ratio` is where averages are candidates, until it is measured
+_GROUPED = 0.1  # share of the variance of labels that is between chunks, from which on they count as grouped
 _PATIENCE = 3  # epochs without improvement on the holdout, where nothing else can stop a run
-
-
-@dataclass
-class Cursor:
-    """Where in the plan of epochs a run stands."""
-
-    epoch: int = 0
-    window: int = 0
-    position: int = 0
-    presented: int = 0
-    """Rows of this epoch so far."""
-    marked: int = 0
-    """Of these, the rows up to about half of the epoch, and the losses met in them."""
-    loss_at_mark: float = 0.0
-    repeats: int = 1
-
-
-@dataclass
-class Progression:
-    """What is known so far, besides the solver's vectors."""
-
-    cursor: Cursor = field(default_factory=Cursor)
-    bound: float | None = None
-    primal: float | None = None
-    holdout: dict[str, float] | None = None
-    ratio: float = 1.0
-    """Of the gap of the best candidate to the gap estimated for the last iterate, as last measured."""
-    history: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def gap(self) -> float | None:
-        """The certified relative gap."""
-        if self.bound is None or self.primal is None or not self.primal > 0:
-            return None
-        return (self.primal - self.bound) / self.primal
 
 
 @dataclass(frozen=True)
@@ -93,6 +60,16 @@ class TrainResult:
     bytes_read: int
     holdout: dict[str, float] | None
     why_uncertified: str | None
+    memory: int
+    """The budget for data, which decides the windows and so the order of rows."""
+    loading: str
+    windows: int
+    presenters: int
+    """Threads that presented rows side by side."""
+    costs: list[EpochCost]
+    notes: list[str]
+    profile: dict[str, dict[str, float]]
+    """Seconds of the run (`foreground`), and of the threads that load beside it (`background`), by what they did."""
 
     @property
     def history(self) -> pa.Table:
@@ -124,13 +101,11 @@ def train(
         if place:
             with writing_errors(place):
                 stack.enter_context(locked(place / "lock", str(place)))
-        run = _Run(store, config, warm_start, place, progress or TrainingProgress())
         saved = Checkpoint.load(place) if resume and place else None
-        if saved:
-            run.restore(saved)
+        run = _Run(store, config, warm_start, place, progress or TrainingProgress(), saved)
         if log:
             with writing_errors(Path(log)):
-                run.log = stack.enter_context(_open_log(Path(log), len(run.state.history)))
+                run.log = stack.enter_context(_open_log(Path(log), len(run.known.history)))
         stack.enter_context(run.listening())
         return run.go()
 
@@ -143,6 +118,10 @@ def _open_log(path: Path, epochs: int) -> TextIO:
     return file
 
 
+class _OutOfTimeError(Exception):
+    """--max-seconds are over."""
+
+
 class _Run:
     """One training run."""
 
@@ -153,6 +132,7 @@ class _Run:
         warm_start: Model | None,
         place: Path | None,
         progress: TrainingProgress,
+        saved: Checkpoint | None,
     ) -> None:
         square_distance(np.empty(0), np.empty(0), 1.0)  # numba gets itself ready at the first call, as an import does
         self.began = time.perf_counter()
@@ -161,8 +141,18 @@ class _Run:
         self.place = place
         self.progress = progress
         self.log: TextIO | None = None
+        self.notes: list[str] = []
+        self.watch, self.background = Stopwatch(), Stopwatch()
         self.loss = loss_for(config.loss, store.manifest.labels.task)
-        self.loader = Loader(store, config.budget(), config.holdout, config.workers)
+        self.loader = open_loader(
+            store,
+            saved.facts["budget"] if saved else config.budget(store.features),
+            loading=config.loading,
+            holdout=config.holdout,
+            threads=config.workers,
+            background=self.background,
+            what="--memory" if config.memory else "the memory that is free,",
+        )
         self.rows = self.loader.training_rows
         if self.rows == 0:
             raise UsageError(f"--holdout {config.holdout} leaves no row to train on; choose a smaller fraction")
@@ -176,19 +166,27 @@ class _Run:
         self.class_weights = _class_weights(config, store)
         self.sampler = SAMPLERS[config.sampler]
         self.why_uncertified = _why_uncertified(config)
-        self.solver = self._new_solver(warm_start)
         self.warm = warm_start is not None
+        self.state = self._new_state(warm_start)
+        self.presenter = self._presenter()
+        self.identity = identity_of(config, store, self.state.snapshots[0].a)
+        if saved and place:
+            check_same_run(place, self.identity, saved, config.memory)
+            self.state.restore(saved, self._measurement)
+        self._note_what_slows()
+        self.window: Window | None = None
+        self.stream: Iterator[Window] = iter(())
+        self.stop_asked = False
+        self.last_checkpoint = self.began
+        self._before_epoch = self._spent()
+
+    def _new_state(self, warm_start: Model | None) -> RunState:
+        solver = self._new_solver(warm_start)
         start = Snapshot.start()
         if warm_start is not None:
-            start.a = self.solver.a.copy()
-        self.snapshots = [start]
-        self.state = Progression(ratio=_RATIO_OF_AVERAGES if self.solver.options.average else 1.0)
-        self.best = np.zeros(0)
-        self.stop_asked = False
-        self.computing = self.waiting = 0.0
-        self.last_checkpoint = self.began
-        self._planner = ThreadPoolExecutor(1)
-        self._orders: dict[tuple[int, int], Future[np.ndarray]] = {}
+            start.a = solver.a.copy()
+        known = Progression(ratio=_RATIO_OF_AVERAGES if solver.options.average else 1.0)
+        return RunState(solver, [start], known, np.zeros(0), None, [])
 
     def _new_solver(self, warm_start: Model | None) -> Pegasos:
         config = self.config
@@ -219,6 +217,39 @@ class _Run:
             solver.warm_start(warm_start.weights)
         return solver
 
+    def _presenter(self) -> Pegasos | Averaging:
+        """Who presents rows: the solver, or as many threads as were asked for where that pays."""
+        threads, solver = self.config.threads or 1, self.state.solver
+        if threads == 1:
+            return solver
+        problem = Averaging.problem(solver.options, self.rows, threads)
+        if problem:
+            self._note(f"one thread presents rows and the others load data: {problem}")
+            return solver
+        return Averaging(solver, threads)
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        self.progress.note(text)
+
+    def _note_what_slows(self) -> None:
+        """Rows grouped by label ruin steps that see one group after the other."""
+        shape, made = self.loader.shape, self.store.manifest
+        if made.shuffle_seed is not None or (shape.fits and self.config.sampler != "sequential"):
+            return
+        if made.grouping_by_label() > _GROUPED:
+            where = "one after the other" if shape.fits else f"{shape.budget / 2**20:,.0f} MB of them at a time"
+            enough = f", or give --memory {-(-sum(shape.chunk_bytes) // 2**20)}MB" if not shape.fits else ""
+            self._note(
+                f"the rows of {self.store.path} stand grouped by label and come {where}, which ruins the training; "
+                f"convert again without --no-shuffle{enough}"
+            )
+
+    @property
+    def known(self) -> Progression:
+        """What is known so far."""
+        return self.state.known
+
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Turn Ctrl-C and SIGTERM into a wish to stop; asked twice, stop at once."""
@@ -238,106 +269,109 @@ class _Run:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def _look_up(self) -> None:
+        """Stop if somebody wants that; asked between two pieces of work, when the state can be saved."""
+        if self.stop_asked:
+            if self.place:
+                self._save_checkpoint()
+            raise Interrupted
+        if self.config.max_seconds and time.perf_counter() - self.began > self.config.max_seconds:
+            raise _OutOfTimeError
+
     # --- the loop ---------------------------------------------------------------------------------
 
     def go(self) -> TrainResult:
         """Epoch after epoch, until a reason to stop."""
-        config, cursor = self.config, self.state.cursor
-        limit = config.max_epochs or (_STEPS if self.why_uncertified else _EPOCHS)
+        limit = self.config.max_epochs or (_STEPS if self.why_uncertified else _EPOCHS)
+        self.stream = self.loader.stream(self._plans(limit), self._look_up)
         stopped = ""
-        while not stopped:
-            if self.state.history and (stopped := self._reason_to_stop(limit)):
-                break
-            if cursor.presented == 0 and cursor.window == 0 and cursor.position == 0:
-                self.solver.begin_epoch()
-                cursor.repeats = self._repeats()
-            if not self._epoch():
-                stopped = "seconds"
-                if self.place:
-                    self._save_checkpoint()
-                break
-            self._certify(last=cursor.epoch + 1 >= limit)
-            cursor.epoch += 1
-            cursor.window = cursor.position = cursor.presented = cursor.marked = 0
-            cursor.loss_at_mark = 0.0
-            if self._wants_checkpoint(after_epoch=True):
+        try:
+            while not (stopped := self._reason_to_stop(limit)):
+                self._epoch(limit)
+        except _OutOfTimeError:
+            stopped = "seconds"
+            if self.place:
                 self._save_checkpoint()
-        if self.state.primal is None or (stopped == "seconds" and self.why_uncertified):
-            self._measure(None)
-        self._planner.shutdown(cancel_futures=True)
+        finally:
+            self.stream.close()  # type: ignore[attr-defined]
+        if self.known.primal is None or (stopped == "seconds" and self.why_uncertified):
+            self._take(self._measure_now(self._candidates(None), may_stop=False))
         return self._result(stopped)
 
+    def _plans(self, limit: int) -> Iterator[Plan]:
+        """The windows still to come."""
+        cursor = self.known.cursor
+        first = cursor.window
+        for epoch in range(cursor.epoch, limit):
+            yield from self._windows(epoch)[first:]
+            first = 0
+
+    def _windows(self, epoch: int) -> list[Plan]:
+        return list(self.sampler(self.loader.shape, self.config.seed, epoch))
+
     def _reason_to_stop(self, limit: int) -> str:
-        gap, history = self.state.gap, self.state.history
+        gap, history = self.known.gap, self.known.history
+        if not history or self.known.cursor.presented:
+            return ""
         if gap is not None and gap <= self.config.tolerance:
             return "tolerance"
-        if self.state.cursor.epoch >= limit:
+        if self.known.cursor.epoch >= limit:
             return "epochs"
         if self.why_uncertified and self.config.holdout:
-            losses = [entry["holdout_loss"] for entry in history]
+            losses = [entry["holdout_loss"] for entry in history if entry["holdout_loss"] is not None]
             if len(losses) > _PATIENCE and min(losses[-_PATIENCE:]) >= min(losses[:-_PATIENCE]):
                 return "holdout"
         return ""
 
     def _repeats(self) -> int:
         """Multiple updates, equation (6), while the gap is large."""
-        if self.config.algorithm != "sgd-m" or not self.state.history:
+        if self.config.algorithm != "sgd-m" or not self.known.history:
             return 1
-        estimate = self.state.history[-1]["estimated_gap"]
+        estimate = self.known.history[-1]["estimated_gap"]
         return _REPEATS if estimate is None or estimate > 5 * self.config.tolerance else 1
 
-    def _epoch(self) -> bool:
-        """Present what is left of the epoch; False if time ran out before its end."""
-        cursor = self.state.cursor
-        windows = self._windows(cursor.epoch)
-        while cursor.window < len(windows):
-            loaded, order = self._load(windows, cursor.window)
-            if not self._present(loaded, order):
-                return False
+    def _epoch(self, limit: int) -> None:
+        """Present what is left of an epoch, and say what is known at its end."""
+        cursor = self.known.cursor
+        if (cursor.window, cursor.position, cursor.presented) == (0, 0, 0):
+            self.state.solver.begin_epoch()
+            cursor.repeats = self._repeats()
+        number = len(self._windows(cursor.epoch))
+        if not self.known.history and cursor.window < number:
+            threading.Thread(target=self._load_kernels, daemon=True).start()  # while data is read
+        while cursor.window < number:
+            with self.watch.measuring("waiting for data"):
+                self.window = next(self.stream)
+            self._present(self.window)
             cursor.window, cursor.position = cursor.window + 1, 0
-        return True
-
-    def _windows(self, epoch: int) -> list[Window]:
-        return list(self.sampler(self.loader.shape, self.config.seed, epoch))
-
-    def _planned_order(self, epoch: int, windows: list[Window], number: int) -> Future[np.ndarray]:
-        """The order of a window, made in the background; only the one asked for and the next are kept."""
-        if number == len(windows):
-            epoch, windows, number = epoch + 1, self._windows(epoch + 1), 0
-        if (epoch, number) not in self._orders:
-            self._orders[epoch, number] = self._planner.submit(windows[number].order)
-        return self._orders[epoch, number]
-
-    def _load(self, windows: list[Window], number: int) -> tuple[LoadedWindow, np.ndarray]:
-        """A window and its order, while the next order is being made."""
-        began = time.perf_counter()
-        epoch, window = self.state.cursor.epoch, windows[number]
-        order = self._planned_order(epoch, windows, number)
-        self._orders = {(epoch, number): order}
-        if not self.loader.bytes_read:
-            self._planner.submit(self._load_kernels)  # from disk, or compile them, while the data is read
-        loaded = self.loader.load(window.chunks)
-        rows = order.result()
-        self._planned_order(epoch, windows, number + 1)
-        if len(loaded.held_out):
-            rows = rows[~loaded.held_out[rows]]
-        self.waiting += time.perf_counter() - began
-        return loaded, rows
+        self.loader.check_unchanged()
+        entry = self._certify(last=cursor.epoch + 1 >= limit)
+        self._count_cost()
+        self._write_log(entry)
+        cursor.epoch += 1
+        cursor.window = cursor.position = cursor.presented = cursor.marked = 0
+        cursor.loss_at_mark = 0.0
+        if self._wants_checkpoint(after_epoch=True):
+            self._save_checkpoint()
 
     def _load_kernels(self) -> None:
         """Call the kernels with no rows, so that they are ready when the rows are."""
         layout = self.store.manifest.layout
-        values = np.empty(0, np.float32) if layout.values else None
-        nothing = np.empty(0, CODINGS[layout.index_coding])
-        block = CsrBlock(np.zeros(1, np.int64), nothing, values, np.empty(0, layout.labels), self.store.features)
-        self.solver.present(block, np.empty(0, np.uint32), 0, 0, 1)
+        values = np.empty(0, VALUE_CODINGS[layout.values]) if layout.values else None
+        nothing, labels = np.empty(0, CODINGS[layout.index_coding]), np.empty(0, layout.labels)
+        levels = all_levels(layout.levels)
+        block = CsrBlock(np.zeros(1, np.int64), nothing, values, labels, self.store.features, levels=levels)
+        self._new_solver(None).present(block, np.empty(0, np.uint32), 0, 0, 1)
 
-    def _present(self, loaded: LoadedWindow, order: np.ndarray) -> bool:
-        """Present the rest of a window slice by slice; False if time ran out."""
-        config, cursor = self.config, self.state.cursor
-        block = loaded.block
-        step = max(1, _SLICE * block.rows // max(len(block.indices), 1))
-        batch = self.solver.options.batch_size
+    def _present(self, window: Window) -> None:
+        """Present the rest of a window slice by slice."""
+        cursor, solver, order = self.known.cursor, self.state.solver, window.order
+        pending = self.state.pending
+        if pending and pending.windows == cursor.window:
+            with self.watch.measuring("measuring the objective"):
+                pending.add(window, self.loader, self.config.workers, self._look_up)
+        step = self.presenter.rows_at_a_time(window.block)
+        batch = solver.options.batch_size
         step = -(-step // batch) * batch
         half = self.rows // 2
         while cursor.position < len(order):
@@ -345,86 +379,93 @@ class _Run:
             before_half = (half - cursor.presented) // batch * batch
             if 0 < before_half < end - cursor.position:
                 end = cursor.position + before_half
-            began = time.perf_counter()
-            self.solver.present(block, order, cursor.position, end, cursor.repeats)
-            self.computing += time.perf_counter() - began
+            with self.watch.measuring("presenting rows"):
+                bad = self.presenter.present(window.block, order, cursor.position, end, cursor.repeats)
+            if bad >= 0:
+                self.loader.check_unchanged()
+                raise self.loader.damaged(window, bad)
             cursor.presented += end - cursor.position
             cursor.position = end
             if cursor.presented <= half:
-                cursor.marked, cursor.loss_at_mark = cursor.presented, self.solver.loss_sum
+                cursor.marked, cursor.loss_at_mark = cursor.presented, solver.loss_sum
             self.progress.presented(cursor.epoch, cursor.presented, self.rows)
             if self._wants_checkpoint():
                 self._save_checkpoint()
-            if self.stop_asked:
-                raise Interrupted
-            if config.max_seconds and time.perf_counter() - self.began > config.max_seconds:
-                return cursor.presented >= self.rows
-        return True
+            if cursor.presented < self.rows or self.stop_asked:
+                self._look_up()
 
     # --- what is known at the end of an epoch -----------------------------------------------------
 
-    def _certify(self, last: bool) -> None:
-        """Bound the optimum from below, estimate the objective, and measure it if that may be the end."""
-        config, state, solver = self.config, self.state, self.solver
-        bound = self._bound()
-        if bound is not None and (state.bound is None or bound.value > state.bound):
-            state.bound = bound.value
-        estimate = self._estimate()
-        near = False
-        estimated_gap = None
-        if state.bound is not None:
-            of_last = (estimate - state.bound) / estimate if estimate > 0 else 0.0
-            estimated_gap = state.ratio * of_last
-            near = estimated_gap <= config.coefficient * config.tolerance
-        objective = None
-        if near or last or config.holdout:
-            objective = self._measure(bound)
-            if state.gap is not None and estimated_gap:
-                state.ratio = min(max(state.ratio * state.gap / estimated_gap, 0.05), 1.0)
+    def _certify(self, last: bool) -> dict[str, Any]:
+        """Bound the optimum from below, estimate the objective, and have it measured if that may be the end."""
+        with self.watch.measuring("bounding the optimum"):
+            config, known, solver = self.config, self.known, self.state.solver
+            bound = self._bound()
+            if bound is not None and (known.bound is None or bound.value > known.bound):
+                known.bound = bound.value
+            estimate = self._estimate()
+            estimated_gap = None
+            if known.bound is not None:
+                estimated_gap = known.ratio * ((estimate - known.bound) / estimate if estimate > 0 else 0.0)
+        objective = self._take_pending()
+        enough = known.gap is not None and known.gap <= config.tolerance
+        near = estimated_gap is not None and estimated_gap <= config.coefficient * config.tolerance
+        in_memory = self.loader.shape.fits
+        if (near or last or config.holdout) and (in_memory or not enough):
+            measurement = self._candidates(bound)
+            if in_memory or last:
+                objective = self._take(self._measure_now(measurement, may_stop=True), estimated_gap)
+            else:  # together with the next epoch, whose data is read anyway
+                self.state.pending, known.pending_gap = measurement, estimated_gap
         entry = {
-            "epoch": state.cursor.epoch + 1,
+            "epoch": known.cursor.epoch + 1,
             "rows": int(solver.t),
-            "repeats": state.cursor.repeats,
+            "repeats": known.cursor.repeats,
             "margin_errors": int(solver.errors),
             "estimate": estimate,
-            "primal": state.primal if objective else None,
-            "lower_bound": state.bound,
-            "gap": state.gap if objective else None,
+            "primal": known.primal if objective or enough else None,
+            "lower_bound": known.bound,
+            "gap": known.gap if objective or enough else None,
             "estimated_gap": estimated_gap,
             "holdout_loss": objective.holdout_loss if objective else None,
             "holdout_error": objective.holdout_error if objective else None,
         }
-        state.history.append(entry)
-        self._write_log(entry)
+        known.history.append(entry)
         self.progress.epoch_done(entry, config.tolerance)
         if not config.project:
-            self.snapshots.append(Snapshot(state.cursor.epoch + 1, solver.t, solver.dual_sum, solver.a.copy()))
-            start, later = self.snapshots[0], self.snapshots[1:]
-            self.snapshots = [start, *keep_some(later, state.cursor.epoch + 1)]
+            snapshots = self.state.snapshots
+            snapshots.append(Snapshot(known.cursor.epoch + 1, solver.t, solver.dual_sum, solver.a.copy()))
+            self.state.snapshots = [snapshots[0], *keep_some(snapshots[1:], known.cursor.epoch + 1)]
+        return entry
 
     def _bound(self) -> Bound | None:
         if self.why_uncertified:
             return None
-        solver = self.solver
-        if self.state.cursor.presented != self.rows:
-            presented = f"{self.state.cursor.presented:,} of {self.rows:,} rows"
+        solver, known = self.state.solver, self.known
+        if known.cursor.presented != self.rows:
+            presented = f"{known.cursor.presented:,} of {self.rows:,} rows"
             raise OocPegasosError(f"an epoch presented {presented}; this is a mistake in oocpeg, please report it")
-        windows = [] if self.config.project else self.snapshots
+        windows = [] if self.config.project else self.state.snapshots
         clock = (solver.t, solver.dual_sum, solver.a, solver.scale)
         return lower_bound(self.lam, solver.options.delay, *clock, windows, whole=not self.warm)
 
     def _estimate(self) -> float:
         """The objective of the last iterate, from the losses met in the second half of the epoch."""
-        solver, cursor = self.solver, self.state.cursor
+        solver, cursor = self.state.solver, self.known.cursor
         mean = (solver.loss_sum - cursor.loss_at_mark) / max(cursor.presented - cursor.marked, 1)
         clock = self.lam * (solver.t + solver.options.delay)
         last = solver.scale / clock if clock else 0.0
         return self.lam / 2 * float(solver.a @ solver.a) * last**2 + mean
 
-    def _measure(self, bound: Bound | None) -> Objective:
-        """The exact objective of all candidates; the best so far is kept."""
-        began = time.perf_counter()
-        solver, config = self.solver, self.config
+    def _measurement(self, candidates: list[np.ndarray]) -> Measurement:
+        held_out = self.store.rows - self.rows
+        return Measurement(
+            candidates, ObjectiveOptions(self.lam, self.loss.number, self.class_weights, self.rows, held_out)
+        )
+
+    def _candidates(self, bound: Bound | None) -> Measurement:
+        """The vectors that may be the best this epoch has to offer."""
+        solver, config = self.state.solver, self.config
         paper = config.algorithm == "pegasos"
         candidates = [solver.average()] if paper and config.average else [solver.last()]
         if not paper:
@@ -432,28 +473,82 @@ class _Run:
                 candidates.append(solver.average())
             if bound is not None and bound.window is not None:
                 candidates.append(solver.since(bound.window.t, bound.window.a))
-        options = ObjectiveOptions(
-            self.lam, self.loss.number, self.class_weights, self.rows, self.store.rows - self.rows
-        )
-        measured = evaluate(self.loader, candidates, options, config.workers)
+        return self._measurement(candidates)
+
+    def _measure_now(self, measurement: Measurement, may_stop: bool) -> Measurement:
+        """A pass over all rows: those in memory, or all of the store, read in order."""
+
+        def check() -> None:
+            if self.stop_asked or may_stop:
+                self._look_up()
+
+        with self.watch.measuring("measuring the objective"):
+            if self.loader.shape.fits and self.window is not None:
+                measurement.add(self.window, self.loader, self.config.workers, check)
+                return measurement
+        self.stream.close()  # type: ignore[attr-defined]
+        windows = self.loader.stream(self.loader.in_order(), check)
+        while True:
+            with self.watch.measuring("waiting for data"):
+                window = next(windows, None)
+            if window is None:
+                return measurement
+            with self.watch.measuring("measuring the objective"):
+                measurement.add(window, self.loader, self.config.workers, check)
+
+    def _take_pending(self) -> Objective | None:
+        """What was measured beside this epoch."""
+        pending, gap = self.state.pending, self.known.pending_gap
+        if pending is None:
+            return None
+        self.state.pending = self.known.pending_gap = None
+        return self._take(pending, gap)
+
+    def _take(self, measurement: Measurement, estimated_gap: float | None = None) -> Objective:
+        """Keep the best candidate, if it is the best so far."""
+        known = self.known
+        measured = measurement.result()
         chosen = min(range(len(measured)), key=lambda i: measured[i].primal)
         best = measured[chosen]
         if not np.isfinite(best.primal):
             raise InputError(f"{self.store.path}: the weights became infinite; choose another lambda or scale the data")
-        if self.state.bound is not None and best.primal < self.state.bound * (1 - 1e-9):
+        if known.bound is not None and best.primal < known.bound * (1 - 1e-9):
             raise OocPegasosError("an objective below its lower bound; this is a mistake in oocpeg, please report it")
-        if paper or self.state.primal is None or best.primal < self.state.primal:
-            self.state.primal, self.best = best.primal, candidates[chosen]
+        if self.config.algorithm == "pegasos" or known.primal is None or best.primal < known.primal:
+            known.primal, self.state.best = best.primal, measurement.candidates[chosen].copy()
             if best.holdout_loss is not None and best.holdout_error is not None:
-                self.state.holdout = {"loss": best.holdout_loss, "error": best.holdout_error}
-        self.computing += time.perf_counter() - began
+                known.holdout = {"loss": best.holdout_loss, "error": best.holdout_error}
+        if known.gap is not None and estimated_gap:
+            known.ratio = min(max(known.ratio * known.gap / estimated_gap, 0.05), 1.0)
         return best
 
     # --- what is left behind ----------------------------------------------------------------------
 
+    def _spent(self) -> tuple[float, float, float, int]:
+        """Now, seconds computing and waiting, bytes read."""
+        waiting = self.watch.of("waiting for data")
+        computing = sum(self.watch.seconds.values()) - waiting - self.watch.of("writing checkpoints")
+        return time.perf_counter(), computing, waiting, self.loader.bytes_read
+
+    def _count_cost(self) -> None:
+        before, now = self._before_epoch, self._spent()
+        self._before_epoch = now
+        seconds, read = now[0] - before[0], now[3] - before[3]
+        self.state.costs.append(
+            EpochCost(
+                self.known.cursor.epoch + 1,
+                seconds,
+                now[1] - before[1],
+                now[2] - before[2],
+                read,
+                read / seconds / 1e9,
+                peak_rss(),
+            )
+        )
+
     def _result(self, stopped: str) -> TrainResult:
-        state, config = self.state, self.config
-        assert state.primal is not None
+        known, config = self.known, self.config
+        assert known.primal is not None
         converged = stopped == "tolerance"
         info = ModelInfo(
             features=self.store.features,
@@ -462,31 +557,39 @@ class _Run:
             algorithm=config.algorithm,
             sampling=config.sampler,
             seed=config.seed,
-            epochs=state.cursor.epoch,
-            certificate=Certificate(state.primal, state.bound, state.gap, converged),
-            history=state.history,
+            epochs=known.cursor.epoch,
+            certificate=Certificate(known.primal, known.bound, known.gap, converged),
+            history=known.history,
             labels=self.store.manifest.labels,
             recipe=self.store.manifest.recipe,
-            config=_essential(config),
+            config=essential(config),
             store_checksum=manifest.checksum_of(self.store.manifest),
             versions={"ooc-pegasos": __version__, "numpy": np.__version__},
         )
+        seconds, computing, waiting, bytes_read = self._spent()
         return TrainResult(
-            model=Model(self.best, info),
+            model=Model(self.state.best, info),
             converged=converged,
-            certified=state.gap is not None,
+            certified=known.gap is not None,
             stopped_by=stopped,
-            seconds=time.perf_counter() - self.began,
-            seconds_computing=self.computing,
-            seconds_waiting=self.waiting,
-            bytes_read=self.loader.bytes_read,
-            holdout=state.holdout,
+            seconds=seconds - self.began,
+            seconds_computing=computing,
+            seconds_waiting=waiting,
+            bytes_read=bytes_read,
+            holdout=known.holdout,
             why_uncertified=self.why_uncertified,
+            memory=self.loader.shape.budget,
+            loading=self.loader.name,
+            windows=len(self._windows(0)),
+            presenters=self.presenter.threads,
+            costs=self.state.costs,
+            notes=self.notes,
+            profile={"foreground": self.watch.seconds, "background": self.background.seconds},
         )
 
     def _write_log(self, entry: dict[str, Any]) -> None:
         if self.log:
-            line = {**entry, "seconds": time.perf_counter() - self.began, "seconds_waiting": self.waiting}
+            line = {**entry, **self.state.costs[-1].table(), "elapsed": time.perf_counter() - self.began}
             with writing_errors(Path(self.log.name)):
                 self.log.write(json.dumps(line) + "\n")
                 self.log.flush()
@@ -495,73 +598,15 @@ class _Run:
         if self.place is None:
             return False
         every = self.config.checkpoint_epochs
-        if self.stop_asked or (after_epoch and every and self.state.cursor.epoch % every == 0):
+        if after_epoch and every and self.known.cursor.epoch % every == 0:
             return True
         return time.perf_counter() - self.last_checkpoint > 60 * self.config.checkpoint_minutes
 
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same for a run to be taken up again."""
-        identity = {"config": _essential(self.config), "store": manifest.checksum_of(self.store.manifest)}
-        identity["written_by"] = __version__
-        identity["start"] = _crc32(self.snapshots[0].a)
-        normal: dict[str, Any] = json.loads(json.dumps(identity))
-        return normal
-
     def _save_checkpoint(self) -> None:
         assert self.place is not None
-        arrays = {"a": self.solver.a, "b": self.solver.b, "state": self.solver.state, "best": self.best}
-        for number, snapshot in enumerate(self.snapshots):
-            arrays[f"snapshot {number}"] = snapshot.a
-        facts = {
-            "identity": self._identity(),
-            "state": dataclasses.asdict(self.state),
-            "averaged_from": self.solver.averaged_from,
-            "budget": self.loader.shape.budget,
-            "snapshots": [[s.epoch, s.t, s.s] for s in self.snapshots],
-        }
-        with writing_errors(self.place):
-            Checkpoint(arrays, facts).save(self.place)
+        with self.watch.measuring("writing checkpoints"):
+            self.state.save(self.place, self.identity, self.loader.shape.budget)
         self.last_checkpoint = time.perf_counter()
-
-    def restore(self, saved: Checkpoint) -> None:
-        """Take up a run where its checkpoint stands."""
-        wanted, found = self._identity(), saved.facts["identity"]
-        for name, value in wanted.items():
-            if found[name] != value:
-                what = {"config": "with other options", "store": "on another store", "start": "from another model"}
-                how = what.get(name, "by another version")
-                raise InputError(f"{self.place}: the run to resume was started {how}; start over without --resume")
-        if self.config.memory not in (None, saved.facts["budget"]):
-            problem = (
-                f"the run to resume was started with --memory {saved.facts['budget']}, which decides the order of rows"
-            )
-            raise InputError(f"{self.place}: {problem}; say the same or leave it out")
-        self.loader.set_budget(saved.facts["budget"])
-        self.solver.a[:] = saved.arrays["a"]
-        self.solver.b[:] = saved.arrays["b"]
-        self.solver.state[:] = saved.arrays["state"]
-        self.solver.averaged_from = saved.facts["averaged_from"]
-        self.best = saved.arrays["best"]
-        facts = saved.facts["state"]
-        self.state = Progression(**{**facts, "cursor": Cursor(**facts["cursor"])})
-        self.snapshots = [
-            Snapshot(epoch, t, s, saved.arrays[f"snapshot {number}"])
-            for number, (epoch, t, s) in enumerate(saved.facts["snapshots"])
-        ]
-
-
-def _essential(config: TrainConfig) -> dict[str, Any]:
-    """The options that decide the result."""
-    settings = dataclasses.asdict(config)
-    for name in ("memory", "threads", "checkpoint_minutes", "checkpoint_epochs", "max_seconds", "max_epochs"):
-        del settings[name]
-    return settings
-
-
-def _crc32(array: np.ndarray) -> str:
-    import zlib
-
-    return f"{zlib.crc32(np.ascontiguousarray(array).data):08x}"
 
 
 def _class_weights(config: TrainConfig, store: Store) -> tuple[float, float]:

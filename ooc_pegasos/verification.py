@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from ooc_pegasos import manifest as manifests
-from ooc_pegasos.block import STRUCTURE_PROBLEMS, CsrBlock, escape_of
+from ooc_pegasos.block import STRUCTURE_PROBLEMS, CsrBlock, all_levels, escape_of
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.kernels import rows as kernels
+from ooc_pegasos.loading.disk import read_whole
+from ooc_pegasos.loading.memory import Arena, round_up
 from ooc_pegasos.manifest import ChunkInfo, Manifest
+from ooc_pegasos.parallel import cores, ordered_map
 from ooc_pegasos.progress import Progress
 from ooc_pegasos.store import REJECTED_FILE, Store
 
@@ -31,17 +35,28 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
     """Read all of `store`; a damaged chunk is reported and the others are still checked."""
     progress = progress or Progress()
     progress.begin("verifying", store.manifest.bytes)
-    problems = []
+    problems: list[str] = []
     rows = 0
-    for number, chunk in enumerate(store.manifest.chunks):
+    arenas: queue.SimpleQueue[Arena] = queue.SimpleQueue()
+
+    def check(number: int) -> tuple[int, list[str]]:
+        chunk = store.manifest.chunks[number]
         try:
-            block = store.block(number)
+            arena = arenas.get_nowait()
+        except queue.Empty:
+            arena = Arena(max(round_up(chunk.bytes) for chunk in store.manifest.chunks))
+        try:
+            block = store.parse(number, read_whole(store.path / chunk.file, chunk, arena))
+            return block.rows, [f"{store.path / chunk.file}: {x}" for x in block_problems(block, chunk, store.manifest)]
         except DamagedError as error:
-            problems.append(str(error))
-        else:
-            rows += block.rows
-            problems += [f"{store.path / chunk.file}: {text}" for text in block_problems(block, chunk, store.manifest)]
-        progress.advance(chunk.bytes)
+            return 0, [str(error)]
+        finally:
+            arenas.put(arena)
+
+    for number, (of_chunk, found) in enumerate(ordered_map(check, range(len(store.manifest.chunks)), cores())):
+        rows += of_chunk
+        problems += found
+        progress.advance(store.manifest.chunks[number].bytes)
     progress.end()
     known = {chunk.file for chunk in store.manifest.chunks} | {manifests.FILE_NAME, REJECTED_FILE}
     strays = sorted(path.name for path in store.path.iterdir() if path.name not in known)
@@ -51,31 +66,25 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
 def block_problems(block: CsrBlock, chunk: ChunkInfo, manifest: Manifest) -> Iterator[str]:
     """What is wrong with the rows of one chunk."""
     layout = manifest.layout
-    found = (block.coding, str(block.labels.dtype), None if block.values is None else "float32")
+    found = (block.coding, str(block.labels.dtype), block.value_coding)
     if found != (layout.index_coding, layout.labels, layout.values):
         yield f"columns {found} are not the manifest's layout"
+        return
+    levels, known = block.levels.view(np.uint32), all_levels(layout.levels).view(np.uint32)
+    length = np.flatnonzero(levels).max(initial=-1) + 1  # chunks from before an append have fewer
+    if not np.array_equal(levels[:length], known[:length]):
+        yield "its table of levels is not the manifest's"
     if (np.diff(block.indptr) < 0).any():
         yield "row offsets decrease"
         return
-    values = np.empty(0, np.float32) if block.values is None else block.values
     indptr = np.empty(block.rows + 1, np.int64)
-    nothing = np.empty(0, np.uint32)
-    status, row = kernels.decode_rows(
-        block.indptr,
-        block.indices,
-        values,
-        escape_of(block.coding),
-        block.features,
-        indptr,
-        nothing,
-        np.empty(0, np.float32),
-    )
+    nothing, none = np.empty(0, np.uint32), np.empty(0, np.float32)
+    escape = escape_of(block.coding)
+    status, row = kernels.decode_rows(*block.entries, escape, block.features, indptr, nothing, none)
     if status != kernels.DECODED:
         yield f"row {row}: {STRUCTURE_PROBLEMS[status]}"
     elif indptr[-1] != chunk.nonzeros:
         yield f"{indptr[-1]:,} non-zeros instead of {chunk.nonzeros:,}"
-    if not np.isfinite(values).all():
-        yield "a value is not finite"
     yield from label_problems(block.labels, chunk, manifest)
 
 

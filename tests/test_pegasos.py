@@ -7,24 +7,49 @@ from conftest import random_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooc_pegasos.block import CODINGS, CsrBlock, escape_of
+from ooc_pegasos.block import (
+    CODINGS,
+    NO_LEVELS,
+    VALUE_CODINGS,
+    CsrBlock,
+    all_levels,
+    escape_of,
+    to_bfloat16,
+)
 from ooc_pegasos.kernels import losses
 from ooc_pegasos.kernels import pegasos as kernels
-from ooc_pegasos.kernels.rows import encode_rows, entries_of_rows
+from ooc_pegasos.solvers.averaging import Averaging
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 
 
-def coded(matrix: sp.csr_matrix, labels: np.ndarray, coding: str) -> CsrBlock:
-    """A matrix in a coding of the store."""
-    order, rows, escape = np.arange(matrix.shape[0]), matrix.shape[0], escape_of(coding)
-    indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.uint32)
-    entries = np.empty(rows, np.int64)
-    entries_of_rows(order, indptr, indices, 0, escape, entries)
-    offsets, out = np.empty(rows + 1, np.int32), np.empty(entries.sum(), CODINGS[coding])
-    ones = bool((matrix.data == 1).all())
-    values = np.empty(0 if ones else entries.sum(), np.float32)
-    encode_rows(order, indptr, indices, matrix.data, 0, escape, False, offsets, out, values, np.empty(rows))
-    return CsrBlock(offsets.astype(np.int64), out, None if ones else values, labels.astype(np.float32), matrix.shape[1])
+def coded(matrix: sp.csr_matrix, labels: np.ndarray, coding: str, values: str | None = None) -> CsrBlock:
+    """A matrix in a coding of the store, entry by entry as docs/store-format.md says."""
+    escape, codes, out, offsets = escape_of(coding), [], [], [0]
+    for row in range(matrix.shape[0]):
+        before = 0
+        for at in range(matrix.indptr[row], matrix.indptr[row + 1]):
+            index = int(matrix.indices[at])
+            code = index - before if escape else index
+            while escape and code >= escape:
+                codes.append(escape)
+                out.append(0.0)
+                code -= escape
+            codes.append(code)
+            out.append(float(matrix.data[at]))
+            before = index
+        offsets.append(len(codes))
+    stored, levels = np.array(out, np.float32), NO_LEVELS
+    if values == "code8":
+        table, stored = np.unique(np.append(stored, np.float32(0)), return_inverse=True)
+        stored, levels = stored[:-1].astype(np.uint8), all_levels(table)
+    elif values == "bfloat16":
+        stored = to_bfloat16(stored)
+    elif values == "float16":
+        stored = stored.astype(np.float16)
+    elif values is None and (matrix.data == 1).all():
+        stored = None
+    indices = np.array(codes, CODINGS[coding])
+    return CsrBlock(np.array(offsets), indices, stored, labels.astype(np.float32), matrix.shape[1], levels=levels)
 
 
 def solver(features: int, lam: float, **options: object) -> Pegasos:
@@ -156,10 +181,96 @@ def test_inner_product_and_update_of_one_row(features, coding):
     block, a = coded(matrix, np.ones(1), coding), rng.standard_normal(1000)
     begin, end = int(block.indptr[0]), int(block.indptr[1])
     dense = matrix.toarray().ravel().astype(np.float64)
-    found = kernels.dot(block.indices, block.values, begin, end, a)
+    found = kernels.dot(block.indices, block.values, block.levels, begin, end, a)
     assert found == pytest.approx(float(dense @ a), rel=1e-12, abs=1e-12)
     after = a.copy()
-    kernels.add_row(block.indices, block.values, begin, end, after, -2.5)
+    kernels.add_row(block.indices, block.values, block.levels, begin, end, after, -2.5)
     np.testing.assert_allclose(after, a - 2.5 * dense, rtol=1e-15)
-    square = kernels.square_norm(block.values, begin, end, block.indices)
+    square = kernels.square_norm(block.values, block.levels, begin, end, block.indices)
     assert square == pytest.approx(float(dense @ dense), rel=1e-12)
+
+
+def few_values(rows: int, features: int, seed: int) -> tuple[sp.csr_matrix, np.ndarray]:
+    """Rows whose values every coding holds exactly."""
+    matrix, labels = random_rows(rows, features, seed)
+    matrix.data = np.random.default_rng(seed).choice(np.array([-1.5, 0.25, 1, 2, 96], np.float32), len(matrix.data))
+    return matrix, labels
+
+
+@pytest.mark.parametrize("values", VALUE_CODINGS)
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("options", [{}, {"batch_size": 7, "project": True, "average": True}, {"repeats": 5}], ids=str)
+def test_the_coding_of_values_does_not_matter(coding, values, options):
+    matrix, labels = few_values(200, 900, seed=6)
+    repeats = options.get("repeats", 1)
+    options = {name: value for name, value in options.items() if name != "repeats"}
+    found = []
+    for block in (coded(matrix, labels, coding, "float32"), coded(matrix, labels, coding, values)):
+        one = solver(900, 0.01, **options)
+        assert one.present(block, np.arange(200), 0, 200, repeats) == -1
+        scores = np.empty(200)
+        assert kernels.score_rows(0, 200, *block.entries, one.a, scores) == -1
+        found.append((one.a.tobytes(), one.b.tobytes(), one.state.tobytes(), scores.tobytes()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("values", [None, *VALUE_CODINGS])
+@pytest.mark.parametrize("coding", CODINGS)
+def test_an_index_out_of_range_reaches_no_memory(monkeypatch, coding, values):
+    """Each kernel says which row it is; the weights beyond the end, which nobody may touch, stay what they were."""
+    from ooc_pegasos.solvers import pegasos
+
+    matrix, labels = few_values(40, 900, seed=7)
+    if values is None:
+        matrix.data[:] = 1
+    block = coded(matrix, labels, coding, values)
+    largest = [int(matrix.indices[matrix.indptr[row + 1] - 1]) for row in range(40)]
+    bad = int(np.argmax(largest))
+    features = largest[bad]  # so that this row, or one like it, reaches one too far
+    allowed = {row for row in range(40) if largest[row] >= features}
+    for options in ({}, {"batch_size": 7}, {"repeats": 5}, {"large": True}):
+        monkeypatch.setattr(pegasos, "LARGE_WEIGHTS", 1 if "large" in options else 1 << 40)
+        one = solver(features, 0.01, batch_size=options.get("batch_size", 1))
+        beyond = np.full(features + 2000, 7.0)
+        beyond[:features] = 0
+        one.a = beyond[:features]
+        assert one.present(block, np.arange(40), 0, 40, options.get("repeats", 1)) in allowed
+        assert (beyond[features:] == 7).all()
+    assert kernels.score_rows(0, 40, *block.entries, np.ones(features), np.empty(40)) in allowed
+    empty = np.empty(0, np.float32)
+    sums = (
+        block.labels,
+        empty,
+        np.ones(2),
+        losses.HINGE,
+        np.empty(0, np.bool_),
+        np.ones((1, features)),
+        np.zeros((1, 3)),
+    )
+    assert kernels.sum_losses(0, 40, *block.entries, *sums) in allowed
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+@pytest.mark.parametrize("repeats", [1, 5])
+def test_threads_that_average_are_those_of_the_mathematics(threads, repeats):
+    """Each starts from its share of a, t and the delay; the sums are those of all. Ten lines, row by row."""
+    matrix, labels = random_rows(301, 80, seed=8, density=0.2)
+    dense, lam, delay = matrix.toarray().astype(np.float64), 0.05, 40.0
+    order = np.random.default_rng(9).permutation(301)
+    a, t, dual = np.zeros(80), 0.0, 0.0
+    whole = solver(80, lam, delay=delay)
+    averaging = Averaging(whole, threads)
+    for begin, end in ((0, 150), (150, 301)):
+        parts = np.split(order[begin:end], np.linspace(0, end - begin, threads + 1).astype(int)[1:-1])
+        total = np.zeros(80)
+        for part in parts:
+            share = len(part) / (end - begin)
+            mine, clock = a * share, (t + delay) * share
+            for row in np.repeat(part, repeats):
+                error = labels[row] * (dense[row] @ mine) <= lam * clock
+                mine, clock, dual = mine + error * labels[row] * dense[row], clock + 1, dual + error
+            total += mine
+        a, t = total, t + repeats * (end - begin)
+        assert averaging.present(coded(matrix, labels, "gap8"), order, begin, end, repeats) == -1
+    np.testing.assert_allclose(whole.a, a, rtol=1e-9, atol=1e-12)
+    assert (whole.t, whole.dual_sum) == (t, dual)

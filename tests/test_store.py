@@ -1,8 +1,11 @@
 """The store: a reader written from docs/store-format.md alone, round trips, damage."""
 
+import dataclasses
 import json
 import shutil
+import struct
 import zlib
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +41,18 @@ def strangers_reader(folder: Path) -> tuple[sp.csr_matrix, np.ndarray]:
         batches = pa.ipc.open_file(content)
         assert batches.num_record_batches == 1
         batch = batches.get_batch(0)
+        batch.validate(full=True)
         labels += batch.column("label").to_pylist()
         for row in batch.column("features").to_pylist():
             index = 0
             for entry in row:
                 code = entry if isinstance(entry, int) else entry.get("gap", entry.get("index"))
-                value = 1.0 if isinstance(entry, int) else entry["value"]
+                if isinstance(entry, int):
+                    value = 1.0
+                elif "bfloat16" in entry:
+                    value = struct.unpack("<f", struct.pack("<HH", 0, entry["bfloat16"]))[0]
+                else:
+                    value = float(entry["value"])
                 if manifest["layout"]["index_coding"] == "uint32":
                     index = code
                 else:
@@ -54,6 +63,42 @@ def strangers_reader(folder: Path) -> tuple[sp.csr_matrix, np.ndarray]:
                 indices.append(index)
                 values.append(value)
             indptr.append(len(indices))
+    shape = (manifest["rows"], manifest["features"])
+    return sp.csr_matrix((np.array(values, np.float32), indices, indptr), shape=shape), np.array(labels)
+
+
+def strangers_reader_without_arrow(folder: Path) -> tuple[sp.csr_matrix, np.ndarray]:
+    """The same by somebody who has no Arrow library and trusts the manifest."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    layout = manifest["layout"]
+    of_index = {"gap8": "<u1", "gap16": "<u2", "uint32": "<u4"}[layout["index_coding"]]
+    of_value = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "code8": "<u1", None: None}[layout["values"]]
+    labels, lengths, indices, values = [], [], [], []
+    for chunk in manifest["chunks"]:
+        content = (folder / chunk["file"]).read_bytes()
+        starts, entries = chunk["starts"], chunk["entries"]
+        labels += np.frombuffer(content, layout["labels"], chunk["rows"], starts["labels"]).tolist()
+        offsets = np.frombuffer(content, "<i4", chunk["rows"] + 1, starts["offsets"])
+        codes = np.frombuffer(content, of_index, entries, starts["indices"]).astype(np.int64)
+        assert starts["indices"] % 4096 == 0
+        assert starts["weights"] is None
+        value = np.ones(entries, np.float32)
+        if of_value:
+            assert starts["values"] % 4096 == 0
+            value = np.frombuffer(content, of_value, entries, starts["values"])
+        if layout["values"] == "bfloat16":
+            value = (value.astype(np.uint32) << 16).view(np.float32)
+        if layout["values"] == "code8":
+            value = np.array(layout["levels"], np.float32)[value]
+        for begin, end in pairwise(offsets):
+            index, kept = codes[begin:end], np.ones(end - begin, bool)
+            if layout["index_coding"] != "uint32":
+                kept = index < {"gap8": 255, "gap16": 65_535}[layout["index_coding"]]
+                index = np.cumsum(index)
+            indices += index[kept].tolist()
+            values += value[begin:end][kept].tolist()
+            lengths.append(kept.sum())
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
     shape = (manifest["rows"], manifest["features"])
     return sp.csr_matrix((np.array(values, np.float32), indices, indptr), shape=shape), np.array(labels)
 
@@ -76,20 +121,37 @@ def rows_for(features: int, density: float | None) -> tuple[sp.csr_matrix, np.nd
     return matrix, rng.choice([-1, 1], 200)
 
 
-@pytest.mark.parametrize("with_values", [True, False])
-@pytest.mark.parametrize(("coding", "features", "density"), CODINGS)
-def test_plain_arrow_and_the_format_page_are_enough(tmp_path, coding, features, density, with_values):
-    matrix, labels = rows_for(features, density)
-    if not with_values:
+def values_for(matrix: sp.csr_matrix, values: str | None) -> dict[str, object]:
+    """Give a matrix values that this coding holds exactly; the options that make a store use it."""
+    if values is None:
         matrix.data[:] = 1
-    store = make(tmp_path, svmlight_text(matrix, labels), features=features, chunk_size=4096)
-    assert store.manifest.layout.index_coding == coding
-    assert store.manifest.layout.values == ("float32" if with_values else None)
+    elif values == "code8":
+        matrix.data = np.round(np.clip(matrix.data, -3, 3), 1)
+        return {"values": "float32"}
+    elif values == "float16":
+        matrix.data = matrix.data.astype(np.float16).astype(np.float32)
+    elif values == "bfloat16":
+        matrix.data = (matrix.data.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    return {"values": values}
+
+
+@pytest.mark.parametrize("values", ["float32", "float16", "bfloat16", "code8", None])
+@pytest.mark.parametrize(("coding", "features", "density"), CODINGS)
+def test_plain_arrow_and_the_format_page_are_enough(tmp_path, coding, features, density, values):
+    matrix, labels = rows_for(features, density)
+    options = values_for(matrix, values)
+    store = make(tmp_path, svmlight_text(matrix, labels), features=features, chunk_size=1500, **options)
+    layout = store.manifest.layout
+    assert (layout.index_coding, layout.values) == (coding, values)
+    patterns = {0, *matrix.data.view(np.uint32).tolist()}
+    assert len(layout.levels) == (len(patterns) if values == "code8" else 0)
     assert len(store.manifest.chunks) >= 2
-    found, found_labels = strangers_reader(store.path)
-    assert same_matrix(found, matrix)
-    assert np.array_equal(found_labels, labels)
+    for reader in (strangers_reader, strangers_reader_without_arrow):
+        found, found_labels = reader(store.path)
+        assert same_matrix(found, matrix)
+        assert np.array_equal(found_labels, labels)
     assert same_matrix(store.to_scipy()[0], matrix)
+    assert store.manifest.statistics.rounding_error == 0
     assert verify(store).problems == []
 
 
@@ -97,18 +159,20 @@ def test_plain_arrow_and_the_format_page_are_enough(tmp_path, coding, features, 
     st.lists(
         st.dictionaries(
             st.one_of(st.integers(0, 600), st.integers(0, 200_000), st.integers(0, 2**32 - 3)),
-            st.one_of(st.just(1.0), st.floats(width=32, allow_nan=False, allow_infinity=False)),
+            st.one_of(st.sampled_from([1.0, 0.0, -0.0]), st.floats(width=32, allow_nan=False, allow_infinity=False)),
             max_size=12,
         ),
         min_size=1,
         max_size=25,
     ),
+    st.sampled_from([0, 0, 0, 240, 300]),
     st.sampled_from(["0", "1"]),
     st.integers(1024, 3000),
 )
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_matrix_round_trips_exactly(tmp_path, rows, base, chunk_size):
+def test_any_matrix_round_trips_exactly(tmp_path, rows, different, base, chunk_size):
     features = 2**32 - 2
+    rows = [*rows, {index: 1 + index / 1024 for index in range(different)}]
     indptr = np.cumsum([0, *(len(row) for row in rows)])
     indices = np.array([index for row in rows for index in sorted(row)], np.int64)
     values = np.array([row[index] for row in rows for index in sorted(row)], np.float32)
@@ -128,7 +192,10 @@ def test_any_matrix_round_trips_exactly(tmp_path, rows, base, chunk_size):
     assert verify(store).problems == []
     entries = sum(chunk.entries for chunk in store.manifest.chunks)
     width = {"gap8": 1, "gap16": 2, "uint32": 4}
-    value = 4 if store.manifest.layout.values else 0
+    patterns = set(values.view(np.uint32).tolist())
+    few = len(patterns | {0}) <= 256
+    value = 0 if (values == 1).all() else 1 if few else 4
+    assert store.manifest.layout.values == {0: None, 1: "code8", 4: "float32"}[value]
     gaps = np.diff(indices, prepend=0)
     gaps[indptr[:-1][np.diff(indptr) > 0]] = indices[indptr[:-1][np.diff(indptr) > 0]]
     smallest = min(
@@ -229,7 +296,12 @@ def rewrite(folder: Path, **changes: object) -> None:
         ({"rows": 199}, "rows do not add up"),
         ({"nonzeros": -1}, "non-zeros do not add up"),
         ({"surprise": 1}, "unknown key 'surprise'"),
-        ({"layout": {"index_coding": "gap9", "values": None, "labels": "float32"}}, "index_coding"),
+        ({"layout": {"index_coding": "gap9", "values": None, "labels": "float32", "levels": []}}, "index_coding"),
+        ({"layout": {"index_coding": "gap8", "values": "float32", "labels": "float32", "levels": [0.0]}}, "levels"),
+        (
+            {"layout": {"index_coding": "gap8", "values": None, "labels": "float32", "levels": []}},
+            "not where they could",
+        ),
         ({"features": True}, "'features' should be int"),
         ({"chunks": {}}, "'chunks' should be a list"),
     ],
@@ -257,16 +329,14 @@ def test_other_versions_are_refused(sound):
 
 def forge(sound: Store, number: int, **columns: object) -> None:
     """Write a chunk with other columns and a manifest that vouches for it."""
-    import dataclasses
-
     from ooc_pegasos.chunkfile import write_chunk
 
     block = dataclasses.replace(sound.block(number), **columns)
     path = sound.path / sound.manifest.chunks[number].file
-    size, crc32 = write_chunk(path.with_suffix(".new"), block)  # the block's columns are the file itself
+    written = write_chunk(path.with_suffix(".new"), block)  # the block's columns are the file itself
     path.with_suffix(".new").rename(path)
     chunks = json.loads((sound.path / "manifest.json").read_text())["chunks"]
-    chunks[number].update(bytes=size, crc32=crc32, entries=len(block.indices))
+    chunks[number].update(dataclasses.asdict(written), entries=len(block.indices))
     rewrite(sound.path, chunks=chunks)
 
 

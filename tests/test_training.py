@@ -18,6 +18,8 @@ from sklearn.svm import LinearSVC
 
 from ooc_pegasos import ConvertConfig, Existing, Model, OocPegasosError, Store, TrainConfig, convert, train
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.loading import open_loader
+from ooc_pegasos.loading.window import cost_of
 
 
 def store_of(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
@@ -35,6 +37,15 @@ def optimum(matrix, labels, lam, class_weight=None, row_weights=None) -> float:
     svm = LinearSVC(C=1 / (lam * rows), class_weight=weight, **options)
     svm.fit(matrix.astype(np.float64), labels, sample_weight=row_weights)
     return objective(svm.coef_.ravel(), matrix, labels, lam, class_weight)
+
+
+def least_memory(store: Store) -> int:
+    """So little that every chunk is a window of its own."""
+    return 2 * max(cost_of(chunk) for chunk in store.manifest.chunks)
+
+
+def windows_of(store: Store, memory: int) -> int:
+    return len(open_loader(store, memory).in_order())
 
 
 def objective(w, matrix, labels, lam, class_weight=None) -> float:
@@ -207,9 +218,10 @@ def test_windows_do_not_matter_where_the_order_is_the_same(tmp_path):
     matrix, labels = random_rows(1500, 400, 6)
     store = store_of(tmp_path, matrix, labels, chunk_size=2100)
     weights, history = certificate_of(store, sampling="sequential")
-    for memory in (100_000, 1):
+    for memory in (sum(cost_of(chunk) for chunk in store.manifest.chunks) - 1, least_memory(store)):
         found_weights, found_history = certificate_of(store, sampling="sequential", memory=memory)
         assert found_weights == weights
+        assert windows_of(store, memory) > 1
         for found, entry in zip(found_history, history, strict=True):
             for key, value in entry.items():
                 if key in ("gap", "estimated_gap"):
@@ -220,7 +232,8 @@ def test_windows_do_not_matter_where_the_order_is_the_same(tmp_path):
 def test_small_windows_still_certify(tmp_path):
     matrix, labels = random_rows(1500, 100, 6)
     store = store_of(tmp_path, matrix, labels, chunk_size=2100, shuffle=True)
-    result = train(store, TrainConfig(lam=0.02, tolerance=0.01, memory=20_000))
+    result = train(store, TrainConfig(lam=0.02, tolerance=0.01, memory=least_memory(store)))
+    assert result.windows == len(store.manifest.chunks) > 3
     assert result.converged
     assert result.model.info.certificate.lower_bound <= optimum(matrix, labels, 0.02) * (1 + 1e-7)
 
@@ -443,11 +456,12 @@ def interrupted_after(store: Store, config: TrainConfig, place: Path, slices: in
     presented = trainer.Pegasos.present
     done = []
 
-    def present(solver, *rows):
-        presented(solver, *rows)
-        done.append(rows)
-        if len(done) == slices + 1:  # the first call, with no rows, loads the kernels
+    def present(solver, block, order, begin, end, repeats):
+        bad = presented(solver, block, order, begin, end, repeats)
+        done.extend([1] if end > begin else [])  # a call with no rows loads the kernels
+        if end > begin and len(done) == slices:
             signal.raise_signal(signal.SIGINT)
+        return bad
 
     with monkeypatch.context() as patched:
         patched.setattr(trainer.Pegasos, "present", present)
@@ -460,10 +474,11 @@ def test_resume_keeps_the_windows_of_the_run(tmp_path, monkeypatch, slices):
     """Windows decide the order of rows: with others, rows would be skipped and the bound would be wrong."""
     matrix, labels = random_rows(1500, 60, 20)
     store = store_of(tmp_path, matrix, labels, chunk_size=2100)
-    small = {"lam": 0.01, "memory": 20_000, "max_epochs": 5, "tolerance": 1e-9}
+    memory = least_memory(store)
+    small = {"lam": 0.01, "memory": memory, "max_epochs": 5, "tolerance": 1e-9}
     whole = train(store, TrainConfig(**small))
     interrupted_after(store, TrainConfig(**small), tmp_path / "c", slices, monkeypatch)
-    with pytest.raises(InputError, match="--memory 20000, which decides the order"):
+    with pytest.raises(InputError, match=f"--memory {memory}, which decides the order"):
         train(store, TrainConfig(**{**small, "memory": 10**9}), checkpoint=tmp_path / "c", resume=True)
     again = train(store, TrainConfig(**{**small, "memory": None}), checkpoint=tmp_path / "c", resume=True)
     assert again.model.weights.tobytes() == whole.model.weights.tobytes()

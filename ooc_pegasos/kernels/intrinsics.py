@@ -94,3 +94,35 @@ def escape_of_type(_typing: Any, array: Any) -> Any:
         return ir.Constant(I64, escape)
 
     return types.int64(array), codegen
+
+
+@intrinsic
+def value_at(_typing: Any, values: Any, index: Any, levels: Any) -> Any:
+    """The value `values[index]` as float64, whatever codes it: see `block.VALUE_CODINGS`.
+
+    float32 as it is; uint8 as a place among the 256 `levels`; uint16 as the upper half of a float32 (bfloat16);
+    int16 as the bits of a float16.
+    """
+    kind = values.dtype
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        stored = builder.load(builder.gep(data, [args[1]]))
+        single, word = ir.FloatType(), ir.IntType(32)
+        if kind == types.uint8:
+            table = context.make_array(signature.args[2])(context, builder, args[2]).data
+            stored = builder.load(builder.gep(table, [builder.zext(stored, I64)]))
+        elif kind == types.uint16:
+            bits = builder.shl(builder.zext(stored, word), ir.Constant(word, 16))
+            stored = builder.bitcast(bits, single)
+        elif kind == types.int16:
+            # exponent and fraction in the places of a float32, then the bias made right by a product, which is
+            # exact for subnormal numbers as well
+            bits = builder.zext(stored, word)
+            size = builder.shl(builder.and_(bits, ir.Constant(word, 0x7FFF)), ir.Constant(word, 13))
+            size = builder.fmul(builder.bitcast(size, single), ir.Constant(single, 2.0**112))
+            sign = builder.shl(builder.and_(bits, ir.Constant(word, 0x8000)), ir.Constant(word, 16))
+            stored = builder.bitcast(builder.or_(builder.bitcast(size, word), sign), single)
+        return builder.fpext(stored, ir.DoubleType())
+
+    return types.float64(values, types.uint64, levels), codegen

@@ -2,12 +2,13 @@
 
 Names are those of the mathematics: `a` the sum of the updates, `t` rows presented, z = <a, x> / (lam (t + delay))
 the score, g a subgradient of the loss at z. Rows are gap-coded or plain, see `kernels/rows.py`. `state` holds
-what changes besides the vectors; the caller has checked that every index of every row is below len(a).
+what changes besides the vectors. The caller has checked `indptr` and the order. Indices need no check before: no
+kernel touches a weight that is not there, and each returns the row whose index is too large, or -1 for none.
 """
 
 import numpy as np
 
-from ooc_pegasos.kernels.intrinsics import escape_of_type, prefetch
+from ooc_pegasos.kernels.intrinsics import escape_of_type, prefetch, value_at
 from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import loss_at
 
@@ -20,16 +21,22 @@ _OFFSETS_AHEAD = 8
 
 
 @kernel
-def dot(indices, values, begin, end, a):
-    """<a, x> and nothing else. Indices are unsigned, so that numba does not ask whether they are negative."""
+def dot(indices, values, levels, begin, end, a):
+    """<a, x>, or NaN as soon as an index is not below len(a).
+
+    Indices are unsigned, so that numba does not ask whether they are negative. Gaps only advance, so of four the
+    last is the largest: the question costs nothing that can be measured.
+    """
     escape = escape_of_type(indices)
     z, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
     f = np.uint64(0)
-    at, stop = np.uint64(begin), np.uint64(end)
+    at, stop, limit = np.uint64(begin), np.uint64(end), np.uint64(len(a))
     if values is None:
         while at < stop:
             code = np.uint64(indices[at])
             f = code + (f if escape > 0 else np.uint64(0))
+            if f >= limit:
+                return np.nan
             if escape == 0 or code != np.uint64(escape):
                 z += a[f]
             at += np.uint64(1)
@@ -40,65 +47,84 @@ def dot(indices, values, begin, end, a):
             f1 = np.uint64(indices[at + np.uint64(1)]) + (f if escape > 0 else np.uint64(0))
             f2 = np.uint64(indices[at + np.uint64(2)]) + (f1 if escape > 0 else np.uint64(0))
             f3 = np.uint64(indices[at + np.uint64(3)]) + (f2 if escape > 0 else np.uint64(0))
-            z += a[f] * values[at]  # an escape's value is 0
-            z1 += a[f1] * values[at + np.uint64(1)]
-            z2 += a[f2] * values[at + np.uint64(2)]
-            z3 += a[f3] * values[at + np.uint64(3)]
+            if f3 >= limit or (escape == 0 and (f >= limit or f1 >= limit or f2 >= limit)):
+                return np.nan
+            z += a[f] * value_at(values, at, levels)  # an escape's value is 0
+            z1 += a[f1] * value_at(values, at + np.uint64(1), levels)
+            z2 += a[f2] * value_at(values, at + np.uint64(2), levels)
+            z3 += a[f3] * value_at(values, at + np.uint64(3), levels)
             f = f3
             at += np.uint64(4)
         while at < stop:
             f = np.uint64(indices[at]) + (f if escape > 0 else np.uint64(0))
-            z += a[f] * values[at]
+            if f >= limit:
+                return np.nan
+            z += a[f] * value_at(values, at, levels)
             at += np.uint64(1)
     return z + z1 + z2 + z3
 
 
 @kernel
-def square_norm(values, begin, end, indices):
+def is_sound(indices, begin, end, features):
+    """Whether every index of a row is below `features`."""
+    escape = escape_of_type(indices)
+    f = np.uint64(0)
+    for at in range(np.uint64(begin), np.uint64(end)):
+        f = np.uint64(indices[at]) + (f if escape > 0 else np.uint64(0))
+        if f >= np.uint64(features):
+            return False
+    return True
+
+
+@kernel
+def square_norm(values, levels, begin, end, indices):
     """<x, x>."""
     escape = escape_of_type(indices)
     total = 0.0
-    for at in range(begin, end):
+    for at in range(np.uint64(begin), np.uint64(end)):
         if values is None:
             if escape == 0 or indices[at] != escape:
                 total += 1.0
         else:
-            total += np.float64(values[at]) * np.float64(values[at])
+            value = value_at(values, at, levels)
+            total += value * value
     return total
 
 
 @kernel
-def add_row(indices, values, begin, end, a, factor):
-    """`a += factor x`."""
+def add_row(indices, values, levels, begin, end, a, factor):
+    """`a += factor x`, up to the first index that is not below len(a)."""
     escape = escape_of_type(indices)
     f = np.uint64(0)
     for at in range(np.uint64(begin), np.uint64(end)):
         code = np.uint64(indices[at])
         f = code + (f if escape > 0 else np.uint64(0))
+        if f >= np.uint64(len(a)):
+            return  # a mapped file was changed since `dot` read it; the trainer looks for that
         if values is None:
             if escape == 0 or code != np.uint64(escape):
                 a[f] += factor
         else:
-            a[f] += factor * values[at]  # an escape's value is 0
+            a[f] += factor * value_at(values, at, levels)  # an escape's value is 0
 
 
 @kernel
 def prefetch_row(indptr, indices, values, row):
     """Ask for the entries of a row."""
     begin, end = np.int64(indptr[row]), np.int64(indptr[row + 1])
-    escape = escape_of_type(indices)
-    a_line = 16 if escape == 0 else (64 if escape == 255 else 32)
+    a_line = 64 // indices.itemsize
     for at in range(begin, end, a_line):
         prefetch(indices, at)
     prefetch(indices, end - 1)  # rows do not begin where lines do
     if values is not None:
-        for at in range(begin, end, 16):
+        a_line = 64 // values.itemsize
+        for at in range(begin, end, a_line):
             prefetch(values, at)
         prefetch(values, end - 1)
 
 
 @kernel
-def dot_large(indices, values, begin, end, a, ahead, ahead_end):
+def dot_large(indices, values, levels, begin, end, a, ahead, ahead_end):
     """As `dot`, asking on the way for the weights of the row at `ahead`, in step with the reading of this one.
 
     In step, because a burst of requests fills the queue to memory and then nothing is read meanwhile.
@@ -106,7 +132,7 @@ def dot_large(indices, values, begin, end, a, ahead, ahead_end):
     escape = escape_of_type(indices)
     z, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
     f, g = np.uint64(0), np.uint64(0)
-    at, stop = np.uint64(begin), np.uint64(end)
+    at, stop, limit = np.uint64(begin), np.uint64(end), np.uint64(len(a))
     to, last = np.uint64(ahead), np.uint64(ahead_end)
     if values is not None:
         while at + np.uint64(3) < stop:
@@ -125,10 +151,12 @@ def dot_large(indices, values, begin, end, a, ahead, ahead_end):
             f1 = np.uint64(indices[at + np.uint64(1)]) + (f if escape > 0 else np.uint64(0))
             f2 = np.uint64(indices[at + np.uint64(2)]) + (f1 if escape > 0 else np.uint64(0))
             f3 = np.uint64(indices[at + np.uint64(3)]) + (f2 if escape > 0 else np.uint64(0))
-            z += a[f] * values[at]  # an escape's value is 0
-            z1 += a[f1] * values[at + np.uint64(1)]
-            z2 += a[f2] * values[at + np.uint64(2)]
-            z3 += a[f3] * values[at + np.uint64(3)]
+            if f3 >= limit or (escape == 0 and (f >= limit or f1 >= limit or f2 >= limit)):
+                return np.nan
+            z += a[f] * value_at(values, at, levels)  # an escape's value is 0
+            z1 += a[f1] * value_at(values, at + np.uint64(1), levels)
+            z2 += a[f2] * value_at(values, at + np.uint64(2), levels)
+            z3 += a[f3] * value_at(values, at + np.uint64(3), levels)
             f = f3
             at += np.uint64(4)
     while to < last:
@@ -138,8 +166,10 @@ def dot_large(indices, values, begin, end, a, ahead, ahead_end):
     while at < stop:
         code = np.uint64(indices[at])
         f = code + (f if escape > 0 else np.uint64(0))
+        if f >= limit:
+            return np.nan
         if values is not None:
-            z += a[f] * values[at]
+            z += a[f] * value_at(values, at, levels)
         elif escape == 0 or code != np.uint64(escape):
             z += a[f]
         at += np.uint64(1)
@@ -164,6 +194,7 @@ def present_rows(
     indptr,
     indices,
     values,
+    levels,
     labels,
     weights,
     class_weights,
@@ -191,9 +222,12 @@ def present_rows(
         y = np.float64(labels[row])
         if large:
             ahead = np.int64(order[min(i + 2, end - 1)])
-            z = dot_large(indices, values, first, last, a, np.int64(indptr[ahead]), np.int64(indptr[ahead + 1])) * step
+            ahead, ahead_end = np.int64(indptr[ahead]), np.int64(indptr[ahead + 1])
+            z = dot_large(indices, values, levels, first, last, a, ahead, ahead_end) * step
         else:
-            z = dot(indices, values, first, last, a) * step
+            z = dot(indices, values, levels, first, last, a) * step
+        if np.isnan(z) and not is_sound(indices, first, last, len(a)):
+            return row
         value, g, dual = loss_at(loss, z, y)
         c = class_weights[1] if y > 0 else class_weights[0]
         if len(weights) > 0:
@@ -202,14 +236,15 @@ def present_rows(
         if g != 0.0:
             dual_sum += c * dual
             errors += 1.0
-            add_row(indices, values, first, last, a, -c * g)
+            add_row(indices, values, levels, first, last, a, -c * g)
             if len(b) > 0:
-                add_row(indices, values, first, last, b, -c * g * r)
+                add_row(indices, values, levels, first, last, b, -c * g * r)
         t += 1.0
         step = 1.0 / (lam * (t + delay))
         r += step
     state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
     state[AVERAGED] = r
+    return -1
 
 
 @kernel
@@ -228,6 +263,7 @@ def present_rows_repeatedly(
     indptr,
     indices,
     values,
+    levels,
     labels,
     weights,
     class_weights,
@@ -253,26 +289,30 @@ def present_rows_repeatedly(
         clock = lam * (t + delay)
         if large:
             ahead = np.int64(order[min(i + 2, end - 1)])
-            score = dot_large(indices, values, first, last, a, np.int64(indptr[ahead]), np.int64(indptr[ahead + 1]))
+            ahead, ahead_end = np.int64(indptr[ahead]), np.int64(indptr[ahead + 1])
+            score = dot_large(indices, values, levels, first, last, a, ahead, ahead_end)
         else:
-            score = dot(indices, values, first, last, a)
+            score = dot(indices, values, levels, first, last, a)
+        if np.isnan(score) and not is_sound(indices, first, last, len(a)):
+            return row
         if clock > 0.0:
             loss_sum += c * max(0.0, 1.0 - y * score / clock)
         else:
             loss_sum += c
         # with a weight of c an update moves the margin by c <x, x>
-        square = c * square_norm(values, first, last, indices)
+        square = c * square_norm(values, levels, first, last, indices)
         mu = multiple_errors(y * score - clock, repeats, lam, square)
         if mu > 0.0:
             dual_sum += c * mu
             errors += mu
-            add_row(indices, values, first, last, a, c * mu * y)
+            add_row(indices, values, levels, first, last, a, c * mu * y)
             if len(b) > 0:
-                add_row(indices, values, first, last, b, c * mu * y * r)
+                add_row(indices, values, levels, first, last, b, c * mu * y * r)
         t += repeats
         r += repeats / (lam * (t + delay))
     state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
     state[AVERAGED] = r
+    return -1
 
 
 @kernel
@@ -283,6 +323,7 @@ def present_batches(
     indptr,
     indices,
     values,
+    levels,
     labels,
     weights,
     class_weights,
@@ -309,8 +350,11 @@ def present_batches(
         for i in range(at, stop):
             _look_ahead(order, i, end, indptr, indices, values, labels)
             row = np.int64(order[i])
+            first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
             y = np.float64(labels[row])
-            z = dot(indices, values, np.int64(indptr[row]), np.int64(indptr[row + 1]), a) * scale
+            z = dot(indices, values, levels, first, last, a) * scale
+            if np.isnan(z) and not is_sound(indices, first, last, len(a)):
+                return row
             z = z / clock if clock > 0.0 else 0.0
             value, g, dual = loss_at(loss, z, y)
             c = class_weights[1] if y > 0 else class_weights[0]
@@ -328,12 +372,12 @@ def present_batches(
             row = np.int64(order[i])
             first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
             if project:
-                inner = dot(indices, values, first, last, a) * scale
-                square = square_norm(values, first, last, indices)
+                inner = dot(indices, values, levels, first, last, a) * scale
+                square = square_norm(values, levels, first, last, indices)
                 state[NORM2] += 2.0 * factor * inner + factor * factor * square
-            add_row(indices, values, first, last, a, factor / scale)
+            add_row(indices, values, levels, first, last, a, factor / scale)
             if len(b) > 0:
-                add_row(indices, values, first, last, b, factor / scale * state[AVERAGED])
+                add_row(indices, values, levels, first, last, b, factor / scale * state[AVERAGED])
         state[T] += stop - at
         if project:
             # ||w|| = ||a|| / clock <= 1 / sqrt(lam)
@@ -353,10 +397,11 @@ def present_batches(
                     state[SCALE] = 1.0
         state[AVERAGED] += (stop - at) * state[SCALE] / (lam * (state[T] + delay))
         at = stop
+    return -1
 
 
 @kernel
-def score_rows(begin, end, indptr, indices, values, w, scores):
+def score_rows(begin, end, indptr, indices, values, levels, w, scores):
     """`scores[i - begin] = <w, x_i>` for rows begin to end, added up in the order of features.
 
     So a row has the same score, bit by bit, however it is coded: an escape adds 0 and moves nothing.
@@ -368,13 +413,16 @@ def score_rows(begin, end, indptr, indices, values, w, scores):
         for at in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
             code = np.uint64(indices[at])
             f = code + (f if escape > 0 else np.uint64(0))
+            if f >= np.uint64(len(w)):
+                return row
             if escape == 0 or code != np.uint64(escape):
-                z += w[f] if values is None else w[f] * values[at]
+                z += w[f] if values is None else w[f] * value_at(values, at, levels)
         scores[row - begin] = z
+    return -1
 
 
 @kernel
-def sum_losses(begin, end, indptr, indices, values, labels, weights, class_weights, loss, held_out, w, sums):
+def sum_losses(begin, end, indptr, indices, values, levels, labels, weights, class_weights, loss, held_out, w, sums):
     """For candidates w[j]: the weighted sum of losses of the rows not held out, of those held out, and their errors."""
     for row in range(begin, end):
         y = np.float64(labels[row])
@@ -384,13 +432,16 @@ def sum_losses(begin, end, indptr, indices, values, labels, weights, class_weigh
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         apart = len(held_out) > 0 and held_out[row]
         for j in range(len(w)):
-            z = dot(indices, values, first, last, w[j])
+            z = dot(indices, values, levels, first, last, w[j])
+            if np.isnan(z) and not is_sound(indices, first, last, len(w[j])):
+                return row
             value, _g, _dual = loss_at(loss, z, y)
             if apart:
                 sums[j, 1] += c * value
                 sums[j, 2] += 1.0 if (z > 0) != (y > 0) else 0.0
             else:
                 sums[j, 0] += c * value
+    return -1
 
 
 @kernel

@@ -7,7 +7,9 @@ if there are values, is 0). See docs/store-format.md.
 
 import numpy as np
 
+from ooc_pegasos.kernels.intrinsics import value_at
 from ooc_pegasos.kernels.jit import inlined, kernel
+from ooc_pegasos.kernels.values import SLOTS, bits_of, norm_of, rounded_value, short_bits, slot_of
 from ooc_pegasos.kernels.xxh64 import START, absorb_stripes, finish
 
 ESCAPE8, ESCAPE16 = 255, 65_535
@@ -165,63 +167,87 @@ def encode_rows(
     base: int,
     escape: int,
     normalize: bool,
+    rounding: int,
+    keys: np.ndarray,
+    places: np.ndarray,
     offsets: np.ndarray,
     out_indices: np.ndarray,
     out_values: np.ndarray,
     norms: np.ndarray,
-) -> int:
-    """Write rows `order` in the coding of `out_indices` (plain if `escape` is 0) and their l2 norms.
+) -> tuple[int, float]:
+    """Write rows `order` in the coding of `out_indices` (plain if `escape` is 0) and their l2 norms as stored.
 
-    An empty `values` means all ones, an empty `out_values` that values are left out. Returns the number of
-    entries written.
+    An empty `values` means all ones, an empty `out_values` that values are left out. Values go to float32 as they
+    are, to uint16 as the bits of what they are rounded to, to uint8 as places in the table of `fill_places`.
+    Returns (number of entries written, -1 if a value is not in the table; largest relative error of rounding).
     """
     to = np.int64(0)
     offsets[0] = 0
+    write = len(out_values) > 0
+    width = out_values.itemsize
+    worst = np.float64(0)
     for i in range(len(order)):
-        begin, end = indptr[order[i]], indptr[order[i] + 1]
-        squares = np.float64(0)
-        if len(values) > 0:
-            for pair in range(begin, end):
-                squares += np.float64(values[pair]) * np.float64(values[pair])
-        else:
-            squares = np.float64(end - begin)
-        norm = np.sqrt(squares)
+        begin, end = np.uint64(indptr[order[i]]), np.uint64(indptr[order[i] + 1])
+        norm = norm_of(values, begin, end) if len(values) > 0 else np.sqrt(np.float64(end - begin))
         divide = normalize and norm > 0
-        if divide:
-            squares = np.float64(0)
+        again = divide or rounding > 0
+        squares = np.float64(0)
         previous = np.int64(base)
         for pair in range(begin, end):
             gap = np.int64(indices[pair]) - previous
             if escape > 0:
                 while gap >= escape:
                     out_indices[to] = escape
-                    if len(out_values) > 0:
+                    if write:
                         out_values[to] = 0
                     gap -= escape
                     to += 1
                 previous = np.int64(indices[pair])
             out_indices[to] = gap
-            if len(out_values) > 0:
+            if write or again:
                 value = values[pair] if len(values) > 0 else np.float32(1.0)
                 if divide:
                     value = np.float32(np.float64(value) / norm)
+                if rounding > 0:
+                    exact = np.float64(value)
+                    value = rounded_value(value, rounding)
+                    error = np.abs(np.float64(value) - exact)
+                    if error > worst * np.abs(exact):
+                        worst = error / np.abs(exact)
+                if again:
                     squares += np.float64(value) * np.float64(value)
-                out_values[to] = value
+                if write:
+                    if width == 4:
+                        out_values[to] = value
+                    elif width == 2:
+                        out_values[to] = short_bits(value, rounding)
+                    else:
+                        bits = bits_of(value)
+                        place = np.uint8(0)
+                        if bits != np.uint32(0):
+                            slot = slot_of(bits)
+                            while keys[slot] != bits:
+                                if keys[slot] == np.uint32(0):
+                                    return -1, worst
+                                slot = (slot + np.uint64(1)) & np.uint64(SLOTS - 1)
+                            place = places[slot]
+                        out_values[to] = place
             to += 1
-        norms[i] = np.sqrt(squares) if divide else norm
+        norms[i] = np.sqrt(squares) if again else norm
         offsets[i + 1] = to
-    return to
+    return to, worst
 
 
 # What `decode_rows` may find wrong.
-DECODED, INDEX_OUT_OF_RANGE, NOT_INCREASING, LOOSE_ESCAPE, ESCAPE_WITH_VALUE = range(5)
+DECODED, INDEX_OUT_OF_RANGE, NOT_INCREASING, LOOSE_ESCAPE, ESCAPE_WITH_VALUE, NOT_FINITE = range(6)
 
 
 @kernel
 def decode_rows(
     offsets: np.ndarray,
     coded: np.ndarray,
-    values: np.ndarray,
+    values: np.ndarray | None,
+    levels: np.ndarray,
     escape: int,
     features: int,
     indptr: np.ndarray,
@@ -230,8 +256,8 @@ def decode_rows(
 ) -> tuple[int, int]:
     """Undo `encode_rows`, checking the structure: (status, row where it stopped).
 
-    `offsets` must have been checked to lie within `coded`. Empty `values`: all ones. Empty `indices`: only
-    check (then `indptr` still receives the row starts).
+    `offsets` must have been checked to lie within `coded`. `values` None: all ones. Empty `indices`: only check
+    (then `indptr` still receives the row starts).
     """
     to = np.int64(0)
     indptr[0] = 0
@@ -239,13 +265,18 @@ def decode_rows(
         index = np.int64(0)
         least = np.int64(0)  # the smallest index that may come next
         loose = False
-        for at in range(offsets[row], offsets[row + 1]):
+        for at in range(np.uint64(offsets[row]), np.uint64(offsets[row + 1])):
             code = np.int64(coded[at])
+            value = 1.0
+            if values is not None:
+                value = value_at(values, at, levels)
+                if not np.isfinite(value):
+                    return NOT_FINITE, row
             if escape > 0:
                 index += code
                 if code == escape:
                     loose = True
-                    if len(values) > 0 and values[at] != np.float32(0):
+                    if values is not None and value != 0.0:
                         return ESCAPE_WITH_VALUE, row
                     if index >= features:
                         return INDEX_OUT_OF_RANGE, row
@@ -260,12 +291,25 @@ def decode_rows(
             least = index + 1
             if len(indices) > 0:
                 indices[to] = index
-                out_values[to] = values[at] if len(values) > 0 else np.float32(1.0)
+                out_values[to] = value
             to += 1
         if loose:
             return LOOSE_ESCAPE, row
         indptr[row + 1] = to
     return DECODED, 0
+
+
+@kernel
+def place_offsets(offsets: np.ndarray, first_entry: int, entries: int, out: np.ndarray) -> bool:
+    """`out = offsets + first_entry`; False if offsets decrease or leave 0 to `entries`: then no kernel may use them."""
+    before = np.int64(0)
+    sound = offsets[0] == 0 and offsets[-1] == entries
+    for row in range(len(offsets)):
+        offset = np.int64(offsets[row])
+        sound &= offset >= before
+        before = offset
+        out[row] = first_entry + offset
+    return sound
 
 
 @kernel
@@ -289,32 +333,7 @@ def distinct_labels(labels: np.ndarray, keys: np.ndarray, counts: np.ndarray, fi
 def normalize_rows(indptr: np.ndarray, values: np.ndarray) -> None:
     """Scale every row to length 1, in place, as `encode_rows` does."""
     for row in range(len(indptr) - 1):
-        squares = np.float64(0)
-        for pair in range(indptr[row], indptr[row + 1]):
-            squares += np.float64(values[pair]) * np.float64(values[pair])
-        norm = np.sqrt(squares)
+        norm = norm_of(values, indptr[row], indptr[row + 1])
         if norm > 0:
             for pair in range(indptr[row], indptr[row + 1]):
                 values[pair] = np.float32(np.float64(values[pair]) / norm)
-
-
-@kernel
-def largest_index(offsets: np.ndarray, coded: np.ndarray, escape: int) -> int:
-    """The largest index any row reaches, escapes included; -1 if offsets decrease or leave `coded`.
-
-    All that must be known before other kernels may use the rows, at the speed of memory.
-    """
-    largest = np.uint64(0)
-    for row in range(len(offsets) - 1):
-        begin, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
-        if begin < 0 or end < begin or end > len(coded):
-            return -1
-        index = np.uint64(0)
-        if escape > 0:
-            for at in range(np.uint64(begin), np.uint64(end)):
-                index += np.uint64(coded[at])
-        else:
-            for at in range(np.uint64(begin), np.uint64(end)):
-                index = max(index, np.uint64(coded[at]))
-        largest = max(largest, index)
-    return np.int64(largest)

@@ -10,6 +10,8 @@ from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.kernels.pegasos import AVERAGED, ERRORS, LOSS, NORM2, SCALE, STATE_SIZE, S, T
 
+SLICE = 8 << 20
+"""Entries a kernel is given at a time, some ten milliseconds' work, so that Ctrl-C is felt at once."""
 LARGE_WEIGHTS = 1 << 21
 """From this many features on the weights of the rows to come are prefetched as well: they outgrow the caches."""
 _NO_WEIGHTS = np.empty(0, np.float32)
@@ -41,6 +43,12 @@ class Pegasos:
         self.state[SCALE] = 1.0
         self.averaged_from = 0.0
         self._class_weights = np.array(options.class_weights)
+
+    threads = 1
+
+    def rows_at_a_time(self, block: CsrBlock) -> int:
+        """How many rows of a block are a slice."""
+        return max(1, SLICE * block.rows // max(len(block.indices), 1))
 
     @property
     def t(self) -> float:
@@ -80,14 +88,14 @@ class Pegasos:
             self.state[AVERAGED] = 0.0
             self.averaged_from = self.t
 
-    def present(self, block: CsrBlock, order: np.ndarray, begin: int, end: int, repeats: int) -> None:
-        """Present rows `order[begin:end]` of a block."""
+    def present(self, block: CsrBlock, order: np.ndarray, begin: int, end: int, repeats: int) -> int:
+        """Present rows `order[begin:end]` of a block; returns the row that has an index out of range, or -1."""
         options = self.options
         weights = _NO_WEIGHTS if block.weights is None else block.weights
-        rows = (order, begin, end, block.indptr, block.indices, block.values, block.labels, weights)
+        rows = (order, begin, end, *block.entries, block.labels, weights)
         large = len(self.a) >= LARGE_WEIGHTS
         if repeats > 1:
-            kernels.present_rows_repeatedly(
+            bad = kernels.present_rows_repeatedly(
                 *rows,
                 self._class_weights,
                 options.lam,
@@ -99,7 +107,7 @@ class Pegasos:
                 self.state,
             )
         elif options.batch_size > 1 or options.project:
-            kernels.present_batches(
+            bad = kernels.present_batches(
                 *rows,
                 self._class_weights,
                 options.loss,
@@ -112,7 +120,7 @@ class Pegasos:
                 self.state,
             )
         else:
-            kernels.present_rows(
+            bad = kernels.present_rows(
                 *rows,
                 self._class_weights,
                 options.loss,
@@ -123,6 +131,7 @@ class Pegasos:
                 self.b,
                 self.state,
             )
+        return int(bad)
 
     def last(self) -> np.ndarray:
         """The last iterate, equation (2)."""

@@ -1,0 +1,195 @@
+"""What both ways of loading share: the next window is made ready while this one is worked on."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ooc_pegasos.accounting import Stopwatch
+from ooc_pegasos.block import NO_LEVELS, CsrBlock, all_levels, read_only
+from ooc_pegasos.errors import DamagedError, OocPegasosError, UsageError
+from ooc_pegasos.kernels.rows import place_offsets
+from ooc_pegasos.loading.memory import can_map
+from ooc_pegasos.loading.window import Holdout, Layout, Window, cost_of
+from ooc_pegasos.samplers import Plan, Shape, in_order
+from ooc_pegasos.store import Store
+
+Loading = Literal["mapped", "read"]
+
+_LOOK_UP = 0.05  # seconds between two looks at whether somebody wants to stop
+_MOST_MAPPINGS = 20_000  # of the 65,530 that Linux gives a process
+
+
+class AbandonedError(OocPegasosError):
+    """Nobody wants the window any more that is being loaded."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a window knows of each row besides its entries."""
+
+    indptr: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None
+
+
+class Loader(ABC):
+    """Brings the windows of a store to memory in the order of a plan."""
+
+    name: Loading
+
+    def __init__(self, store: Store, shape: Shape, holdout: Holdout, threads: int, background: Stopwatch) -> None:
+        self.store = store
+        self.shape = shape
+        self.bytes_read = 0
+        self.background = background
+        self._holdout = holdout
+        self._threads = threads
+        self._abandon = threading.Event()
+        levels = store.manifest.layout.levels
+        self._levels = all_levels(levels) if levels else NO_LEVELS
+
+    @property
+    def training_rows(self) -> int:
+        """Rows that are not held out."""
+        return sum(self.shape.chunk_rows)
+
+    @abstractmethod
+    def load(self, chunks: tuple[int, ...], slot: int) -> Window:
+        """Chunks laid out as one block, in place of what was in this slot (0 or 1) before. The order is empty."""
+
+    def stream(self, plans: Iterable[Plan], check: Callable[[], None] = lambda: None) -> Iterator[Window]:
+        """The windows of some plans one after the other; each may be used until the next is asked for.
+
+        While one is used, the next is loaded and its order made. `check` is called now and then and may raise.
+        """
+        pool = ThreadPoolExecutor(1)
+        self._abandon.clear()
+        ready: Future[Window] | None = None
+        try:
+            for number, plan in enumerate(plans):
+                coming = pool.submit(self._prepare, plan, number % 2)
+                if ready is not None:
+                    yield _result(ready, check)
+                ready = coming
+            if ready is not None:
+                yield _result(ready, check)
+        finally:
+            self._abandon.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def in_order(self) -> list[Plan]:
+        """All rows of the store as they stand."""
+        return in_order(self.shape)
+
+    def check_unchanged(self) -> None:  # noqa: B027 (what is in memory of its own cannot change)
+        """See that what was loaded is still what lies on the disk, where that could have changed."""
+
+    def damaged(self, window: Window, row: int) -> DamagedError:
+        """What to say when a kernel has met an index that is too large."""
+        file = self.store.path / self.store.manifest.chunks[window.chunk_of(row)].file
+        return DamagedError(f"{file}: an index is not below the number of features; restore it or convert again")
+
+    def _prepare(self, plan: Plan, slot: int) -> Window:
+        with self.background.measuring("ordering rows"):
+            layout = Layout.of(self.store, plan.chunks)
+            order = np.empty(0, np.uint32)
+            if plan.order is not None:
+                order = plan.order(self._holdout.rows_to_present(plan.chunks, layout))
+        window = self.load(plan.chunks, slot)
+        return Window(window.chunks, window.block, window.stretches, window.held_out, order)
+
+    def _check_abandoned(self) -> None:
+        if self._abandon.is_set():
+            raise AbandonedError("nobody waits for this window")
+
+    def _new_rows(self, layout: Layout, make: Callable[[int, Any], np.ndarray]) -> Rows:
+        """Room for what is known of each row."""
+        weighted = any(info.starts.weights is not None for info in layout.infos)
+        return Rows(
+            make(layout.rows, np.int64),
+            make(layout.rows, np.dtype(self.store.manifest.layout.labels)),
+            make(layout.rows, np.float32) if weighted else None,
+        )
+
+    def _place_rows(self, layout: Layout, place: int, head: bytes | memoryview, rows: Rows) -> None:
+        """Take offsets, labels and weights from the head of a chunk file to where the window wants them.
+
+        No row leaves its chunk, or the chunk is refused: kernels do not look.
+        """
+        info, starts = layout.infos[place], layout.infos[place].starts
+        first = layout.first_rows[place]
+        offsets = read_only(np.frombuffer(head, "<i4", info.rows + 1, starts.offsets))
+        if not place_offsets(
+            offsets, layout.first_entries[place], info.entries, rows.indptr[first : first + info.rows + 1]
+        ):
+            file = self.store.path / info.file
+            raise DamagedError(f"{file}: row offsets decrease or leave the file; restore it or convert again")
+        rows.labels[first : first + info.rows] = np.frombuffer(head, rows.labels.dtype, info.rows, starts.labels)
+        rows.labels[first + info.rows] = 0  # the gap after it
+        if rows.weights is not None:
+            rows.weights[first : first + info.rows + 1] = 1
+            if starts.weights is not None:
+                rows.weights[first : first + info.rows] = np.frombuffer(head, "<f4", info.rows, starts.weights)
+
+    def _window(
+        self, chunks: tuple[int, ...], layout: Layout, indices: np.ndarray, values: np.ndarray | None, rows: Rows
+    ) -> Window:
+        features = self.store.features
+        block = CsrBlock(rows.indptr, indices, values, rows.labels, features, rows.weights, self._levels)
+        marks = self._holdout.marks_of_window(chunks, layout)
+        return Window(chunks, block, layout.stretches(), marks, np.empty(0, np.uint32))
+
+
+def _result(future: Future[Window], check: Callable[[], None]) -> Window:
+    while not future.done():
+        check()
+        wait([future], timeout=_LOOK_UP)
+    return future.result()
+
+
+def open_loader(
+    store: Store,
+    budget: int,
+    *,
+    loading: Loading | None = None,
+    holdout: float = 0.0,
+    threads: int = 1,
+    background: Stopwatch | None = None,
+    what: str = "--memory",
+) -> Loader:
+    """The way of loading asked for, or the one that suits the budget: mapped where the store fits it."""
+    from ooc_pegasos.loading.mapped import MappedLoader
+    from ooc_pegasos.loading.readahead import ReadAheadLoader
+
+    chunks = store.manifest.chunks
+    apart = Holdout(store, holdout)
+    rows = [chunk.rows for chunk in chunks]
+    if apart.any:
+        rows = [count - int(apart.marks(number, count).sum()) for number, count in enumerate(rows)]
+    shape = Shape(tuple(rows), tuple(cost_of(chunk) for chunk in chunks), budget)
+    if budget < shape.least_budget:
+        raise UsageError(
+            f"{what} {_size(budget)} is too little for {store.path}, whose largest chunk takes "
+            f"{_size(max(shape.chunk_bytes))}, two at a time; give at least --memory "
+            f"{_size(shape.least_budget)}, or convert with a smaller --chunk-size"
+        )
+    mappable = can_map() and 2 * len(chunks) <= _MOST_MAPPINGS
+    if loading == "mapped" and not mappable:
+        raise UsageError(
+            "--loading mapped needs 64-bit Linux with pages of 4 kB and a store of few chunks; leave it out"
+        )
+    wanted = loading or ("mapped" if shape.fits and mappable else "read")
+    kind = MappedLoader if wanted == "mapped" else ReadAheadLoader
+    return kind(store, shape, apart, threads, background or Stopwatch())
+
+
+def _size(count: int) -> str:
+    """A size as `--memory` takes it, not below `count`."""
+    return f"{-(-count // 2**20)}MB" if count >= 10 << 20 else f"{-(-count // 2**10)}kB"

@@ -1,0 +1,124 @@
+"""A window: chunks laid out as one block, and the rows of it to present."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock
+from ooc_pegasos.kernels.pegasos import held_out_rows
+from ooc_pegasos.loading.memory import round_up
+from ooc_pegasos.manifest import ChunkInfo, padded_entries
+from ooc_pegasos.store import Store
+
+ROW_BYTES = 24
+"""What a row takes in memory besides its entries: offset, label, weight, place in the order, held out or not."""
+CHUNK_BYTES = 8 * 4096
+"""The most that a chunk loses by columns beginning where pages do."""
+
+
+def cost_of(chunk: ChunkInfo) -> int:
+    """What a chunk takes in memory when it is part of a window."""
+    return round_up(chunk.bytes) + ROW_BYTES * (chunk.rows + 1) + CHUNK_BYTES
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the chunks of a window go: chunk i has rows `first_rows[i]` on and entries `first_entries[i]` on.
+
+    Between the entries of two chunks there is a gap, so that the entries of each begin where a page does. It is
+    a row of its own that nobody presents, which is also where the last offset of a chunk stands.
+    """
+
+    infos: list[ChunkInfo]
+    first_rows: list[int]
+    first_entries: list[int]
+
+    @classmethod
+    def of(cls, store: Store, chunks: Sequence[int]) -> Layout:
+        """For these chunks of a store."""
+        coding = store.manifest.layout
+        infos = [store.manifest.chunks[chunk] for chunk in chunks]
+        padded = [padded_entries(info.entries, coding.index_coding, coding.values) for info in infos]
+        rows = [info.rows + 1 for info in infos]
+        return cls(infos, [0, *accumulate(rows)], [0, *accumulate(padded)])
+
+    @property
+    def rows(self) -> int:
+        """Rows of the block, with those that are gaps."""
+        return self.first_rows[-1]
+
+    @property
+    def entries(self) -> int:
+        """Entries of the block, with those in gaps."""
+        return self.first_entries[-1]
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """The rows of each chunk."""
+        return [(first, first + info.rows) for first, info in zip(self.first_rows, self.infos, strict=False)]
+
+
+@dataclass
+class Window:
+    """What is loaded: `stretches` are the rows of the block that are rows of the store, `held_out` marks (or is empty)
+    and `order` says which to present and when.
+    """
+
+    chunks: tuple[int, ...]
+    block: CsrBlock
+    stretches: list[tuple[int, int]]
+    held_out: np.ndarray
+    order: np.ndarray
+
+    def chunk_of(self, row: int) -> int:
+        """The chunk that a row of the block is from."""
+        place = next(i for i, (_begin, end) in enumerate(self.stretches) if row <= end)
+        return self.chunks[place]
+
+
+class Holdout:
+    """Which rows of a store are kept apart: those whose number's hash is below a fraction."""
+
+    def __init__(self, store: Store, fraction: float) -> None:
+        self._first_rows = [0, *accumulate(chunk.rows for chunk in store.manifest.chunks)]
+        self._threshold = int(fraction * 2**53)
+        self.any = fraction > 0
+
+    def marks(self, chunk: int, rows: int) -> np.ndarray:
+        """Whether each row of a chunk is held out."""
+        marks = np.empty(rows, np.bool_)
+        held_out_rows(self._first_rows[chunk], self._threshold, marks)
+        return marks
+
+    def rows_to_present(self, chunks: Sequence[int], layout: Layout) -> np.ndarray:
+        """Rows of the block that are trained on, in the order of the store."""
+        kind = np.uint32 if layout.rows < 2**32 else np.int64
+        parts = []
+        for chunk, (begin, end) in zip(chunks, layout.stretches(), strict=True):
+            rows = np.arange(begin, end, dtype=kind)
+            parts.append(rows[~self.marks(chunk, len(rows))] if self.any else rows)
+        return np.concatenate(parts) if parts else np.empty(0, kind)
+
+    def marks_of_window(self, chunks: Sequence[int], layout: Layout) -> np.ndarray:
+        """Whether each row of the block is held out; empty if none is."""
+        marks = np.zeros(layout.rows if self.any else 0, np.bool_)
+        if self.any:
+            for chunk, (begin, end) in zip(chunks, layout.stretches(), strict=True):
+                marks[begin:end] = self.marks(chunk, end - begin)
+        return marks
+
+
+def value_kind(store: Store) -> type | None:
+    """The type that holds values, None if they are all 1."""
+    coding = store.manifest.layout.values
+    kind: type | None = VALUE_CODINGS[coding] if coding else None
+    return kind
+
+
+def index_kind(store: Store) -> type:
+    """The type that holds indices or gaps."""
+    kind: type = CODINGS[store.manifest.layout.index_coding]
+    return kind

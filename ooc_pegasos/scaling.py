@@ -1,0 +1,27 @@
+"""How long an epoch takes: the model of docs/scaling.md."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+CURVE = {17: 1.3, 20: 1.7, 22: 2.6, 24: 3.4, 26: 4.4}
+"""Nanoseconds a non-zero by the binary logarithm of the number of features: weights outgrow one cache after another."""
+
+
+def nanoseconds_per_nonzero(features: int) -> float:
+    """What presenting one entry takes, in memory, by one thread."""
+    size = math.log2(max(features, 1))
+    points = sorted(CURVE.items())
+    if size <= points[0][0]:
+        return points[0][1]
+    for (left, low), (right, high) in pairwise(points):
+        if size <= right:
+            return low + (high - low) * (size - left) / (right - left)
+    return points[-1][1]
+
+
+def epoch_seconds(size: int, entries: int, features: int, bytes_per_second: float | None) -> float:
+    """An epoch over `size` bytes: what is slower, presenting or reading (None: it is in memory already)."""
+    computing = entries * nanoseconds_per_nonzero(features) * 1e-9
+    return max(computing, size / bytes_per_second) if bytes_per_second else computing

@@ -51,4 +51,3 @@ class EpochCost:
     def table(self) -> dict[str, Any]:
         """As for JSON."""
         return asdict(self)
-

@@ -33,4 +33,3 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], threa
             yield under_way.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,11 +49,7 @@ def two_chunks(store: Store) -> int:
 
 def _score_store(model: Model, store: Store, threads: int, with_labels: bool) -> Iterator[Scored]:
     made, trained = store.manifest, model.info
-    if (made.recipe.reader, made.recipe.index_base, made.recipe.normalize) != (
-        trained.recipe.reader,
-        trained.recipe.index_base,
-        trained.recipe.normalize,
-    ):
+    if dataclasses.replace(made.recipe, features=None) != dataclasses.replace(trained.recipe, features=None):
         problem = f"{store.path}: made with {_recipe(made.recipe)}, the model's data with {_recipe(trained.recipe)}"
         raise InputError(f"{problem}; convert it the same way")
     if with_labels and (made.labels.task, made.labels.classes) != (trained.labels.task, trained.labels.classes):
@@ -146,4 +143,5 @@ def _stored_labels(parsed: svmlight.ParsedBlock, labels: LabelMap, where: str, l
 
 
 def _recipe(recipe: manifest.Recipe) -> str:
-    return f"indices from {recipe.index_base} and normalize {recipe.normalize or 'no'}"
+    values = f" and values {recipe.values}" if recipe.values else ""
+    return f"indices from {recipe.index_base} and normalize {recipe.normalize or 'no'}{values}"

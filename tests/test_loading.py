@@ -23,6 +23,7 @@ from ooc_pegasos.loading.memory import Arena, can_map
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.machine import available_memory
 from ooc_pegasos.manifest import PAGE
+from ooc_pegasos.samplers import Plan
 from ooc_pegasos.trainer import Interrupted
 
 needs_mapping = pytest.mark.skipif(not can_map(), reason="files cannot be mapped side by side here")
@@ -169,6 +170,33 @@ def test_mapped_is_without_a_copy(store):
     again = next(loader.stream(loader.in_order()))
     assert again.block.indices.ctypes.data == window.block.indices.ctypes.data  # it is kept
     assert loader.bytes_read == store.manifest.bytes
+
+
+@pytest.mark.parametrize("loading", ["mapped", "read"])
+def test_a_window_in_use_is_left_alone(store, loading):
+    """Also where the next one is in memory already, as it may be where two epochs meet."""
+    if loading == "mapped" and not can_map():
+        pytest.skip("files cannot be mapped side by side here")
+    chunks = [0, 1, 1, 0, 2, 2, 1, 2, 0, 0, 0, 1, 3, 1, 3, 3, 2]
+    loader = open_loader(store, least_memory(store), loading=loading, threads=2)
+    expected = [store.block(chunk) for chunk in range(4)]
+    for chunk, window in zip(chunks, loader.stream([Plan((chunk,), None) for chunk in chunks]), strict=True):
+        deadline = time.monotonic() + 0.02
+        while time.monotonic() < deadline:  # the next one is loaded meanwhile
+            (begin, end) = window.stretches[0]
+            assert window.chunks == (chunk,)
+            assert np.array_equal(window.block.labels[begin:end], expected[chunk].labels)
+            entries = int(window.block.indptr[end])
+            assert np.array_equal(window.block.indices[:entries], expected[chunk].indices)
+            assert np.array_equal(window.block.values[:entries], expected[chunk].values)
+
+
+def test_large_stores_are_not_mapped_unless_asked(store, monkeypatch):
+    from ooc_pegasos.loading import loader
+
+    monkeypatch.setattr(loader, "MAPPED_UP_TO", store.manifest.bytes - 1)
+    assert open_loader(store, 1 << 30).name == "read"
+    assert open_loader(store, 1 << 30).shape.fits
 
 
 def test_the_way_is_chosen_from_the_budget(store):

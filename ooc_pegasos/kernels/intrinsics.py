@@ -97,6 +97,17 @@ def escape_of_type(_typing: Any, array: Any) -> Any:
 
 
 @intrinsic
+def entries_of_line(_typing: Any, array: Any) -> Any:
+    """How many entries of `array` are in a cache line of 64 bytes: a constant for the compiler."""
+    entries = 512 // array.dtype.bitwidth
+
+    def codegen(_context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
+        return ir.Constant(I64, entries)
+
+    return types.int64(array), codegen
+
+
+@intrinsic
 def value_at(_typing: Any, values: Any, index: Any, levels: Any) -> Any:
     """The value `values[index]` as float64, whatever codes it: see `block.VALUE_CODINGS`.
 

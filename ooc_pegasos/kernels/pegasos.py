@@ -8,7 +8,7 @@ kernel touches a weight that is not there, and each returns the row whose index 
 
 import numpy as np
 
-from ooc_pegasos.kernels.intrinsics import escape_of_type, prefetch, value_at
+from ooc_pegasos.kernels.intrinsics import entries_of_line, escape_of_type, prefetch, value_at
 from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import loss_at
 
@@ -112,13 +112,11 @@ def add_row(indices, values, levels, begin, end, a, factor):
 def prefetch_row(indptr, indices, values, row):
     """Ask for the entries of a row."""
     begin, end = np.int64(indptr[row]), np.int64(indptr[row + 1])
-    a_line = 64 // indices.itemsize
-    for at in range(begin, end, a_line):
+    for at in range(begin, end, entries_of_line(indices)):
         prefetch(indices, at)
     prefetch(indices, end - 1)  # rows do not begin where lines do
     if values is not None:
-        a_line = 64 // values.itemsize
-        for at in range(begin, end, a_line):
+        for at in range(begin, end, entries_of_line(values)):
             prefetch(values, at)
         prefetch(values, end - 1)
 

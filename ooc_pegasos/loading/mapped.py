@@ -45,9 +45,6 @@ class MappedLoader(Loader):
 
     def load(self, chunks: tuple[int, ...], slot: int) -> Window:
         """See `Loader.load`."""
-        for held in list(self._held.values()):
-            if held.window.chunks == chunks:
-                return held.window
         self._held.pop(slot, None)
         with self.background.measuring("mapping and checksums"):
             self._held[slot] = self._map(chunks)

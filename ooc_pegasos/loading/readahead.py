@@ -19,23 +19,17 @@ from ooc_pegasos.manifest import ChunkInfo
 
 
 class ReadAheadLoader(Loader):
-    """See above. What is in memory already is not read again."""
+    """See above."""
 
     name = "read"
 
     def __init__(self, *job: Any) -> None:
         super().__init__(*job)
-        self._kept: dict[int, Window] = {}
         self._arenas: dict[int, Arena] = {}
 
     def load(self, chunks: tuple[int, ...], slot: int) -> Window:
         """See `Loader.load`."""
-        for window in list(self._kept.values()):
-            if window.chunks == chunks:
-                return window
-        self._kept.pop(slot, None)
-        window = self._kept[slot] = self._read(chunks, self._arena(slot))
-        return window
+        return self._read(chunks, self._arena(slot))
 
     def _arena(self, slot: int) -> Arena:
         if slot not in self._arenas:

@@ -210,7 +210,17 @@ class Assembly:
         nonzeros = int((indptr[order + 1] - indptr[order]).sum())
         counts = self._labels.count(labels)
         assembled.chunks.append(
-            ChunkInfo(file, block.rows, nonzeros, entries, written.bytes, written.crc32, counts, written.starts)
+            ChunkInfo(
+                file,
+                block.rows,
+                nonzeros,
+                entries,
+                written.bytes,
+                written.crc32,
+                written.xxh64,
+                counts,
+                written.starts,
+            )
         )
         assembled.statistics += statistics
 

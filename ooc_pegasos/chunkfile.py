@@ -12,16 +12,18 @@ import numpy as np
 import pyarrow as pa
 
 from ooc_pegasos.block import LEVELS, NO_LEVELS, CsrBlock, all_levels
+from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.manifest import PAGE, Starts
 
 
 class ChecksummedFile:
-    """A new file that knows the CRC-32 and the number of the bytes written to it."""
+    """A new file that knows the number and the checksums of the bytes written to it."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115 (closed by close)
         self.crc32 = 0
+        self.xxh64 = RunningHash()
         self.bytes = 0
         self.closed = False
 
@@ -29,6 +31,7 @@ class ChecksummedFile:
         """Write all of `data`."""
         view = memoryview(data).cast("B")
         self.crc32 = zlib.crc32(view, self.crc32)
+        self.xxh64.update(view)
         self.bytes += len(view)
         at = 0
         while at < len(view):
@@ -50,6 +53,7 @@ class Written:
 
     bytes: int
     crc32: str
+    xxh64: str
     starts: Starts
 
 
@@ -194,7 +198,7 @@ def write_chunk(path: Path, block: CsrBlock) -> Written:
         file.close()
     found = iter(places)
     starts = Starts(*(None if column is None else next(found) for column in columns))  # type: ignore[arg-type]
-    return Written(file.bytes, f"{file.crc32:08x}", starts)
+    return Written(file.bytes, f"{file.crc32:08x}", file.xxh64.hexdigest(), starts)
 
 
 def _round_up(count: int, unit: int) -> int:

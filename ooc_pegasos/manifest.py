@@ -46,6 +46,7 @@ class ChunkInfo:
     entries: int
     bytes: int
     crc32: str
+    xxh64: str
     label_counts: list[int]
     starts: Starts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from ooc_pegasos import manifest as manifests
 from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.manifest import ChunkInfo, Manifest
 
@@ -66,7 +66,7 @@ class Store:
             raise DamagedError(f"{file}: {size:,} bytes instead of {chunk.bytes:,}; restore it or convert again")
 
     def block(self, number: int) -> CsrBlock:
-        """Chunk `number` as read-only views of its mapped file, after a check of its CRC-32."""
+        """Chunk `number` as read-only views of its mapped file, after a check of its checksum."""
         import pyarrow as pa
 
         chunk = self.manifest.chunks[number]
@@ -77,12 +77,12 @@ class Store:
                 buffer = mapped.read_buffer()
         except OSError as error:
             raise DamagedError(f"{file}: {error}; restore it or convert again") from error
-        if f"{zlib.crc32(buffer):08x}" != chunk.crc32:
+        if xxh64_hex(buffer) != chunk.xxh64:
             raise DamagedError(f"{file}: the checksum does not match, so it is damaged; restore it or convert again")
         return self.parse(number, buffer)
 
     def parse(self, number: int, content: Any) -> CsrBlock:
-        """Chunk `number` as views of the bytes of its file, whose CRC-32 is right."""
+        """Chunk `number` as views of the bytes of its file, whose checksum is right."""
         import pyarrow as pa
 
         from ooc_pegasos.chunkfile import read_chunk

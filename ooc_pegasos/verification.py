@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -46,8 +47,12 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
         except queue.Empty:
             arena = Arena(max(round_up(chunk.bytes) for chunk in store.manifest.chunks))
         try:
-            block = store.parse(number, read_whole(store.path / chunk.file, chunk, arena))
-            return block.rows, [f"{store.path / chunk.file}: {x}" for x in block_problems(block, chunk, store.manifest)]
+            content = read_whole(store.path / chunk.file, chunk, arena)
+            block = store.parse(number, content)
+            problems = list(block_problems(block, chunk, store.manifest))
+            if f"{zlib.crc32(content):08x}" != chunk.crc32:
+                problems.append("the CRC-32 does not match")
+            return block.rows, [f"{store.path / chunk.file}: {problem}" for problem in problems]
         except DamagedError as error:
             return 0, [str(error)]
         finally:

@@ -7,10 +7,12 @@ have bounded themselves.
 from typing import Any
 
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.extending import intrinsic
 
 I64 = ir.IntType(64)
+_HAS_HALF = bool(get_host_cpu_features().get("f16c"))  # numba's cache holds kernels of each kind of processor apart
 
 
 @intrinsic
@@ -126,6 +128,8 @@ def value_at(_typing: Any, values: Any, index: Any, levels: Any) -> Any:
         elif kind == types.uint16:
             bits = builder.shl(builder.zext(stored, word), ir.Constant(word, 16))
             stored = builder.bitcast(bits, single)
+        elif kind == types.int16 and _HAS_HALF:
+            stored = builder.fpext(builder.bitcast(stored, ir.HalfType()), single)
         elif kind == types.int16:
             # exponent and fraction in the places of a float32, then the bias made right by a product, which is
             # exact for subnormal numbers as well

@@ -21,6 +21,12 @@ _OFFSETS_AHEAD = 8
 
 
 @kernel
+def one_of(weight, code, escape):
+    """The weight, or 0 at an escape, chosen without a branch."""
+    return weight if escape == 0 or code != np.uint64(escape) else 0.0
+
+
+@kernel
 def dot(indices, values, levels, begin, end, a):
     """<a, x>, or NaN as soon as an index is not below len(a).
 
@@ -32,13 +38,27 @@ def dot(indices, values, levels, begin, end, a):
     f = np.uint64(0)
     at, stop, limit = np.uint64(begin), np.uint64(end), np.uint64(len(a))
     if values is None:
+        while at + np.uint64(3) < stop:
+            code, code1 = np.uint64(indices[at]), np.uint64(indices[at + np.uint64(1)])
+            code2, code3 = np.uint64(indices[at + np.uint64(2)]), np.uint64(indices[at + np.uint64(3)])
+            f = code + (f if escape > 0 else np.uint64(0))
+            f1 = code1 + (f if escape > 0 else np.uint64(0))
+            f2 = code2 + (f1 if escape > 0 else np.uint64(0))
+            f3 = code3 + (f2 if escape > 0 else np.uint64(0))
+            if f3 >= limit or (escape == 0 and (f >= limit or f1 >= limit or f2 >= limit)):
+                return np.nan
+            z += one_of(a[f], code, escape)
+            z1 += one_of(a[f1], code1, escape)
+            z2 += one_of(a[f2], code2, escape)
+            z3 += one_of(a[f3], code3, escape)
+            f = f3
+            at += np.uint64(4)
         while at < stop:
             code = np.uint64(indices[at])
             f = code + (f if escape > 0 else np.uint64(0))
             if f >= limit:
                 return np.nan
-            if escape == 0 or code != np.uint64(escape):
-                z += a[f]
+            z += one_of(a[f], code, escape)
             at += np.uint64(1)
     else:
         # four sums side by side: one alone would wait for each addition

@@ -11,12 +11,12 @@ import errno
 import os
 import random
 import time
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.loading.memory import Arena, round_up
 from ooc_pegasos.manifest import PAGE, ChunkInfo
@@ -144,8 +144,8 @@ def parts_of(reader: ChunkReader, places: Iterable[memoryview]) -> Iterator[Part
             at += len(into)
 
 
-def read_checked(parts: Iterable[Part], check: Any = None) -> Iterator[tuple[Part, int]]:
-    """Read all parts, several at a time, and give them back in order with the CRC-32 of the file so far.
+def read_checked(parts: Iterable[Part], check: Any = None) -> Iterator[tuple[Part, RunningHash]]:
+    """Read all parts, several at a time, and give them back in order with the checksum of the file so far.
 
     `check` is called between two parts and may raise.
     """
@@ -154,19 +154,20 @@ def read_checked(parts: Iterable[Part], check: Any = None) -> Iterator[tuple[Par
         part.reader.read(part.at, part.into)
         return part
 
-    crc32 = 0
+    seen = RunningHash()
     for part in ordered_map(read, parts, READERS):
         if check:
             check()
-        crc32 = zlib.crc32(part.into[: part.reader.size - part.at], crc32 if part.at else 0)
-        yield part, crc32
+        seen = seen if part.at else RunningHash()
+        seen.update(part.into[: part.reader.size - part.at])
+        yield part, seen
         if part.last:
             part.reader.close()
 
 
-def refuse_checksum(path: Path, info: ChunkInfo, crc32: int) -> None:
+def refuse_checksum(path: Path, info: ChunkInfo, seen: RunningHash) -> None:
     """Refuse a file whose bytes are not those that were written."""
-    if f"{crc32:08x}" != info.crc32:
+    if seen.hexdigest() != info.xxh64:
         raise DamagedError(f"{path}: the checksum does not match, so it is damaged; {_ADVICE}")
 
 
@@ -176,9 +177,9 @@ def read_whole(path: Path, info: ChunkInfo, arena: Arena) -> memoryview:
     place = arena.bytes(round_up(info.bytes))
     reader = ChunkReader(path, info)
     try:
-        for part, crc32 in read_checked(parts_of(reader, [place])):
+        for part, seen in read_checked(parts_of(reader, [place])):
             if part.last:
-                refuse_checksum(path, info, crc32)
+                refuse_checksum(path, info, seen)
     finally:
         reader.close()
     return place[: info.bytes]

@@ -8,12 +8,12 @@ the next start finds them there. Row offsets and labels, a few bytes a row, are 
 from __future__ import annotations
 
 import os
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.loading.disk import refuse_checksum
 from ooc_pegasos.loading.loader import Loader
@@ -106,19 +106,19 @@ class MappedLoader(Loader):
         path = self.store.path / info.file
         piece = memoryview(bytearray(_PIECE))
         head = bytearray()
-        at = crc32 = 0
+        at, seen = 0, RunningHash()
         while True:
             self._check_abandoned()
             got = os.preadv(descriptor, [piece], at)
             if got == 0:
                 break
-            crc32 = zlib.crc32(piece[:got], crc32)
+            seen.update(piece[:got])
             if len(head) < info.starts.indices:
                 head += piece[: min(got, info.starts.indices - len(head))]
             at += got
         if at != info.bytes:
             raise DamagedError(f"{path}: {at:,} bytes instead of {info.bytes:,}; restore it or convert again")
-        refuse_checksum(path, info, crc32)
+        refuse_checksum(path, info, seen)
         self.bytes_read += at
         return bytes(head)
 

@@ -68,10 +68,10 @@ class ReadAheadLoader(Loader):
         try:
             place = 0
             with self.background.measuring("reading and checksums"):
-                for part, crc32 in read_checked(parts(), self._check_abandoned):
+                for part, seen in read_checked(parts(), self._check_abandoned):
                     self.bytes_read += min(len(part.into), part.reader.size - part.at)
                     if part.last:
-                        refuse_checksum(part.reader.path, layout.infos[place], crc32)
+                        refuse_checksum(part.reader.path, layout.infos[place], seen)
                         self._place_rows(layout, place, heads[place].data, rows)
                         place += 1
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ooc_pegasos.loading.disk import measure_speed
-from ooc_pegasos.machine import peak_rss
+from ooc_pegasos.machine import available_memory, peak_rss
 from ooc_pegasos.scaling import epoch_seconds
 from ooc_pegasos.store import Store
 
@@ -18,6 +18,7 @@ def summary(store: Store) -> dict[str, Any]:
     made = store.manifest
     entries = sum(chunk.entries for chunk in made.chunks)
     speed, sample = measure_speed(store.path, made.chunks)
+    windows = -(-4 * made.bytes // max(available_memory(), 1))  # of half of what is free, two at a time
     sizes = sorted(chunk.bytes for chunk in made.chunks)
     cells = made.rows * made.features
     return {
@@ -43,7 +44,7 @@ def summary(store: Store) -> dict[str, Any]:
         "rounding_error": made.statistics.rounding_error,
         "disk_bytes_per_second": speed,
         "disk_sample_bytes": sample,
-        "epoch_seconds_from_disk": epoch_seconds(made.bytes, entries, made.features, speed),
+        "epoch_seconds_from_disk": epoch_seconds(made.bytes, entries, made.features, speed, windows),
         "epoch_seconds_in_memory": epoch_seconds(made.bytes, entries, made.features, None),
         "chunks": len(made.chunks),
         "chunk_bytes": [sizes[0], sizes[len(sizes) // 2], sizes[-1]] if sizes else [],

@@ -15,6 +15,8 @@ from typing import Literal
 
 import numpy as np
 
+from ooc_pegasos.kernels.shuffle import shuffle
+
 SamplingName = Literal["permutation", "fixed", "iid", "sequential"]
 
 
@@ -86,7 +88,7 @@ def _as_they_stand(rows: np.ndarray) -> np.ndarray:
 
 
 def _shuffled(seed: int, epoch: int, window: int, rows: np.ndarray) -> np.ndarray:
-    np.random.default_rng([seed, epoch, window]).shuffle(rows)
+    shuffle(rows, np.random.SeedSequence([seed, epoch, window]).generate_state(4, np.uint64))
     return rows
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-CURVE = {17: 1.3, 20: 1.7, 22: 2.6, 24: 3.4, 26: 4.4}
+CURVE = {17: 1.45, 20: 1.8, 22: 2.7, 24: 3.4, 26: 4.4}
 """Nanoseconds a non-zero by the binary logarithm of the number of features: weights outgrow one cache after another."""
+SHARE_OF_DISK = 0.85
+"""Of the speed that the disk has alone, what reading has beside presenting."""
+WINDOW_SECONDS = 0.0025
+"""What beginning a window takes, with nothing else going on."""
 
 
 def nanoseconds_per_nonzero(features: int) -> float:
@@ -21,7 +25,8 @@ def nanoseconds_per_nonzero(features: int) -> float:
     return points[-1][1]
 
 
-def epoch_seconds(size: int, entries: int, features: int, bytes_per_second: float | None) -> float:
+def epoch_seconds(size: int, entries: int, features: int, bytes_per_second: float | None, windows: int = 1) -> float:
     """An epoch over `size` bytes: what is slower, presenting or reading (None: it is in memory already)."""
     computing = entries * nanoseconds_per_nonzero(features) * 1e-9
-    return max(computing, size / bytes_per_second) if bytes_per_second else computing
+    reading = size / (SHARE_OF_DISK * bytes_per_second) if bytes_per_second else 0.0
+    return max(computing, reading) + windows * WINDOW_SECONDS

@@ -121,7 +121,7 @@ class SlowDisk:
                 if folder.is_dir():
                     folder.rmdir()
 
-    close = Group.close
+    close = Group.close  # type: ignore[assignment]
 
 
 @contextmanager
@@ -343,7 +343,7 @@ def two_level_shuffle(folder: Path) -> None:
 
 
 def codings(base: Store, folder: Path, size: int, limit: int) -> None:
-    """Epoch time from disk by bytes a non-zero: from this disk, and from one of 1 GB/s, so that reading is what counts."""
+    """Epoch time by bytes a non-zero: from this disk, and from one of 1 GB/s, where reading is what counts."""
     slow = SlowDisk(folder, 10**9)
     if not slow.folder:
         print("skipped: a disk held to 1 GB/s (this user may not make an io control group)")
@@ -382,40 +382,38 @@ def codings(base: Store, folder: Path, size: int, limit: int) -> None:
 
 
 def scaling(base: Store, folder: Path, limit: int) -> None:
-    """The model of docs/scaling.md against measurements, from 10 MB up."""
-    print("      size  features  loading   GB/s    predicted   measured   measured / predicted")
+    """The model of docs/scaling.md against measurements, from 10 MB to half of what is free on the disk."""
+    print("       size      rows from    GB/s   predicted    measured  measured / predicted")
+    text = max(folder.glob("*.svm"), key=lambda path: path.stat().st_size)
     free = shutil.disk_usage(folder).free
-    sizes = [size for size in (10e6, 100e6, 300e6, 1e9, 4e9, 16e9, 32e9) if size < 0.6 * free]
-    for size in sizes:
-        source = base
+    for size in (size for size in (10e6, 100e6, 300e6, 1e9, 4e9, 16e9, 32e9) if size < 0.5 * free):
+        path = folder / "scaled"
         if size < base.manifest.bytes:
-            infos = base.manifest.chunks[:1]
-            text = max(folder.glob("*.svm"), key=lambda path: path.stat().st_size)
-            head = folder / "head"
+            head = folder / "head.svm"
             with open(text, "rb") as file:
                 head.write_bytes(file.read(int(3.05 * size)).rsplit(b"\n", 1)[0] + b"\n")
-            source = convert([str(head)], folder / "head.store", ConvertConfig(chunk_size=1 << 20))
-            del infos
-        store = copies(source, int(size), folder / "scaled") if size > base.manifest.bytes else source
+            store = convert([str(head)], path, ConvertConfig(chunk_size=max(1 << 20, int(size) // 20)))
+            head.unlink()
+        else:
+            store = copies(base, int(size), path)
         entries = sum(chunk.entries for chunk in store.manifest.chunks)
-        for loading in ("mapped", "read"):
-            if loading == "mapped" and store.manifest.bytes > 8e9:
+        for source in ("memory", "disk"):
+            if source == "memory" and store.manifest.bytes > 8e9:
                 continue
             drop_caches(store)
-            speed = None
-            if loading == "read":
-                speed, _ = measure_speed(store.path, store.manifest.chunks[::3], 2.0)
-            expected = epoch_seconds(store.manifest.bytes, entries, store.features, speed)
-            memory = "1TB" if loading == "mapped" else max(min(limit // 2, store.manifest.bytes // 3), 4 << 20)
-            words = ["--lambda", "1e-4", "--tolerance", "1e-12", "--max-epochs", "5", "--loading", loading]
-            found = statistics.median(epochs_of(run_train(store, None, *words, "--memory", memory))[1:])
+            speed, memory = None, 1 << 40
+            if source == "disk":
+                speed, _ = measure_speed(store.path, store.manifest.chunks, 2.0)
+                memory = max(min(limit // 2, store.manifest.bytes // 3), 1 << 20)
+            windows = -(-2 * store.manifest.bytes // memory)
+            expected = epoch_seconds(store.manifest.bytes, entries, store.features, speed, windows)
+            words = ["--lambda", "1e-4", "--tolerance", "1e-12", "--max-epochs", "5", "--memory", memory]
+            found = statistics.median(epochs_of(run_train(store, None, *words))[1:])
             print(
-                f"{store.manifest.bytes / 1e6:8,.0f} MB {store.features:8,} {loading:>8} {(speed or 0) / 1e9:6.2f}"
-                f" {expected:10.3f} s {found:9.3f} s {found / expected:10.2f}"
+                f"{store.manifest.bytes / 1e6:8,.0f} MB {store.rows:10,} {source:6} {(speed or 0) / 1e9:5.2f}"
+                f" {expected:9.3f} s {found:9.3f} s {found / expected:10.2f}"
             )
-        if store.path != base.path:
-            shutil.rmtree(store.path)
-        shutil.rmtree(folder / "head.store", ignore_errors=True)
+        shutil.rmtree(path)
     print(f"model: {nanoseconds_per_nonzero(base.features):.2f} ns a non-zero in memory at {base.features:,} features")
 
 

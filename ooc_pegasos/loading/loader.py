@@ -197,10 +197,11 @@ def open_loader(
         rows = [count - int(apart.marks(number, count).sum()) for number, count in enumerate(rows)]
     shape = Shape(tuple(rows), tuple(cost_of(chunk) for chunk in chunks), budget)
     if budget < shape.least_budget:
+        whole = shape.least_budget == sum(shape.chunk_bytes)
+        largest = f"whose largest chunk takes {_size(max(shape.chunk_bytes))}, two at a time"
         raise UsageError(
-            f"{what} {_size(budget)} is too little for {store.path}, whose largest chunk takes "
-            f"{_size(max(shape.chunk_bytes))}, two at a time; give at least --memory "
-            f"{_size(shape.least_budget)}, or convert with a smaller --chunk-size"
+            f"{what} {_size(budget)} is too little for {store.path}, {'all of which is needed' if whole else largest}; "
+            f"give at least --memory {_size(shape.least_budget)}, or convert with a smaller --chunk-size"
         )
     mappable = can_map() and 2 * len(chunks) <= _MOST_MAPPINGS
     small = shape.fits and store.manifest.bytes <= MAPPED_UP_TO

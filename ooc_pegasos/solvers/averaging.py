@@ -37,15 +37,15 @@ class Averaging:
     @staticmethod
     def problem(options: PegasosOptions, rows: int, threads: int) -> str | None:
         """Why threads would not help, if so."""
-        if options.average:
-            return "averages of iterates are kept by one"
-        if options.batch_size > 1 or options.project:
-            return "batches and projections are the work of one"
         if options.lam * rows / threads < LEAST:
             return (
                 f"lambda times rows is {options.lam * rows:.3g}, and below {LEAST * threads:g} "
                 f"{threads} threads that average gain less than they cost"
             )
+        if options.average:
+            return "averages of iterates are kept by one"
+        if options.batch_size > 1 or options.project:
+            return "batches and projections are the work of one"
         return None
 
     def rows_at_a_time(self, block: CsrBlock) -> int:

@@ -60,6 +60,7 @@ def _score_store(model: Model, store: Store, threads: int, with_labels: bool) ->
     loader = open_loader(store, two_chunks(store), threads=threads)
     for window in loader.stream(loader.in_order()):
         scores = _scores(loader, window, weights, threads)
+        loader.check_unchanged()
         for begin, end in window.stretches:
             yield Scored(scores[begin:end], window.block.labels[begin:end].copy() if with_labels else None)
 

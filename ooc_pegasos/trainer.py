@@ -296,6 +296,7 @@ class _Run:
             self.stream.close()  # type: ignore[attr-defined]
         if self.known.primal is None or (stopped == "seconds" and self.why_uncertified):
             self._take(self._measure_now(self._candidates(None), may_stop=False))
+        self.loader.check_unchanged()
         return self._result(stopped)
 
     def _plans(self, limit: int) -> Iterator[Plan]:

@@ -358,6 +358,30 @@ def test_a_chunk_that_changes_while_training(store, tmp_path, monkeypatch, accid
     assert again.model.info == whole.model.info
 
 
+@pytest.mark.parametrize("last_moment", [False, True])
+def test_a_chunk_that_shrinks_while_it_is_scored_or_measured(tmp_path, monkeypatch, last_moment):
+    """Zeros stand where its pages were: nothing that was computed from them is given out."""
+    from ooc_pegasos import objective, scoring
+    from ooc_pegasos.evaluation import evaluate
+
+    store = store_of(tmp_path, *random_rows(3000, 700, 1), chunk_size=1 << 20)
+    model = train(store, TrainConfig(lam=0.01)).model
+    victim = chunk_path(store, 0)
+
+    def pieces(window, real=objective.pieces):
+        os.truncate(victim, PAGE)
+        return real(window)
+
+    if last_moment:
+        monkeypatch.setattr(objective, "pieces", pieces)
+        with pytest.raises(DamagedError, match=victim.name):
+            train(store, TrainConfig(lam=0.01, max_epochs=1, tolerance=1e-9))
+    else:
+        monkeypatch.setattr(scoring, "pieces", pieces)
+        with pytest.raises(DamagedError, match=victim.name):
+            evaluate(model, store.path)
+
+
 @needs_mapping
 def test_pages_that_are_not_there_any_more_do_not_end_the_process(tmp_path):
     """Touching them would be SIGBUS; run apart, because a failure would take the tests with it."""

@@ -70,6 +70,13 @@ def lower_bound(
     return best
 
 
+def relative_gap(primal: float | None, bound: float | None) -> float | None:
+    """How far an objective is at most above the optimum, as a part of it."""
+    if bound is None or primal is None or not primal > 0:
+        return None
+    return (primal - bound) / primal
+
+
 def keep_some(snapshots: list[Snapshot], epoch: int) -> list[Snapshot]:
     """At most three snapshots, near a quarter, a half and three quarters of the epochs run.
 

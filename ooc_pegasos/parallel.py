@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,8 +17,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """`map` over `threads` threads: at most `threads + 1` items are taken ahead of the result asked for."""
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Generator[Result, None, None]:
+    """`map` over `threads` threads: at most `threads + 1` items are taken ahead of the result asked for.
+
+    When it is closed, no thread is at work any more.
+    """
     if threads <= 1:
         yield from map(function, items)
         return

@@ -13,7 +13,7 @@ import numpy as np
 
 from ooc_pegasos import __version__, manifest
 from ooc_pegasos.accounting import EpochCost
-from ooc_pegasos.certificate import Snapshot
+from ooc_pegasos.certificate import Snapshot, relative_gap
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError
@@ -57,9 +57,7 @@ class Progression:
     @property
     def gap(self) -> float | None:
         """The certified relative gap."""
-        if self.bound is None or self.primal is None or not self.primal > 0:
-            return None
-        return (self.primal - self.bound) / self.primal
+        return relative_gap(self.primal, self.bound)
 
 
 @dataclass

@@ -6,8 +6,8 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,7 +17,7 @@ import numpy as np
 from ooc_pegasos import __version__, manifest
 from ooc_pegasos.accounting import EpochCost, Stopwatch
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
-from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound
+from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound, relative_gap
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
@@ -175,7 +175,7 @@ class _Run:
             self.state.restore(saved, self._measurement)
         self._note_what_slows()
         self.window: Window | None = None
-        self.stream: Iterator[Window] = iter(())
+        self.stream: Generator[Window, None, None] | None = None
         self.stop_asked = False
         self.last_checkpoint = self.began
         self._before_epoch = self._spent()
@@ -283,7 +283,6 @@ class _Run:
     def go(self) -> TrainResult:
         """Epoch after epoch, until a reason to stop."""
         limit = self.config.max_epochs or (_STEPS if self.why_uncertified else _EPOCHS)
-        self.stream = self.loader.stream(self._plans(limit), self._look_up)
         stopped = ""
         try:
             while not (stopped := self._reason_to_stop(limit)):
@@ -293,11 +292,16 @@ class _Run:
             if self.place:
                 self._save_checkpoint()
         finally:
-            self.stream.close()  # type: ignore[attr-defined]
+            self._close_stream()
         if self.known.primal is None or (stopped == "seconds" and self.why_uncertified):
             self._take(self._measure_now(self._candidates(None), may_stop=False))
         self.loader.check_unchanged()
         return self._result(stopped)
+
+    def _close_stream(self) -> None:
+        if self.stream:
+            self.stream.close()
+        self.stream = None
 
     def _plans(self, limit: int) -> Iterator[Plan]:
         """The windows still to come."""
@@ -341,11 +345,13 @@ class _Run:
         if not self.known.history and cursor.window < number:
             threading.Thread(target=self._load_kernels, daemon=True).start()  # while data is read
         while cursor.window < number:
+            if self.stream is None:
+                self.stream = self.loader.stream(self._plans(limit), self._look_up)
             with self.watch.measuring("waiting for data"):
                 self.window = next(self.stream)
             self._present(self.window)
+            self.loader.check_unchanged()
             cursor.window, cursor.position = cursor.window + 1, 0
-        self.loader.check_unchanged()
         entry = self._certify(last=cursor.epoch + 1 >= limit)
         self._count_cost()
         self._write_log(entry)
@@ -362,7 +368,7 @@ class _Run:
         nothing, labels = np.empty(0, CODINGS[layout.index_coding]), np.empty(0, layout.labels)
         levels = all_levels(layout.levels)
         block = CsrBlock(np.zeros(1, np.int64), nothing, values, labels, self.store.features, levels=levels)
-        self._new_solver(None).present(block, np.empty(0, np.uint32), 0, 0, 1)
+        Pegasos(self.state.solver.options, 1).present(block, np.empty(0, np.uint32), 0, 0, 1)
 
     def _present(self, window: Window) -> None:
         """Present the rest of a window slice by slice."""
@@ -408,16 +414,22 @@ class _Run:
             estimated_gap = None
             if known.bound is not None:
                 estimated_gap = known.ratio * ((estimate - known.bound) / estimate if estimate > 0 else 0.0)
-        objective = self._take_pending()
-        enough = known.gap is not None and known.gap <= config.tolerance
         near = estimated_gap is not None and estimated_gap <= config.coefficient * config.tolerance
         in_memory = self.loader.shape.fits
-        if (near or last or config.holdout) and (in_memory or not enough):
+        later = measured = None
+        if (near or last or config.holdout) and (in_memory or not self._will_be_enough()):
             measurement = self._candidates(bound)
             if in_memory or last:
-                objective = self._take(self._measure_now(measurement, may_stop=True), estimated_gap)
-            else:  # together with the next epoch, whose data is read anyway
-                self.state.pending, known.pending_gap = measurement, estimated_gap
+                measured = self._measure_now(measurement, may_stop=True)
+            else:
+                later = measurement
+        # From here on nothing may interrupt: what is stopped before does the whole of this again.
+        objective = self._take_pending()
+        if measured is not None:
+            objective = self._take(measured, estimated_gap)
+        elif later is not None:  # together with the next epoch, whose data is read anyway
+            self.state.pending, known.pending_gap = later, estimated_gap
+        enough = known.gap is not None and known.gap <= config.tolerance
         entry = {
             "epoch": known.cursor.epoch + 1,
             "rows": int(solver.t),
@@ -438,6 +450,14 @@ class _Run:
             snapshots.append(Snapshot(known.cursor.epoch + 1, solver.t, solver.dual_sum, solver.a.copy()))
             self.state.snapshots = [snapshots[0], *keep_some(snapshots[1:], known.cursor.epoch + 1)]
         return entry
+
+    def _will_be_enough(self) -> bool:
+        """Whether the tolerance is reached as soon as what was measured beside this epoch is taken in."""
+        known, pending = self.known, self.state.pending
+        primals = [measured.primal for measured in pending.result()] if pending else []
+        least = min(primals if known.primal is None else [known.primal, *primals], default=None)
+        gap = relative_gap(least, known.bound)
+        return gap is not None and gap <= self.config.tolerance
 
     def _bound(self) -> Bound | None:
         if self.why_uncertified:
@@ -486,16 +506,18 @@ class _Run:
         with self.watch.measuring("measuring the objective"):
             if self.loader.shape.fits and self.window is not None:
                 measurement.add(self.window, self.loader, self.config.workers, check)
+                self.loader.check_unchanged()
                 return measurement
-        self.stream.close()  # type: ignore[attr-defined]
-        windows = self.loader.stream(self.loader.in_order(), check)
-        while True:
-            with self.watch.measuring("waiting for data"):
-                window = next(windows, None)
-            if window is None:
-                return measurement
-            with self.watch.measuring("measuring the objective"):
-                measurement.add(window, self.loader, self.config.workers, check)
+        self._close_stream()
+        with closing(self.loader.stream(self.loader.in_order(), check)) as windows:
+            while True:
+                with self.watch.measuring("waiting for data"):
+                    window = next(windows, None)
+                if window is None:
+                    return measurement
+                with self.watch.measuring("measuring the objective"):
+                    measurement.add(window, self.loader, self.config.workers, check)
+                self.loader.check_unchanged()
 
     def _take_pending(self) -> Objective | None:
         """What was measured beside this epoch."""
@@ -606,6 +628,7 @@ class _Run:
     def _save_checkpoint(self) -> None:
         assert self.place is not None
         with self.watch.measuring("writing checkpoints"):
+            self.loader.check_unchanged()
             self.state.save(self.place, self.identity, self.loader.shape.budget)
         self.last_checkpoint = time.perf_counter()
 

@@ -23,6 +23,7 @@ from ooc_pegasos.loading.memory import Arena, can_map
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.machine import available_memory
 from ooc_pegasos.manifest import PAGE
+from ooc_pegasos.objective import Measurement
 from ooc_pegasos.samplers import Plan
 from ooc_pegasos.trainer import Interrupted
 
@@ -358,6 +359,38 @@ def test_a_chunk_that_changes_while_training(store, tmp_path, monkeypatch, accid
     assert again.model.info == whole.model.info
 
 
+@needs_mapping
+@pytest.mark.parametrize("memory", ["all", "least"])
+def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, memory):
+    """What was computed meanwhile is not believed, and never written to a checkpoint."""
+    from ooc_pegasos import trainer
+
+    victim = chunk_path(store, 4)
+    content, touched = victim.read_bytes(), []
+    presented = trainer._Run._present
+
+    def present(run, window):
+        if 4 in window.chunks and not touched:
+            touched.append(True)
+            with open(victim, "r+b") as file:
+                file.write(b"\xff" * len(content))
+                presented(run, window)
+                file.seek(0)
+                file.write(content)
+            run.stop_asked = memory == "all"
+        else:
+            presented(run, window)
+
+    monkeypatch.setattr(trainer._Run, "_present", present)
+    budget = (1 << 30) if memory == "all" else least_memory(store)
+    config = TrainConfig(lam=0.01, max_epochs=1, tolerance=1e-9, memory=budget, loading="mapped")
+    with pytest.raises(DamagedError, match=victim.name):
+        train(store, config, checkpoint=tmp_path / "c")
+    assert touched
+    assert not (tmp_path / "c" / "training.checkpoint").exists()
+
+
+@needs_mapping
 @pytest.mark.parametrize("last_moment", [False, True])
 def test_a_chunk_that_shrinks_while_it_is_scored_or_measured(tmp_path, monkeypatch, last_moment):
     """Zeros stand where its pages were: nothing that was computed from them is given out."""
@@ -573,6 +606,64 @@ def test_a_stop_is_felt_in_any_phase(store, tmp_path, monkeypatch, phase):
     again = train(store, TrainConfig(**options), checkpoint=tmp_path / "c", resume=True)
     assert again.model.weights.tobytes() == whole.model.weights.tobytes()
     assert again.model.info == whole.model.info
+
+
+@pytest.mark.parametrize("memory", ["all", "least"])
+def test_stopped_at_any_look_while_measuring(store, tmp_path, monkeypatch, memory):
+    """Also in the last pass, when candidates of the epoch before have been measured beside this one."""
+    budget = (1 << 30) if memory == "all" else least_memory(store)
+    options = {"lam": 0.01, "max_epochs": 3, "tolerance": 1e-9, "holdout": 0.2, "memory": budget}
+    looks = [0, 0]
+
+    def add(self, window, loader, threads, check, real=Measurement.add):
+        def counted():
+            looks[0] += 1
+            if looks[0] == looks[1]:
+                signal.raise_signal(signal.SIGINT)
+            check()
+
+        return real(self, window, loader, threads, counted)
+
+    monkeypatch.setattr(Measurement, "add", add)
+    whole = train(store, TrainConfig(**options))
+    total, looks[0] = looks[0], 0
+    assert total >= (3 if memory == "all" else 3 * len(store.manifest.chunks))
+    for stop in {*range(1, total + 1, max(1, total // 6)), total - 1, total}:
+        looks[:] = [0, stop]
+        with pytest.raises(Interrupted):
+            train(store, TrainConfig(**options), checkpoint=tmp_path / str(stop))
+        again = train(store, TrainConfig(**options), checkpoint=tmp_path / str(stop), resume=True)
+        assert again.model.weights.tobytes() == whole.model.weights.tobytes()
+        assert again.model.info == whole.model.info
+
+
+def test_nothing_is_read_any_more_when_a_stream_was_closed(store, monkeypatch):
+    """Its memory is given to somebody else: a read that comes late would change it after its checksum."""
+    real, under_way = disk.ChunkReader.read, [0]
+
+    def read(self, at, into):
+        under_way[0] += 1
+        time.sleep(0.02)
+        real(self, at, into)
+        under_way[0] -= 1
+
+    monkeypatch.setattr(disk.ChunkReader, "read", read)
+    for wait in (0.0, 0.01, 0.03, 0.05, 0.09):
+        loader = open_loader(store, everything(store) // 2, loading="read")
+        stream = loader.stream(loader.in_order())
+        next(stream)
+        time.sleep(wait)
+        stream.close()
+        assert under_way[0] == 0
+    loader = open_loader(store, everything(store) // 2, loading="read")
+
+    def no_more() -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted) as raised:
+        next(loader.stream(loader.in_order(), no_more))
+    assert under_way[0] == 0
+    del raised
 
 
 # --- order --------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import errno
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 class ChunkReader:
     """An open chunk file. Reads begin and end where pages do, except at the end of the file."""
 
-    def __init__(self, path: Path, info: ChunkInfo) -> None:
+    def __init__(self, path: Path, info: ChunkInfo, cached: bool | None = None) -> None:
+        """`cached` says whether to take it from the page cache; None: if it is there."""
         self.path = path
         self.size = info.bytes
         self._descriptor = -1
@@ -50,7 +52,7 @@ class ChunkReader:
             self.close()
             raise DamagedError(f"{path}: {found:,} bytes instead of {info.bytes:,}; {_ADVICE}")
         self._drop = False
-        if not self._is_cached():
+        if not (self._is_cached() if cached is None else cached):
             self._go_direct()
 
     def _is_cached(self) -> bool:
@@ -144,25 +146,22 @@ def parts_of(reader: ChunkReader, places: Iterable[memoryview]) -> Iterator[Part
             at += len(into)
 
 
-def read_checked(parts: Iterable[Part], check: Any = None) -> Iterator[tuple[Part, RunningHash]]:
+def read_checked(parts: Iterable[Part], check: Any = None) -> Generator[tuple[Part, RunningHash], None, None]:
     """Read all parts, several at a time, and give them back in order with the checksum of the file so far.
 
-    `check` is called between two parts and may raise.
+    `check` is called between two parts and may raise. Close it if it is left early.
     """
-
-    def read(part: Part) -> Part:
-        part.reader.read(part.at, part.into)
-        return part
-
     seen = RunningHash()
-    for part in ordered_map(read, parts, READERS):
-        if check:
-            check()
-        seen = seen if part.at else RunningHash()
-        seen.update(part.into[: part.reader.size - part.at])
-        yield part, seen
-        if part.last:
-            part.reader.close()
+    # closed, not left to the garbage collector: no read may be under way when somebody else is given the memory
+    with closing(ordered_map(_read, parts, READERS)) as arrived:
+        for part in arrived:
+            if check:
+                check()
+            seen = seen if part.at else RunningHash()
+            seen.update(part.into[: part.reader.size - part.at])
+            yield part, seen
+            if part.last:
+                part.reader.close()
 
 
 def refuse_checksum(path: Path, info: ChunkInfo, seen: RunningHash) -> None:
@@ -177,9 +176,10 @@ def read_whole(path: Path, info: ChunkInfo, arena: Arena) -> memoryview:
     place = arena.bytes(round_up(info.bytes))
     reader = ChunkReader(path, info)
     try:
-        for part, seen in read_checked(parts_of(reader, [place])):
-            if part.last:
-                refuse_checksum(path, info, seen)
+        with closing(read_checked(parts_of(reader, [place]))) as arrived:
+            for part, seen in arrived:
+                if part.last:
+                    refuse_checksum(path, info, seen)
     finally:
         reader.close()
     return place[: info.bytes]
@@ -191,15 +191,14 @@ def measure_speed(folder: Path, chunks: list[ChunkInfo], seconds: float = 0.3) -
     began, total = time.perf_counter(), 0
     slots = [arena.bytes(REQUEST) for _ in range(READERS)]
     for info in chunks:
-        reader = ChunkReader(folder / info.file, info)
+        reader = ChunkReader(folder / info.file, info, cached=False)
         try:
-            if not reader._drop:
-                reader._go_direct()
             places = (slots[number % READERS] for number in range(-(-info.bytes // REQUEST)))
-            for part in ordered_map(_read, parts_of(reader, places), READERS - 1):
-                total += min(len(part.into), info.bytes - part.at)
-                if time.perf_counter() - began > seconds:
-                    return total / (time.perf_counter() - began), total
+            with closing(ordered_map(_read, parts_of(reader, places), READERS - 1)) as arrived:
+                for part in arrived:
+                    total += min(len(part.into), info.bytes - part.at)
+                    if time.perf_counter() - began > seconds:
+                        return total / (time.perf_counter() - began), total
         finally:
             reader.close()
     return total / max(time.perf_counter() - began, 1e-9), total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -86,7 +86,7 @@ class Loader(ABC):
         self._last = slot
         return self._windows[slot]
 
-    def stream(self, plans: Iterable[Plan], check: Callable[[], None] = lambda: None) -> Iterator[Window]:
+    def stream(self, plans: Iterable[Plan], check: Callable[[], None] = lambda: None) -> Generator[Window, None, None]:
         """The windows of some plans one after the other; each may be used until the next is asked for.
 
         While one is used, the next is loaded and its order made. `check` is called now and then and may raise.

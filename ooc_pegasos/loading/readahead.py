@@ -7,6 +7,7 @@ where pages do, as direct reads demand. Only row offsets and labels, a few bytes
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class ReadAheadLoader(Loader):
         readers: list[ChunkReader] = []
 
         def parts() -> Iterator[Part]:
-            for place, info in _numbered(layout):
+            for place, info in enumerate(layout.infos):
                 reader = ChunkReader(store.path / info.file, info)
                 readers.append(reader)
                 first = layout.first_entries[place]
@@ -67,8 +68,11 @@ class ReadAheadLoader(Loader):
 
         try:
             place = 0
-            with self.background.measuring("reading and checksums"):
-                for part, seen in read_checked(parts(), self._check_abandoned):
+            with (
+                self.background.measuring("reading and checksums"),
+                closing(read_checked(parts(), self._check_abandoned)) as arrived,
+            ):
+                for part, seen in arrived:
                     self.bytes_read += min(len(part.into), part.reader.size - part.at)
                     if part.last:
                         refuse_checksum(part.reader.path, layout.infos[place], seen)
@@ -78,10 +82,6 @@ class ReadAheadLoader(Loader):
             for reader in readers:
                 reader.close()
         return self._window(chunks, layout, indices, values, rows)
-
-
-def _numbered(layout: Layout) -> list[tuple[int, ChunkInfo]]:
-    return list(enumerate(layout.infos))
 
 
 def _end_of_entries(info: ChunkInfo, indices: np.ndarray, values: np.ndarray | None) -> int:

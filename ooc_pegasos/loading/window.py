@@ -14,8 +14,9 @@ from ooc_pegasos.loading.memory import round_up
 from ooc_pegasos.manifest import ChunkInfo, padded_entries
 from ooc_pegasos.store import Store
 
-ROW_BYTES = 24
-"""What a row takes in memory besides its entries: offset, label, weight, place in the order, held out or not."""
+ROW_BYTES = 32
+"""What a row takes in memory besides its entries: offset 8, label up to 8, weight 4, held out or not 1, and its place
+in the order, 4 or twice that while the order is made. (Of 2^32 rows and more a window takes more than memory.)"""
 CHUNK_BYTES = 8 * 4096
 """The most that a chunk loses by columns beginning where pages do."""
 

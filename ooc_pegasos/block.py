@@ -121,24 +121,8 @@ def read_only(array: Any) -> Any:
     return view
 
 
-def rounded(values: np.ndarray, coding: str | None) -> np.ndarray:
-    """float32 values as a value coding holds them: rounded to the nearest, ties to even."""
-    if coding == "float16":
-        return values.astype(np.float16).astype(np.float32)
-    if coding == "bfloat16":
-        return (to_bfloat16(values).astype(np.uint32) << 16).view(np.float32)
-    return values
-
-
 OVERFLOWS: dict[str, Any] = {"float16": np.float32(65_520), "bfloat16": np.uint32(0x7F7F8000).view(np.float32)}
 """The smallest values that would be rounded to infinity."""
-
-
-def to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """The upper halves of float32 values, rounded to the nearest, ties to even."""
-    bits = values.view(np.uint32)
-    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
-
 
 STRUCTURE_PROBLEMS = {
     1: "an index is not below the number of features",

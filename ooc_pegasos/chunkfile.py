@@ -14,7 +14,7 @@ import pyarrow as pa
 from ooc_pegasos.block import LEVELS, NO_LEVELS, CsrBlock, all_levels
 from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.manifest import PAGE, Starts
+from ooc_pegasos.manifest import PAGE, Starts, round_up
 
 
 class ChecksummedFile:
@@ -125,11 +125,11 @@ def _arrow_file(block: CsrBlock, columns: list[np.ndarray]) -> tuple[bytearray, 
         writer.write_batch(batch)
     total = sum(map(len, written.pieces))
     # a message is a mark, the size of its description, the description and a body; schema, [levels], batch
-    at, bodies = 8, [0] if block.value_coding != "code8" else [0, _round_up(4 * LEVELS, 8)]
+    at, bodies = 8, [0] if block.value_coding != "code8" else [0, round_up(4 * LEVELS, 8)]
     for body in bodies:
         at += 8 + int.from_bytes(written.bytes(at + 4, at + 8), "little") + body
     start = at + 8 + int.from_bytes(written.bytes(at + 4, at + 8), "little")
-    end = start + sum(_round_up(column.nbytes, 8) for column in columns)
+    end = start + sum(round_up(column.nbytes, 8) for column in columns)
     return written.bytes(0, start), written.bytes(end, total), written.bytes(at, start)
 
 
@@ -181,9 +181,9 @@ def write_chunk(path: Path, block: CsrBlock) -> Written:
     at, places = len(head), []
     for column in present:
         entries = column is block.indices or column is block.values
-        places.append(_round_up(at, PAGE if entries else 8))
+        places.append(round_up(at, PAGE if entries else 8))
         at = places[-1] + column.nbytes
-    size = _round_up(at, 8) - len(head)
+    size = round_up(at, 8) - len(head)
     _move_columns(description, foot, [place - len(head) for place in places], size)
     head[len(head) - len(description) :] = description
     file = ChecksummedFile(path)
@@ -199,10 +199,6 @@ def write_chunk(path: Path, block: CsrBlock) -> Written:
     found = iter(places)
     starts = Starts(*(None if column is None else next(found) for column in columns))  # type: ignore[arg-type]
     return Written(file.bytes, f"{file.crc32:08x}", file.xxh64.hexdigest(), starts)
-
-
-def _round_up(count: int, unit: int) -> int:
-    return -(-count // unit) * unit
 
 
 def read_chunk(buffer: pa.Buffer, features: int, name: str) -> tuple[CsrBlock, Starts]:

@@ -69,7 +69,8 @@ def convert(
         str | None,
         typer.Option(
             metavar="float32|float16|bfloat16",
-            help="What values are rounded to. Few distinct values take one byte each in any case. Default: float32.",
+            help="What values are stored as: rounded to two bytes; or four, then any can be appended later. "
+            "Default: as few bytes as hold them exactly.",
         ),
     ] = None,
     features: Annotated[

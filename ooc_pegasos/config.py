@@ -36,7 +36,8 @@ class ConvertConfig:
     chunk_size: int = 64 * MIB
     normalize: Literal["l2"] | None = None
     values: Literal["float32", "float16", "bfloat16"] | None = None
-    """What values are rounded to. None: float32, or what the store has that is appended to."""
+    """What values are stored as: rounded to two bytes, or float32 even where fewer bytes would hold them exactly, so
+    that any can be appended. None: as few bytes as hold them exactly, or what the store has that is appended to."""
     features: int | None = None
     index_base: Literal["auto", "0", "1"] = "auto"
     task: TaskChoice = "auto"

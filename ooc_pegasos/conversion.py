@@ -68,7 +68,7 @@ def convert(
     with writing_errors(target):
         before = _check_output(target, existing)
         names = sources.expand(inputs)
-        if existing.resume and before and not existing.force and not scratch.exists():
+        if existing.resume and before and not existing.force and not (scratch / _PLAN).exists():
             if _made_from(before, names, config, existing.append):
                 return Store.open(target)
             if not existing.append:
@@ -92,7 +92,7 @@ def _work(
     progress: Progress,
 ) -> None:
     """Run one job, and leave a scratch folder only if it can be taken up again."""
-    keep = existing.resume
+    keep = existing.resume and (scratch / _PLAN).exists()
     try:
         if base:
             _check_base(Store.open(target), config)
@@ -144,6 +144,8 @@ def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append:
         seed,
     ):
         return False
+    if config.values == "float32" and store.layout.values != "float32":
+        return False
     made_from = [(source.name, source.size, source.xxh64) for source in store.sources[-len(names) :]]
     if [(name, sources.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
         return False
@@ -152,8 +154,9 @@ def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append:
 
 def _check_base(store: Store, config: ConvertConfig) -> None:
     """Refuse to append with options that contradict the store."""
-    recipe = store.manifest.recipe
-    known: dict[str, Any] = {"normalize": recipe.normalize, "values": recipe.values or "float32"}
+    recipe, coding = store.manifest.recipe, store.manifest.layout.values
+    exact = {"float32": "float32", "code8": "codes of one byte", None: "values that are all 1"}
+    known: dict[str, Any] = {"normalize": recipe.normalize, "values": recipe.values or exact[coding]}
     known |= {"features": recipe.features, "index_base": str(recipe.index_base)}
     for name, value in known.items():
         given = getattr(config, name)
@@ -341,8 +344,11 @@ class _Job:
         )
 
     def _value_coding(self, levels: set[int] | None) -> tuple[Any, list[float]]:
-        """The coding of values with the fewest bytes, with its table: `levels` are the bits of all values."""
-        if levels is None:
+        """The coding of values that was asked for, else that with the fewest bytes, and its table.
+
+        `levels` are the bits of all values, None if they are many.
+        """
+        if levels is None or self.config.values == "float32":
             return self.plan.rounding or "float32", []
         if levels <= {_BITS_OF_ONE}:
             return None, []
@@ -359,9 +365,10 @@ class _Job:
         """The layout of the store that is appended to; new rows that do not fit it are refused."""
         assert self.base
         layout = self.base.layout
+        remedy = "convert all inputs together; with --values float32 any values can be appended later"
         if needed.values and not layout.values:
             problem = "all its values are 1 and not stored, but the new rows have others"
-            raise InputError(f"{self.target}: {problem}; convert all inputs together")
+            raise InputError(f"{self.target}: {problem}; {remedy}")
         if needed.labels == "float64" and layout.labels == "float32":
             problem = "its labels are float32, which some new labels do not fit"
             raise InputError(f"{self.target}: {problem}; convert all inputs together")
@@ -372,7 +379,7 @@ class _Job:
                 table += _levels_in_order(levels - known)
             if levels is None or len(table) > LEVELS:
                 problem = f"its values are places in a table of {LEVELS}, too few for those of the new rows as well"
-                raise InputError(f"{self.target}: {problem}; convert all inputs together")
+                raise InputError(f"{self.target}: {problem}; {remedy}")
             layout = dataclasses.replace(layout, levels=table)
         sizes = coded_sizes(stats, self.base.recipe.index_base, layout.values)
         if sizes[layout.index_coding] > 4 * min(sizes.values()):

@@ -25,6 +25,11 @@ _CHUNK_NAME = re.compile(r"chunk-\d{6,}-[0-9a-f]{8}\.arrow")
 Task = Literal["binary", "multiclass", "regression"]
 
 
+def round_up(count: int, unit: int = PAGE) -> int:
+    """The next multiple of `unit`: bytes to whole pages, if nothing else is said."""
+    return -(-count // unit) * unit
+
+
 @dataclass(frozen=True)
 class Starts:
     """Where in a chunk file the numbers of each column begin. Indices and values begin where a page does."""
@@ -241,7 +246,7 @@ def _columns_fit(chunk: ChunkInfo, layout: Layout) -> bool:
     values = starts.values if starts.values is not None else after_indices
     if starts.indices % PAGE or (starts.values is None) != (layout.values is None):
         return False
-    if starts.values is not None and starts.values != -(-after_indices // PAGE) * PAGE:
+    if starts.values is not None and starts.values != round_up(after_indices):
         return False
     weights = starts.offsets if starts.weights is None else starts.weights
     label = 4 if layout.labels == "float32" else 8
@@ -253,14 +258,6 @@ def _columns_fit(chunk: ChunkInfo, layout: Layout) -> bool:
         and starts.offsets + 4 * (chunk.rows + 1) <= starts.indices
         and values + value * chunk.entries <= chunk.bytes
     )
-
-
-def padded_entries(entries: int, index_coding: str, value_coding: str | None) -> int:
-    """At least so many entries, so that the indices and the values each fill whole pages."""
-    index = entry_bytes(index_coding, None)
-    value = entry_bytes(index_coding, value_coding) - index
-    unit = PAGE // min(index, value or index)
-    return -(-entries // unit) * unit
 
 
 def checksum_of(manifest: Manifest) -> str:

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from ooc_pegasos import manifest
-from ooc_pegasos.block import OVERFLOWS, CsrBlock, rounded
+from ooc_pegasos.block import OVERFLOWS, CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.kernels.rows import normalize_rows
+from ooc_pegasos.kernels.values import ROUNDINGS, round_values
 from ooc_pegasos.labels import Declared, LabelCollector, LabelMap, settle
 from ooc_pegasos.loading import Loader, Window, open_loader
 from ooc_pegasos.loading.window import cost_of
@@ -126,7 +127,7 @@ def _known_features(block: CsrBlock, model: Model) -> CsrBlock:
         if len(large):
             problem = f"the value {values[large[0]]:g} is too large for {rounding}, as the model's data was stored"
             raise InputError(f"{problem}; correct it")
-        values = rounded(values, rounding)
+        round_values(values, ROUNDINGS[rounding])
     return CsrBlock(block.indptr, indices, values, block.labels, len(model.weights))
 
 

@@ -14,8 +14,8 @@ from ooc_pegasos.block import STRUCTURE_PROBLEMS, CsrBlock, all_levels, escape_o
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.kernels import rows as kernels
 from ooc_pegasos.loading.disk import read_whole
-from ooc_pegasos.loading.memory import Arena, round_up
-from ooc_pegasos.manifest import ChunkInfo, Manifest
+from ooc_pegasos.loading.memory import Arena
+from ooc_pegasos.manifest import ChunkInfo, Manifest, round_up
 from ooc_pegasos.parallel import cores, ordered_map
 from ooc_pegasos.progress import Progress
 from ooc_pegasos.store import REJECTED_FILE, Store

@@ -32,9 +32,10 @@ from bench_convert import DATASETS, report
 from make_ccat_like import make
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, manifest, train
-from ooc_pegasos.block import CsrBlock, all_levels, to_bfloat16
+from ooc_pegasos.block import CsrBlock, all_levels
 from ooc_pegasos.chunkfile import write_chunk
 from ooc_pegasos.config import parse_size
+from ooc_pegasos.kernels.values import ROUNDINGS, round_values
 from ooc_pegasos.loading.disk import READERS, REQUEST, ChunkReader, measure_speed, parts_of
 from ooc_pegasos.loading.memory import Arena
 from ooc_pegasos.loading.window import cost_of
@@ -58,24 +59,48 @@ def drop_caches(store: Store) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-class Group:
-    """A memory control group of its own, or none if this user may not make one."""
+class ControlGroup:
+    """A control group made for some commands, or none (`folder` is None) if this user may not make one."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, name: str, *rules: tuple[str, str, str]) -> None:
+        """`rules` are where groups are, a file in one and what to write to it: for version 1, then 2."""
         self.folder: Path | None = None
-        for top, name in (
-            (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
-            (Path("/sys/fs/cgroup"), "memory.max"),
-        ):
-            folder = top / f"oocpeg-bench-{os.getpid()}"
+        for version, (top, file, content) in enumerate(rules, start=1):
+            folder = Path(top) / f"oocpeg-{name}-{os.getpid()}"
             try:
                 folder.mkdir()
-                (folder / name).write_text(str(limit))
-                self.folder, self.version = folder, 1 if "limit" in name else 2
+                (folder / file).write_text(content)
+                self.folder, self.version = folder, version
                 return
             except OSError:
                 if folder.is_dir():
                     folder.rmdir()
+
+    def enter(self) -> None:
+        """Put this process into it."""
+        if self.folder:
+            (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def close(self) -> None:
+        """Remove it."""
+        for _ in range(50):
+            try:
+                if self.folder:
+                    self.folder.rmdir()
+                return
+            except OSError:
+                time.sleep(0.1)
+
+
+class Group(ControlGroup):
+    """Processes that together may use so many bytes of memory."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            "bench",
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", str(limit)),
+            ("/sys/fs/cgroup", "memory.max", str(limit)),
+        )
 
     def number(self, one: str, two: str) -> int:
         """A number the group keeps, by its name in version 1 and 2."""
@@ -89,39 +114,18 @@ class Group:
         lines = (self.folder / name).read_text().splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
-    def close(self) -> None:
-        """Remove it."""
-        for _ in range(50):
-            try:
-                if self.folder:
-                    self.folder.rmdir()
-                return
-            except OSError:
-                time.sleep(0.1)
 
-
-class SlowDisk:
-    """A control group in which a disk reads no faster than so many bytes a second, if this user may make one."""
+class SlowDisk(ControlGroup):
+    """Processes to which the disk of `place` gives no more than so many bytes a second."""
 
     def __init__(self, place: Path, bytes_per_second: int) -> None:
         device = place.stat().st_dev
-        rule = f"{os.major(device)}:{os.minor(device)} "
-        self.folder: Path | None = None
-        for top, name, value in (
-            ("/sys/fs/cgroup/blkio", "blkio.throttle.read_bps_device", f"{bytes_per_second}"),
-            ("/sys/fs/cgroup", "io.max", f"rbps={bytes_per_second}"),
-        ):
-            folder = Path(top) / f"oocpeg-disk-{os.getpid()}"
-            try:
-                folder.mkdir()
-                (folder / name).write_text(rule + value)
-                self.folder = folder
-                return
-            except OSError:
-                if folder.is_dir():
-                    folder.rmdir()
-
-    close = Group.close  # type: ignore[assignment]
+        disk = f"{os.major(device)}:{os.minor(device)}"
+        super().__init__(
+            "disk",
+            ("/sys/fs/cgroup/blkio", "blkio.throttle.read_bps_device", f"{disk} {bytes_per_second}"),
+            ("/sys/fs/cgroup", "io.max", f"{disk} rbps={bytes_per_second}"),
+        )
 
 
 @contextmanager
@@ -141,8 +145,8 @@ def run_train(store: Store, group: Group | None, *words: object, disk: SlowDisk 
 
     def enter() -> None:
         for one in (group, disk):
-            if one and one.folder:
-                (one.folder / "cgroup.procs").write_text(str(os.getpid()))
+            if one:
+                one.enter()
 
     done = subprocess.run(list(map(str, command)), preexec_fn=enter, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 4):
@@ -236,7 +240,9 @@ def recoded(store: Store, indices: str, values: str | None, folder: Path) -> Sto
         elif values == "float16":
             data = data.astype(np.float16)
         elif values == "bfloat16":
-            data = to_bfloat16(data)
+            data = data.copy()
+            round_values(data, ROUNDINGS["bfloat16"])
+            data = (data.view(np.uint32) >> 16).astype(np.uint16)
         elif values is None:
             data = None
         new = CsrBlock(offsets.astype(np.int32), codes, data, block.labels, block.features, levels=table)

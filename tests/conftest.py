@@ -11,6 +11,9 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import settings
 
+from ooc_pegasos import ConvertConfig, Existing, Store, convert
+from ooc_pegasos.loading.window import cost_of
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -49,6 +52,19 @@ def same_matrix(left: sp.csr_matrix, right: sp.csr_matrix) -> bool:
 def folder_bytes(folder: Path) -> dict[str, bytes]:
     """Every file of a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def store_of(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
+    """A store of these rows, in their order unless `options` say otherwise, in place of what was there."""
+    source = folder / "in.svm"
+    source.write_text(svmlight_text(matrix.tocsr(), labels))
+    config = ConvertConfig(**{"shuffle": False, "classes": ("-1", "1"), "features": matrix.shape[1], **options})
+    return convert([str(source)], folder / "store", config, existing=Existing(force=True))
+
+
+def least_memory(store: Store) -> int:
+    """So little that every chunk is a window of its own."""
+    return 2 * max(cost_of(chunk) for chunk in store.manifest.chunks)
 
 
 @pytest.fixture

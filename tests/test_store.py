@@ -127,7 +127,7 @@ def values_for(matrix: sp.csr_matrix, values: str | None) -> dict[str, object]:
         matrix.data[:] = 1
     elif values == "code8":
         matrix.data = np.round(np.clip(matrix.data, -3, 3), 1)
-        return {"values": "float32"}
+        return {}
     elif values == "float16":
         matrix.data = matrix.data.astype(np.float16).astype(np.float32)
     elif values == "bfloat16":

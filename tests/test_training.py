@@ -11,22 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import random_rows, svmlight_text
+from conftest import least_memory, random_rows, store_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.svm import LinearSVC
 
-from ooc_pegasos import ConvertConfig, Existing, Model, OocPegasosError, Store, TrainConfig, convert, train
+from ooc_pegasos import Model, OocPegasosError, Store, TrainConfig, convert, train
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.loading import open_loader
 from ooc_pegasos.loading.window import cost_of
-
-
-def store_of(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
-    source = folder / "in.svm"
-    source.write_text(svmlight_text(matrix.tocsr(), labels))
-    config = ConvertConfig(**{"shuffle": False, "classes": ("-1", "1"), "features": matrix.shape[1], **options})
-    return convert([str(source)], folder / "store", config, existing=Existing(force=True))
 
 
 def optimum(matrix, labels, lam, class_weight=None, row_weights=None) -> float:
@@ -37,11 +30,6 @@ def optimum(matrix, labels, lam, class_weight=None, row_weights=None) -> float:
     svm = LinearSVC(C=1 / (lam * rows), class_weight=weight, **options)
     svm.fit(matrix.astype(np.float64), labels, sample_weight=row_weights)
     return objective(svm.coef_.ravel(), matrix, labels, lam, class_weight)
-
-
-def least_memory(store: Store) -> int:
-    """So little that every chunk is a window of its own."""
-    return 2 * max(cost_of(chunk) for chunk in store.manifest.chunks)
 
 
 def windows_of(store: Store, memory: int) -> int:

@@ -39,9 +39,8 @@ def float16_bits(value):
     if size < np.uint32(113 << 23):  # below 2^-14 the last place is 2^-24, which is that of the float32 after 0.5
         size = bits_of(from_bits(size) + np.float32(0.5)) - np.uint32(126 << 23)
     else:
-        size = (size - np.uint32(112 << 23) + np.uint32(0xFFF) + ((size >> np.uint32(13)) & np.uint32(1))) >> np.uint32(
-            13
-        )
+        odd = (size >> np.uint32(13)) & np.uint32(1)
+        size = (size - np.uint32(112 << 23) + np.uint32(0xFFF) + odd) >> np.uint32(13)
     return np.uint32(size) | ((bits >> np.uint32(16)) & np.uint32(0x8000))
 
 
@@ -57,7 +56,8 @@ def from_float16(half):
 def bfloat16_bits(value):
     """The upper half of a float32, rounded to the nearest, ties to even."""
     bits = np.uint64(bits_of(value))
-    return np.uint32((bits + np.uint64(0x7FFF) + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16))
+    odd = (bits >> np.uint64(16)) & np.uint64(1)
+    return np.uint32((bits + np.uint64(0x7FFF) + odd) >> np.uint64(16))
 
 
 @inlined
@@ -84,7 +84,7 @@ def slot_of(bits):
 
 @kernel
 def round_values(values: np.ndarray, rounding: int) -> None:
-    """Round all values in place."""
+    """Round all values in place: to the nearest, ties to even."""
     for at in range(len(values)):
         values[at] = rounded_value(values[at], rounding)
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.loading.memory import Arena, round_up
-from ooc_pegasos.manifest import PAGE, ChunkInfo
+from ooc_pegasos.loading.memory import Arena
+from ooc_pegasos.manifest import PAGE, ChunkInfo, round_up
 from ooc_pegasos.parallel import ordered_map
 
 REQUEST = 4 << 20

@@ -17,8 +17,9 @@ from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.loading.disk import refuse_checksum
 from ooc_pegasos.loading.loader import Loader
-from ooc_pegasos.loading.memory import SideBySide, round_up
+from ooc_pegasos.loading.memory import SideBySide
 from ooc_pegasos.loading.window import Layout, Window, index_kind, value_kind
+from ooc_pegasos.manifest import round_up
 from ooc_pegasos.parallel import ordered_map
 
 _PIECE = 1 << 20  # bytes read at a time, few enough to be in the cache when the checksum wants them

@@ -12,17 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.manifest import PAGE
+from ooc_pegasos.manifest import PAGE, round_up
 
 _FIXED = 0x10  # MAP_FIXED, for which Python has no name
 _NO_RESERVE = 0x4000
 _FAILED = ctypes.c_void_p(-1).value
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
-
-
-def round_up(count: int, unit: int = PAGE) -> int:
-    """The next multiple of `unit`."""
-    return -(-count // unit) * unit
 
 
 class Arena:
@@ -160,9 +155,8 @@ def _on_bus_error(_number: int, info: int, _context: int) -> None:
         mapping = reference()
         if mapping is not None and mapping.mend(address):
             return
-    _libc().sigaction(
-        signal.SIGBUS, ctypes.byref(_before), None
-    )  # not ours: let it happen again, to whoever it was for
+    # a page of somebody else's: let it happen again, with the handler that was there before
+    _libc().sigaction(signal.SIGBUS, ctypes.byref(_before), None)
 
 
 _handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_on_bus_error)

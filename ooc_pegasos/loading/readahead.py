@@ -14,9 +14,9 @@ import numpy as np
 
 from ooc_pegasos.loading.disk import ChunkReader, Part, parts_of, read_checked, refuse_checksum
 from ooc_pegasos.loading.loader import Loader
-from ooc_pegasos.loading.memory import Arena, round_up
+from ooc_pegasos.loading.memory import Arena
 from ooc_pegasos.loading.window import CHUNK_BYTES, Layout, Window, index_kind, value_kind
-from ooc_pegasos.manifest import ChunkInfo
+from ooc_pegasos.manifest import ChunkInfo, round_up
 
 
 class ReadAheadLoader(Loader):

@@ -8,10 +8,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock
+from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, entry_bytes
 from ooc_pegasos.kernels.pegasos import held_out_rows
-from ooc_pegasos.loading.memory import round_up
-from ooc_pegasos.manifest import ChunkInfo, padded_entries
+from ooc_pegasos.manifest import PAGE, ChunkInfo, round_up
 from ooc_pegasos.store import Store
 
 ROW_BYTES = 32
@@ -24,6 +23,13 @@ CHUNK_BYTES = 8 * 4096
 def cost_of(chunk: ChunkInfo) -> int:
     """What a chunk takes in memory when it is part of a window."""
     return round_up(chunk.bytes) + ROW_BYTES * (chunk.rows + 1) + CHUNK_BYTES
+
+
+def _padded(entries: int, index_coding: str, value_coding: str | None) -> int:
+    """At least so many entries, so that the indices and the values each fill whole pages."""
+    index = entry_bytes(index_coding, None)
+    value = entry_bytes(index_coding, value_coding) - index
+    return round_up(entries, PAGE // min(index, value or index))
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Layout:
         """For these chunks of a store."""
         coding = store.manifest.layout
         infos = [store.manifest.chunks[chunk] for chunk in chunks]
-        padded = [padded_entries(info.entries, coding.index_coding, coding.values) for info in infos]
+        padded = [_padded(info.entries, coding.index_coding, coding.values) for info in infos]
         rows = [info.rows + 1 for info in infos]
         return cls(infos, [0, *accumulate(rows)], [0, *accumulate(padded)])
 

@@ -24,9 +24,9 @@ from ooc_pegasos.labels import LabelMap
 from ooc_pegasos.manifest import ChunkInfo, Layout
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.scratch import Pool, Scratch
-from ooc_pegasos.spill import Columns, Spill, scatter
+from ooc_pegasos.spill import Columns, Spill, scatter, weigh
 
-_ROW_BYTES = 8  # label and offset
+_ROW_BYTES, _WEIGHT_BYTES = 8, 4  # label and offset; weight, if there is one
 _SPLIT = 1000  # part j of bucket b is scratch bucket (b + 1) * 1000 + j
 
 
@@ -53,6 +53,9 @@ class RowStatistics:
     max_nonzeros: int = 0
     empty: int = 0
     rounding_error: float = 0.0
+    weight_sum: float = 0.0
+    max_weight: float = 0.0
+    max_weighted_square: float = 0.0
 
     def __add__(self, other: RowStatistics) -> RowStatistics:
         return RowStatistics(
@@ -61,6 +64,9 @@ class RowStatistics:
             max(self.max_nonzeros, other.max_nonzeros),
             self.empty + other.empty,
             max(self.rounding_error, other.rounding_error),
+            self.weight_sum + other.weight_sum,
+            max(self.max_weight, other.max_weight),
+            max(self.max_weighted_square, other.max_weighted_square),
         )
 
 
@@ -163,6 +169,8 @@ class Assembly:
             kernels.random_buckets(number << 32, self.plan.shuffle_seed + 1 + bucket, buckets, parts)
             values = rows.values if len(rows.values) else np.ones(len(rows.indices), np.float32)
             scattered = scatter(number, rows.labels, _starts(rows), rows.indices, values, buckets, parts, Scratch())
+            if len(rows.weights):
+                weigh(scattered, rows.weights, buckets, Scratch())
             scratch.append(scattered, first)
             total += scattered.stats
         scratch.close()
@@ -183,7 +191,8 @@ class Assembly:
         kernels.entries_of_rows(order, indptr, rows.indices, self.plan.index_base, escape, entries)
         labels = self._labels.apply(rows.labels)
         layout = self.plan.layout
-        ends = np.cumsum(entries * entry_bytes(layout.index_coding, layout.values) + _ROW_BYTES)
+        row_bytes = _ROW_BYTES + (_WEIGHT_BYTES if len(rows.weights) else 0)
+        ends = np.cumsum(entries * entry_bytes(layout.index_coding, layout.values) + row_bytes)
         pieces = math.ceil(int(ends[-1]) / self.plan.chunk_size)
         cuts = np.searchsorted(ends, [int(ends[-1]) * piece // pieces for piece in range(1, pieces)])
         for chosen in np.split(np.arange(number), cuts):
@@ -251,11 +260,23 @@ class Assembly:
         )
         assert written == entries
         lengths = indptr[order + 1] - indptr[order]
+        weights = rows.weights[order] if len(rows.weights) else None
+        if weights is not None and (weights == 1).all():
+            weights = None
+        of_weights = (float(len(order)), 1.0, float(norms.max()) ** 2)
+        if weights is not None:
+            exact = weights.astype(np.float64)
+            of_weights = (float(exact.sum()), float(exact.max()), float((exact * norms**2).max()))
         statistics = RowStatistics(
-            float(norms.sum()), float(norms.max()), int(lengths.max()), int((lengths == 0).sum()), rounding_error
+            float(norms.sum()),
+            float(norms.max()),
+            int(lengths.max()),
+            int((lengths == 0).sum()),
+            rounding_error,
+            *of_weights,
         )
         stored = values if layout.values else None
-        return CsrBlock(offsets, indices, stored, labels, self.plan.features, levels=self._levels), statistics
+        return CsrBlock(offsets, indices, stored, labels, self.plan.features, weights, self._levels), statistics
 
 
 def _starts(rows: Columns) -> np.ndarray:

@@ -94,6 +94,13 @@ def convert(
         str | None,
         typer.Option(metavar="stop|skip", help="skip: list bad rows in STORE/rejected.jsonl. Default: stop."),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Weights: a text file with one positive number a line, a line for each row of all inputs in order.",
+        ),
+    ] = None,
     shuffle: Annotated[
         bool | None, typer.Option("--shuffle/--no-shuffle", help="Put rows in random order. Default: shuffle.")
     ] = None,
@@ -124,6 +131,7 @@ def convert(
         "classes": tuple(word.strip() for word in classes.split(",")) if classes is not None else None,
         "positive_label": positive_label,
         "on_bad_row": on_bad_row,
+        "weights": weights,
         "shuffle": shuffle,
         "seed": seed,
         "memory": parse_size(memory) if memory is not None else None,
@@ -134,7 +142,7 @@ def convert(
     _note_compilation(progress)
     from ooc_pegasos.conversion import Existing, rounding_words
     from ooc_pegasos.conversion import convert as convert_inputs
-    from ooc_pegasos.describe import size_text
+    from ooc_pegasos.describe import size_text, weight_words
 
     began = time.perf_counter()
     try:
@@ -156,6 +164,8 @@ def convert(
         "bytes": made.bytes,
         "rejected": made.rejected,
         "rounding_error": made.statistics.rounding_error,
+        "weight_sum": made.weight_sum,
+        "max_weight": made.statistics.max_weight,
         "seconds": time.perf_counter() - began,
         "output": str(output),
     }
@@ -171,6 +181,8 @@ def convert(
         typer.echo(f"{size_text(made.bytes)} in {len(made.chunks)} chunks, {result['seconds']:.1f} seconds")
         if made.recipe.values:
             typer.echo(rounding_words(made))
+        if made.weighted:
+            typer.echo(f"weights: {weight_words(made)}")
         if made.rejected:
             typer.echo(f"{made.rejected:,} rows were rejected; see {output / 'rejected.jsonl'}")
 
@@ -220,9 +232,46 @@ def train(
     store: StorePath,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model to write.")],
     config: ConfigFile = None,
-    lam: Annotated[float | None, typer.Option("--lambda", metavar="L", help="Strength of the regularisation.")] = None,
+    lam: Annotated[
+        str | None,
+        typer.Option(
+            "--lambda",
+            metavar="L|L,L,...|A:B:N",
+            help="Strength of the regularisation: one, several, or N from A to B in equal ratios. "
+            "Default: eight that suit the data, compared on a holdout.",
+        ),
+    ] = None,
     c: Annotated[float | None, typer.Option("--C", metavar="C", help="The same as --lambda 1 / (C rows).")] = None,
-    loss: Annotated[str | None, typer.Option(metavar="hinge", help="The loss. Default: hinge.")] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="hinge|logistic|smoothed-hinge|epsilon-insensitive|absolute|huber",
+            help="The loss. Default: hinge for classes, epsilon-insensitive for real targets.",
+        ),
+    ] = None,
+    loss_parameter: Annotated[
+        float | None,
+        typer.Option(metavar="P", help="Of smoothed-hinge (1), epsilon-insensitive (0.1) or huber (1)."),
+    ] = None,
+    bias: Annotated[
+        str | None, typer.Option(metavar="none|feature", help="feature: a constant one. Default: none.")
+    ] = None,
+    bias_scale: Annotated[float | None, typer.Option(metavar="B", help="Value of that feature. Default: 1.")] = None,
+    folds: Annotated[
+        int | None, typer.Option(metavar="K", help="Compare lambdas by cross-validation, not on a holdout.")
+    ] = None,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            metavar="best|1se",
+            help="Keep the lambda with the least loss on rows kept apart, or the largest within a standard error "
+            "of it. Default: best.",
+        ),
+    ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(metavar="platt|isotonic", help="Fit probabilities to the scores of rows kept apart."),
+    ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(help="Stop when the relative gap to the optimum is proved to be this small. Default: 0.01."),
@@ -232,9 +281,10 @@ def train(
     algorithm: Annotated[
         str | None,
         typer.Option(
-            metavar="sgd-s|sgd-m|sgd-r|pegasos",
-            help="sgd-s: epochs and a certified stop. sgd-m: rows several times at once while the gap is large. "
-            "sgd-r: i.i.d. rows, a fixed number of steps. pegasos: as in the paper. Default: sgd-s.",
+            metavar="auto|sdca|sgd-s|sgd-m|sgd-r|pegasos",
+            help="sdca: dual coordinate ascent. sgd-s: epochs of Pegasos and a certified stop. sgd-m: rows several "
+            "times at once while the gap is large. sgd-r: i.i.d. rows, a fixed number of steps. pegasos: as in the "
+            "paper. Default: auto, sdca or sgd-s.",
         ),
     ] = None,
     sampling: Annotated[
@@ -274,7 +324,11 @@ def train(
         str | None, typer.Option(metavar="balanced|A,B", help="Weights of the negative and the positive class.")
     ] = None,
     holdout: Annotated[
-        float | None, typer.Option(metavar="FRACTION", help="Rows to keep apart, always the same ones.")
+        float | None,
+        typer.Option(
+            metavar="FRACTION",
+            help="Rows to keep apart, always the same ones. Default: 0.1 where lambdas are compared, else 0.",
+        ),
     ] = None,
     warm_start: Annotated[Path | None, typer.Option(metavar="MODEL", help="Begin with the weights of a model.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep checkpoints.")] = None,
@@ -284,6 +338,14 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint, if there is one.")] = False,
     log: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one JSON object an epoch.")] = None,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where sdca keeps what it knows of rows, if they outgrow memory. Default: that of --checkpoint, or a "
+            "temporary folder.",
+        ),
+    ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Print where the time went, on stderr.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing model.")] = False,
     json_output: Json = False,
@@ -296,9 +358,15 @@ def train(
     from ooc_pegasos.config import TrainConfig, parse_size
 
     chosen = {
-        "lam": lam,
+        "lam": _lambdas(lam),
         "C": c,
         "loss": loss,
+        "loss_parameter": loss_parameter,
+        "bias": bias,
+        "bias_scale": bias_scale,
+        "folds": folds,
+        "select": select,
+        "calibrate": calibrate,
         "tolerance": tolerance,
         "max_epochs": max_epochs,
         "max_seconds": max_seconds,
@@ -331,7 +399,14 @@ def train(
     start = Model.load(warm_start) if warm_start else None
     try:
         result = train_on(
-            opened, settings, warm_start=start, checkpoint=checkpoint, resume=resume, log=log, progress=progress
+            opened,
+            settings,
+            warm_start=start,
+            checkpoint=checkpoint,
+            resume=resume,
+            log=log,
+            scratch=scratch,
+            progress=progress,
         )
     except KeyboardInterrupt:
         progress.end()
@@ -382,6 +457,7 @@ def predict(
     model: ModelPath,
     data: DataPath,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .parquet, .csv or .arrow file.")],
+    proba: Annotated[bool, typer.Option("--proba", help="Write probabilities as well.")] = False,
     threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     json_output: Json = False,
@@ -392,7 +468,7 @@ def predict(
 
     _check_new_file(output, force)
     began = time.perf_counter()
-    rows = predict_on(Model.load(model), data, output, threads)
+    rows = predict_on(Model.load(model), data, output, threads, proba=proba)
     if json_output:
         _print_json({"rows": rows, "output": str(output), "seconds": time.perf_counter() - began})
     else:
@@ -427,6 +503,14 @@ def _number(option: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise UsageError(f"{option} {text} is not a number; see oocpeg train --help") from None
+
+
+def _lambdas(text: str | None) -> float | str | None:
+    """One number as that, several as they are written."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def _class_weight(text: str | None) -> str | tuple[float, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from ooc_pegasos import typed
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.labels import Declared, TaskChoice
+from ooc_pegasos.losses import LossName
 from ooc_pegasos.machine import available_memory
 from ooc_pegasos.parallel import cores
 
@@ -44,6 +46,8 @@ class ConvertConfig:
     classes: tuple[str, ...] = ()
     positive_label: str | None = None
     on_bad_row: Literal["stop", "skip"] = "stop"
+    weights: str | None = None
+    """A text file with a line for each row of all inputs, in their order: its weight."""
     shuffle: bool = True
     seed: int = 0
     memory: int = GIB
@@ -93,20 +97,54 @@ class ConvertConfig:
         return self.memory // 8
 
 
-Algorithm = Literal["sgd-r", "sgd-s", "sgd-m", "pegasos"]
+Algorithm = Literal["auto", "sdca", "sgd-s", "sgd-m", "sgd-r", "pegasos"]
+MOST_MODELS = 1024
+"""That may be trained in one pass."""
+HOLDOUT = 0.1
+"""Of the rows, where lambdas are to be compared and nothing else is said."""
+
+
+def parse_lambdas(text: str) -> tuple[float, ...]:
+    """`1e-4`, several like `1e-3,1e-4`, or `1e-7:1e-3:9`, nine from the first to the second in equal ratios."""
+    try:
+        if ":" in text:
+            least, most, count = text.split(":")
+            ends = sorted((float(least), float(most)))
+            number = int(count)
+            if number < 2 or not 0 < ends[0] < ends[1] < float("inf"):
+                raise ValueError
+            ratio = math.log(ends[1] / ends[0]) / (number - 1)
+            return (*(ends[1] * math.exp(-ratio * i) for i in range(number - 1)), ends[0])
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--lambda {text} is not understood; write a number, several like 1e-3,1e-4, or a path like 1e-7:1e-3:9"
+        ) from None
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Options of `oocpeg train`. Exactly one of `lam` (--lambda) and `C` is given."""
+    """Options of `oocpeg train`. Without `lam` (--lambda) and `C` a path of lambdas is tried."""
 
-    lam: float | None = None
+    lam: float | tuple[float, ...] | str | None = None
+    """One, several, or a path as `parse_lambdas` takes it."""
     C: float | None = None
-    loss: Literal["hinge"] = "hinge"
+    loss: LossName | None = None
+    """None: hinge for classes, epsilon-insensitive for real targets."""
+    loss_parameter: float | None = None
+    bias: Literal["none", "feature"] = "none"
+    bias_scale: float = 1.0
+    """The value of the constant feature."""
+    folds: int | None = None
+    """Compare lambdas by cross-validation instead of a holdout."""
+    select: Literal["best", "1se"] = "best"
+    """The lambda with the least loss on rows kept apart, or the largest within a standard error of that."""
+    calibrate: Literal["platt", "isotonic"] | None = None
+    """Fit probabilities to the scores of rows kept apart."""
     tolerance: float = 0.01
     max_epochs: int | None = None
     max_seconds: float | None = None
-    algorithm: Algorithm = "sgd-s"
+    algorithm: Algorithm = "auto"
     sampling: Literal["permutation", "fixed", "iid", "sequential"] | None = None
     batch_size: int = 1
     project: bool = False
@@ -124,37 +162,84 @@ class TrainConfig:
     """Threads that present rows side by side, if that pays; by default one, and all cores load and measure."""
     class_weight: Literal["balanced"] | tuple[float, ...] | None = None
     """Weights of the negative and the positive class."""
-    holdout: float = 0.0
+    holdout: float | None = None
+    """A fraction of rows to keep apart. None: a tenth where lambdas are compared, else nothing."""
     checkpoint_minutes: float = 5.0
     checkpoint_epochs: int | None = None
     """Write a checkpoint after every so many epochs as well."""
 
     def __post_init__(self) -> None:
-        positive = {"lambda": self.lam, "C": self.C, "tolerance": self.tolerance, "coefficient": self.coefficient}
+        positive = {"C": self.C, "tolerance": self.tolerance, "coefficient": self.coefficient}
         positive |= {"max-epochs": self.max_epochs, "max-seconds": self.max_seconds, "batch-size": self.batch_size}
         positive |= {"threads": self.threads, "memory": self.memory, "checkpoint-minutes": self.checkpoint_minutes}
-        positive |= {"checkpoint-epochs": self.checkpoint_epochs}
+        positive |= {"checkpoint-epochs": self.checkpoint_epochs, "bias-scale": self.bias_scale}
         for name, value in positive.items():
             if value is not None and not 0 < value < float("inf"):
                 raise UsageError(f"--{name} {value} is out of range; choose a positive number")
-        if (self.lam is None) == (self.C is None):
-            given = "both are given" if self.lam is not None else "neither is given"
-            raise UsageError(
-                f"--lambda or --C says how strongly to regularise, and {given}; give one, like --lambda 1e-4"
-            )
-        if not 0 <= self.holdout < 1:
+        if self.loss_parameter is not None and not 0 <= self.loss_parameter < float("inf"):
+            raise UsageError(f"--loss-parameter {self.loss_parameter} is out of range; choose 0 or a positive number")
+        if self.lam is not None and self.C is not None:
+            raise UsageError("--lambda and --C both say how strongly to regularise; give one, like --lambda 1e-4")
+        for lam in self.lambdas or ():
+            if not 0 < lam < float("inf"):
+                raise UsageError(f"--lambda {lam} is out of range; choose positive numbers")
+        if self.lambdas is not None and not 1 <= len(set(self.lambdas)) == len(self.lambdas) <= MOST_MODELS:
+            raise UsageError(f"--lambda takes 1 to {MOST_MODELS} different values, not {len(self.lambdas)}")
+        if self.holdout is not None and not 0 <= self.holdout < 1:
             raise UsageError(f"--holdout {self.holdout} is out of range; choose a fraction from 0 to below 1")
+        if self.folds is not None and not 2 <= self.folds <= 100:
+            raise UsageError(f"--folds {self.folds} is out of range; choose 2 to 100")
+        if self.folds is not None and self.holdout:
+            raise UsageError("--folds and --holdout both keep rows apart; give one")
+        if self.comparing and self.holdout == 0 and self.folds is None:
+            raise UsageError("--holdout 0 leaves no rows to compare lambdas by; leave it out, or give one --lambda")
+        if self.calibrate and self.holdout_fraction == 0:
+            raise UsageError("--calibrate needs rows kept apart; add --holdout, like --holdout 0.1")
         if self.delay is not None and not 0 <= self.delay < float("inf"):
             raise UsageError(f"--delay {self.delay} is out of range; choose auto, 0 or a positive number of rows")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed {self.seed} is out of range; choose 0 to 2^63 - 1")
         if self.algorithm == "sgd-m" and (self.batch_size > 1 or self.project):
             raise UsageError("--algorithm sgd-m presents rows one by one; leave out --batch-size and --project")
+        if self.algorithm == "sdca" and self.of_pegasos:
+            raise UsageError(
+                f"--algorithm sdca knows no {self.of_pegasos[0]}; leave it out, or choose --algorithm sgd-s"
+            )
         weights = self.class_weight
         if isinstance(weights, tuple) and (len(weights) != 2 or not all(1e-9 <= w <= 1e9 for w in weights)):
             raise UsageError(
                 "--class-weight takes 'balanced' or two numbers from 1e-9 to 1e9, negative class first, like 1,5"
             )
+
+    @property
+    def lambdas(self) -> tuple[float, ...] | None:
+        """The lambdas that were given, if any."""
+        if isinstance(self.lam, str):
+            return parse_lambdas(self.lam)
+        return (self.lam,) if isinstance(self.lam, float) else self.lam
+
+    @property
+    def comparing(self) -> bool:
+        """Whether there are several lambdas, of which one is to be chosen."""
+        return self.C is None and (self.lambdas is None or len(self.lambdas) > 1)
+
+    @property
+    def holdout_fraction(self) -> float:
+        """Of the rows, those that are kept apart."""
+        if self.holdout is not None:
+            return self.holdout
+        return HOLDOUT if self.comparing and self.folds is None else 0.0
+
+    @property
+    def of_pegasos(self) -> list[str]:
+        """The options given that only Pegasos and its kin know."""
+        asked = {
+            "--batch-size": self.batch_size > 1,
+            "--project": self.project,
+            "--average": self.average,
+            "--delay": self.delay is not None,
+        }
+        return [name for name, given in asked.items() if given]
 
     @property
     def workers(self) -> int:
@@ -166,9 +251,9 @@ class TrainConfig:
         """The sampling asked for, or that of the algorithm."""
         return self.sampling or ("iid" if self.algorithm in ("sgd-r", "pegasos") else "permutation")
 
-    def budget(self, features: int) -> int:
+    def budget(self, features: int, models: int = 1) -> int:
         """Bytes for data; weights, averages and snapshots of so many features have to find room beside it."""
-        return self.memory or max(available_memory() - VECTORS * 8 * features, 0) // 2
+        return self.memory or max(available_memory() - (VECTORS + 5 * (models - 1)) * 8 * features, 0) // 2
 
 
 def load_toml(cls: type[Config], path: Path) -> dict[str, Any]:

@@ -68,6 +68,7 @@ def convert(
     with writing_errors(target):
         before = _check_output(target, existing)
         names = sources.expand(inputs)
+        config = dataclasses.replace(config, weights=_weights_file(config.weights, names))
         if existing.resume and before and not existing.force and not (scratch / _PLAN).exists():
             if _made_from(before, names, config, existing.append):
                 return Store.open(target)
@@ -80,6 +81,22 @@ def convert(
             before = _check_output(target, existing)  # another process may have been faster
             _work(target, scratch, names, config, before if existing.append else None, existing, progress or Progress())
     return Store.open(target)
+
+
+def _weights_file(given: str | None, names: list[str]) -> str | None:
+    """The one file that --weights names, checked to be there and to be no input."""
+    if given is None:
+        return None
+    found = sources.expand([given])
+    if len(found) > 1:
+        raise UsageError(
+            f"--weights {given}: {len(found)} files match; name one, with the weights of all inputs in order"
+        )
+    if sources.STDIN in found and sources.STDIN in names:
+        raise UsageError("--weights -: standard input is the data already; name a file")
+    if os.path.realpath(found[0]) in map(os.path.realpath, names):
+        raise UsageError(f"--weights {given}: is an input as well; name the file of the weights")
+    return found[0]
 
 
 def _work(
@@ -149,6 +166,11 @@ def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append:
     made_from = [(source.name, source.size, source.xxh64) for source in store.sources[-len(names) :]]
     if [(name, sources.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
         return False
+    weights = None
+    if config.weights is not None:
+        weights = sources.hash_of(config.weights) if sources.stamp_of(config.weights).regular else "?"
+    if any(source.weights != weights for source in store.sources[-len(names) :]):
+        return False
     return [(name, size, sources.hash_of(name)) for name, size, _hash in made_from] == made_from
 
 
@@ -188,6 +210,7 @@ class _Job:
         self.progress = progress
         self.declared = Declared.by(base.labels) if base else config.declared()
         self.stamps = [sources.stamp_of(name) for name in names]
+        self.weights_stamp = None if config.weights is None else sources.stamp_of(config.weights)
         self.plan_path = scratch / _PLAN
         if existing.resume and self.plan_path.exists():
             self.plan = self._recorded_plan()
@@ -195,6 +218,13 @@ class _Job:
             if self.plan_path.exists():
                 progress.note("an unfinished conversion is discarded; --resume would have continued it")
             self._start_over()
+        if base and base.weighted and config.weights is None:
+            progress.note(f"the new rows count 1 each: the rows of {target} have weights, and no --weights was given")
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether what is read are files, not pipes."""
+        return all(stamp.regular for stamp in [*self.stamps, *filter(None, [self.weights_stamp])])
 
     def _request(self) -> dict[str, Any]:
         """What must be the same for a conversion to be taken up again."""
@@ -203,21 +233,23 @@ class _Job:
         request["inputs"] = [
             [name, *dataclasses.astuple(stamp)] for name, stamp in zip(self.names, self.stamps, strict=True)
         ]
+        if self.weights_stamp:
+            request["weights"] = [self.config.weights, *dataclasses.astuple(self.weights_stamp)]
         request["append_to"] = manifest.encode(self.base).decode() if self.base else None
         request["written_by"] = __version__
         normal: dict[str, Any] = json.loads(json.dumps(request))
         return normal
 
     def _recorded_plan(self) -> IngestPlan:
-        if any(not stamp.regular for stamp in self.stamps):
+        if not self.can_be_read_again:
             raise UsageError("--resume: standard input and pipes cannot be read again; start over without --resume")
         recorded = json.loads(self.plan_path.read_text())
         wanted = self._request()
         if self.published():
             wanted["append_to"] = recorded["request"]["append_to"]
         for name, value in wanted.items():
-            if recorded["request"][name] != value:
-                what = "the inputs were" if name == "inputs" else f"'{name.replace('_', '-')}' was"
+            if recorded["request"].get(name) != value:
+                what = f"the {name} were" if name in ("inputs", "weights") else f"'{name.replace('_', '-')}' was"
                 raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
         self.rejected_before = recorded["rejected_before"]
         return IngestPlan(**recorded["ingest"])
@@ -235,7 +267,7 @@ class _Job:
             "ingest": dataclasses.asdict(self.plan),
             "rejected_before": self.rejected_before,
         }
-        if all(stamp.regular for stamp in self.stamps):
+        if self.can_be_read_again:
             write_atomically(self.plan_path, json.dumps(recorded).encode())
 
     def _new_plan(self) -> IngestPlan:
@@ -261,6 +293,7 @@ class _Job:
             self._bucket_number(),
             config.bucket_limit() if config.shuffle else min(config.bucket_limit(), config.chunk_size),
             config.text_block(),
+            config.weights,
         )
 
     def _bucket_number(self) -> int:
@@ -447,11 +480,17 @@ class _Job:
                 old.max_row_nonzeros,
                 old.empty_rows,
                 old.rounding_error,
+                base.weight_sum,
+                old.max_weight,
+                old.largest_square,
             )
             chunks = [*base.chunks, *chunks]
             counts = [a + b for a, b in zip(base.labels.counts, info.counts, strict=True)]
             features = base.recipe.features
         number = sum(chunk.rows for chunk in chunks)
+        weighted = any(chunk.starts.weights is not None for chunk in chunks)
+        weights = totals.weights.xxh64 if totals.weights else None
+        new_sources = [dataclasses.replace(source, weights=weights) for source in totals.sources]
         normalize: Any = "l2" if plan.normalize else None
         return Manifest(
             format=manifest.FORMAT,
@@ -463,12 +502,19 @@ class _Job:
             layout=plan.layout,
             recipe=Recipe(svmlight.NAME, plan.index_base, features, normalize, plan.rounding),
             statistics=Statistics(
-                rows.max_norm, rows.norm_sum / number, rows.max_nonzeros, rows.empty, rows.rounding_error
+                rows.max_norm,
+                rows.norm_sum / number,
+                rows.max_nonzeros,
+                rows.empty,
+                rows.rounding_error,
+                rows.weight_sum / number,
+                rows.max_weight,
+                rows.max_weighted_square if weighted else None,
             ),
             shuffle_seed=self.plan.shuffle_seed if not base or base.shuffle_seed is not None else None,
             rejected=totals.rejected + (base.rejected if base else 0),
             chunks=chunks,
-            sources=[*(base.sources if base else []), *totals.sources],
+            sources=[*(base.sources if base else []), *new_sources],
             written_by=f"ooc-pegasos {__version__}",
         )
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from ooc_pegasos.loading.disk import measure_speed
 from ooc_pegasos.machine import available_memory, peak_rss
+from ooc_pegasos.manifest import Manifest
 from ooc_pegasos.scaling import epoch_seconds
 from ooc_pegasos.store import Store
 
 if TYPE_CHECKING:
     from ooc_pegasos.trainer import TrainResult
+
+
+_MOST_SHOWN = 20
+"""Classes up to which a confusion matrix is printed."""
 
 
 def summary(store: Store) -> dict[str, Any]:
@@ -42,13 +48,16 @@ def summary(store: Store) -> dict[str, Any]:
         "shuffle_seed": made.shuffle_seed,
         "rejected": made.rejected,
         "rounding_error": made.statistics.rounding_error,
+        "weighted": made.weighted,
+        "weight_sum": made.weight_sum,
+        "max_weight": made.statistics.max_weight,
         "disk_bytes_per_second": speed,
         "disk_sample_bytes": sample,
         "epoch_seconds_from_disk": epoch_seconds(made.bytes, entries, made.features, speed, windows),
         "epoch_seconds_in_memory": epoch_seconds(made.bytes, entries, made.features, None),
         "chunks": len(made.chunks),
         "chunk_bytes": [sizes[0], sizes[len(sizes) // 2], sizes[-1]] if sizes else [],
-        "sources": [{"name": s.name, "size": s.size, "xxh64": s.xxh64, "rows": s.rows} for s in made.sources],
+        "sources": [dataclasses.asdict(source) for source in made.sources],
         "written_by": made.written_by,
     }
 
@@ -60,6 +69,12 @@ def size_text(count: float) -> str:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
         count /= 1024
     raise AssertionError
+
+
+def weight_words(made: Manifest) -> str:
+    """The weights of the rows of a store."""
+    told = made.statistics
+    return f"mean {told.mean_weight:.4g}, largest {told.max_weight:.4g}, together {made.weight_sum:.6g}"
 
 
 def table(store: Store) -> list[tuple[str, str]]:
@@ -92,6 +107,7 @@ def table(store: Store) -> list[tuple[str, str]]:
         values += f" (rounded to {made.recipe.values}, relative error at most {told['rounding_error']:.1e})"
     rows += [
         ("row norms", f"mean {told['mean_row_norm']:.4g}, largest {told['max_row_norm']:.4g}"),
+        ("weights", weight_words(made) if made.weighted else "all 1, not stored"),
         ("longest row", f"{told['max_row_nonzeros']:,} non-zeros; {told['empty_rows']:,} rows are empty"),
         ("size", f"{size_text(told['bytes'])}, {told['bytes_per_nonzero'] or 0:.2f} bytes a non-zero"),
         ("coding", f"indices {told['index_coding']}, values {values}"),
@@ -108,6 +124,8 @@ def table(store: Store) -> list[tuple[str, str]]:
         rows.append(("rejected", f"{told['rejected']:,} rows, listed in rejected.jsonl"))
     for source in told["sources"][:8]:
         origin = f"{source['name']}, {size_text(source['size'])}, {source['rows']:,} rows, xxh64 {source['xxh64']}"
+        if source["weights"]:
+            origin += f", weights {source['weights']}"
         rows.append(("source", origin))
     if len(told["sources"]) > 8:
         rows.append(("", f"and {len(told['sources']) - 8:,} more sources"))
@@ -144,6 +162,22 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
         "presenters": result.presenters,
         "per_epoch": [cost.table() for cost in result.costs],
         "notes": result.notes,
+        "why_algorithm": result.why_algorithm,
+        "trials": [vars(trial) for trial in result.trials],
+        "models": [
+            {
+                "lambda": model.lam,
+                "class": model.one_class,
+                "fold": model.fold,
+                "epochs": model.epochs,
+                "primal": model.certificate.primal,
+                "lower_bound": model.certificate.lower_bound,
+                "gap": model.certificate.gap,
+                "converged": model.certificate.converged,
+                "holdout": model.holdout,
+            }
+            for model in result.models
+        ],
     }
 
 
@@ -165,11 +199,34 @@ def profile_words(result: TrainResult, since_start: float) -> str:
     return "\n".join(lines)
 
 
+def _trials_words(result: TrainResult) -> list[str]:
+    """The lambdas that were compared, as a table."""
+    if len(result.trials) < 2:
+        return []
+    lines = ["  lambda      loss apart  +-         error      gap          epochs"]
+    for trial in result.trials:
+        of_it = [model for model in result.models if model.lam == trial.lam]
+        gaps = [model.certificate.gap for model in of_it]
+        known = [gap for gap in gaps if gap is not None]
+        gap = f"{100 * max(known):.3g} %" if len(known) == len(gaps) else "unknown"
+        error = "" if trial.error is None else f"{100 * trial.error:.2f} %"
+        mark = "  <- kept" if trial.lam == result.model.info.lam else ""
+        epochs = max(model.epochs for model in of_it)
+        line = (
+            f"  {trial.lam:<10.4g}  {trial.loss:<10.5g}  {trial.deviation:<9.2g}  {error:<9}  {gap:<11}  {epochs}{mark}"
+        )
+        lines.append(line)
+    return lines
+
+
 def training_words(result: TrainResult, output: str) -> str:
     """A training run in words."""
     info = result.model.info
     found = info.certificate
-    lines = [f"{output}: {info.algorithm}, lambda {info.lam:g}, {info.epochs} epochs, {result.seconds:.2f} seconds"]
+    why = f" ({result.why_algorithm})" if result.why_algorithm else ""
+    lines = [f"{output}: {info.algorithm}{why}"]
+    lines += _trials_words(result)
+    lines.append(f"lambda {info.lam:g}, {info.epochs} epochs, {result.seconds:.2f} seconds")
     if found.gap is not None:
         lines.append(f"objective {found.primal:.6g}, the optimum is at least {found.lower_bound:.6g}")
         state = "certified" if result.converged else "NOT within the tolerance"
@@ -180,8 +237,14 @@ def training_words(result: TrainResult, output: str) -> str:
         why = result.why_uncertified or "time ran out before the first epoch was over"
         lines.append(f"objective {found.primal:.6g}; {why}")
     if result.holdout:
-        lines.append(f"holdout: error {100 * result.holdout['error']:.2f} %, mean loss {result.holdout['loss']:.4g}")
+        lines.append(holdout_words(result.holdout))
     return "\n".join(lines)
+
+
+def holdout_words(found: dict[str, float | None]) -> str:
+    """What rows kept apart say, in words."""
+    error = "" if found["error"] is None else f"error {100 * found['error']:.2f} %, "
+    return f"holdout: {error}mean loss {found['loss']:.4g}"
 
 
 def evaluation_words(result: dict[str, Any], classes: list[str]) -> str:
@@ -191,18 +254,32 @@ def evaluation_words(result: dict[str, Any], classes: list[str]) -> str:
         value = result[name]
         return "not defined" if value is None else f"{value:.4f}"
 
-    (true_negative, false_positive), (false_negative, true_positive) = result["confusion"]
-    negative, positive = classes
-    width = max(len(negative), len(positive), 10)
-    return "\n".join(
-        [
-            f"{result['rows']:,} rows, error {100 * result['error']:.2f} %",
-            f"  accuracy {text('accuracy')}, balanced {text('balanced_accuracy')}",
-            f"  precision {text('precision')}, recall {text('recall')}, F1 {text('f1')}",
-            f"  ROC AUC {text('roc_auc')}, PR AUC {text('pr_auc')} ({result['auc_method']})",
-            f"  mean loss {result['mean_loss']:.6g}, objective {result['objective']:.6g}",
-            f"  {'':{width}}  predicted {negative:>{width}} {positive:>{width}}",
-            f"  {negative:>{width}}            {true_negative:>{width},} {false_positive:>{width},}",
-            f"  {positive:>{width}}            {false_negative:>{width},} {true_positive:>{width},}",
-        ]
-    )
+    loss = f"  mean loss {result['mean_loss']:.6g}, objective {result['objective']:.6g}"
+    if result["task"] == "regression":
+        lines = [f"{result['rows']:,} rows, mean absolute error {result['mean_absolute_error']:.6g}"]
+        lines.append(f"  root mean squared error {result['root_mean_squared_error']:.6g}, R2 {text('r2')}")
+        return "\n".join([*lines, loss])
+    lines = [f"{result['rows']:,} rows, error {100 * result['error']:.2f} %"]
+    lines.append(f"  accuracy {text('accuracy')}, balanced {text('balanced_accuracy')}")
+    if result["task"] == "multiclass":
+        lines += [f"  macro F1 {text('macro_f1')}", loss]
+        if result["confusion"] is not None and len(classes) <= _MOST_SHOWN:
+            lines += _confusion(result["confusion"], classes)
+        return "\n".join(lines)
+    lines += [
+        f"  precision {text('precision')}, recall {text('recall')}, F1 {text('f1')}",
+        f"  ROC AUC {text('roc_auc')}, PR AUC {text('pr_auc')} ({result['auc_method']})",
+        loss,
+    ]
+    if "log_loss" in result:
+        lines.append(f"  log loss {text('log_loss')}, Brier score {text('brier')}")
+    return "\n".join([*lines, *_confusion(result["confusion"], classes)])
+
+
+def _confusion(table: list[list[float]], classes: list[str]) -> list[str]:
+    """A line a class, a column a prediction."""
+    width = max(*map(len, classes), 10)
+    lines = [f"  {'':{width}}  predicted " + " ".join(f"{name:>{width}}" for name in classes)]
+    for name, counts in zip(classes, table, strict=True):
+        lines.append(f"  {name:{width}}            " + " ".join(f"{int(count):>{width},}" for count in counts))
+    return lines

@@ -12,7 +12,9 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.files import sync_folder, writing_errors
-from ooc_pegasos.metrics import BinaryMetrics
+from ooc_pegasos.kernels.panel import losses_of
+from ooc_pegasos.losses import LOSSES
+from ooc_pegasos.metrics import BinaryMetrics, MulticlassMetrics, ProbabilityMetrics, RegressionMetrics
 from ooc_pegasos.model import Model
 from ooc_pegasos.parallel import cores
 from ooc_pegasos.scoring import score
@@ -20,29 +22,77 @@ from ooc_pegasos.scoring import score
 
 def evaluate(model: Model, data: str | Path, threads: int | None = None) -> dict[str, Any]:
     """The metrics of a model on a store or a raw file."""
-    metrics = BinaryMetrics()
+    labels, bias = model.info.labels, model.bias.ravel()
+    metrics: Any = BinaryMetrics()
+    if labels.task != "binary":
+        metrics = RegressionMetrics() if labels.task == "regression" else MulticlassMetrics(len(labels.classes))
+    probable = ProbabilityMetrics() if labels.task == "binary" and model.has_probabilities else None
     for scored in score(model, str(data), threads or cores(), with_labels=True):
         assert scored.labels is not None
-        metrics.add(scored.scores, scored.labels)
-    if metrics.rows == 0:
+        losses = losses_of_rows(model, scored.scores, scored.labels)
+        predicted = scored.scores.argmax(axis=1) if labels.task == "multiclass" else scored.scores
+        metrics.add(predicted, scored.labels, losses)
+        if probable:
+            probable.add(model.probabilities_of(scored.scores), scored.labels)
+    # a bias that is a feature is one of the weights
+    scale = float(model.info.config.get("bias_scale", 1.0)) if model.info.config.get("bias") == "feature" else 0.0
+    square = float((model.weights**2).sum()) + (float((bias / scale) @ (bias / scale)) if scale else 0.0)
+    result: dict[str, Any] = metrics.result(model.info.lam / 2 * square)
+    if result["rows"] == 0:
         raise InputError(f"{data}: no rows in it; check how it was made")
-    return metrics.result(model.info.lam / 2 * float(model.weights @ model.weights))
+    if probable:
+        found = probable.result()
+        result |= {"log_loss": found["log_loss"], "brier": found["brier"]}
+    return {"task": labels.task, **result}
 
 
-def predict(model: Model, data: str | Path, output: str | Path, threads: int | None = None) -> int:
-    """Write the score and the label of each row to a .parquet, .csv or .arrow file; returns the rows."""
+def losses_of_rows(model: Model, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """What each row costs; with several classes, added up over them."""
+    number, parameter = LOSSES[model.info.loss].number, model.info.parameter
+    losses = np.zeros(len(labels))
+    if scores.ndim == 1:
+        losses_of(number, parameter, scores, labels, -1.0, losses)
+    else:
+        for one_class in range(scores.shape[1]):
+            losses_of(number, parameter, scores[:, one_class].copy(), labels, float(one_class), losses)
+    return losses
+
+
+def predict(
+    model: Model, data: str | Path, output: str | Path, threads: int | None = None, *, proba: bool = False
+) -> int:
+    """Write score, label and, if wanted, probability of each row to a .parquet, .csv or .arrow file; returns the rows.
+
+    With several classes there is a score, and a probability, for each of them.
+    """
     import pyarrow as pa
 
     target = Path(output)
-    labels = pa.string() if isinstance(model.labels_of(np.zeros(1))[0], str) else pa.float64()
-    schema = pa.schema([("score", pa.float64()), ("label", labels)])
+    if proba:
+        model.check_probabilities()
+    several = model.bias.ndim > 0
+    some = np.zeros((1, *model.bias.shape))
+    labels = pa.string() if isinstance(model.labels_of(some)[0], str) else pa.float64()
+    endings = [f" {name}" for name in model.info.labels.classes] if several else [""]
+    names = [*(f"score{ending}" for ending in endings), "label"]
+    if proba:
+        names += [f"probability{ending}" for ending in endings]
+    schema = pa.schema([(name, labels if name == "label" else pa.float64()) for name in names])
     rows = 0
     with writing_errors(target), _writer(target, schema) as writer:
         for scored in score(model, str(data), threads or cores(), with_labels=False):
-            columns = [pa.array(scored.scores), pa.array(model.labels_of(scored.scores), labels)]
+            columns = [*_columns(scored.scores), pa.array(model.labels_of(scored.scores), labels)]
+            if proba:
+                columns += _columns(model.probabilities_of(scored.scores))
             writer.write_batch(pa.record_batch(columns, schema=schema))
             rows += len(scored.scores)
     return rows
+
+
+def _columns(table: np.ndarray) -> list[Any]:
+    import pyarrow as pa
+
+    return [pa.array(column) for column in (table.T.copy() if table.ndim > 1 else [table])]
 
 
 @contextmanager

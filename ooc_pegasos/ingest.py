@@ -23,7 +23,8 @@ from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.readers.sources import TextBlock, spoken
 from ooc_pegasos.readers.svmlight import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, SvmlightReader
-from ooc_pegasos.spill import Scattered, Spill, scatter
+from ooc_pegasos.readers.weights import WeightsReader
+from ooc_pegasos.spill import Scattered, Spill, scatter, weigh
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class IngestPlan:
     buckets: int
     bucket_limit: int
     block_size: int
+    weights: str | None = None
 
 
 @dataclass
@@ -51,6 +53,7 @@ class Prepared:
     scattered: Scattered
     labels: Distinct
     levels: list[int] | None
+    buckets: np.ndarray
 
 
 @dataclass
@@ -75,6 +78,8 @@ class Totals:
     stats: dict[int, np.ndarray] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     sources: list[SourceInfo] = field(default_factory=list)
+    weights: SourceInfo | None = None
+    """The fingerprint of the file of weights, once all of it was read."""
 
     def apply(self, event: dict[str, Any]) -> None:
         """Add what one event tells."""
@@ -82,6 +87,9 @@ class Totals:
             self.sources.append(SourceInfo(**event["finished"]))
             self.source += 1
             self.end, self.hash_state, self.lines, self.source_rows = 0, None, 0, 0
+            return
+        if "weights" in event:
+            self.weights = SourceInfo(**event["weights"])
             return
         self.blocks += 1
         self.end, self.hash_state = event["end"], event["hash"]
@@ -116,6 +124,7 @@ class Ingest:
         self._allowed = declared.keys(plan.text_labels)
         self._allowed_keys = np.array(sorted(self._allowed or ()), np.uint64)
         self._rejected_path = folder / "rejected.jsonl"
+        self._weights: WeightsReader | None = None
 
     @property
     def rejected_path(self) -> Path:
@@ -160,14 +169,23 @@ class Ingest:
         tasks = enumerate(reader.tasks(totals.source, totals.end, totals.hash_state), totals.blocks)
         read = self._prepare_with(reader)
         try:
+            if self.plan.weights is not None and totals.weights is None:
+                self._weights = WeightsReader(self.plan.weights)
+                self._weights.skip(totals.rows + totals.rejected)
             for prepared in ordered_map(read, tasks, threads):
                 self._finish_sources(reader, prepared.parsed.task.source)
                 self._take(prepared)
                 reader.release(prepared.parsed)
                 advance(prepared.parsed.task.consumed)
             self._finish_sources(reader, len(reader.sources))
+            if self._weights is not None:
+                event = {"weights": dataclasses.asdict(self._weights.finish())}
+                self._journal.add(event)
+                totals.apply(event)
         finally:
             self.spill.close()
+            if self._weights is not None:
+                self._weights.close()
 
     def _prepare_with(self, reader: SvmlightReader) -> Callable[[tuple[int, TextBlock]], Prepared]:
         def prepare(numbered: tuple[int, TextBlock]) -> Prepared:
@@ -184,7 +202,7 @@ class Ingest:
             scattered = scatter(
                 number, block.labels, block.indptr, block.indices, block.values, buckets, among, parsed.scratch
             )
-            return Prepared(parsed, scattered, labels, levels)
+            return Prepared(parsed, scattered, labels, levels, buckets)
 
         return prepare
 
@@ -243,6 +261,8 @@ class Ingest:
             bad = parsed.bad[0]
             raise InputError(f"{name}:{totals.lines + bad.line + 1}: {bad.problem}")
         self._refuse_third_label(prepared, name)
+        if self._weights is not None:
+            weigh(scattered, self._next_weights(self._weights, parsed, name), prepared.buckets, parsed.scratch)
         first = 0
         if self.plan.shuffle_seed is None and totals.sizes:
             first = max(totals.sizes)
@@ -267,6 +287,20 @@ class Ingest:
         }
         self._journal.add(event)
         totals.apply(event)
+
+    def _next_weights(self, reader: WeightsReader, parsed: ParsedBlock, name: str) -> np.ndarray:
+        """Those of the rows of a block; bad rows have used up theirs."""
+        weights = reader.take(parsed.block.rows + parsed.bad_lines)
+        if len(weights) < parsed.block.rows + parsed.bad_lines:
+            row = int(np.searchsorted(parsed.numbers, len(weights)))
+            where = f"row {reader.taken + 1:,} of the inputs is in {name}"
+            if row < parsed.block.rows and parsed.numbers[row] == len(weights):
+                where = (
+                    f"{name}:{self.totals.lines + int(parsed.lines[row]) + 1} is row {reader.taken + 1:,} of the inputs"
+                )
+            problem = f"the weights end after {reader.taken:,}, and {where}"
+            raise InputError(f"{spoken(reader.name)}:{reader.taken + 1}: {problem}; give every row one, in their order")
+        return weights[parsed.numbers] if parsed.bad_lines else weights
 
     def _new_levels(self, levels: list[int] | None) -> list[int] | None:
         """Those not met before, so that the journal stays short."""
@@ -338,4 +372,5 @@ def _without(parsed: ParsedBlock, keep: np.ndarray, problem: Callable[[int], str
         block, indptr=indptr, indices=block.indices[pairs], values=block.values[pairs], labels=block.labels[keep]
     )
     bad_lines = parsed.bad_lines + len(wrong)
-    return dataclasses.replace(parsed, block=block, lines=parsed.lines[keep], bad_lines=bad_lines)
+    lines, numbers = parsed.lines[keep], parsed.numbers[keep]
+    return dataclasses.replace(parsed, block=block, lines=lines, numbers=numbers, bad_lines=bad_lines)

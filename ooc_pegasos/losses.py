@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.kernels import losses as kernels
 
+LossName = Literal["hinge", "logistic", "smoothed-hinge", "epsilon-insensitive", "absolute", "huber"]
+
 
 @dataclass(frozen=True)
 class Loss:
-    """`number` chooses the branch in `kernels/losses.py`; `tasks` are the kinds of labels it is for."""
+    """`number` chooses the branch in `kernels/losses.py`; `task` is what it learns: two classes, or real targets.
 
-    name: str
+    `parameter` is its default, and `meaning` what it is; None if it has none.
+    """
+
+    name: LossName
     number: int
-    tasks: tuple[str, ...]
+    task: Literal["binary", "regression"]
+    parameter: float | None = None
+    meaning: str = ""
 
 
-LOSSES = {loss.name: loss for loss in [Loss("hinge", kernels.HINGE, ("binary",))]}
+LOSSES: dict[str, Loss] = {
+    loss.name: loss
+    for loss in [
+        Loss("hinge", kernels.HINGE, "binary"),
+        Loss("logistic", kernels.LOGISTIC, "binary"),
+        Loss("smoothed-hinge", kernels.SMOOTHED_HINGE, "binary", 1.0, "the margin over which the slope grows to 1"),
+        Loss("epsilon-insensitive", kernels.EPSILON_INSENSITIVE, "regression", 0.1, "the error that costs nothing"),
+        Loss("absolute", kernels.ABSOLUTE, "regression"),
+        Loss("huber", kernels.HUBER, "regression", 1.0, "the error from which on the loss is a line"),
+    ]
+}
+DEFAULT_LOSS: dict[str, LossName] = {"binary": "hinge", "multiclass": "hinge", "regression": "epsilon-insensitive"}
+"""By what the labels are. Several classes are learnt one against the rest."""
 
 
-def loss_for(name: str, task: str) -> Loss:
-    """The loss of this name, if it suits the labels."""
-    loss = LOSSES[name]
-    if task not in loss.tasks:
-        raise UsageError(f"--loss {name} is for {' or '.join(loss.tasks)} labels, the store's are for {task}")
+def loss_for(name: str | None, task: str) -> Loss:
+    """The loss of this name, or the default, if it suits the labels."""
+    loss = LOSSES[name or DEFAULT_LOSS[task]]
+    if loss.task != ("regression" if task == "regression" else "binary"):
+        suitable = [other.name for other in LOSSES.values() if (other.task == "regression") == (task == "regression")]
+        raise UsageError(
+            f"--loss {loss.name} is for {loss.task} labels, the store's are for {task}; choose {' or '.join(suitable)}"
+        )
     return loss

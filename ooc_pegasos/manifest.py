@@ -64,6 +64,8 @@ class SourceInfo:
     size: int
     xxh64: str
     rows: int
+    weights: str | None = None
+    """XXH64 of the file of weights that came with it; None if there was none and its rows count 1."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,15 @@ class Statistics:
     empty_rows: int
     rounding_error: float
     """The largest relative error of a value, 0 if all are what they were."""
+    mean_weight: float = 1.0
+    max_weight: float = 1.0
+    max_weighted_square: float | None = None
+    """The largest c ||x||^2 of a row x with weight c; None if all weights are 1."""
+
+    @property
+    def largest_square(self) -> float:
+        """The largest c ||x||^2 of a row, whether there are weights or not."""
+        return self.max_row_norm**2 if self.max_weighted_square is None else self.max_weighted_square
 
 
 @dataclass(frozen=True)
@@ -138,6 +149,16 @@ class Manifest:
     def bytes(self) -> int:
         """Size of all chunk files."""
         return sum(chunk.bytes for chunk in self.chunks)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether some row has a weight other than 1."""
+        return any(chunk.starts.weights is not None for chunk in self.chunks)
+
+    @property
+    def weight_sum(self) -> float:
+        """The sum of the weights of all rows."""
+        return self.statistics.mean_weight * self.rows
 
     def grouping_by_label(self) -> float:
         """The share of the labels' variance that is between chunks: about 0 in random order, 1 if sorted."""
@@ -225,8 +246,13 @@ def inconsistency(manifest: Manifest) -> str | None:
         if sums != manifest.labels.counts or sum(sums) != manifest.rows:
             return "the chunks' label counts do not add up"
     told = manifest.statistics
-    if not all(map(math.isfinite, (told.max_row_norm, told.mean_row_norm, told.rounding_error))):
+    numbers = (told.max_row_norm, told.mean_row_norm, told.rounding_error, told.mean_weight, told.max_weight)
+    if not all(map(math.isfinite, (*numbers, told.largest_square))):
         return "a number among the statistics is not finite"
+    if not 0 < told.mean_weight <= told.max_weight * (1 + 1e-9):  # a mean may be rounded
+        return "the statistics of the weights contradict each other"
+    if not manifest.weighted and (told.mean_weight, told.max_weight, told.max_weighted_square) != (1, 1, None):
+        return "the statistics tell of weights, of which there are none"
     return None
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 EXACT_ROWS = 20_000_000
 """Up to so many rows the areas are exact; beyond, scores are put in bins."""
+MOST_CLASSES = 4096
+MOST_LISTED = 100
+"""A confusion matrix of so many classes is still listed among the metrics."""
 _BIN_BITS = 20
+_LEAST_CHANCE = float(np.finfo(np.float64).eps)
 
 
 class BinaryMetrics:
@@ -26,14 +31,14 @@ class BinaryMetrics:
         """Rows so far."""
         return int(self._confusion.sum())
 
-    def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
-        """Take in some rows. A score above 0 predicts the positive class."""
+    def add(self, scores: np.ndarray, labels: np.ndarray, losses: np.ndarray) -> None:
+        """Take in some rows and what each costs. A score above 0 predicts the positive class."""
         positive, predicted = labels > 0, scores > 0
         for actual in (0, 1):
             hits = int((predicted & (positive == bool(actual))).sum())
             self._confusion[actual, 1] += hits
             self._confusion[actual, 0] += int((positive == bool(actual)).sum()) - hits
-        self._loss += float(np.maximum(0.0, 1.0 - labels * scores).sum())
+        self._loss += float(losses.sum())
         if self._bins is None and self.rows <= self._exact_rows:
             self._kept.append((scores, positive))
             return
@@ -102,6 +107,164 @@ class BinaryMetrics:
         found = np.cumsum(positives)
         precision = found / (found + np.cumsum(negatives))
         return float((precision * positives).sum() / positives.sum())
+
+
+class ProbabilityMetrics:
+    """Takes probabilities of the positive class with labels of -1 and 1, block by block."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._weight, self._log_loss, self._brier = _Sum(), _Sum(), _Sum()
+
+    def add(self, probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Take in some rows; those without a weight have weight 1."""
+        positive = labels > 0
+        self._rows += len(labels)
+        self._weight.add(_total(np.ones(len(labels)), weights))
+        # a 0 that should be 1 would be an infinite loss; the least probability is that of scikit-learn
+        probabilities = np.asarray(probabilities, np.float64)
+        chance = np.clip(probabilities, _LEAST_CHANCE, 1.0 - _LEAST_CHANCE)
+        self._log_loss.add(_total(-np.where(positive, np.log(chance), np.log1p(-chance)), weights))
+        self._brier.add(_total((probabilities - positive) ** 2, weights))
+
+    def result(self) -> dict[str, Any]:
+        """All metrics; None where no row has weight."""
+        total = self._weight.value
+        return {
+            "rows": self._rows,
+            "log_loss": _ratio(self._log_loss.value, total),
+            "brier": _ratio(self._brier.value, total),
+        }
+
+
+class RegressionMetrics:
+    """Takes predictions with targets, and the losses of the rows, block by block."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._weight, self._absolute, self._square, self._loss = _Sum(), _Sum(), _Sum(), _Sum()
+        self._origin = 0.0
+        self._mean = 0.0  # of the targets, seen from the origin
+        self._spread = 0.0  # sum of the squared distances of targets to their mean
+
+    def add(
+        self, predictions: np.ndarray, targets: np.ndarray, losses: np.ndarray, weights: np.ndarray | None = None
+    ) -> None:
+        """Take in some rows; those without a weight have weight 1."""
+        targets = np.asarray(targets, np.float64)
+        off = predictions - targets
+        before, weight = self._weight.value, _total(np.ones(len(targets)), weights)
+        self._rows += len(targets)
+        if weight == 0:
+            return
+        self._weight.add(weight)
+        self._absolute.add(_total(np.abs(off), weights))
+        self._square.add(_total(off * off, weights))
+        self._loss.add(_total(losses, weights))
+        if before == 0:
+            self._origin = float(targets[0 if weights is None else np.argmax(weights > 0)])
+        # seen from one of them, targets far from 0 lose no digits, and those that are all alike have no spread
+        shifted = targets - self._origin
+        mean = _total(shifted, weights) / weight
+        apart = mean - self._mean
+        # Chan's rule: the spread of two sets is that of each and that between their means
+        self._spread += _total((shifted - mean) ** 2, weights) + apart * apart * before * weight / (before + weight)
+        self._mean += apart * weight / (before + weight)
+
+    def result(self, norm_term: float) -> dict[str, Any]:
+        """All metrics; None where no row has weight, and R^2 if all targets are alike."""
+        total, square = self._weight.value, self._square.value
+        mean_square, mean_loss = _ratio(square, total), _ratio(self._loss.value, total)
+        return {
+            "rows": self._rows,
+            "mean_absolute_error": _ratio(self._absolute.value, total),
+            "mean_squared_error": mean_square,
+            "root_mean_squared_error": None if mean_square is None else math.sqrt(mean_square),
+            "r2": 1.0 - square / self._spread if self._spread else None,
+            "mean_loss": mean_loss,
+            "objective": None if mean_loss is None else norm_term + mean_loss,
+        }
+
+
+class MulticlassMetrics:
+    """Takes predicted and true classes, numbered from 0, and the losses of the rows, block by block."""
+
+    def __init__(self, classes: int) -> None:
+        if not 0 < classes <= MOST_CLASSES:
+            raise ValueError(f"from 1 to {MOST_CLASSES} classes, not {classes}")
+        self._classes = classes
+        self._rows = 0
+        self._loss = _Sum()
+        self._weighted = False
+        self._confusion = np.zeros(classes * classes)
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """The weight of the rows of each class (rows of the matrix) predicted as each class (columns)."""
+        matrix = self._confusion.reshape(self._classes, self._classes)
+        return matrix.copy() if self._weighted else matrix.astype(np.int64)
+
+    def add(
+        self, predicted: np.ndarray, labels: np.ndarray, losses: np.ndarray, weights: np.ndarray | None = None
+    ) -> None:
+        """Take in some rows; those without a weight have weight 1."""
+        for numbers in (predicted, labels):
+            if len(numbers) and not (numbers.min() >= 0 and numbers.max() < self._classes):
+                raise ValueError(f"classes are numbered from 0 to {self._classes - 1}")
+        place = np.asarray(labels).astype(np.int64) * self._classes + np.asarray(predicted).astype(np.int64)
+        # not bincount, which would make a whole matrix for every block
+        np.add.at(self._confusion, place, 1.0 if weights is None else np.asarray(weights, np.float64))
+        self._weighted |= weights is not None
+        self._loss.add(_total(losses, weights))
+        self._rows += len(labels)
+
+    def result(self, norm_term: float) -> dict[str, Any]:
+        """All metrics; None where no row has weight. Classes that do not occur count for nothing.
+
+        Balanced accuracy is the mean recall of the classes among the labels; macro F1 is the mean F1 of the classes
+        among labels and predictions. The confusion matrix is None, to be had as `confusion`, if it is large.
+        """
+        matrix = self._confusion.reshape(self._classes, self._classes)
+        actual, predicted, hits = matrix.sum(axis=1), matrix.sum(axis=0), matrix.diagonal()
+        total, right, occurs = float(actual.sum()), float(hits.sum()), actual + predicted > 0
+        mean_loss = _ratio(self._loss.value, total)
+        return {
+            "rows": self._rows,
+            "error": _ratio(total - right, total),
+            "accuracy": _ratio(right, total),
+            "balanced_accuracy": float((hits[actual > 0] / actual[actual > 0]).mean()) if total else None,
+            "macro_f1": float((2 * hits[occurs] / (actual + predicted)[occurs]).mean()) if total else None,
+            "mean_loss": mean_loss,
+            "objective": None if mean_loss is None else norm_term + mean_loss,
+            "confusion": self.confusion.tolist() if self._classes <= MOST_LISTED else None,
+        }
+
+
+class _Sum:
+    """Adds up blocks' sums and keeps what each addition rounds away (Neumaier), so that many blocks are no matter."""
+
+    def __init__(self) -> None:
+        self._high = self._low = 0.0
+
+    def add(self, term: float) -> None:
+        total = self._high + term
+        larger, smaller = (self._high, term) if abs(self._high) >= abs(term) else (term, self._high)
+        self._low += (larger - total) + smaller
+        self._high = total
+
+    @property
+    def value(self) -> float:
+        return self._high + self._low
+
+
+def _total(values: np.ndarray, weights: np.ndarray | None) -> float:
+    """The weighted sum; numpy adds in pairs, so that rounding hardly grows with the rows."""
+    exact = np.asarray(values, np.float64)
+    return float((exact if weights is None else exact * weights).sum())
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 def bin_of(scores: np.ndarray) -> np.ndarray:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ooc_pegasos import typed
-from ooc_pegasos.errors import DamagedError, InputError
+from ooc_pegasos.calibration import Calibration
+from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import write_atomically, writing_errors
 from ooc_pegasos.manifest import LabelInfo, Recipe
 from ooc_pegasos.seal import PLACE, is_sealed, seal
@@ -39,12 +40,18 @@ class ModelInfo:
     features: int
     lam: float
     loss: str
+    parameter: float
+    """What the loss has of its own, 0 if nothing."""
     algorithm: str
     sampling: str
     seed: int
     epochs: int
     certificate: Certificate
     history: list[dict[str, Any]]
+    trials: list[dict[str, Any]]
+    """What rows kept apart say of each lambda that was tried."""
+    calibrations: list[Calibration]
+    """From scores to probabilities, one a class; empty if none were fitted."""
     labels: LabelInfo
     recipe: Recipe
     config: dict[str, Any]
@@ -54,27 +61,33 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class Model:
-    """Weights and what is known of them."""
+    """Weights and what is known of them: one vector, or for several classes a matrix with a column each."""
 
     weights: np.ndarray
     info: ModelInfo = field(repr=False)
+    bias: np.ndarray = field(default_factory=lambda: np.array(0.0))
+    """What is added to scores: one number, or one a class."""
 
     def save(self, path: str | Path) -> None:
         """Write the model, all or nothing."""
         import pyarrow as pa
 
-        chosen = np.flatnonzero(self.weights)
+        several = self.weights.ndim > 1
+        chosen = np.flatnonzero(self.weights.any(axis=1) if several else self.weights)
         features, weights = chosen.astype(np.uint32), self.weights[chosen]
+        column = pa.array(weights.ravel())
+        if several:
+            column = pa.FixedSizeListArray.from_arrays(column, weights.shape[1])
         table = typed.dump(self.info)
         content = json.dumps(table, allow_nan=False)
-        head = {"format": FORMAT, "version": VERSION, "info": content}
+        head = {"format": FORMAT, "version": VERSION, "info": content, "bias": self.bias.tolist()}
         schema = pa.schema(
-            [pa.field("feature", pa.uint32(), nullable=False), pa.field("weight", pa.float64(), nullable=False)],
+            [pa.field("feature", pa.uint32(), nullable=False), pa.field("weight", column.type, nullable=False)],
             metadata={_KEY: json.dumps(head).encode(), **PLACE},
         )
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(pa.record_batch([pa.array(features), pa.array(weights)], schema=schema))
+            writer.write_batch(pa.record_batch([pa.array(features), column], schema=schema))
         with writing_errors(Path(path)):
             write_atomically(Path(path), seal(sink.getvalue().to_pybytes()))
 
@@ -95,22 +108,59 @@ class Model:
             head = json.loads(table.schema.metadata[_KEY])
             if (head["format"], head["version"]) != (FORMAT, VERSION):
                 raise InputError(f"{path}: not a model of this version; train again")
-            features, weights = (table.column(name).combine_chunks().to_numpy() for name in ("feature", "weight"))
+            features = table.column("feature").combine_chunks().to_numpy()
             info = typed.load(ModelInfo, json.loads(head["info"]))
+            column, bias = table.column("weight").combine_chunks(), np.array(head["bias"], np.float64)
+            weights = column.flatten().to_numpy().reshape(-1, len(bias)) if bias.ndim else column.to_numpy()
         except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError, OSError) as error:
             problem = " ".join(str(error).split())[:100]
             raise DamagedError(f"{path}: not a model of oocpeg, or damaged ({problem}); train again") from error
         if (len(features) and (np.diff(features.astype(np.int64)) <= 0).any()) or (features >= info.features).any():
             raise DamagedError(f"{path}: a feature is out of range; train again")
-        dense = np.zeros(info.features)
+        dense = np.zeros((info.features, *bias.shape))
         dense[features] = weights
-        return cls(dense, info)
+        return cls(dense, info, bias)
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether scores can be turned into probabilities: by a calibration, or as the logistic loss means them."""
+        return bool(self.info.calibrations) or self.info.loss == "logistic"
+
+    def check_probabilities(self) -> None:
+        """Refuse where there are none."""
+        if not self.has_probabilities:
+            raise UsageError(
+                "the model has no probabilities; train it with --calibrate platt or isotonic, or --loss logistic"
+            )
+
+    def probabilities_of(self, scores: np.ndarray) -> np.ndarray:
+        """The probability of the positive class for each score; of each class, if there are several, adding up to 1."""
+        self.check_probabilities()
+        columns = scores.reshape(len(scores), -1)
+        if self.info.calibrations:
+            found = [one.apply(columns[:, number]) for number, one in enumerate(self.info.calibrations)]
+            probabilities = np.stack(found, axis=1)
+        else:
+            with np.errstate(over="ignore"):
+                probabilities = 1.0 / (1.0 + np.exp(-columns))
+        if scores.ndim == 1:
+            return np.ascontiguousarray(probabilities[:, 0])
+        total = probabilities.sum(axis=1, keepdims=True)
+        equal = np.full_like(probabilities, 1.0 / probabilities.shape[1])
+        np.divide(probabilities, total, out=equal, where=total > 0)
+        return equal
+
+    def predict_proba(self, rows: scipy.sparse.csr_matrix) -> np.ndarray:
+        """As `probabilities_of`, for the rows of a CSR matrix."""
+        return self.probabilities_of(self.decision_function(rows))
 
     def decision_function(self, rows: scipy.sparse.csr_matrix) -> np.ndarray:
-        """The score of each row of a CSR matrix; features the model does not know count for nothing."""
+        """The score of each row of a CSR matrix, or one a class; features it does not know count for nothing."""
         known = min(rows.shape[1], len(self.weights))
-        scores = rows[:, :known].astype(np.float64) @ self.weights[:known]
-        return np.asarray(scores).ravel()
+        scores = np.empty((rows.shape[0], *self.bias.shape))
+        scores[:] = self.bias
+        scores += rows[:, :known].astype(np.float64) @ self.weights[:known]
+        return scores
 
     def predict(self, rows: scipy.sparse.csr_matrix) -> np.ndarray:
         """The label of each row, as the training data spelled it."""
@@ -124,4 +174,4 @@ class Model:
         names = np.array(labels.classes)
         if not labels.text and not labels.rest:
             names = names.astype(np.float64)
-        return names[(scores > 0).astype(np.int64)]
+        return names[scores.argmax(axis=1) if scores.ndim > 1 else (scores > 0).astype(np.int64)]

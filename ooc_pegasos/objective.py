@@ -4,57 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.kernels import pegasos as kernels
+from ooc_pegasos.kernels import panel as kernels
+from ooc_pegasos.kernels.panel import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, SUMS_SIZE, TRAINING
 from ooc_pegasos.loading import Loader, Window
 from ooc_pegasos.parallel import ordered_map
+from ooc_pegasos.path import Apart
+from ooc_pegasos.problem import Problem
+from ooc_pegasos.solvers.panel import fill_panel, new_panel, width_of
 
 _PIECE = 1 << 22  # entries; sums are added piece by piece, so they do not depend on the number of threads
+_ONE_BY_ONE = 3
+"""Up to so many candidates are scored one after the other: a panel of eight costs as much."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Of one candidate: the objective on the training rows, and mean loss and error rate on those held out."""
+    """Of one candidate of a model: the objective on the training rows, and what is known of those kept apart."""
 
+    model: int
     primal: float
-    holdout_loss: float | None
-    holdout_error: float | None
-
-
-@dataclass(frozen=True)
-class ObjectiveOptions:
-    """What the objective is made of."""
-
-    lam: float
-    loss: int
-    class_weights: tuple[float, float]
-    training_rows: int
-    held_out_rows: int
+    apart: Apart | None
 
 
 class Measurement:
-    """Candidates, and their sums of losses over the windows so far."""
+    """Candidates of some models, and their sums of losses over the windows so far."""
 
-    def __init__(self, candidates: Sequence[np.ndarray], options: ObjectiveOptions) -> None:
-        self.candidates = np.ascontiguousarray(np.stack(candidates))
-        self.sums = np.zeros((len(candidates), 3))
+    def __init__(self, problem: Problem, models: Sequence[int], candidates: Sequence[np.ndarray]) -> None:
+        self.models = list(models)
+        self.candidates = list(candidates)
+        self.sums = np.zeros((SUMS_SIZE, len(candidates)))
         self.windows = 0
-        self._options = options
+        self._problem = problem
+        width = len(candidates) if len(candidates) <= _ONE_BY_ONE else width_of(len(candidates))
+        self._table = problem.table(self.models, width)
+        self._panel: np.ndarray | None = None
 
     def add(self, window: Window, loader: Loader, threads: int, check: Callable[[], None]) -> None:
         """Pass over the rows of a window; `check` is called now and then and may raise, and then nothing is added."""
-        options, block = self._options, window.block
-        class_weights = np.array(options.class_weights)
-        weights = np.empty(0, np.float32) if block.weights is None else block.weights
-
-        rest = (*block.entries, block.labels, weights, class_weights, options.loss, window.held_out, self.candidates)
+        score = self._kernel(window)
 
         def piece(stretches: list[tuple[int, int]]) -> np.ndarray:
             sums = np.zeros_like(self.sums)
             for begin, end in stretches:
-                bad = kernels.sum_losses(begin, end, *rest, sums)
+                bad = score(begin, end, sums)
                 if bad >= 0:
                     raise loader.damaged(window, bad)
             return sums
@@ -66,17 +62,37 @@ class Measurement:
         self.sums = total
         self.windows += 1
 
+    def _kernel(self, window: Window) -> Callable[[int, int, np.ndarray], int]:
+        """What adds the losses of some rows of a window to sums."""
+        problem, block, count = self._problem, window.block, len(self.candidates)
+        weights = np.empty(0, np.float32) if block.weights is None else block.weights
+        rows: tuple[Any, ...] = (*block.entries, block.labels, weights, window.folds)
+        what: tuple[Any, ...] = (problem.loss.number, problem.parameter, problem.bias)
+        if count <= _ONE_BY_ONE:
+            stacked = np.stack(self.candidates)
+            rest: tuple[Any, ...] = (*rows, *what, self._table, stacked)
+            return lambda begin, end, sums: int(kernels.sum_losses(*(begin, end, *rest, sums)))
+        if self._panel is None:
+            self._panel = new_panel(problem.length, self._table.shape[1])
+            fill_panel(self._panel, self._table.shape[1], self.candidates)
+        rest = (*rows, *what, problem.features, self._table, count, self._panel)
+        return lambda begin, end, sums: int(kernels.sum_losses_of_panel(*(begin, end, *rest, sums)))
+
     def result(self) -> list[Objective]:
         """The objective of each candidate, once all windows were added."""
-        options = self._options
-        return [
-            Objective(
-                options.lam / 2 * float(candidate @ candidate) + float(sums[0]) / options.training_rows,
-                float(sums[1]) / options.held_out_rows if options.held_out_rows else None,
-                float(sums[2]) / options.held_out_rows if options.held_out_rows else None,
-            )
-            for candidate, sums in zip(self.candidates, self.sums, strict=True)
-        ]
+        return [self._objective(number) for number in range(len(self.candidates))]
+
+    def _objective(self, number: int) -> Objective:
+        model, candidate, sums = self.models[number], self.candidates[number], self.sums[:, number]
+        spec = self._problem.specs[model]
+        primal = spec.lam / 2 * float(candidate @ candidate) + float(sums[TRAINING]) / spec.rows
+        rows = int(sums[APART_ROWS])
+        if not rows:
+            return Objective(model, primal, None)
+        mean = float(sums[APART]) / rows
+        variance = max(float(sums[APART_SQUARES]) / rows - mean * mean, 0.0)
+        error = float(sums[APART_ERRORS]) / rows if self._problem.loss.task == "binary" else None
+        return Objective(model, primal, Apart(mean, float(np.sqrt(variance / rows)), error, rows))
 
 
 def pieces(window: Window) -> list[list[tuple[int, int]]]:

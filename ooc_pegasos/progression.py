@@ -13,15 +13,17 @@ import numpy as np
 
 from ooc_pegasos import __version__, manifest
 from ooc_pegasos.accounting import EpochCost
-from ooc_pegasos.certificate import Snapshot, relative_gap
+from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.files import writing_errors
+from ooc_pegasos.objective import Measurement
+from ooc_pegasos.path import Apart
+from ooc_pegasos.problem import Problem
 
 if TYPE_CHECKING:
-    from ooc_pegasos.objective import Measurement
-    from ooc_pegasos.solvers.pegasos import Pegasos
+    from ooc_pegasos.solvers.solver import Solver
     from ooc_pegasos.store import Store
 
 
@@ -34,86 +36,95 @@ class Cursor:
     position: int = 0
     presented: int = 0
     """Rows of this epoch so far."""
-    marked: int = 0
-    """Of these, the rows up to about half of the epoch, and the losses met in them."""
-    loss_at_mark: float = 0.0
+    begun: bool = False
+    """Whether the solver was told that the epoch begins."""
+    marked: bool = False
+    """Whether its half is over."""
     repeats: int = 1
 
 
 @dataclass
 class Progression:
-    """What is known so far, besides vectors."""
+    """What is known of a model so far, besides vectors."""
 
-    cursor: Cursor = field(default_factory=Cursor)
     bound: float | None = None
     primal: float | None = None
-    holdout: dict[str, float] | None = None
+    apart: Apart | None = None
+    """What rows it was not trained on say of the best candidate."""
     ratio: float = 1.0
-    """Of the gap of the best candidate to the gap estimated for the last iterate, as last measured."""
+    """Of the gap of the best candidate to the gap estimated, as last measured."""
     pending_gap: float | None = None
     """The gap estimated for the candidates that are being measured during this epoch."""
     history: list[dict[str, Any]] = field(default_factory=list)
+    left: str = ""
+    """Why it left the pass."""
 
     @property
     def gap(self) -> float | None:
         """The certified relative gap."""
         return relative_gap(self.primal, self.bound)
 
+    @property
+    def epochs(self) -> int:
+        """That it was trained."""
+        return len(self.history)
+
 
 @dataclass
 class RunState:
     """All that a run needs to go on from where it stands."""
 
-    solver: Pegasos
-    snapshots: list[Snapshot]
-    known: Progression
-    best: np.ndarray
-    """The weights of the best candidate so far."""
-    pending: Measurement | None
+    problem: Problem
+    solver: Solver
+    known: list[Progression]
+    cursor: Cursor = field(default_factory=Cursor)
+    best: dict[int, np.ndarray] = field(default_factory=dict)
+    """The weights of the best candidate of each model so far."""
+    pending: Measurement | None = None
     """Candidates from the end of the last epoch, measured while this one is presented."""
-    costs: list[EpochCost]
+    costs: list[EpochCost] = field(default_factory=list)
 
     def save(self, folder: Path, identity: dict[str, Any], budget: int) -> None:
         """Replace the checkpoint in `folder` by one of this instant."""
-        solver, pending = self.solver, self.pending
-        arrays = {"a": solver.a, "b": solver.b, "state": solver.state, "best": self.best}
-        for number, snapshot in enumerate(self.snapshots):
-            arrays[f"snapshot {number}"] = snapshot.a
-        if pending:
-            arrays["pending sums"] = pending.sums.ravel()
-            for number, candidate in enumerate(pending.candidates):
-                arrays[f"pending {number}"] = candidate
-        facts = {
-            "identity": identity,
-            "state": dataclasses.asdict(self.known),
-            "averaged_from": solver.averaged_from,
-            "budget": budget,
-            "snapshots": [[s.epoch, s.t, s.s] for s in self.snapshots],
-            "pending": [len(pending.candidates), pending.windows] if pending else None,
-            "costs": [cost.table() for cost in self.costs],
-        }
+        pending = self.pending
         with writing_errors(folder):
+            arrays, solver = self.solver.save(folder)
+            arrays |= {f"best {model}": weights for model, weights in self.best.items()}
+            if pending:
+                arrays["pending sums"] = pending.sums.ravel()
+                arrays |= {f"pending {number}": vector for number, vector in enumerate(pending.candidates)}
+            facts = {
+                "identity": identity,
+                "solver_name": self.solver.name,
+                "solver": solver,
+                "cursor": dataclasses.asdict(self.cursor),
+                "known": [dataclasses.asdict(known) for known in self.known],
+                "best": list(self.best),
+                "budget": budget,
+                "pending": [pending.models, pending.windows] if pending else None,
+                "costs": [cost.table() for cost in self.costs],
+            }
             Checkpoint(arrays, facts).save(folder)
+            kept = solver.get("rows", {}).get("file")
+            for path in folder.glob("rows-*.checkpoint"):
+                if path.name != kept:
+                    path.unlink()
 
-    def restore(self, saved: Checkpoint, measurement: Any) -> None:
-        """Take up a run where its checkpoint stands; `measurement` makes one of candidates."""
-        solver, arrays, facts = self.solver, saved.arrays, saved.facts
-        solver.a[:] = arrays["a"]
-        solver.b[:] = arrays["b"]
-        solver.state[:] = arrays["state"]
-        solver.averaged_from = facts["averaged_from"]
-        self.best = arrays["best"]
-        known = facts["state"]
-        self.known = Progression(**{**known, "cursor": Cursor(**known["cursor"])})
-        self.snapshots = [
-            Snapshot(epoch, t, s, arrays[f"snapshot {number}"])
-            for number, (epoch, t, s) in enumerate(facts["snapshots"])
+    def restore(self, folder: Path, saved: Checkpoint) -> None:
+        """Take up a run where its checkpoint stands."""
+        arrays, facts = saved.arrays, saved.facts
+        self.solver.restore(folder, saved)
+        self.cursor = Cursor(**facts["cursor"])
+        self.known = [
+            Progression(**{**known, "apart": Apart(**known["apart"]) if known["apart"] else None})
+            for known in facts["known"]
         ]
+        self.best = {model: arrays[f"best {model}"] for model in facts["best"]}
         if facts["pending"]:
-            number, windows = facts["pending"]
-            self.pending = measurement([arrays[f"pending {i}"] for i in range(number)])
-            assert self.pending is not None
-            self.pending.sums = arrays["pending sums"].reshape(number, -1).copy()
+            models, windows = facts["pending"]
+            vectors = [arrays[f"pending {number}"] for number in range(len(models))]
+            self.pending = Measurement(self.problem, models, vectors)
+            self.pending.sums = arrays["pending sums"].reshape(self.pending.sums.shape).copy()
             self.pending.windows = windows
         self.costs = [EpochCost(**cost) for cost in facts["costs"]]
 
@@ -134,13 +145,14 @@ def essential(config: TrainConfig) -> dict[str, Any]:
     return settings
 
 
-def identity_of(config: TrainConfig, store: Store, start: np.ndarray) -> dict[str, Any]:
+def identity_of(config: TrainConfig, store: Store, start: np.ndarray | None) -> dict[str, Any]:
     """What must be the same for a run to be taken up again."""
+    begun = b"" if start is None else np.ascontiguousarray(start).data
     identity = {
         "config": essential(config),
         "store": manifest.checksum_of(store.manifest),
         "written_by": __version__,
-        "start": f"{zlib.crc32(np.ascontiguousarray(start).data):08x}",
+        "start": f"{zlib.crc32(begun):08x}",
     }
     normal: dict[str, Any] = json.loads(json.dumps(identity))
     return normal

@@ -12,7 +12,8 @@ import numpy as np
 from ooc_pegasos import manifest
 from ooc_pegasos.block import OVERFLOWS, CsrBlock
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.kernels import pegasos as kernels
+from ooc_pegasos.kernels.panel import score_panel
+from ooc_pegasos.kernels.pegasos import score_rows
 from ooc_pegasos.kernels.rows import normalize_rows
 from ooc_pegasos.kernels.values import ROUNDINGS, round_values
 from ooc_pegasos.labels import Declared, LabelCollector, LabelMap, settle
@@ -23,6 +24,7 @@ from ooc_pegasos.objective import pieces
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.readers import sources, svmlight
 from ooc_pegasos.readers.sources import TextBlock
+from ooc_pegasos.solvers.panel import fill_panel, new_panel, width_of
 from ooc_pegasos.store import Store
 
 _TEXT_BLOCK = 8 << 20
@@ -30,7 +32,7 @@ _TEXT_BLOCK = 8 << 20
 
 @dataclass(frozen=True)
 class Scored:
-    """Some rows' scores and, where they are wanted, their labels of -1 and 1."""
+    """Some rows' scores, one each or one a class, and, where they are wanted, their labels as stores have them."""
 
     scores: np.ndarray
     labels: np.ndarray | None
@@ -56,29 +58,55 @@ def _score_store(model: Model, store: Store, threads: int, with_labels: bool) ->
     if with_labels and (made.labels.task, made.labels.classes) != (trained.labels.task, trained.labels.classes):
         problem = f"{store.path}: its labels are {made.labels.classes}, the model's are {trained.labels.classes}"
         raise InputError(f"{problem}; convert it with --classes {','.join(trained.labels.classes)}")
-    weights = np.zeros(max(store.features, len(model.weights)))
-    weights[: len(model.weights)] = model.weights
+    scorer = Scorer(model, store.features)
     loader = open_loader(store, two_chunks(store), threads=threads)
     for window in loader.stream(loader.in_order()):
-        scores = _scores(loader, window, weights, threads)
+        scores = scorer.window(loader, window, threads)
         loader.check_unchanged()
         for begin, end in window.stretches:
             yield Scored(scores[begin:end], window.block.labels[begin:end].copy() if with_labels else None)
 
 
-def _scores(loader: Loader, window: Window, weights: np.ndarray, threads: int) -> np.ndarray:
-    """Scores of the rows of a window."""
-    scores = np.empty(window.block.rows)
+class Scorer:
+    """A model ready to score blocks of rows that have at least `features` features."""
 
-    def piece(stretches: list[tuple[int, int]]) -> None:
-        for begin, end in stretches:
-            bad = kernels.score_rows(begin, end, *window.block.entries, weights, scores[begin:end])
-            if bad >= 0:
-                raise loader.damaged(window, bad)
+    def __init__(self, model: Model, features: int) -> None:
+        self._bias, self._classes = model.bias, model.bias.shape
+        self._features = max(features, len(model.weights), 1)
+        if not self._classes:
+            self._weights = np.zeros(self._features)
+            self._weights[: len(model.weights)] = model.weights
+        else:
+            self._width = width_of(self._classes[0])
+            self._weights = new_panel(self._features, self._width)
+            fill_panel(self._weights[: len(model.weights) * self._width], self._width, list(model.weights.T))
 
-    for _done in ordered_map(piece, pieces(window), threads):
-        pass
-    return scores
+    def new_scores(self, rows: int) -> np.ndarray:
+        """Room for the scores of some rows."""
+        return np.empty((rows, *self._classes))
+
+    def rows(self, block: CsrBlock, begin: int, end: int, scores: np.ndarray) -> int:
+        """Put the scores of rows begin to end where they are wanted; returns the row with a bad index, or -1."""
+        if self._classes:
+            what = (self._features, self._width, self._weights, self._bias)
+            return int(score_panel(begin, end, *block.entries, *what, scores))
+        bad = int(score_rows(begin, end, *block.entries, self._weights, scores))
+        scores += self._bias
+        return bad
+
+    def window(self, loader: Loader, window: Window, threads: int) -> np.ndarray:
+        """Scores of the rows of a window."""
+        scores = self.new_scores(window.block.rows)
+
+        def piece(stretches: list[tuple[int, int]]) -> None:
+            for begin, end in stretches:
+                bad = self.rows(window.block, begin, end, scores[begin:end])
+                if bad >= 0:
+                    raise loader.damaged(window, bad)
+
+        for _done in ordered_map(piece, pieces(window), threads):
+            pass
+        return scores
 
 
 def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
@@ -91,14 +119,14 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
         text_labels=info.labels.text if with_labels else True, smallest_index=info.recipe.index_base
     )
     reader = svmlight.SvmlightReader(names, settings, _TEXT_BLOCK)
-    weights = model.weights if len(model.weights) else np.zeros(1)
+    scorer = Scorer(model, 0)
     line = source = 0
 
     def read(task: TextBlock) -> tuple[svmlight.ParsedBlock, np.ndarray]:
         parsed = reader.read(task)
         block = _known_features(parsed.block, model)
-        scores = np.empty(block.rows)
-        kernels.score_rows(0, block.rows, *block.entries, weights, scores)
+        scores = scorer.new_scores(block.rows)
+        scorer.rows(block, 0, block.rows, scores)
         return parsed, scores
 
     for parsed, scores in ordered_map(read, reader.tasks(), threads):

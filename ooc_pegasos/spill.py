@@ -8,33 +8,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.kernels import rows as kernels
+from ooc_pegasos.kernels.weights import scatter_weights
 from ooc_pegasos.scratch import Scratch
 
 _MAGIC = 0x6765737361676570  # "pegasseg"
 _MOST_OPEN = 64
 _DAMAGED = "scratch data is damaged; run again without --resume"
-_HEADER = 6  # int64: magic, block, rows, pairs, whether values follow, checksum
+_HEADER = 6  # int64: magic, block, rows, pairs, what else follows, checksum
+_VALUES, _WEIGHTS = 1, 2  # what else may follow, added up
+_NO_WEIGHTS = np.empty(0, np.float32)
 
 
 @dataclass
 class Columns:
-    """Rows in arrays: `values` is empty when all are 1."""
+    """Rows in arrays: `values` is empty when all are 1, and so is `weights`."""
 
     labels: np.ndarray
     lengths: np.ndarray
     indices: np.ndarray
     values: np.ndarray
+    weights: np.ndarray = field(default_factory=lambda: _NO_WEIGHTS)
 
     def bytes(self) -> int:
         """Size in memory and on disk."""
-        return sum(array.nbytes for array in (self.labels, self.lengths, self.indices, self.values))
+        return sum(array.nbytes for array in (self.labels, self.lengths, self.indices, self.values, self.weights))
 
 
 @dataclass
@@ -80,14 +84,26 @@ def scatter(
     return Scattered(number, out, stats, checksums, smallest, smallest_row, largest, largest_row)
 
 
+def weigh(scattered: Scattered, weights: np.ndarray, buckets: np.ndarray, scratch: Scratch) -> None:
+    """Give the rows of a block their weights, which stand in the order that the rows had before they were sorted."""
+    if (weights == 1).all():
+        return
+    if len(scattered.stats) > 1:
+        ordered = scratch.array("sorted weights", len(weights), np.float32)
+        scatter_weights(weights, buckets, scattered.stats, ordered)
+        weights = ordered
+    scattered.columns.weights = weights
+    kernels.add_weights_to_checksums(scattered.stats, weights.view(np.uint8), scattered.checksums)
+
+
 def _as_bytes(columns: Columns) -> list[np.ndarray]:
     arrays = (columns.labels, columns.lengths, columns.indices, columns.values)
     return [array.view(np.uint8) for array in arrays]
 
 
-def _fresh(rows: int, pairs: int, with_values: bool) -> Columns:
-    values = np.empty(pairs * with_values, np.float32)
-    return Columns(np.empty(rows), np.empty(rows, np.uint32), np.empty(pairs, np.uint32), values)
+def _fresh(rows: int, pairs: int, with_values: bool, with_weights: bool) -> Columns:
+    values, weights = np.empty(pairs * with_values, np.float32), np.empty(rows * with_weights, np.float32)
+    return Columns(np.empty(rows), np.empty(rows, np.uint32), np.empty(pairs, np.uint32), values, weights)
 
 
 class Spill:
@@ -113,7 +129,7 @@ class Spill:
         grown = []
         row, pair = 0, 0
         columns = scattered.columns
-        with_values = len(columns.values) > 0
+        more = _VALUES * (len(columns.values) > 0) + _WEIGHTS * (len(columns.weights) > 0)
         for bucket in range(len(scattered.stats)):
             rows, pairs = (int(x) for x in scattered.stats[bucket, :2])
             parts = [
@@ -121,13 +137,14 @@ class Spill:
                 columns.lengths[row : row + rows],
                 columns.indices[pair : pair + pairs],
                 columns.values[pair : pair + pairs],
+                columns.weights[row : row + rows],
             ]
             row, pair = row + rows, pair + pairs
             if rows == 0:
                 grown.append(0)
                 continue
             checksum = scattered.checksums[bucket : bucket + 1].view(np.int64)[0]
-            header = np.array([_MAGIC, scattered.number, rows, pairs, with_values, checksum], np.int64)
+            header = np.array([_MAGIC, scattered.number, rows, pairs, more, checksum], np.int64)
             grown.append(_write_all(self._descriptor(first_bucket + bucket), [header, *parts]))
         return grown
 
@@ -146,11 +163,11 @@ class Spill:
         self.path(bucket).unlink(missing_ok=True)
 
     def segments(
-        self, bucket: int, make: Callable[[int, int, bool], Columns] | None = None
+        self, bucket: int, make: Callable[[int, int, bool, bool], Columns] | None = None
     ) -> Iterator[tuple[int, Columns]]:
         """(position after it, rows) of each segment up to the first that is not whole.
 
-        `make(rows, pairs, with values)` gives the arrays to read into.
+        `make(rows, pairs, with values, with weights)` gives the arrays to read into.
         """
         make = make or _fresh
         if not self.path(bucket).exists():
@@ -162,18 +179,20 @@ class Spill:
                 header = np.frombuffer(file.read(8 * _HEADER), np.int64).copy()
                 if len(header) < _HEADER or header[0] != _MAGIC:
                     return
-                rows, pairs, with_values = (int(x) for x in header[2:5])
-                size = 8 * _HEADER + 12 * rows + 4 * pairs * (1 + with_values)
+                rows, pairs, more = (int(x) for x in header[2:5])
+                with_values, with_weights = bool(more & _VALUES), bool(more & _WEIGHTS)
+                size = 8 * _HEADER + 12 * rows + 4 * pairs * (1 + with_values) + 4 * rows * with_weights
                 if min(rows, pairs) < 0 or size > left:
                     return
-                columns = make(rows, pairs, bool(with_values))
+                columns = make(rows, pairs, with_values, with_weights)
                 labels8, lengths8, indices8, values8 = parts = _as_bytes(columns)
-                for part in parts:
+                weights8 = columns.weights.view(np.uint8)
+                for part in [*parts, weights8]:
                     _read_all(file.fileno(), part)
                 found = np.empty(1, np.uint64)
-                kernels.segment_checksums(
-                    header[None, 2:], labels8, lengths8, indices8, values8, bool(with_values), found
-                )
+                kernels.segment_checksums(header[None, 2:], labels8, lengths8, indices8, values8, with_values, found)
+                if with_weights:
+                    kernels.add_weights_to_checksums(header[None, 2:], weights8, found)
                 if found.view(np.int64)[0] != header[5]:
                     return
                 at += size
@@ -190,24 +209,30 @@ class Spill:
         )
         row, pair = 0, 0
 
-        def next_part(more_rows: int, more_pairs: int, with_values: bool) -> Columns:
+        def next_part(more_rows: int, more_pairs: int, with_values: bool, with_weights: bool) -> Columns:
             if row + more_rows > rows or pair + more_pairs > pairs:
                 raise DamagedError(f"{self.path(bucket)}: {_DAMAGED}")
             if with_values and not len(whole.values):
                 whole.values = scratch.array("values", pairs, np.float32)
                 whole.values[:pair] = 1
+            if with_weights and not len(whole.weights):
+                whole.weights = scratch.array("weights", rows, np.float32)
+                whole.weights[:row] = 1
             return Columns(
                 whole.labels[row : row + more_rows],
                 whole.lengths[row : row + more_rows],
                 whole.indices[pair : pair + more_pairs],
                 whole.values[pair : pair + more_pairs * with_values],
+                whole.weights[row : row + more_rows * with_weights],
             )
 
         for _end, part in self.segments(bucket, next_part):
-            next_pair = pair + len(part.indices)
+            next_row, next_pair = row + len(part.labels), pair + len(part.indices)
             if len(whole.values) and not len(part.values):
                 whole.values[pair:next_pair] = 1
-            row, pair = row + len(part.labels), next_pair
+            if len(whole.weights) and not len(part.weights):
+                whole.weights[row:next_row] = 1
+            row, pair = next_row, next_pair
         if (row, pair) != (rows, pairs):
             raise DamagedError(f"{self.path(bucket)}: {_DAMAGED}")
         return whole

@@ -100,8 +100,13 @@ class Store:
         for number in range(len(self.manifest.chunks)):
             yield self.block(number)
 
+    def weights(self) -> np.ndarray:
+        """The weights of all rows in memory, 1 where none was given."""
+        parts = [np.ones(block.rows, np.float32) if block.weights is None else block.weights for block in self.blocks()]
+        return np.concatenate(parts)
+
     def to_scipy(self) -> tuple[scipy.sparse.csr_matrix, np.ndarray]:
-        """The whole store in memory: (float32 CSR matrix, labels)."""
+        """The whole store in memory: (float32 CSR matrix, labels). See `weights` for the weights of its rows."""
         import scipy.sparse
 
         parts = list(self.blocks())

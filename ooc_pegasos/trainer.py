@@ -1,12 +1,14 @@
-"""The loop: present an epoch, certify, log, checkpoint, stop."""
+"""The loop: present an epoch, judge, log, checkpoint, stop."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,40 +19,61 @@ import numpy as np
 from ooc_pegasos import __version__, manifest
 from ooc_pegasos.accounting import EpochCost, Stopwatch
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
-from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound, relative_gap
+from ooc_pegasos.calibration import ScoreSummary, isotonic, platt
+from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
-from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
+from ooc_pegasos.errors import UsageError
 from ooc_pegasos.files import locked, writing_errors
+from ooc_pegasos.judging import Judge
 from ooc_pegasos.kernels.pegasos import square_distance
 from ooc_pegasos.loading import Window, open_loader
-from ooc_pegasos.losses import loss_for
 from ooc_pegasos.machine import peak_rss
 from ooc_pegasos.model import Certificate, Model, ModelInfo
-from ooc_pegasos.objective import Measurement, Objective, ObjectiveOptions
+from ooc_pegasos.objective import Measurement
+from ooc_pegasos.path import Apart, Trial, choose, trial_of
+from ooc_pegasos.problem import NONE, count_models, problem_of
 from ooc_pegasos.progress import TrainingProgress
 from ooc_pegasos.progression import Progression, RunState, check_same_run, essential, identity_of
-from ooc_pegasos.samplers import EQUALLY_OFTEN, SAMPLERS, Plan
-from ooc_pegasos.solvers.averaging import Averaging
-from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
+from ooc_pegasos.samplers import SAMPLERS, Plan
+from ooc_pegasos.scoring import Scorer
+from ooc_pegasos.solvers.choice import choose_algorithm, make_solver, row_bytes, why_uncertified
+from ooc_pegasos.solvers.solver import Solver
 from ooc_pegasos.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _EPOCHS, _STEPS = 100, 10  # default limits, with a certificate and without
+_SDCA_EPOCHS = 1000  # its epochs cost little where most rows sleep
 _REPEATS = 5  # of `sgd-m`, as in "SGD revisited"
-_AVERAGE_BELOW = 20.0  # lam m; below it the average of an epoch is a better candidate than its end
 _RATIO_OF_AVERAGES = 0.35  # what `Progression.ratio` is where averages are candidates, until it is measured
 _GROUPED = 0.1  # share of the variance of labels that is between chunks, from which on they count as grouped
-_PATIENCE = 3  # epochs without improvement on the holdout, where nothing else can stop a run
+_TRIED = 3  # epochs after which Pegasos, where it was not asked for, makes room unless it is nearly there
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """One of the models of a run."""
+
+    lam: float
+    one_class: str | None
+    fold: int | None
+    certificate: Certificate
+    epochs: int
+    holdout: dict[str, float | None] | None
+    history: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A model and how the run went."""
+    """The model that was kept, and how the run went."""
 
     model: Model
+    models: list[TrainedModel]
+    """All models of the run."""
+    trials: list[Trial]
+    """What the rows kept apart say of each lambda, if there were any."""
     converged: bool
     certified: bool
     stopped_by: str
@@ -58,8 +81,10 @@ class TrainResult:
     seconds_computing: float
     seconds_waiting: float
     bytes_read: int
-    holdout: dict[str, float] | None
+    holdout: dict[str, float | None] | None
     why_uncertified: str | None
+    algorithm: str
+    why_algorithm: str
     memory: int
     """The budget for data, which decides the windows and so the order of rows."""
     loading: str
@@ -73,7 +98,7 @@ class TrainResult:
 
     @property
     def history(self) -> pa.Table:
-        """One row an epoch, as an Arrow table."""
+        """One row an epoch of the model that was kept, as an Arrow table."""
         import pyarrow as pa
 
         return pa.Table.from_pylist(self.model.info.history)
@@ -91,9 +116,10 @@ def train(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     log: str | Path | None = None,
+    scratch: str | Path | None = None,
     progress: TrainingProgress | None = None,
 ) -> TrainResult:
-    """Minimise objective (1) over the rows of `store` until the certified gap is within the tolerance."""
+    """Minimise objective (1) over the rows of `store` until the certified gap of each model is within the tolerance."""
     if resume and checkpoint is None:
         raise UsageError("--resume continues from a checkpoint; say where it is with --checkpoint DIR")
     place = Path(checkpoint) if checkpoint else None
@@ -102,17 +128,20 @@ def train(
             with writing_errors(place):
                 stack.enter_context(locked(place / "lock", str(place)))
         saved = Checkpoint.load(place) if resume and place else None
-        run = _Run(store, config, warm_start, place, progress or TrainingProgress(), saved)
+        run = _Run(
+            store, config, warm_start, place, progress or TrainingProgress(), saved, Path(scratch) if scratch else None
+        )
         if log:
             with writing_errors(Path(log)):
-                run.log = stack.enter_context(_open_log(Path(log), len(run.known.history)))
+                run.log = stack.enter_context(_open_log(Path(log), sum(known.epochs for known in run.state.known)))
+        stack.callback(run.close)
         stack.enter_context(run.listening())
         return run.go()
 
 
-def _open_log(path: Path, epochs: int) -> TextIO:
-    """The log with the lines of the first `epochs` epochs, those of a checkpoint; the rest is written again."""
-    kept = path.read_text().splitlines(keepends=True)[:epochs] if epochs and path.is_file() else []
+def _open_log(path: Path, lines: int) -> TextIO:
+    """The log with its first lines, those that a checkpoint knows of; the rest is written again."""
+    kept = path.read_text().splitlines(keepends=True)[:lines] if lines and path.is_file() else []
     file = open(path, "w")  # noqa: SIM115 (closed by the caller)
     file.writelines(kept)
     return file
@@ -133,46 +162,48 @@ class _Run:
         place: Path | None,
         progress: TrainingProgress,
         saved: Checkpoint | None,
+        scratch: Path | None,
     ) -> None:
         square_distance(np.empty(0), np.empty(0), 1.0)  # numba gets itself ready at the first call, as an import does
         self.began = time.perf_counter()
         self.store = store
         self.config = config
         self.place = place
+        self.scratch = scratch or place or Path(tempfile.gettempdir())
         self.progress = progress
         self.log: TextIO | None = None
         self.notes: list[str] = []
         self.watch, self.background = Stopwatch(), Stopwatch()
-        self.loss = loss_for(config.loss, store.manifest.labels.task)
+        number = count_models(config, store)
         self.loader = open_loader(
             store,
-            saved.facts["budget"] if saved else config.budget(store.features),
+            saved.facts["budget"] if saved else config.budget(store.features, number),
             loading=config.loading,
-            holdout=config.holdout,
+            holdout=config.holdout_fraction,
+            folds=config.folds,
+            row_bytes=row_bytes(config, number),
             threads=config.workers,
             background=self.background,
             what="--memory" if config.memory else "the memory that is free,",
         )
         self.rows = self.loader.training_rows
-        if self.rows == 0:
-            raise UsageError(f"--holdout {config.holdout} leaves no row to train on; choose a smaller fraction")
-        if config.holdout and self.rows == store.rows:
-            raise UsageError(f"--holdout {config.holdout} keeps no row apart; choose a larger fraction")
+        self._check_rows()
         if warm_start is not None and config.project:
             raise UsageError("--warm-start and --project together leave no certificate; leave one of them out")
-        self.lam = config.lam if config.lam is not None else 1.0 / (float(config.C or 0) * self.rows)
-        if not 1e-30 <= self.lam <= 1e30:
-            raise UsageError(f"lambda = {self.lam:g} is out of range; choose a value from 1e-30 to 1e30")
-        self.class_weights = _class_weights(config, store)
         self.sampler = SAMPLERS[config.sampler]
-        self.why_uncertified = _why_uncertified(config)
-        self.warm = warm_start is not None
-        self.state = self._new_state(warm_start)
-        self.presenter = self._presenter()
-        self.identity = identity_of(config, store, self.state.snapshots[0].a)
+        self.problem = problem_of(config, store, self.loader)
+        self.start = self._start(warm_start)
+        self.algorithm, self.why_algorithm = choose_algorithm(config, self.problem, self.start is not None)
+        self.why_uncertified = why_uncertified(config, self.algorithm)
+        self.identity = identity_of(config, store, self.start)
         if saved and place:
             check_same_run(place, self.identity, saved, config.memory)
-            self.state.restore(saved, self._measurement)
+            if saved.facts["solver_name"] != self.algorithm:
+                self._switched()
+        self.state = RunState(self.problem, self._new_solver(), [self._new_knowledge() for _ in self.problem.specs])
+        if saved and place:
+            self.state.restore(place, saved)
+        self.judge = Judge(self.state, config, self.loader.shape.fits, str(store.path))
         self._note_what_slows()
         self.window: Window | None = None
         self.stream: Generator[Window, None, None] | None = None
@@ -180,53 +211,43 @@ class _Run:
         self.last_checkpoint = self.began
         self._before_epoch = self._spent()
 
-    def _new_state(self, warm_start: Model | None) -> RunState:
-        solver = self._new_solver(warm_start)
-        start = Snapshot.start()
-        if warm_start is not None:
-            start.a = solver.a.copy()
-        known = Progression(ratio=_RATIO_OF_AVERAGES if solver.options.average else 1.0)
-        return RunState(solver, [start], known, np.zeros(0), None, [])
+    def _check_rows(self) -> None:
+        apart, what = self.config.holdout_fraction, "--holdout"
+        if self.config.folds:
+            if not self.loader.folds.sizes.all():
+                raise UsageError(f"--folds {self.config.folds} leaves a fold without rows; choose fewer")
+            return
+        if self.rows == 0:
+            raise UsageError(f"{what} {apart} leaves no row to train on; choose a smaller fraction")
+        if apart and self.rows == self.store.rows:
+            why = "" if self.config.holdout else " (which lambdas are compared by)"
+            raise UsageError(f"{what} {apart}{why} keeps no row apart; choose a larger fraction, or one --lambda")
 
-    def _new_solver(self, warm_start: Model | None) -> Pegasos:
-        config = self.config
-        largest = self.store.manifest.statistics.max_row_norm**2 * max(self.class_weights)
-        paper = config.algorithm == "pegasos"
-        delay = config.delay if config.delay is not None else (0.0 if paper else 3.0 * largest / self.lam)
-        if warm_start is not None:
-            delay = max(delay, float(self.rows))
-        average = config.average or (
-            not paper and config.algorithm != "sgd-r" and self.lam * self.rows < _AVERAGE_BELOW
-        )
-        options = PegasosOptions(
-            self.lam,
-            delay,
-            self.loss.number,
-            self.class_weights,
-            min(config.batch_size, self.rows),
-            config.project,
-            average,
-            paper and config.average,
-        )
-        solver = Pegasos(options, self.store.features)
-        if warm_start is not None:
-            if len(warm_start.weights) > self.store.features:
-                raise UsageError(
-                    "--warm-start: the model has more features than the store; choose a model for this data"
-                )
-            solver.warm_start(warm_start.weights)
+    def _start(self, warm_start: Model | None) -> np.ndarray | None:
+        """The weights to begin with, as long as a vector of the problem."""
+        if warm_start is None:
+            return None
+        if len(self.problem.specs) > 1 or warm_start.weights.ndim > 1:
+            raise UsageError("--warm-start begins one model with another; leave it out, or give one --lambda")
+        if len(warm_start.weights) > self.store.features:
+            raise UsageError("--warm-start: the model has more features than the store; choose a model for this data")
+        start = np.zeros(self.problem.length)
+        start[: len(warm_start.weights)] = warm_start.weights
+        if warm_start.bias and not self.problem.bias:
+            raise UsageError("--warm-start: the model has a bias; add --bias feature")
+        if self.problem.bias:
+            start[-1] = float(warm_start.bias) / self.problem.bias
+        return start
+
+    def _new_solver(self) -> Solver:
+        solver, remark = make_solver(self.config, self.algorithm, self.problem, self.loader, self.start, self.scratch)
+        if remark:
+            self._note(remark)
         return solver
 
-    def _presenter(self) -> Pegasos | Averaging:
-        """Who presents rows: the solver, or as many threads as were asked for where that pays."""
-        threads, solver = self.config.threads or 1, self.state.solver
-        if threads == 1:
-            return solver
-        problem = Averaging.problem(solver.options, self.rows, threads)
-        if problem:
-            self._note(f"one thread presents rows and the others load data: {problem}")
-            return solver
-        return Averaging(solver, threads)
+    def _new_knowledge(self) -> Progression:
+        average = self.algorithm != "sdca" and min(spec.clock for spec in self.problem.specs) < 20.0
+        return Progression(ratio=_RATIO_OF_AVERAGES if average else 1.0)
 
     def _note(self, text: str) -> None:
         self.notes.append(text)
@@ -245,10 +266,9 @@ class _Run:
                 f"convert again without --no-shuffle{enough}"
             )
 
-    @property
-    def known(self) -> Progression:
-        """What is known so far."""
-        return self.state.known
+    def close(self) -> None:
+        """Give back what is kept on disk for this run alone."""
+        self.state.solver.close()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -281,8 +301,8 @@ class _Run:
     # --- the loop ---------------------------------------------------------------------------------
 
     def go(self) -> TrainResult:
-        """Epoch after epoch, until a reason to stop."""
-        limit = self.config.max_epochs or (_STEPS if self.why_uncertified else _EPOCHS)
+        """Epoch after epoch, until every model has a reason to leave."""
+        limit = self.config.max_epochs or self._limit()
         stopped = ""
         try:
             while not (stopped := self._reason_to_stop(limit)):
@@ -293,10 +313,14 @@ class _Run:
                 self._save_checkpoint()
         finally:
             self._close_stream()
-        if self.known.primal is None or (stopped == "seconds" and self.why_uncertified):
-            self._take(self._measure_now(self._candidates(None), may_stop=False))
+        self._measure_the_rest(stopped)
         self.loader.check_unchanged()
         return self._result(stopped)
+
+    def _limit(self) -> int:
+        if self.why_uncertified:
+            return _STEPS
+        return _SDCA_EPOCHS if self.algorithm == "sdca" else _EPOCHS
 
     def _close_stream(self) -> None:
         if self.stream:
@@ -305,7 +329,7 @@ class _Run:
 
     def _plans(self, limit: int) -> Iterator[Plan]:
         """The windows still to come."""
-        cursor = self.known.cursor
+        cursor = self.state.cursor
         first = cursor.window
         for epoch in range(cursor.epoch, limit):
             yield from self._windows(epoch)[first:]
@@ -315,34 +339,31 @@ class _Run:
         return list(self.sampler(self.loader.shape, self.config.seed, epoch))
 
     def _reason_to_stop(self, limit: int) -> str:
-        gap, history = self.known.gap, self.known.history
-        if not history or self.known.cursor.presented:
-            return ""
-        if gap is not None and gap <= self.config.tolerance:
-            return "tolerance"
-        if self.known.cursor.epoch >= limit:
+        state = self.state
+        if not state.solver.active:
+            reasons = {known.left for known in state.known}
+            return "tolerance" if reasons == {"tolerance"} else "holdout"
+        if state.cursor.epoch >= limit and not state.cursor.presented:
             return "epochs"
-        if self.why_uncertified and self.config.holdout:
-            losses = [entry["holdout_loss"] for entry in history if entry["holdout_loss"] is not None]
-            if len(losses) > _PATIENCE and min(losses[-_PATIENCE:]) >= min(losses[:-_PATIENCE]):
-                return "holdout"
         return ""
 
     def _repeats(self) -> int:
         """Multiple updates, equation (6), while the gap is large."""
-        if self.config.algorithm != "sgd-m" or not self.known.history:
+        history = self.state.known[0].history
+        if self.config.algorithm != "sgd-m" or not history:
             return 1
-        estimate = self.known.history[-1]["estimated_gap"]
+        estimate = history[-1]["estimated_gap"]
         return _REPEATS if estimate is None or estimate > 5 * self.config.tolerance else 1
 
     def _epoch(self, limit: int) -> None:
         """Present what is left of an epoch, and say what is known at its end."""
-        cursor = self.known.cursor
-        if (cursor.window, cursor.position, cursor.presented) == (0, 0, 0):
-            self.state.solver.begin_epoch()
-            cursor.repeats = self._repeats()
+        state = self.state
+        cursor = state.cursor
+        if not cursor.begun:
+            cursor.begun, cursor.repeats = True, self._repeats()
+            state.solver.begin_epoch(cursor.repeats)
         number = len(self._windows(cursor.epoch))
-        if not self.known.history and cursor.window < number:
+        if cursor.epoch == 0 and cursor.window < number:
             threading.Thread(target=self._load_kernels, daemon=True).start()  # while data is read
         while cursor.window < number:
             if self.stream is None:
@@ -352,34 +373,84 @@ class _Run:
             self._present(self.window)
             self.loader.check_unchanged()
             cursor.window, cursor.position = cursor.window + 1, 0
-        entry = self._certify(last=cursor.epoch + 1 >= limit)
+        with self.watch.measuring("bounding the optimum"):
+            state.solver.end_epoch()
+        entries = self._judge(last=cursor.epoch + 1 >= limit)
         self._count_cost()
-        self._write_log(entry)
+        self._write_log(entries)
+        self._let_go()
         cursor.epoch += 1
-        cursor.window = cursor.position = cursor.presented = cursor.marked = 0
-        cursor.loss_at_mark = 0.0
+        cursor.window = cursor.position = cursor.presented = 0
+        cursor.begun = cursor.marked = False
         if self._wants_checkpoint(after_epoch=True):
             self._save_checkpoint()
 
+    def _judge(self, last: bool) -> list[dict[str, Any]]:
+        def measure(measurement: Measurement) -> None:
+            self._measure_now(measurement, may_stop=True)
+
+        active = list(self.state.solver.active)
+        entries = self.judge.judge(last, measure)
+        if len(self.problem.specs) > 1:
+            entries = [{"model": model, **entry} for model, entry in zip(active, entries, strict=True)]
+        self.progress.epoch_done(_worst(entries), self.config.tolerance)
+        return entries
+
+    def _let_go(self) -> None:
+        """Models that are done leave the pass; and Pegasos, where it was not asked for, makes room if it is slow."""
+        state = self.state
+        leaving = []
+        for model in state.solver.active:
+            known = state.known[model]
+            known.left = self.judge.reason_to_leave(known)
+            if known.left:
+                leaving.append(model)
+        if leaving:
+            state.solver.drop(leaving)
+        if self.config.algorithm == "auto" and self.algorithm == "sgd-s" and self._is_slow():
+            active = state.solver.active
+            state.solver.close()
+            self._switched()
+            solver = self._new_solver()
+            solver.drop([model for model in solver.active if model not in active])
+            state.solver = solver
+
+    def _is_slow(self) -> bool:
+        if self.start is not None or self.config.of_pegasos or self.config.threads not in (None, 1):
+            return False
+        histories = [self.state.known[model].history for model in self.state.solver.active]
+        gaps = [history[-1]["estimated_gap"] for history in histories if len(history) >= _TRIED]
+        return any(gap is not None and gap > 2 * self.config.tolerance for gap in gaps)
+
+    def _switched(self) -> None:
+        self.algorithm = "sdca"
+        self.why_algorithm = f"after {_TRIED} epochs of Pegasos the tolerance was far"
+        self._note(f"going on by dual coordinate ascent: {self.why_algorithm}")
+
     def _load_kernels(self) -> None:
         """Call the kernels with no rows, so that they are ready when the rows are."""
+        self.state.solver.warm_up(self._nothing())
+
+    def _nothing(self) -> CsrBlock:
+        """A block as the store has them, without rows."""
         layout = self.store.manifest.layout
         values = np.empty(0, VALUE_CODINGS[layout.values]) if layout.values else None
         nothing, labels = np.empty(0, CODINGS[layout.index_coding]), np.empty(0, layout.labels)
         levels = all_levels(layout.levels)
-        block = CsrBlock(np.zeros(1, np.int64), nothing, values, labels, self.store.features, levels=levels)
-        Pegasos(self.state.solver.options, 1).present(block, np.empty(0, np.uint32), 0, 0, 1)
+        return CsrBlock(np.zeros(1, np.int64), nothing, values, labels, self.store.features, levels=levels)
 
     def _present(self, window: Window) -> None:
         """Present the rest of a window slice by slice."""
-        cursor, solver, order = self.known.cursor, self.state.solver, window.order
-        pending = self.state.pending
+        state = self.state
+        cursor, solver, order = state.cursor, state.solver, window.order
+        pending = state.pending
         if pending and pending.windows == cursor.window:
             with self.watch.measuring("measuring the objective"):
                 pending.add(window, self.loader, self.config.workers, self._look_up)
-        step = self.presenter.rows_at_a_time(window.block)
-        batch = solver.options.batch_size
-        step = -(-step // batch) * batch
+        with self.watch.measuring("fetching what is kept of rows"):
+            solver.enter(window)
+        batch = solver.batch_size
+        step = -(-solver.rows_at_a_time(window.block) // batch) * batch
         half = self.rows // 2
         while cursor.position < len(order):
             end = min(cursor.position + step, len(order))
@@ -387,163 +458,66 @@ class _Run:
             if 0 < before_half < end - cursor.position:
                 end = cursor.position + before_half
             with self.watch.measuring("presenting rows"):
-                bad = self.presenter.present(window.block, order, cursor.position, end, cursor.repeats)
+                bad = solver.present(window, cursor.position, end, cursor.repeats)
             if bad >= 0:
                 self.loader.check_unchanged()
                 raise self.loader.damaged(window, bad)
             cursor.presented += end - cursor.position
             cursor.position = end
-            if cursor.presented <= half:
-                cursor.marked, cursor.loss_at_mark = cursor.presented, solver.loss_sum
+            if not cursor.marked and cursor.presented + batch > half:
+                solver.mark()
+                cursor.marked = True
             self.progress.presented(cursor.epoch, cursor.presented, self.rows)
             if self._wants_checkpoint():
                 self._save_checkpoint()
             if cursor.presented < self.rows or self.stop_asked:
                 self._look_up()
+        with self.watch.measuring("fetching what is kept of rows"):
+            solver.leave(window)
 
-    # --- what is known at the end of an epoch -----------------------------------------------------
+    # --- objectives ---------------------------------------------------------------------------------
 
-    def _certify(self, last: bool) -> dict[str, Any]:
-        """Bound the optimum from below, estimate the objective, and have it measured if that may be the end."""
-        with self.watch.measuring("bounding the optimum"):
-            config, known, solver = self.config, self.known, self.state.solver
-            bound = self._bound()
-            if bound is not None and (known.bound is None or bound.value > known.bound):
-                known.bound = bound.value
-            estimate = self._estimate()
-            estimated_gap = None
-            if known.bound is not None:
-                estimated_gap = known.ratio * ((estimate - known.bound) / estimate if estimate > 0 else 0.0)
-        near = estimated_gap is not None and estimated_gap <= config.coefficient * config.tolerance
-        in_memory = self.loader.shape.fits
-        later = measured = None
-        if (near or last or config.holdout) and (in_memory or not self._will_be_enough()):
-            measurement = self._candidates(bound)
-            if in_memory or last:
-                measured = self._measure_now(measurement, may_stop=True)
-            else:
-                later = measurement
-        # From here on nothing may interrupt: what is stopped before does the whole of this again.
-        objective = self._take_pending()
-        if measured is not None:
-            objective = self._take(measured, estimated_gap)
-        elif later is not None:  # together with the next epoch, whose data is read anyway
-            self.state.pending, known.pending_gap = later, estimated_gap
-        enough = known.gap is not None and known.gap <= config.tolerance
-        entry = {
-            "epoch": known.cursor.epoch + 1,
-            "rows": int(solver.t),
-            "repeats": known.cursor.repeats,
-            "margin_errors": int(solver.errors),
-            "estimate": estimate,
-            "primal": known.primal if objective or enough else None,
-            "lower_bound": known.bound,
-            "gap": known.gap if objective or enough else None,
-            "estimated_gap": estimated_gap,
-            "holdout_loss": objective.holdout_loss if objective else None,
-            "holdout_error": objective.holdout_error if objective else None,
-        }
-        known.history.append(entry)
-        self.progress.epoch_done(entry, config.tolerance)
-        if not config.project:
-            snapshots = self.state.snapshots
-            snapshots.append(Snapshot(known.cursor.epoch + 1, solver.t, solver.dual_sum, solver.a.copy()))
-            self.state.snapshots = [snapshots[0], *keep_some(snapshots[1:], known.cursor.epoch + 1)]
-        return entry
-
-    def _will_be_enough(self) -> bool:
-        """Whether the tolerance is reached as soon as what was measured beside this epoch is taken in."""
-        known, pending = self.known, self.state.pending
-        primals = [measured.primal for measured in pending.result()] if pending else []
-        least = min(primals if known.primal is None else [known.primal, *primals], default=None)
-        gap = relative_gap(least, known.bound)
-        return gap is not None and gap <= self.config.tolerance
-
-    def _bound(self) -> Bound | None:
-        if self.why_uncertified:
-            return None
-        solver, known = self.state.solver, self.known
-        if known.cursor.presented != self.rows:
-            presented = f"{known.cursor.presented:,} of {self.rows:,} rows"
-            raise OocPegasosError(f"an epoch presented {presented}; this is a mistake in oocpeg, please report it")
-        windows = [] if self.config.project else self.state.snapshots
-        clock = (solver.t, solver.dual_sum, solver.a, solver.scale)
-        return lower_bound(self.lam, solver.options.delay, *clock, windows, whole=not self.warm)
-
-    def _estimate(self) -> float:
-        """The objective of the last iterate, from the losses met in the second half of the epoch."""
-        solver, cursor = self.state.solver, self.known.cursor
-        mean = (solver.loss_sum - cursor.loss_at_mark) / max(cursor.presented - cursor.marked, 1)
-        clock = self.lam * (solver.t + solver.options.delay)
-        last = solver.scale / clock if clock else 0.0
-        return self.lam / 2 * float(solver.a @ solver.a) * last**2 + mean
-
-    def _measurement(self, candidates: list[np.ndarray]) -> Measurement:
-        held_out = self.store.rows - self.rows
-        return Measurement(
-            candidates, ObjectiveOptions(self.lam, self.loss.number, self.class_weights, self.rows, held_out)
-        )
-
-    def _candidates(self, bound: Bound | None) -> Measurement:
-        """The vectors that may be the best this epoch has to offer."""
-        solver, config = self.state.solver, self.config
-        paper = config.algorithm == "pegasos"
-        candidates = [solver.average()] if paper and config.average else [solver.last()]
-        if not paper:
-            if solver.options.average:
-                candidates.append(solver.average())
-            if bound is not None and bound.window is not None:
-                candidates.append(solver.since(bound.window.t, bound.window.a))
-        return self._measurement(candidates)
-
-    def _measure_now(self, measurement: Measurement, may_stop: bool) -> Measurement:
+    def _measure_now(self, measurement: Measurement, may_stop: bool) -> None:
         """A pass over all rows: those in memory, or all of the store, read in order."""
 
         def check() -> None:
             if self.stop_asked or may_stop:
                 self._look_up()
 
-        with self.watch.measuring("measuring the objective"):
-            if self.loader.shape.fits and self.window is not None:
-                measurement.add(self.window, self.loader, self.config.workers, check)
+        with closing(self._all_windows(check)) as windows:
+            for window in windows:
+                with self.watch.measuring("measuring the objective"):
+                    measurement.add(window, self.loader, self.config.workers, check)
                 self.loader.check_unchanged()
-                return measurement
+
+    def _all_windows(self, check: Callable[[], None]) -> Generator[Window, None, None]:
+        """The window in memory, if that is all; else all of the store, read in order."""
+        if self.loader.shape.fits and self.window is not None:
+            yield self.window
+            return
         self._close_stream()
         with closing(self.loader.stream(self.loader.in_order(), check)) as windows:
             while True:
                 with self.watch.measuring("waiting for data"):
                     window = next(windows, None)
                 if window is None:
-                    return measurement
-                with self.watch.measuring("measuring the objective"):
-                    measurement.add(window, self.loader, self.config.workers, check)
-                self.loader.check_unchanged()
+                    return
+                yield window
 
-    def _take_pending(self) -> Objective | None:
-        """What was measured beside this epoch."""
-        pending, gap = self.state.pending, self.known.pending_gap
-        if pending is None:
-            return None
-        self.state.pending = self.known.pending_gap = None
-        return self._take(pending, gap)
-
-    def _take(self, measurement: Measurement, estimated_gap: float | None = None) -> Objective:
-        """Keep the best candidate, if it is the best so far."""
-        known = self.known
-        measured = measurement.result()
-        chosen = min(range(len(measured)), key=lambda i: measured[i].primal)
-        best = measured[chosen]
-        if not np.isfinite(best.primal):
-            raise InputError(f"{self.store.path}: the weights became infinite; choose another lambda or scale the data")
-        if known.bound is not None and best.primal < known.bound * (1 - 1e-9):
-            raise OocPegasosError("an objective below its lower bound; this is a mistake in oocpeg, please report it")
-        if self.config.algorithm == "pegasos" or known.primal is None or best.primal < known.primal:
-            known.primal, self.state.best = best.primal, measurement.candidates[chosen].copy()
-            if best.holdout_loss is not None and best.holdout_error is not None:
-                known.holdout = {"loss": best.holdout_loss, "error": best.holdout_error}
-        if known.gap is not None and estimated_gap:
-            known.ratio = min(max(known.ratio * known.gap / estimated_gap, 0.05), 1.0)
-        return best
+    def _measure_the_rest(self, stopped: str) -> None:
+        """Models that nothing is known of yet, as time ran out, or that only just became better."""
+        state = self.state
+        late = stopped == "seconds" and self.why_uncertified is not None
+        models, candidates = [], []
+        for model in state.solver.active:
+            if state.known[model].primal is None or late:
+                for candidate in state.solver.candidates(model):
+                    models.append(model)
+                    candidates.append(candidate)
+        if candidates:
+            measurement = Measurement(self.problem, models, candidates)
+            self._measure_now(measurement, may_stop=False)
+            self.judge.take(measurement, {})
 
     # --- what is left behind ----------------------------------------------------------------------
 
@@ -559,7 +533,7 @@ class _Run:
         seconds, read = now[0] - before[0], now[3] - before[3]
         self.state.costs.append(
             EpochCost(
-                self.known.cursor.epoch + 1,
+                self.state.cursor.epoch + 1,
                 seconds,
                 now[1] - before[1],
                 now[2] - before[2],
@@ -570,58 +544,137 @@ class _Run:
         )
 
     def _result(self, stopped: str) -> TrainResult:
-        known, config = self.known, self.config
-        assert known.primal is not None
-        converged = stopped == "tolerance"
+        known, config = self.state.known, self.config
+        trials, chosen = self._choose()
+        kept = known[chosen[0]]
+        models = [self._trained(model) for model in range(len(known))]
+        certificate = self._certificate(chosen)
+        labels = self.store.manifest.labels
         info = ModelInfo(
             features=self.store.features,
-            lam=self.lam,
-            loss=self.loss.name,
-            algorithm=config.algorithm,
+            lam=self.problem.specs[chosen[0]].lam,
+            loss=self.problem.loss.name,
+            parameter=self.problem.parameter,
+            algorithm=self.algorithm,
             sampling=config.sampler,
             seed=config.seed,
-            epochs=known.cursor.epoch,
-            certificate=Certificate(known.primal, known.bound, known.gap, converged),
-            history=known.history,
-            labels=self.store.manifest.labels,
+            epochs=max(known[model].epochs for model in chosen),
+            certificate=certificate,
+            history=kept.history,
+            trials=[vars(trial) for trial in trials],
+            calibrations=[],
+            labels=labels,
             recipe=self.store.manifest.recipe,
             config=essential(config),
             store_checksum=manifest.checksum_of(self.store.manifest),
             versions={"ooc-pegasos": __version__, "numpy": np.__version__},
         )
+        weights = [self.state.best[model] for model in chosen]
+        bias = [float(vector[-1]) * self.problem.bias if self.problem.bias else 0.0 for vector in weights]
+        bias = [value + self.problem.specs[model].offset for value, model in zip(bias, chosen, strict=True)]
+        bodies = [vector[: self.store.features] for vector in weights]
+        several = labels.task == "multiclass"
+        model = Model(
+            np.stack(bodies, axis=1) if several else bodies[0], info, np.array(bias) if several else np.array(bias[0])
+        )
+        if config.calibrate:
+            model = self._calibrated(model, config.calibrate)
         seconds, computing, waiting, bytes_read = self._spent()
         return TrainResult(
-            model=Model(self.state.best, info),
-            converged=converged,
-            certified=known.gap is not None,
+            model=model,
+            models=models,
+            trials=trials,
+            converged=stopped == "tolerance",
+            certified=all(one.gap is not None for one in known),
             stopped_by=stopped,
             seconds=seconds - self.began,
             seconds_computing=computing,
             seconds_waiting=waiting,
             bytes_read=bytes_read,
-            holdout=known.holdout,
+            holdout=_table(kept.apart),
             why_uncertified=self.why_uncertified,
+            algorithm=self.algorithm,
+            why_algorithm=self.why_algorithm,
             memory=self.loader.shape.budget,
             loading=self.loader.name,
             windows=len(self._windows(0)),
-            presenters=self.presenter.threads,
+            presenters=self.state.solver.threads,
             costs=self.state.costs,
             notes=self.notes,
             profile={"foreground": self.watch.seconds, "background": self.background.seconds},
         )
 
-    def _write_log(self, entry: dict[str, Any]) -> None:
+    def _choose(self) -> tuple[list[Trial], list[int]]:
+        """What rows kept apart say of each lambda, and the models of the one that is kept, one a class."""
+        specs, known = self.problem.specs, self.state.known
+        lambdas = list(dict.fromkeys(spec.lam for spec in specs))
+        trials = []
+        for lam in lambdas:
+            of_it = [known[model].apart for model, spec in enumerate(specs) if spec.lam == lam]
+            apart = [found for found in of_it if found is not None]
+            if apart:
+                trials.append(trial_of(lam, apart, across=self.config.folds is not None))
+        lam = trials[choose(trials, self.config.select)].lam if len(trials) > 1 else lambdas[0]
+        last = NONE if self.config.folds else None
+        models = [m for m, spec in enumerate(specs) if spec.lam == lam and (last is None or spec.fold == last)]
+        return trials, models
+
+    def _calibrated(self, model: Model, kind: str) -> Model:
+        """The model with probabilities fitted to the rows kept apart, by one more look at them."""
+        classes = range(len(model.info.labels.classes)) if model.bias.ndim else [NONE]
+        summaries = [ScoreSummary() for _ in classes]
+        scorer = Scorer(model, self.store.features)
+        for window in self._all_windows(lambda: None):
+            with self.watch.measuring("calibrating"):
+                scores = scorer.window(self.loader, window, self.config.workers)
+                for begin, end in window.stretches:
+                    rows = begin + np.flatnonzero(window.folds[begin:end] == 0)
+                    labels, block = window.block.labels[rows], window.block
+                    weights = None if block.weights is None else block.weights[rows]
+                    for one_class, summary in zip(classes, summaries, strict=True):
+                        positive = labels > 0 if one_class == NONE else labels == one_class
+                        summary.add(scores[rows] if one_class == NONE else scores[rows, one_class], positive, weights)
+        self.loader.check_unchanged()
+        fit = platt if kind == "platt" else isotonic
+        info = dataclasses.replace(model.info, calibrations=[fit(summary) for summary in summaries])
+        return dataclasses.replace(model, info=info)
+
+    def _certificate(self, models: list[int]) -> Certificate:
+        """Of the models that are kept, as one: objectives and bounds add up."""
+        known = [self.state.known[model] for model in models]
+        primal = sum(one.primal or 0.0 for one in known)
+        bounds = [one.bound for one in known]
+        bound = None if None in bounds else float(sum(bounds))  # type: ignore[arg-type]
+        gap = known[0].gap if len(known) == 1 else relative_gap(primal, bound)
+        return Certificate(primal, bound, gap, all(one.left == "tolerance" for one in known))
+
+    def _trained(self, model: int) -> TrainedModel:
+        spec, known = self.problem.specs[model], self.state.known[model]
+        assert known.primal is not None
+        classes = self.store.manifest.labels.classes
+        return TrainedModel(
+            spec.lam,
+            classes[spec.one_class] if spec.one_class != NONE else None,
+            spec.fold if self.config.folds and spec.fold != NONE else None,
+            Certificate(known.primal, known.bound, known.gap, known.left == "tolerance"),
+            known.epochs,
+            _table(known.apart),
+            known.history,
+        )
+
+    def _write_log(self, entries: list[dict[str, Any]]) -> None:
         if self.log:
-            line = {**entry, **self.state.costs[-1].table(), "elapsed": time.perf_counter() - self.began}
+            costs, elapsed = self.state.costs[-1].table(), time.perf_counter() - self.began
             with writing_errors(Path(self.log.name)):
-                self.log.write(json.dumps(line) + "\n")
+                for entry in entries:
+                    self.log.write(json.dumps({**entry, **costs, "elapsed": elapsed}) + "\n")
                 self.log.flush()
 
     def _wants_checkpoint(self, after_epoch: bool = False) -> bool:
         if self.place is None:
             return False
         every = self.config.checkpoint_epochs
-        if after_epoch and every and self.known.cursor.epoch % every == 0:
+        if after_epoch and every and self.state.cursor.epoch % every == 0:
             return True
         return time.perf_counter() - self.last_checkpoint > 60 * self.config.checkpoint_minutes
 
@@ -633,22 +686,10 @@ class _Run:
         self.last_checkpoint = time.perf_counter()
 
 
-def _class_weights(config: TrainConfig, store: Store) -> tuple[float, float]:
-    """Weights of the negative and the positive class; balanced ones make both classes count the same."""
-    if config.class_weight is None:
-        return 1.0, 1.0
-    if config.class_weight == "balanced":
-        negative, positive = store.manifest.labels.counts
-        if not negative or not positive:
-            raise UsageError("--class-weight balanced needs rows of both classes; leave it out")
-        rows = negative + positive
-        return rows / (2 * negative), rows / (2 * positive)
-    negative_weight, positive_weight = config.class_weight
-    return negative_weight, positive_weight
+def _table(apart: Apart | None) -> dict[str, float | None] | None:
+    return {"loss": apart.loss, "error": apart.error} if apart else None
 
 
-def _why_uncertified(config: TrainConfig) -> str | None:
-    """Why no bound on the gap can be had, if so."""
-    if config.sampler not in EQUALLY_OFTEN:
-        return "i.i.d. sampling presents rows unequally often, so there is no certificate"
-    return None
+def _worst(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """The line of the model that is farthest from its tolerance."""
+    return max(entries, key=lambda entry: entry["estimated_gap"] or 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import zlib
 from collections.abc import Iterator
@@ -37,10 +38,10 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
     progress = progress or Progress()
     progress.begin("verifying", store.manifest.bytes)
     problems: list[str] = []
-    rows = 0
+    rows, weight_sum, max_weight = 0, 0.0, 0.0
     arenas: queue.SimpleQueue[Arena] = queue.SimpleQueue()
 
-    def check(number: int) -> tuple[int, list[str]]:
+    def check(number: int) -> tuple[int, float, float, list[str]]:
         chunk = store.manifest.chunks[number]
         try:
             arena = arenas.get_nowait()
@@ -52,17 +53,23 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
             problems = list(block_problems(block, chunk, store.manifest))
             if f"{zlib.crc32(content):08x}" != chunk.crc32:
                 problems.append("the CRC-32 does not match")
-            return block.rows, [f"{store.path / chunk.file}: {problem}" for problem in problems]
+            told = [f"{store.path / chunk.file}: {problem}" for problem in problems]
+            return block.rows, *_sum_and_largest(block), told
         except DamagedError as error:
-            return 0, [str(error)]
+            return 0, 0.0, 0.0, [str(error)]
         finally:
             arenas.put(arena)
 
-    for number, (of_chunk, found) in enumerate(ordered_map(check, range(len(store.manifest.chunks)), cores())):
+    checked = ordered_map(check, range(len(store.manifest.chunks)), cores())
+    for number, (of_chunk, sum_of_weights, largest_weight, found) in enumerate(checked):
         rows += of_chunk
+        weight_sum += sum_of_weights
+        max_weight = max(max_weight, largest_weight)
         problems += found
         progress.advance(store.manifest.chunks[number].bytes)
     progress.end()
+    if not problems:
+        problems += weight_problems(weight_sum, max_weight, store)
     known = {chunk.file for chunk in store.manifest.chunks} | {manifests.FILE_NAME, REJECTED_FILE}
     strays = sorted(path.name for path in store.path.iterdir() if path.name not in known)
     return Verification(len(store.manifest.chunks), rows, store.manifest.bytes, problems, strays)
@@ -91,6 +98,26 @@ def block_problems(block: CsrBlock, chunk: ChunkInfo, manifest: Manifest) -> Ite
     elif indptr[-1] != chunk.nonzeros:
         yield f"{indptr[-1]:,} non-zeros instead of {chunk.nonzeros:,}"
     yield from label_problems(block.labels, chunk, manifest)
+    if block.weights is not None:
+        wrong = np.flatnonzero(~(np.isfinite(block.weights) & (block.weights > 0)))
+        if len(wrong):
+            yield f"row {wrong[0]}: its weight is not a positive number"
+
+
+def _sum_and_largest(block: CsrBlock) -> tuple[float, float]:
+    """Of the weights of some rows."""
+    if block.weights is None:
+        return float(block.rows), 1.0 if block.rows else 0.0
+    return float(block.weights.sum(dtype=np.float64)), float(block.weights.max(initial=0))
+
+
+def weight_problems(weight_sum: float, max_weight: float, store: Store) -> Iterator[str]:
+    """What the manifest says of all weights and is not so."""
+    made = store.manifest
+    if not math.isclose(weight_sum, made.weight_sum, rel_tol=1e-9):  # added up in another order
+        yield f"{store.path}: the weights add up to {weight_sum:g} instead of {made.weight_sum:g}"
+    if max_weight != made.statistics.max_weight:
+        yield f"{store.path}: the largest weight is {max_weight:g} instead of {made.statistics.max_weight:g}"
 
 
 def label_problems(labels: np.ndarray, chunk: ChunkInfo, manifest: Manifest) -> Iterator[str]:

@@ -12,7 +12,7 @@ import stat
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -133,15 +133,18 @@ class _Hashing(io.RawIOBase):
 class TextSource:
     """One input, read once from `start` to its end; then `info()` is its fingerprint."""
 
-    def __init__(self, name: str, number: int, block_size: int, spare: deque[np.ndarray]) -> None:
+    def __init__(
+        self, name: str, number: int, block_size: int, spare: deque[np.ndarray], kind: str = "svmlight text"
+    ) -> None:
         self.name = name
+        self._kind = kind
         self._number = number
         self._block_size = block_size
         self._spare = spare
         self._hash = RunningHash()
         self._before: Stamp | None = None
 
-    def blocks(self, start: int = 0, hash_state: dict[str, Any] | None = None) -> Iterator[TextBlock]:
+    def blocks(self, start: int = 0, hash_state: dict[str, Any] | None = None) -> Generator[TextBlock, None, None]:
         """The rest of the text from position `start` on, in blocks of whole lines."""
         with self._open() as raw:
             self._before = Stamp.of(os.fstat(raw.fileno())) if self.name != STDIN else stamp_of(STDIN)
@@ -186,7 +189,7 @@ class TextSource:
             source = _Pushback(head, raw)
         for magic, what in _OTHER_FORMATS.items():
             if head.startswith(magic):
-                raise InputError(f"{self.name}: this is {what}, not svmlight text; convert it to text first")
+                raise InputError(f"{self.name}: this is {what}, not {self._kind}; convert it to text first")
         kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
         if kind is None:
             return source, True
@@ -260,7 +263,7 @@ class TextSource:
             if cut:
                 return text, filled, cut
             if room >= _LONGEST_LINE:
-                raise InputError(f"{self.name}: a line of more than {_LONGEST_LINE >> 20} MB; is this svmlight text?")
+                raise InputError(f"{self.name}: a line of more than {_LONGEST_LINE >> 20} MB; is this {self._kind}?")
             room *= 2
 
     def _damaged(self, error: Exception) -> InputError:

@@ -69,6 +69,8 @@ class ParsedBlock:
     block: CsrBlock
     lines: np.ndarray
     """Line of each row, counted from the start of the block."""
+    numbers: np.ndarray
+    """Which row of the block each row was, bad ones included."""
     line_count: int
     bad: list[BadRow]
     bad_lines: int
@@ -112,6 +114,7 @@ class SvmlightReader:
         indices = scratch.array("indices", colons + 1, np.uint32)
         values = scratch.array("values", colons + 1, np.float32)
         lines = scratch.array("lines", feeds + 1, np.int64)
+        numbers = scratch.array("numbers", feeds + 1, np.uint32)
         spans = np.empty((feeds + 1 if settings.text_labels else 0, 2), np.int64)
         bad = np.empty((1 if settings.stop_at_bad else DESCRIBED_BAD_ROWS, 3), np.int64)
         rows, bad_lines, line_count = kernels.parse_svmlight(
@@ -126,6 +129,7 @@ class SvmlightReader:
             indices,
             values,
             lines,
+            numbers,
             spans,
             bad,
         )
@@ -143,7 +147,7 @@ class SvmlightReader:
         self._spare.append(text)
         pairs = int(indptr[rows])
         block = CsrBlock(indptr[: rows + 1], indices[:pairs], values[:pairs], labels[:rows], LARGEST_INDEX + 1)
-        return ParsedBlock(task, block, lines[:rows], line_count, problems, bad_lines, names, scratch)
+        return ParsedBlock(task, block, lines[:rows], numbers[:rows], line_count, problems, bad_lines, names, scratch)
 
     def release(self, parsed: ParsedBlock) -> None:
         """The arrays of `parsed` may be used for another block."""

@@ -12,7 +12,12 @@ import scipy.sparse as sp
 from hypothesis import settings
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert
+from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.loading.window import cost_of
+from ooc_pegasos.manifest import ChunkInfo
+from ooc_pegasos.solvers.choice import row_bytes
+from ooc_pegasos.solvers.sdca import SdcaSolver
+from ooc_pegasos.solvers.subgradient import PegasosSolver
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
@@ -63,8 +68,30 @@ def store_of(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options:
 
 
 def least_memory(store: Store) -> int:
-    """So little that every chunk is a window of its own."""
-    return 2 * max(cost_of(chunk) for chunk in store.manifest.chunks)
+    """So little that every chunk is a window of its own, for a run of one model."""
+    return 2 * max(_cost(chunk) for chunk in store.manifest.chunks)
+
+
+def all_memory(store: Store) -> int:
+    """So much that all chunks are one window, and no more."""
+    return sum(_cost(chunk) for chunk in store.manifest.chunks)
+
+
+def _cost(chunk: ChunkInfo) -> int:
+    return cost_of(chunk) + row_bytes(TrainConfig(lam=1.0), 1) * (chunk.rows + 1)
+
+
+def around_present(patched: pytest.MonkeyPatch, after: Callable[[int], None]) -> None:
+    """Have `after` called with the number of rows whenever some were presented, by whatever solver."""
+    for kind in (SdcaSolver, PegasosSolver):
+
+        def present(solver, window, begin, end, repeats, real=kind.present):
+            bad = real(solver, window, begin, end, repeats)
+            if end > begin:  # a call with no rows loads the kernels
+                after(end - begin)
+            return bad
+
+        patched.setattr(kind, "present", present)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ def clicks(tmp_path):
     for seed, name in enumerate(["day-1", "day-2", "tomorrow"]):
         text = svmlight_text(*random_rows(200, 60, seed))
         (tmp_path / f"{name}.svm.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "weights.txt").write_text("0.5\n2\n" * 200)
     (tmp_path / "clicks.svm").write_text(svmlight_text(*random_rows(200, 60, 9)))
     return tmp_path
 

@@ -39,7 +39,8 @@ def test_metrics_with_ties_like_scikit_learn(rows, block):
     labels, scores = np.array([row[0] for row in rows]), np.array([row[1] / 2 for row in rows])
     taken = BinaryMetrics()
     for begin in range(0, len(rows), block):
-        taken.add(scores[begin : begin + block], labels[begin : begin + block])
+        part = slice(begin, begin + block)
+        taken.add(scores[part], labels[part], np.maximum(0.0, 1.0 - labels[part] * scores[part]))
     compare(taken.result(0.0), scores, labels)
 
 
@@ -49,7 +50,7 @@ def test_binned_areas_are_close_and_said_to_be_binned():
     scores = labels * 0.5 + rng.standard_normal(50_000)
     taken = BinaryMetrics(exact_rows=10_000)
     for part in np.split(np.arange(50_000), 10):
-        taken.add(scores[part], labels[part])
+        taken.add(scores[part], labels[part], np.zeros(len(labels[part])))
     found = taken.result(0.0)
     assert found["auc_method"] == "binned"
     compare(found, scores, labels, tolerance=2e-4)
@@ -176,8 +177,9 @@ def test_the_commands(oocpeg, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "problem"),
     [
-        (["train", "store", "-o", "m"], 2, "--lambda or --C"),
-        (["train", "store", "-o", "m", "--lambda", "1", "--C", "1"], 2, "both are given"),
+        (["train", "store", "-o", "m", "--lambda", "1", "--C", "1"], 2, "--lambda and --C both"),
+        (["train", "store", "-o", "m", "--lambda", "1:2"], 2, "1e-7:1e-3:9"),
+        (["train", "store", "-o", "m", "--lambda", "1,x"], 2, "--lambda 1,x is not understood"),
         (["train", "store", "-o", "m", "--lambda", "-1"], 2, "positive"),
         (["train", "store", "-o", "m", "--lambda", "1", "--algorithm", "magic"], 2, "--algorithm should be one of"),
         (["train", "store", "-o", "m", "--lambda", "1", "--delay", "soon"], 2, "--delay soon is not a number"),

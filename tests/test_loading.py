@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import random_rows, svmlight_text
+from conftest import around_present, least_memory, random_rows, svmlight_text
 
 from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, manifest, train
 from ooc_pegasos.errors import DamagedError, UsageError
@@ -25,6 +25,7 @@ from ooc_pegasos.machine import available_memory
 from ooc_pegasos.manifest import PAGE
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.samplers import Plan
+from ooc_pegasos.solvers.solver import Solver
 from ooc_pegasos.trainer import Interrupted
 
 needs_mapping = pytest.mark.skipif(not can_map(), reason="files cannot be mapped side by side here")
@@ -43,10 +44,6 @@ def store(tmp_path: Path) -> Store:
     made = store_of(tmp_path, *random_rows(4000, 700, 1))
     assert len(made.manifest.chunks) > 9
     return made
-
-
-def least_memory(store: Store) -> int:
-    return 2 * max(cost_of(chunk) for chunk in store.manifest.chunks)
 
 
 def chunk_path(store: Store, number: int) -> Path:
@@ -141,12 +138,25 @@ def decoded(block):
 
 
 @needs_mapping
-@pytest.mark.parametrize("options", [{}, {"holdout": 0.2}, {"sampling": "iid"}, {"class_weight": (1.0, 3.0)}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"algorithm": "sgd-s"},
+        {"holdout": 0.2},
+        {"sampling": "iid"},
+        {"class_weight": (1.0, 3.0)},
+        {"lam": "0.001:0.1:4"},
+    ],
+    ids=str,
+)
 def test_mapped_and_read_train_to_the_same_model(store, tmp_path, options):
-    for number, memory in enumerate((1 << 30, everything(store) // 2, least_memory(store))):
+    options = {"lam": 0.01, **options}
+    least = least_memory(store) * (2 if isinstance(options["lam"], str) else 1)
+    for number, memory in enumerate((1 << 30, everything(store) // 2, least)):
         models = []
         for loading in ("mapped", "read"):
-            config = TrainConfig(lam=0.01, max_epochs=4, tolerance=1e-9, memory=memory, loading=loading, **options)
+            config = TrainConfig(max_epochs=4, tolerance=1e-9, memory=memory, loading=loading, **options)
             result = train(store, config)
             assert result.loading == loading
             assert (result.windows == 1) == (number == 0)
@@ -325,29 +335,26 @@ ACCIDENTS = {
 
 @pytest.mark.parametrize("loading", ["mapped", "read"])
 @pytest.mark.parametrize("accident", ACCIDENTS)
-def test_a_chunk_that_changes_while_training(store, tmp_path, monkeypatch, accident, loading):
+@pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
+def test_a_chunk_that_changes_while_training(store, tmp_path, monkeypatch, accident, loading, algorithm):
     """Exit code 5, the chunk named, the last checkpoint intact and good to go on from when the chunk is back."""
     if loading == "mapped" and not can_map():
         pytest.skip("files cannot be mapped side by side here")
-    from ooc_pegasos import trainer
-
     memory = (1 << 30) if loading == "mapped" else least_memory(store)
     options = {"lam": 1e-3, "tolerance": 1e-9, "memory": memory, "loading": loading, "checkpoint_epochs": 1}
+    options["algorithm"] = algorithm
     whole = train(store, TrainConfig(**options, max_epochs=6))
     victim = chunk_path(store, 4)
     content = victim.read_bytes()
-    presented = trainer.Pegasos.present
     rows = [0]
 
-    def present(solver, block, order, begin, end, repeats):
-        bad = presented(solver, block, order, begin, end, repeats)
-        before, rows[0] = rows[0], rows[0] + end - begin
+    def present(presented: int) -> None:
+        before, rows[0] = rows[0], rows[0] + presented
         if before < 2.5 * store.rows <= rows[0]:
             ACCIDENTS[accident](victim)
-        return bad
 
     with monkeypatch.context() as patched:
-        patched.setattr(trainer.Pegasos, "present", present)
+        around_present(patched, present)
         with pytest.raises(DamagedError, match=victim.name) as raised:
             train(store, TrainConfig(**options, max_epochs=6), checkpoint=tmp_path / "c")
     assert raised.value.exit_code == 5
@@ -465,7 +472,7 @@ def test_an_index_too_large_that_the_manifest_vouches_for(store, tmp_path):
     path.write_text(json.dumps(table))
     wrong = Store.open(store.path)
     for memory in (1 << 30, least_memory(store)):
-        for algorithm in ("sgd-s", "sgd-m", "pegasos"):
+        for algorithm in ("sdca", "sgd-s", "sgd-m", "pegasos"):
             with pytest.raises(DamagedError, match=r"chunk-.*: an index is not below the number of features"):
                 train(wrong, TrainConfig(lam=0.01, memory=memory, algorithm=algorithm, batch_size=1))
 
@@ -527,8 +534,8 @@ def test_the_smallest_budget_is_named_and_works(store, oocpeg):
     size = int(named.removesuffix("kB"))
     oocpeg(*words, "--memory", f"{size - 1}kB", code=2)
     with pytest.raises(UsageError):
-        open_loader(store, least_memory(store) - 1)
-    open_loader(store, least_memory(store))
+        open_loader(store, 2 * max(map(cost_of, store.manifest.chunks)) - 1)
+    open_loader(store, 2 * max(map(cost_of, store.manifest.chunks)))
 
 
 def test_memory_that_is_free_is_that_of_the_control_group(tmp_path):
@@ -565,9 +572,10 @@ def test_memory_that_is_free_is_that_of_the_control_group(tmp_path):
 @pytest.mark.parametrize("phase", ["waiting for data", "measuring the objective", "presenting"])
 def test_a_stop_is_felt_in_any_phase(store, tmp_path, monkeypatch, phase):
     """And leaves a checkpoint that goes on to the same bytes."""
-    from ooc_pegasos import objective, trainer
+    from ooc_pegasos import objective
 
     options = {"lam": 0.01, "max_epochs": 4, "tolerance": 1e-9, "holdout": 0.2, "memory": least_memory(store)}
+    options["coefficient"] = 1e30  # each epoch is measured
     whole = train(store, TrainConfig(**options))
     calls, asked = [0], []
 
@@ -595,9 +603,9 @@ def test_a_stop_is_felt_in_any_phase(store, tmp_path, monkeypatch, phase):
     with monkeypatch.context() as patched:
         if phase == "waiting for data":
             patched.setattr(disk.ChunkReader, "read", slow(disk.ChunkReader.read))
-            patched.setattr(trainer.Pegasos, "rows_at_a_time", asking(trainer.Pegasos.rows_at_a_time))
+            patched.setattr(Solver, "rows_at_a_time", asking(Solver.rows_at_a_time))
         elif phase == "presenting":
-            patched.setattr(trainer.Pegasos, "rows_at_a_time", asking(trainer.Pegasos.rows_at_a_time))
+            patched.setattr(Solver, "rows_at_a_time", asking(Solver.rows_at_a_time))
         else:
             patched.setattr(objective, "pieces", asking(objective.pieces))
         with pytest.raises(Interrupted):
@@ -613,6 +621,7 @@ def test_stopped_at_any_look_while_measuring(store, tmp_path, monkeypatch, memor
     """Also in the last pass, when candidates of the epoch before have been measured beside this one."""
     budget = (1 << 30) if memory == "all" else least_memory(store)
     options = {"lam": 0.01, "max_epochs": 3, "tolerance": 1e-9, "holdout": 0.2, "memory": budget}
+    options["coefficient"] = 1e30  # each epoch is measured
     looks = [0, 0]
 
     def add(self, window, loader, threads, check, real=Measurement.add):
@@ -687,10 +696,10 @@ def test_rows_grouped_by_label_are_noticed_where_they_do_harm(tmp_path):
 def test_threads_that_would_not_pay_say_so(tmp_path):
     matrix, labels = random_rows(3000, 100, 3)
     store = store_of(tmp_path, matrix, labels)
-    result = train(store, TrainConfig(lam=1e-4, threads=2, max_epochs=2))
+    result = train(store, TrainConfig(lam=1e-4, threads=2, max_epochs=2, algorithm="sgd-s"))
     assert result.presenters == 1
     assert any("lambda times rows is 0.3" in note for note in result.notes)
-    alone = train(store, TrainConfig(lam=1e-4, max_epochs=2))
+    alone = train(store, TrainConfig(lam=1e-4, max_epochs=2, algorithm="sgd-s"))
     assert alone.model.weights.tobytes() == result.model.weights.tobytes()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import least_memory, random_rows, store_of
+from conftest import all_memory, around_present, least_memory, random_rows, store_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.svm import LinearSVC
@@ -19,7 +19,7 @@ from sklearn.svm import LinearSVC
 from ooc_pegasos import Model, OocPegasosError, Store, TrainConfig, convert, train
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.loading import open_loader
-from ooc_pegasos.loading.window import cost_of
+from ooc_pegasos.solvers.choice import row_bytes
 
 
 def optimum(matrix, labels, lam, class_weight=None, row_weights=None) -> float:
@@ -33,7 +33,7 @@ def optimum(matrix, labels, lam, class_weight=None, row_weights=None) -> float:
 
 
 def windows_of(store: Store, memory: int) -> int:
-    return len(open_loader(store, memory).in_order())
+    return len(open_loader(store, memory, row_bytes=row_bytes(TrainConfig(lam=1.0), 1)).in_order())
 
 
 def objective(w, matrix, labels, lam, class_weight=None) -> float:
@@ -154,7 +154,7 @@ def around_the_optimum(x, y, lam, c) -> tuple[float, float]:
 def test_without_a_certificate_none_is_claimed(tmp_path):
     matrix, labels = random_rows(300, 50, 4, 0.1)
     store = store_of(tmp_path, matrix, labels)
-    for options in ({"algorithm": "sgd-r"}, {"algorithm": "pegasos"}, {"sampling": "iid"}):
+    for options in ({"algorithm": "sgd-r"}, {"algorithm": "pegasos"}, {"algorithm": "sgd-s", "sampling": "iid"}):
         result = train(store, TrainConfig(lam=0.01, **options))
         assert (result.certified, result.converged) == (False, False)
         assert "i.i.d." in result.why_uncertified
@@ -206,7 +206,7 @@ def test_windows_do_not_matter_where_the_order_is_the_same(tmp_path):
     matrix, labels = random_rows(1500, 400, 6)
     store = store_of(tmp_path, matrix, labels, chunk_size=2100)
     weights, history = certificate_of(store, sampling="sequential")
-    for memory in (sum(cost_of(chunk) for chunk in store.manifest.chunks) - 1, least_memory(store)):
+    for memory in (all_memory(store) - 1, least_memory(store)):
         found_weights, found_history = certificate_of(store, sampling="sequential", memory=memory)
         assert found_weights == weights
         assert windows_of(store, memory) > 1
@@ -409,8 +409,15 @@ def test_the_model_is_plain_arrow(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         {"lam": 1.0, "C": 1.0},
+        {"lam": "1:2"},
+        {"lam": (1.0, 1.0)},
+        {"lam": "1,2", "holdout": 0.0},
+        {"lam": 1.0, "folds": 1},
+        {"lam": 1.0, "folds": 3, "holdout": 0.1},
+        {"lam": 1.0, "algorithm": "sdca", "batch_size": 2},
+        {"lam": 1.0, "loss_parameter": -1.0},
+        {"lam": 1.0, "bias_scale": 0.0},
         {"lam": 0.0},
         {"lam": float("nan")},
         {"lam": 1.0, "tolerance": -1.0},
@@ -429,9 +436,12 @@ def test_contradictions(options):
 
 def test_other_labels_are_refused(tmp_path):
     matrix, _labels = random_rows(90, 50, 13)
-    store = store_of(tmp_path, matrix, np.arange(90) % 3, classes=())
-    with pytest.raises(UsageError, match="--loss hinge is for binary labels, the store's are for multiclass"):
-        train(store, TrainConfig(lam=1.0))
+    store = store_of(tmp_path, matrix, np.arange(90) / 7, classes=(), task="regression")
+    with pytest.raises(UsageError, match="--loss hinge is for binary labels, the store's are for regression"):
+        train(store, TrainConfig(lam=1.0, loss="hinge"))
+    store = store_of(tmp_path, matrix, np.arange(90) % 2, classes=())
+    with pytest.raises(UsageError, match="--loss huber is for regression labels, the store's are for binary"):
+        train(store, TrainConfig(lam=1.0, loss="huber"))
 
 
 # --- what once went wrong -----------------------------------------------------------------------
@@ -439,20 +449,15 @@ def test_other_labels_are_refused(tmp_path):
 
 def interrupted_after(store: Store, config: TrainConfig, place: Path, slices: int, monkeypatch) -> None:
     """Run until so many slices are done, then stop as Ctrl-C does."""
-    from ooc_pegasos import trainer
-
-    presented = trainer.Pegasos.present
     done = []
 
-    def present(solver, block, order, begin, end, repeats):
-        bad = presented(solver, block, order, begin, end, repeats)
-        done.extend([1] if end > begin else [])  # a call with no rows loads the kernels
-        if end > begin and len(done) == slices:
+    def present(_rows: int) -> None:
+        done.append(1)
+        if len(done) == slices:
             signal.raise_signal(signal.SIGINT)
-        return bad
 
     with monkeypatch.context() as patched:
-        patched.setattr(trainer.Pegasos, "present", present)
+        around_present(patched, present)
         with pytest.raises(KeyboardInterrupt):
             train(store, config, checkpoint=place)
 
@@ -477,7 +482,7 @@ def test_resume_keeps_the_windows_of_the_run(tmp_path, monkeypatch, slices):
 def test_batches_stop_when_single_rows_do(tmp_path, batch_size):
     matrix, labels = random_rows(1500, 60, 20)
     store = store_of(tmp_path, matrix, labels)
-    single = train(store, TrainConfig(lam=0.02))
+    single = train(store, TrainConfig(lam=0.02, algorithm="sgd-s"))
     batches = train(store, TrainConfig(lam=0.02, batch_size=batch_size))
     assert batches.converged
     assert batches.model.info.epochs <= single.model.info.epochs + 3

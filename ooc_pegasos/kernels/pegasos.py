@@ -152,31 +152,38 @@ def dot_large(indices, values, levels, begin, end, a, ahead, ahead_end):
     f, g = np.uint64(0), np.uint64(0)
     at, stop, limit = np.uint64(begin), np.uint64(end), np.uint64(len(a))
     to, last = np.uint64(ahead), np.uint64(ahead_end)
-    if values is not None:
-        while at + np.uint64(3) < stop:
-            if to + np.uint64(3) < last:
-                g = np.uint64(indices[to]) + (g if escape > 0 else np.uint64(0))
-                g1 = np.uint64(indices[to + np.uint64(1)]) + (g if escape > 0 else np.uint64(0))
-                g2 = np.uint64(indices[to + np.uint64(2)]) + (g1 if escape > 0 else np.uint64(0))
-                g3 = np.uint64(indices[to + np.uint64(3)]) + (g2 if escape > 0 else np.uint64(0))
-                prefetch(a, np.int64(g))
-                prefetch(a, np.int64(g1))
-                prefetch(a, np.int64(g2))
-                prefetch(a, np.int64(g3))
-                g = g3
-                to += np.uint64(4)
-            f = np.uint64(indices[at]) + (f if escape > 0 else np.uint64(0))
-            f1 = np.uint64(indices[at + np.uint64(1)]) + (f if escape > 0 else np.uint64(0))
-            f2 = np.uint64(indices[at + np.uint64(2)]) + (f1 if escape > 0 else np.uint64(0))
-            f3 = np.uint64(indices[at + np.uint64(3)]) + (f2 if escape > 0 else np.uint64(0))
-            if f3 >= limit or (escape == 0 and (f >= limit or f1 >= limit or f2 >= limit)):
-                return np.nan
+    while at + np.uint64(3) < stop:
+        if to + np.uint64(3) < last:
+            g = np.uint64(indices[to]) + (g if escape > 0 else np.uint64(0))
+            g1 = np.uint64(indices[to + np.uint64(1)]) + (g if escape > 0 else np.uint64(0))
+            g2 = np.uint64(indices[to + np.uint64(2)]) + (g1 if escape > 0 else np.uint64(0))
+            g3 = np.uint64(indices[to + np.uint64(3)]) + (g2 if escape > 0 else np.uint64(0))
+            prefetch(a, np.int64(g))
+            prefetch(a, np.int64(g1))
+            prefetch(a, np.int64(g2))
+            prefetch(a, np.int64(g3))
+            g = g3
+            to += np.uint64(4)
+        code, code1 = np.uint64(indices[at]), np.uint64(indices[at + np.uint64(1)])
+        code2, code3 = np.uint64(indices[at + np.uint64(2)]), np.uint64(indices[at + np.uint64(3)])
+        f = code + (f if escape > 0 else np.uint64(0))
+        f1 = code1 + (f if escape > 0 else np.uint64(0))
+        f2 = code2 + (f1 if escape > 0 else np.uint64(0))
+        f3 = code3 + (f2 if escape > 0 else np.uint64(0))
+        if f3 >= limit or (escape == 0 and (f >= limit or f1 >= limit or f2 >= limit)):
+            return np.nan
+        if values is None:
+            z += one_of(a[f], code, escape)
+            z1 += one_of(a[f1], code1, escape)
+            z2 += one_of(a[f2], code2, escape)
+            z3 += one_of(a[f3], code3, escape)
+        else:
             z += a[f] * value_at(values, at, levels)  # an escape's value is 0
             z1 += a[f1] * value_at(values, at + np.uint64(1), levels)
             z2 += a[f2] * value_at(values, at + np.uint64(2), levels)
             z3 += a[f3] * value_at(values, at + np.uint64(3), levels)
-            f = f3
-            at += np.uint64(4)
+        f = f3
+        at += np.uint64(4)
     while to < last:
         g = np.uint64(indices[to]) + (g if escape > 0 else np.uint64(0))
         prefetch(a, np.int64(g))
@@ -204,6 +211,19 @@ def _look_ahead(order, i, end, indptr, indices, values, labels):
         prefetch_row(indptr, indices, values, np.int64(order[i + _ROWS_AHEAD]))
 
 
+@inlined
+def _features_of(a, bias):
+    """`a` without the weight of the bias, which is its last where there is one."""
+    return a[: max(len(a) - 1, 0)] if bias != 0.0 else a
+
+
+@inlined
+def _add_bias(a, b, factor, r):
+    a[len(a) - 1] += factor
+    if len(b) > 0:
+        b[len(b) - 1] += factor * r
+
+
 @kernel
 def present_rows(
     order,
@@ -217,6 +237,8 @@ def present_rows(
     weights,
     class_weights,
     loss,
+    parameter,
+    bias,
     lam,
     delay,
     large,
@@ -229,6 +251,7 @@ def present_rows(
     With r the running sum of 1 / (lam t), kept in state[AVERAGED], a `b` that is not empty sums r times each
     update; the sum of all iterates is then r a - b (equation 2a).
     """
+    body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
     r = state[AVERAGED]
     # 1 / (lam (t + delay)), or 0 before the first row, where a is 0: known before the inner product is
@@ -241,12 +264,15 @@ def present_rows(
         if large:
             ahead = np.int64(order[min(i + 2, end - 1)])
             ahead, ahead_end = np.int64(indptr[ahead]), np.int64(indptr[ahead + 1])
-            z = dot_large(indices, values, levels, first, last, a, ahead, ahead_end) * step
+            z = dot_large(indices, values, levels, first, last, body, ahead, ahead_end)
         else:
-            z = dot(indices, values, levels, first, last, a) * step
-        if np.isnan(z) and not is_sound(indices, first, last, len(a)):
+            z = dot(indices, values, levels, first, last, body)
+        if np.isnan(z) and not is_sound(indices, first, last, len(body)):
             return row
-        value, g, dual = loss_at(loss, z, y)
+        if bias != 0.0:
+            z += a[len(a) - 1] * bias
+        z *= step
+        value, g, dual = loss_at(loss, parameter, z, y)
         c = class_weights[1] if y > 0 else class_weights[0]
         if len(weights) > 0:
             c *= weights[row]
@@ -254,9 +280,11 @@ def present_rows(
         if g != 0.0:
             dual_sum += c * dual
             errors += 1.0
-            add_row(indices, values, levels, first, last, a, -c * g)
+            add_row(indices, values, levels, first, last, body, -c * g)
             if len(b) > 0:
-                add_row(indices, values, levels, first, last, b, -c * g * r)
+                add_row(indices, values, levels, first, last, body_of_b, -c * g * r)
+            if bias != 0.0:
+                _add_bias(a, b, -c * g * bias, r)
         t += 1.0
         step = 1.0 / (lam * (t + delay))
         r += step
@@ -285,6 +313,7 @@ def present_rows_repeatedly(
     labels,
     weights,
     class_weights,
+    bias,
     lam,
     delay,
     repeats,
@@ -294,6 +323,7 @@ def present_rows_repeatedly(
     state,
 ):
     """Present each row `repeats` times in a row for one inner product (hinge only), equation (6)."""
+    body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
     r = state[AVERAGED]
     for i in range(begin, end):
@@ -308,24 +338,28 @@ def present_rows_repeatedly(
         if large:
             ahead = np.int64(order[min(i + 2, end - 1)])
             ahead, ahead_end = np.int64(indptr[ahead]), np.int64(indptr[ahead + 1])
-            score = dot_large(indices, values, levels, first, last, a, ahead, ahead_end)
+            score = dot_large(indices, values, levels, first, last, body, ahead, ahead_end)
         else:
-            score = dot(indices, values, levels, first, last, a)
-        if np.isnan(score) and not is_sound(indices, first, last, len(a)):
+            score = dot(indices, values, levels, first, last, body)
+        if np.isnan(score) and not is_sound(indices, first, last, len(body)):
             return row
+        if bias != 0.0:
+            score += a[len(a) - 1] * bias
         if clock > 0.0:
             loss_sum += c * max(0.0, 1.0 - y * score / clock)
         else:
             loss_sum += c
         # with a weight of c an update moves the margin by c <x, x>
-        square = c * square_norm(values, levels, first, last, indices)
+        square = c * (square_norm(values, levels, first, last, indices) + bias * bias)
         mu = multiple_errors(y * score - clock, repeats, lam, square)
         if mu > 0.0:
             dual_sum += c * mu
             errors += mu
-            add_row(indices, values, levels, first, last, a, c * mu * y)
+            add_row(indices, values, levels, first, last, body, c * mu * y)
             if len(b) > 0:
-                add_row(indices, values, levels, first, last, b, c * mu * y * r)
+                add_row(indices, values, levels, first, last, body_of_b, c * mu * y * r)
+            if bias != 0.0:
+                _add_bias(a, b, c * mu * y * bias, r)
         t += repeats
         r += repeats / (lam * (t + delay))
     state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
@@ -346,6 +380,8 @@ def present_batches(
     weights,
     class_weights,
     loss,
+    parameter,
+    bias,
     lam,
     delay,
     size,
@@ -359,6 +395,7 @@ def present_batches(
     With `project`, `a` is kept as state[SCALE] times the array and its squared norm in state[NORM2], so that the
     projection onto the ball of radius 1 / sqrt(lam) costs no more than the rows (README, equation 2p).
     """
+    body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     slopes = np.empty(size)
     at = begin
     while at < end:
@@ -370,11 +407,14 @@ def present_batches(
             row = np.int64(order[i])
             first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
             y = np.float64(labels[row])
-            z = dot(indices, values, levels, first, last, a) * scale
-            if np.isnan(z) and not is_sound(indices, first, last, len(a)):
+            z = dot(indices, values, levels, first, last, body)
+            if np.isnan(z) and not is_sound(indices, first, last, len(body)):
                 return row
+            if bias != 0.0:
+                z += a[len(a) - 1] * bias
+            z *= scale
             z = z / clock if clock > 0.0 else 0.0
-            value, g, dual = loss_at(loss, z, y)
+            value, g, dual = loss_at(loss, parameter, z, y)
             c = class_weights[1] if y > 0 else class_weights[0]
             if len(weights) > 0:
                 c *= weights[row]
@@ -390,12 +430,17 @@ def present_batches(
             row = np.int64(order[i])
             first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
             if project:
-                inner = dot(indices, values, levels, first, last, a) * scale
-                square = square_norm(values, levels, first, last, indices)
+                inner = dot(indices, values, levels, first, last, body)
+                if bias != 0.0:
+                    inner += a[len(a) - 1] * bias
+                inner *= scale
+                square = square_norm(values, levels, first, last, indices) + bias * bias
                 state[NORM2] += 2.0 * factor * inner + factor * factor * square
-            add_row(indices, values, levels, first, last, a, factor / scale)
+            add_row(indices, values, levels, first, last, body, factor / scale)
             if len(b) > 0:
-                add_row(indices, values, levels, first, last, b, factor / scale * state[AVERAGED])
+                add_row(indices, values, levels, first, last, body_of_b, factor / scale * state[AVERAGED])
+            if bias != 0.0:
+                _add_bias(a, b, factor / scale * bias, state[AVERAGED])
         state[T] += stop - at
         if project:
             # ||w|| = ||a|| / clock <= 1 / sqrt(lam)
@@ -440,29 +485,6 @@ def score_rows(begin, end, indptr, indices, values, levels, w, scores):
 
 
 @kernel
-def sum_losses(begin, end, indptr, indices, values, levels, labels, weights, class_weights, loss, held_out, w, sums):
-    """For candidates w[j]: the weighted sum of losses of the rows not held out, of those held out, and their errors."""
-    for row in range(begin, end):
-        y = np.float64(labels[row])
-        c = class_weights[1] if y > 0 else class_weights[0]
-        if len(weights) > 0:
-            c *= weights[row]
-        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        apart = len(held_out) > 0 and held_out[row]
-        for j in range(len(w)):
-            z = dot(indices, values, levels, first, last, w[j])
-            if np.isnan(z) and not is_sound(indices, first, last, len(w[j])):
-                return row
-            value, _g, _dual = loss_at(loss, z, y)
-            if apart:
-                sums[j, 1] += c * value
-                sums[j, 2] += 1.0 if (z > 0) != (y > 0) else 0.0
-            else:
-                sums[j, 0] += c * value
-    return -1
-
-
-@kernel
 def square_distance(left, right, scale):
     """||scale (left - right)||^2; an empty `right` is zero."""
     total = 0.0
@@ -473,10 +495,17 @@ def square_distance(left, right, scale):
 
 
 @kernel
-def held_out_rows(first_row, threshold, out):
-    """Mark the rows, counted from `first_row` of the store, whose hash is below `threshold` (of 2^53)."""
+def folds_of_rows(first_row, threshold, folds, out):
+    """In which fold each row is, counted from `first_row` of the store, by its hash.
+
+    With `folds` 0 it is 0 for hashes below `threshold` (of 2^53) and 1 for the others.
+    """
     for i in range(len(out)):
         word = np.uint64(first_row + i + 1) * np.uint64(0x9E3779B97F4A7C15)
         word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        out[i] = np.int64((word ^ (word >> np.uint64(31))) >> np.uint64(11)) < threshold
+        place = (word ^ (word >> np.uint64(31))) >> np.uint64(11)
+        if folds > 0:
+            out[i] = (place * np.uint64(folds)) >> np.uint64(53)
+        else:
+            out[i] = 0 if np.int64(place) < threshold else 1

@@ -141,6 +141,16 @@ def segment_checksums(
 
 
 @kernel
+def add_weights_to_checksums(stats: np.ndarray, weights: np.ndarray, checksums: np.ndarray) -> None:
+    """Make the checksums of `segment_checksums` cover a column of weights (as bytes) as well."""
+    row = 0
+    for bucket in range(len(stats)):
+        row_end = row + stats[bucket, ROWS]
+        checksums[bucket] = checksums[bucket] * np.uint64(3) + _hash(weights[4 * row : 4 * row_end])
+        row = row_end
+
+
+@kernel
 def entries_of_rows(
     order: np.ndarray, indptr: np.ndarray, indices: np.ndarray, base: int, escape: int, entries: np.ndarray
 ) -> None:

@@ -54,7 +54,8 @@ def count_lines_and_pairs(text: np.ndarray) -> tuple[int, int]:
 
 
 @inlined
-def _skip_blanks(text, at):
+def skip_blanks(text, at):
+    """The position of the first character from `at` on that is not white space, or ends the line."""
     while text[at] == 32 or text[at] == 9 or 11 <= text[at] <= 13:
         at += 1
     return at
@@ -211,13 +212,14 @@ def parse_svmlight(
     indices: np.ndarray,
     values: np.ndarray,
     lines: np.ndarray,
+    numbers: np.ndarray,
     label_spans: np.ndarray,
     bad: np.ndarray,
 ) -> tuple[int, int, int]:
     """Parse `text[:end]` (whole lines, then PADDING) into the arrays.
 
-    Per row: `labels` (float64), `indptr`, `lines` (its line, counted from 0), and with `text_labels` its label's
-    (start, end) in `label_spans` instead of a number. Per bad line,
+    Per row: `labels` (float64), `indptr`, `lines` (its line, counted from 0), `numbers` (which row it is, bad ones
+    included), and with `text_labels` its label's (start, end) in `label_spans` instead of a number. Per bad line,
     as far as there is room: (code, line, position) in `bad`.
     Returns (rows, bad lines, lines read).
     """
@@ -228,7 +230,7 @@ def parse_svmlight(
     line = 0
     indptr[0] = 0
     while at < end:
-        at = _skip_blanks(text, at)
+        at = skip_blanks(text, at)
         if text[at] == 10 or text[at] == 35:  # an empty line or a comment
             at = _end_of_line(text, at) + 1
             line += 1
@@ -242,7 +244,7 @@ def parse_svmlight(
         begin = pairs
         while code == 0:
             at, pairs, last = _ordinary_pairs(text, at, last, smallest_index, largest_index, pairs, indices, values)
-            at = _skip_blanks(text, at)
+            at = skip_blanks(text, at)
             if text[at] == 10 or text[at] == 35:
                 break
             where = at
@@ -263,6 +265,7 @@ def parse_svmlight(
                 break
         else:
             lines[row] = line
+            numbers[row] = row + bad_lines
             row += 1
             indptr[row] = pairs
         at = _end_of_line(text, at) + 1

@@ -16,7 +16,7 @@ from ooc_pegasos.block import NO_LEVELS, CsrBlock, all_levels, read_only
 from ooc_pegasos.errors import DamagedError, OocPegasosError, UsageError
 from ooc_pegasos.kernels.rows import place_offsets
 from ooc_pegasos.loading.memory import can_map
-from ooc_pegasos.loading.window import Holdout, Layout, Window, cost_of
+from ooc_pegasos.loading.window import Folds, Layout, Window, cost_of
 from ooc_pegasos.samplers import Plan, Shape, in_order
 from ooc_pegasos.store import Store
 
@@ -49,12 +49,12 @@ class Loader(ABC):
 
     name: Loading
 
-    def __init__(self, store: Store, shape: Shape, holdout: Holdout, threads: int, background: Stopwatch) -> None:
+    def __init__(self, store: Store, shape: Shape, folds: Folds, threads: int, background: Stopwatch) -> None:
         self.store = store
         self.shape = shape
         self.bytes_read = 0
         self.background = background
-        self._holdout = holdout
+        self.folds = folds
         self._threads = threads
         self._abandon = threading.Event()
         self._windows: dict[int, Window] = {}
@@ -64,8 +64,12 @@ class Loader(ABC):
 
     @property
     def training_rows(self) -> int:
-        """Rows that are not held out."""
+        """Rows that are presented: all that are not held out."""
         return sum(self.shape.chunk_rows)
+
+    def rows_without(self, fold: int) -> int:
+        """Rows in all folds but one."""
+        return self.store.rows - int(self.folds.sizes[fold])
 
     @abstractmethod
     def load(self, chunks: tuple[int, ...], slot: int) -> Window:
@@ -123,9 +127,9 @@ class Loader(ABC):
             layout = Layout.of(self.store, plan.chunks)
             order = np.empty(0, np.uint32)
             if plan.order is not None:
-                order = plan.order(self._holdout.rows_to_present(plan.chunks, layout))
+                order = plan.order(self.folds.rows_to_present(plan.chunks, layout))
         window = self._load(plan.chunks)
-        return Window(window.chunks, window.block, window.stretches, window.held_out, order)
+        return Window(window.chunks, window.block, window.stretches, window.folds, order)
 
     def _check_abandoned(self) -> None:
         if self._abandon.is_set():
@@ -165,7 +169,7 @@ class Loader(ABC):
     ) -> Window:
         features = self.store.features
         block = CsrBlock(rows.indptr, indices, values, rows.labels, features, rows.weights, self._levels)
-        marks = self._holdout.marks_of_window(chunks, layout)
+        marks = self.folds.of_window(chunks, layout)
         return Window(chunks, block, layout.stretches(), marks, np.empty(0, np.uint32))
 
 
@@ -182,20 +186,23 @@ def open_loader(
     *,
     loading: Loading | None = None,
     holdout: float = 0.0,
+    folds: int | None = None,
+    row_bytes: int = 0,
     threads: int = 1,
     background: Stopwatch | None = None,
     what: str = "--memory",
 ) -> Loader:
-    """The way of loading asked for, or the one that suits: mapped where the store fits the budget and is not large."""
+    """The way of loading asked for, or the one that suits: mapped where the store fits the budget and is not large.
+
+    `row_bytes` is what somebody else keeps in memory for each row of a window.
+    """
     from ooc_pegasos.loading.mapped import MappedLoader
     from ooc_pegasos.loading.readahead import ReadAheadLoader
 
     chunks = store.manifest.chunks
-    apart = Holdout(store, holdout)
-    rows = [chunk.rows for chunk in chunks]
-    if apart.any:
-        rows = [count - int(apart.marks(number, count).sum()) for number, count in enumerate(rows)]
-    shape = Shape(tuple(rows), tuple(cost_of(chunk) for chunk in chunks), budget)
+    apart = Folds(store, holdout, folds)
+    costs = tuple(cost_of(chunk) + row_bytes * (chunk.rows + 1) for chunk in chunks)
+    shape = Shape(tuple(apart.to_present), costs, budget)
     if budget < shape.least_budget:
         whole = shape.least_budget == sum(shape.chunk_bytes)
         largest = f"whose largest chunk takes {_size(max(shape.chunk_bytes))}, two at a time"

@@ -9,12 +9,12 @@ from itertools import accumulate
 import numpy as np
 
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, entry_bytes
-from ooc_pegasos.kernels.pegasos import held_out_rows
+from ooc_pegasos.kernels.pegasos import folds_of_rows
 from ooc_pegasos.manifest import PAGE, ChunkInfo, round_up
 from ooc_pegasos.store import Store
 
 ROW_BYTES = 32
-"""What a row takes in memory besides its entries: offset 8, label up to 8, weight 4, held out or not 1, and its place
+"""What a row takes in memory besides its entries: offset 8, label up to 8, weight 4, fold 1, and its place
 in the order, 4 or twice that while the order is made. (Of 2^32 rows and more a window takes more than memory.)"""
 CHUNK_BYTES = 8 * 4096
 """The most that a chunk loses by columns beginning where pages do."""
@@ -70,14 +70,14 @@ class Layout:
 
 @dataclass
 class Window:
-    """What is loaded: `stretches` are the rows of the block that are rows of the store, `held_out` marks (or is empty)
-    and `order` says which to present and when.
+    """What is loaded: `stretches` are the rows of the block that are rows of the store, `folds` says in which
+    fold each is (or is empty) and `order` says which to present and when.
     """
 
     chunks: tuple[int, ...]
     block: CsrBlock
     stretches: list[tuple[int, int]]
-    held_out: np.ndarray
+    folds: np.ndarray
     order: np.ndarray
 
     def chunk_of(self, row: int) -> int:
@@ -86,19 +86,31 @@ class Window:
         return self.chunks[place]
 
 
-class Holdout:
-    """Which rows of a store are kept apart: those whose number's hash is below a fraction."""
+class Folds:
+    """In which fold each row of a store is, by the hash of its number.
 
-    def __init__(self, store: Store, fraction: float) -> None:
-        self._first_rows = [0, *accumulate(chunk.rows for chunk in store.manifest.chunks)]
-        self._threshold = int(fraction * 2**53)
-        self.any = fraction > 0
+    With a fraction held out, fold 0 is that and is presented to nobody; with several folds all rows are presented, and
+    each model leaves out its own.
+    """
 
-    def marks(self, chunk: int, rows: int) -> np.ndarray:
-        """Whether each row of a chunk is held out."""
-        marks = np.empty(rows, np.bool_)
-        held_out_rows(self._first_rows[chunk], self._threshold, marks)
-        return marks
+    def __init__(self, store: Store, holdout: float, folds: int | None) -> None:
+        self._chunks = store.manifest.chunks
+        self._first_rows = [0, *accumulate(chunk.rows for chunk in self._chunks)]
+        self._threshold = int(holdout * 2**53)
+        self._folds = folds or 0
+        self.any = holdout > 0 or folds is not None
+        self.sizes = np.zeros(max(self._folds, 2), np.int64)
+        self.to_present = []
+        for number, chunk in enumerate(self._chunks):
+            sizes = np.bincount(self.of(number), minlength=len(self.sizes)) if self.any else [0, chunk.rows]
+            self.sizes += sizes
+            self.to_present.append(chunk.rows if self._folds else int(sizes[1]))
+
+    def of(self, chunk: int) -> np.ndarray:
+        """The fold of each row of a chunk."""
+        folds = np.empty(self._chunks[chunk].rows, np.uint8)
+        folds_of_rows(self._first_rows[chunk], self._threshold, self._folds, folds)
+        return folds
 
     def rows_to_present(self, chunks: Sequence[int], layout: Layout) -> np.ndarray:
         """Rows of the block that are trained on, in the order of the store."""
@@ -106,16 +118,16 @@ class Holdout:
         parts = []
         for chunk, (begin, end) in zip(chunks, layout.stretches(), strict=True):
             rows = np.arange(begin, end, dtype=kind)
-            parts.append(rows[~self.marks(chunk, len(rows))] if self.any else rows)
+            parts.append(rows[self.of(chunk) > 0] if self._threshold else rows)
         return np.concatenate(parts) if parts else np.empty(0, kind)
 
-    def marks_of_window(self, chunks: Sequence[int], layout: Layout) -> np.ndarray:
-        """Whether each row of the block is held out; empty if none is."""
-        marks = np.zeros(layout.rows if self.any else 0, np.bool_)
+    def of_window(self, chunks: Sequence[int], layout: Layout) -> np.ndarray:
+        """The fold of each row of the block; empty if there are none."""
+        folds = np.zeros(layout.rows if self.any else 0, np.uint8)
         if self.any:
             for chunk, (begin, end) in zip(chunks, layout.stretches(), strict=True):
-                marks[begin:end] = self.marks(chunk, end - begin)
-        return marks
+                folds[begin:end] = self.of(chunk)
+        return folds
 
 
 def value_kind(store: Store) -> type | None:

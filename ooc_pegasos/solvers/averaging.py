@@ -15,7 +15,8 @@ import numpy as np
 
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, NORM2, S, T
-from ooc_pegasos.solvers.pegasos import SLICE, Pegasos, PegasosOptions
+from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
+from ooc_pegasos.solvers.solver import SLICE
 
 LEAST = 10.0
 """lam m / threads from which on threads pay: below, what each learns alone is worth less than the time it saves."""
@@ -35,13 +36,19 @@ class Averaging:
         self._pool = ThreadPoolExecutor(threads - 1)
 
     @staticmethod
+    def clock_problem(clock: float, threads: int) -> str | None:
+        """Whether lam m is too small."""
+        if clock / threads >= LEAST:
+            return None
+        below = f"below {LEAST * threads:g} {threads} threads that average gain less than they cost"
+        return f"lambda times rows is {clock:.3g}, and {below}"
+
+    @staticmethod
     def problem(options: PegasosOptions, rows: int, threads: int) -> str | None:
         """Why threads would not help, if so."""
-        if options.lam * rows / threads < LEAST:
-            return (
-                f"lambda times rows is {options.lam * rows:.3g}, and below {LEAST * threads:g} "
-                f"{threads} threads that average gain less than they cost"
-            )
+        low = Averaging.clock_problem(options.lam * rows, threads)
+        if low:
+            return low
         if options.average:
             return "averages of iterates are kept by one"
         if options.batch_size > 1 or options.project:

@@ -1,4 +1,4 @@
-"""Pegasos and its kin: rows one by one, several times at once, or in batches with a projection."""
+"""Pegasos and its kin, one model: rows one by one, several times at once, or in batches with a projection."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ import numpy as np
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.kernels.pegasos import AVERAGED, ERRORS, LOSS, NORM2, SCALE, STATE_SIZE, S, T
-
-SLICE = 8 << 20
-"""Entries a kernel is given at a time, some ten milliseconds' work, so that Ctrl-C is felt at once."""
-LARGE_WEIGHTS = 1 << 21
-"""From this many features on the weights of the rows to come are prefetched as well: they outgrow the caches."""
-_NO_WEIGHTS = np.empty(0, np.float32)
+from ooc_pegasos.solvers.solver import LARGE_WEIGHTS, NO_WEIGHTS, SLICE
 
 
 @dataclass(frozen=True)
@@ -30,18 +25,25 @@ class PegasosOptions:
     average: bool
     average_everything: bool
     """Average all iterates rather than those of the epoch."""
+    parameter: float = 0.0
+    bias: float = 0.0
 
 
 class Pegasos:
     """The vectors `a` and `b` and the counters in `state`; see `kernels/pegasos.py`."""
 
-    def __init__(self, options: PegasosOptions, features: int) -> None:
+    def __init__(self, options: PegasosOptions, length: int) -> None:
         self.options = options
-        self.a = np.zeros(features)
-        self.b = np.zeros(features if options.average else 0)
+        self.a = np.zeros(length)
+        self.b = np.zeros(length if options.average else 0)
         self.state = np.zeros(STATE_SIZE)
         self.state[SCALE] = 1.0
         self.averaged_from = 0.0
+        self.marked = 0.0
+        """Of the epoch's rows, those up to about its half, and the losses met in them."""
+        self.loss_at_mark = 0.0
+        self.began = 0.0
+        self.repeats = 1
         self._class_weights = np.array(options.class_weights)
 
     threads = 1
@@ -77,12 +79,14 @@ class Pegasos:
 
     def warm_start(self, weights: np.ndarray) -> None:
         """Begin with these weights: `w = a / (lam delay)` before the first row."""
-        self.a[: len(weights)] = weights * (self.options.lam * self.options.delay)
+        self.a[:] = weights * (self.options.lam * self.options.delay)
         self.state[NORM2] = float(self.a @ self.a)
 
-    def begin_epoch(self) -> None:
-        """Forget what is counted or averaged by epoch."""
+    def begin_epoch(self, repeats: int = 1) -> None:
+        """Forget what is counted or averaged by epoch, in which every row is presented so often."""
+        self.repeats = repeats
         self.state[LOSS] = self.state[ERRORS] = 0.0
+        self.began, self.marked, self.loss_at_mark = self.t, 0.0, 0.0
         if len(self.b) and not self.options.average_everything:
             self.b[:] = 0.0
             self.state[AVERAGED] = 0.0
@@ -91,13 +95,14 @@ class Pegasos:
     def present(self, block: CsrBlock, order: np.ndarray, begin: int, end: int, repeats: int) -> int:
         """Present rows `order[begin:end]` of a block; returns the row that has an index out of range, or -1."""
         options = self.options
-        weights = _NO_WEIGHTS if block.weights is None else block.weights
+        weights = NO_WEIGHTS if block.weights is None else block.weights
         rows = (order, begin, end, *block.entries, block.labels, weights)
         large = len(self.a) >= LARGE_WEIGHTS
         if repeats > 1:
             bad = kernels.present_rows_repeatedly(
                 *rows,
                 self._class_weights,
+                options.bias,
                 options.lam,
                 options.delay,
                 repeats,
@@ -111,6 +116,8 @@ class Pegasos:
                 *rows,
                 self._class_weights,
                 options.loss,
+                options.parameter,
+                options.bias,
                 options.lam,
                 options.delay,
                 options.batch_size,
@@ -124,6 +131,8 @@ class Pegasos:
                 *rows,
                 self._class_weights,
                 options.loss,
+                options.parameter,
+                options.bias,
                 options.lam,
                 options.delay,
                 large,
@@ -132,6 +141,18 @@ class Pegasos:
                 self.state,
             )
         return int(bad)
+
+    def mark(self) -> None:
+        """From here on losses count for the estimate."""
+        self.marked, self.loss_at_mark = self.t - self.began, self.loss_sum
+
+    def estimate(self) -> float:
+        """The objective of the last iterate, from the losses met since the mark."""
+        rows = (self.t - self.began - self.marked) / self.repeats  # losses are met once, however often one is presented
+        mean = (self.loss_sum - self.loss_at_mark) / max(rows, 1.0)
+        clock = self.options.lam * (self.t + self.options.delay)
+        last = self.scale / clock if clock else 0.0
+        return self.options.lam / 2 * float(self.a @ self.a) * last**2 + mean
 
     def last(self) -> np.ndarray:
         """The last iterate, equation (2)."""

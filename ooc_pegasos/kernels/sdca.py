@@ -1,0 +1,172 @@
+"""Dual coordinate ascent: equation (7) of the README, one model, one row at a step.
+
+Names are those of the mathematics: `a` the sum of b_i x_i, z = <a, x> / (lam m) + offset the score, b_i the row's dual
+variable, minus a subgradient of its loss. A row whose variable is at a bound, and would stay there if its score moved
+by some margins, sleeps for some epochs: `until` says from which on (modulo 256) it is looked at again. `state` holds
+what changes besides. No kernel touches a weight that is not there, and each returns the row whose index is too
+large, or -1 for none.
+"""
+
+import numpy as np
+
+from ooc_pegasos.kernels.intrinsics import prefetch
+from ooc_pegasos.kernels.jit import inlined, kernel
+from ooc_pegasos.kernels.losses import HINGE, best_dual, dual_at, largest_dual, loss_at, slack_of
+from ooc_pegasos.kernels.pegasos import add_row, dot, dot_large, is_sound, prefetch_row, square_norm
+
+# Places in `state`: the sum of what rows add to the dual, the gap met, rows visited and variables changed this epoch.
+DUAL, GAP, VISITED, CHANGED = range(4)
+STATE_SIZE = 4
+
+NAPS = (1, 2, 4, 8, 16)
+"""A row wakes in the next multiple of one of these epochs: all together, so that many models need the same rows."""
+_SLACK2, _SLACK4, _SLACK8, _SLACK16 = SLACKS = 0.1, 0.3, 0.6, 1.2
+"""Margins from leaving its bound beyond which a row sleeps to the next multiple of 2, 4, 8, 16."""
+_ROWS_AHEAD = 4
+_OFFSETS_AHEAD = 8
+
+
+@inlined
+def sleeps(until, now):
+    """Whether a row is not looked at in epoch `now`; `until` is at most 16 ahead, or behind."""
+    return np.uint8(until - now - np.uint8(1)) < np.uint8(127)
+
+
+@kernel
+def rows_awake(order, begin, end, until, width, now, out):
+    """Copy those of `order[begin:end]` to `out` that any of `width` models looks at; returns how many."""
+    count = 0
+    for i in range(begin, end):
+        if i + 16 < end:
+            prefetch(until, np.int64(order[i + 16]) * width)
+        row = np.int64(order[i])
+        for at in range(row * width, row * width + width):
+            if not sleeps(until[at], now):
+                out[count] = order[i]
+                count += 1
+                break
+    return count
+
+
+@kernel
+def inverse_squares(begin, end, indptr, indices, values, levels, bias, out):
+    """`1 / (||x||^2 + bias^2)` of each row; of an empty one as if its norm were tiny."""
+    for row in range(begin, end):
+        square = square_norm(values, levels, np.int64(indptr[row]), np.int64(indptr[row + 1]), indices)
+        out[row] = 1.0 / max(square + bias * bias, 1e-30)
+
+
+@inlined
+def label_of(label, one_class):
+    """The label of a model that tells one class from the rest; as it stands if `one_class` is negative."""
+    return label if one_class < 0.0 else (1.0 if label == one_class else -1.0)
+
+
+@inlined
+def ascend(loss, parameter, z, y, c, b, gain, offset):
+    """(the best b', the row's part of the gap, what the dual gains, slack); c is its weight, gain = lam m / ||x||^2."""
+    box = largest_dual(loss, parameter, c)
+    if loss == HINGE:
+        short = 1.0 - y * z
+        p = b * y
+        met = c * (short if short > 0.0 else 0.0) - p * short
+        q = p + short * gain
+        q = q if q > 0.0 else 0.0
+        q = q if q < box else box
+        after = np.float64(np.float32(q * y))
+        more = (after - b) * y - (after - b) * offset
+        slack = abs(short)
+    else:
+        value, _g, _dual = loss_at(loss, parameter, z, y)
+        before = c * dual_at(loss, parameter, y, b / c)
+        met = c * value - before + b * z
+        after = np.float64(np.float32(c * best_dual(loss, parameter, z, y, b / c, c / gain)))
+        after = min(max(after, -box), box)
+        more = c * dual_at(loss, parameter, y, after / c) - before - (after - b) * offset
+        slack = slack_of(loss, parameter, z, y, b, box)
+    return after, met, more, slack
+
+
+@inlined
+def wakes_at(wakes, slack, moved):
+    """The epoch, modulo 256, when a row is looked at again; `wakes` are the next multiples of NAPS."""
+    nap = 0
+    if not moved and slack > _SLACK2:
+        nap = 4 if slack > _SLACK16 else 3 if slack > _SLACK8 else 2 if slack > _SLACK4 else 1
+    return wakes[nap]
+
+
+@kernel
+def ascend_rows(
+    order,
+    begin,
+    end,
+    indptr,
+    indices,
+    values,
+    levels,
+    labels,
+    weights,
+    folds,
+    class_weights,
+    one_class,
+    fold,
+    offset,
+    loss,
+    parameter,
+    clock,
+    bias,
+    inverses,
+    wakes,
+    large,
+    a,
+    duals,
+    until,
+    state,
+):
+    """An ascent step on each of the rows `order[begin:end]`. `clock` is lam m; `a[-1]` is the bias if there is one."""
+    dual_sum, gap_sum, visited, changed = state[DUAL], state[GAP], state[VISITED], state[CHANGED]
+    inverse = 1.0 / clock
+    body = a[: len(a) - 1] if bias != 0.0 else a
+    for i in range(begin, end):
+        if i + _OFFSETS_AHEAD < end:
+            far = np.int64(order[i + _OFFSETS_AHEAD])
+            prefetch(indptr, far)
+            prefetch(labels, far)
+            prefetch(duals, far)
+            prefetch(inverses, far)
+        if i + _ROWS_AHEAD < end:
+            prefetch_row(indptr, indices, values, np.int64(order[i + _ROWS_AHEAD]))
+        row = np.int64(order[i])
+        if len(folds) > 0 and folds[row] == fold:
+            continue
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        if large:
+            ahead = np.int64(order[min(i + 2, end - 1)])
+            ahead, ahead_end = np.int64(indptr[ahead]), np.int64(indptr[ahead + 1])
+            z = dot_large(indices, values, levels, first, last, body, ahead, ahead_end)
+        else:
+            z = dot(indices, values, levels, first, last, body)
+        if np.isnan(z) and not is_sound(indices, first, last, len(body)):
+            return row
+        if bias != 0.0:
+            z += a[len(a) - 1] * bias
+        z = z * inverse + offset
+        y = label_of(np.float64(labels[row]), one_class)
+        c = class_weights[1] if y > 0 else class_weights[0]
+        if len(weights) > 0:
+            c *= weights[row]
+        b = np.float64(duals[row])
+        after, met, more, slack = ascend(loss, parameter, z, y, c, b, clock * np.float64(inverses[row]), offset)
+        gap_sum += met
+        dual_sum += more
+        visited += 1.0
+        if after != b:
+            add_row(indices, values, levels, first, last, body, after - b)
+            if bias != 0.0:
+                a[len(a) - 1] += (after - b) * bias
+            duals[row] = after
+            changed += 1.0
+        until[row] = wakes_at(wakes, slack, after != b)
+    state[DUAL], state[GAP], state[VISITED], state[CHANGED] = dual_sum, gap_sum, visited, changed
+    return -1

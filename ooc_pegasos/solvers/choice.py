@@ -1,0 +1,110 @@
+"""Which solver suits a run, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ooc_pegasos.config import TrainConfig
+from ooc_pegasos.errors import UsageError
+from ooc_pegasos.loading import Loader
+from ooc_pegasos.problem import Problem
+from ooc_pegasos.samplers import EQUALLY_OFTEN
+from ooc_pegasos.solvers.averaging import Averaging
+from ooc_pegasos.solvers.duals import BYTES_A_MODEL, BYTES_A_ROW, RowStates
+from ooc_pegasos.solvers.panel import width_of
+from ooc_pegasos.solvers.pegasos import PegasosOptions
+from ooc_pegasos.solvers.sdca import SdcaSolver
+from ooc_pegasos.solvers.solver import APART, Solver
+from ooc_pegasos.solvers.subgradient import Manner, PegasosSolver
+
+AVERAGE_BELOW = 20.0
+"""lam m below which the average of an epoch is a better candidate than its end."""
+PEGASOS_FROM = 3.0
+"""lam m times the tolerance from which on Pegasos is certain of it within an epoch or two, and needs nothing a row."""
+
+
+def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple[str, str]:
+    """(the algorithm, why), where the user leaves it open."""
+    if config.algorithm != "auto":
+        return config.algorithm, ""
+    if warm:
+        return "sgd-s", "it can begin with the weights of a model"
+    if config.of_pegasos:
+        return "sgd-s", f"only it knows {config.of_pegasos[0]}"
+    least = min(spec.clock for spec in problem.specs)
+    if config.threads and config.threads > 1 and Averaging.clock_problem(least, config.threads) is None:
+        return "sgd-s", "its threads can average"
+    if least * config.tolerance >= PEGASOS_FROM:
+        return "sgd-s", f"lambda times rows is {least:.3g}, so an epoch or two will do"
+    return "sdca", f"lambda times rows is {least:.3g}, where it needs the fewest passes"
+
+
+def why_uncertified(config: TrainConfig, algorithm: str) -> str | None:
+    """Why no bound on the gap can be had, if so."""
+    if config.sampler not in EQUALLY_OFTEN and algorithm != "sdca":
+        return "i.i.d. sampling presents rows unequally often, so there is no certificate"
+    return None
+
+
+def make_solver(
+    config: TrainConfig,
+    algorithm: str,
+    problem: Problem,
+    loader: Loader,
+    start: np.ndarray | None,
+    scratch: Path | None,
+) -> tuple[Solver, str | None]:
+    """The solver, and a remark on what could not be had."""
+    if algorithm == "sdca":
+        rows = RowStates(loader.store, problem.bias, loader.shape.fits, scratch)
+        several = config.threads is not None and config.threads > 1
+        return SdcaSolver(problem, rows), "one thread presents rows and the others load data" if several else None
+    options = [_pegasos_options(config, algorithm, problem, model, start) for model in range(len(problem.specs))]
+    if not problem.plain and (config.of_pegasos or algorithm in ("sgd-m", "pegasos")):
+        asked = (config.of_pegasos or [f"--algorithm {algorithm}"])[0]
+        raise UsageError(
+            f"{asked} is for models of all rows and their own labels, not for folds or one against the rest"
+        )
+    remark, threads = None, 1
+    if config.threads and config.threads > 1:
+        remark = Averaging.problem(options[0], loader.training_rows, config.threads)
+        if len(options) > 1:
+            remark = "several models are presented together"
+        if remark:
+            remark = f"one thread presents rows and the others load data: {remark}"
+        else:
+            threads = config.threads
+    manner = Manner(algorithm, why_uncertified(config, algorithm) is None, threads)
+    return PegasosSolver(problem, options, manner, start), remark
+
+
+def _pegasos_options(
+    config: TrainConfig, algorithm: str, problem: Problem, model: int, start: np.ndarray | None
+) -> PegasosOptions:
+    spec = problem.specs[model]
+    paper = algorithm == "pegasos"
+    delay = config.delay if config.delay is not None else (0.0 if paper else 3.0 * problem.largest / spec.lam)
+    if start is not None:
+        delay = max(delay, float(spec.rows))
+    low = not paper and algorithm != "sgd-r" and spec.clock < AVERAGE_BELOW
+    return PegasosOptions(
+        spec.lam,
+        delay,
+        problem.loss.number,
+        spec.class_weights,
+        min(config.batch_size, spec.rows),
+        config.project,
+        config.average or (low and problem.plain),
+        paper and config.average,
+        problem.parameter,
+        problem.bias,
+    )
+
+
+def row_bytes(config: TrainConfig, models: int) -> int:
+    """What a solver keeps of each row of a window, if it may be dual coordinate ascent."""
+    if config.algorithm not in ("auto", "sdca"):
+        return 0
+    return BYTES_A_ROW + BYTES_A_MODEL * (models if models <= APART else width_of(models))

@@ -1,0 +1,239 @@
+"""What dual coordinate ascent knows of each row: one dual variable a model, and when the row is looked at again.
+
+If the store is one window all of it stays in memory. If not, it lies in files with a line a row, in the order of the
+store: a window's part is read when it is entered, and written when it is left.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.files import sync_folder, writing_errors
+from ooc_pegasos.kernels.sdca import inverse_squares
+from ooc_pegasos.loading import Window
+from ooc_pegasos.store import Store
+
+BYTES_A_MODEL = 5
+"""That a row takes for each column of a panel: a float32 and the epoch when it wakes."""
+BYTES_A_ROW = 4
+"""And besides: one over its squared norm."""
+_PIECE = 1 << 22
+_KINDS: dict[str, Any] = {"duals": np.float32, "until": np.uint8}
+
+
+class Group:
+    """The rows of models that are presented together: `columns` of them, width of which have a model."""
+
+    def __init__(self, models: Sequence[int], width: int) -> None:
+        self.models = list(models)
+        self.width = width
+        self.duals = np.empty(0, np.float32)
+        self.until = np.empty(0, np.uint8)
+
+
+class RowStates:
+    """The state of all rows for all groups."""
+
+    def __init__(self, store: Store, bias: float, one_window: bool, scratch: Path | None) -> None:
+        self._store = store
+        self._bias = bias
+        self._first_rows = [0, *accumulate(chunk.rows for chunk in store.manifest.chunks)]
+        self._one_window = one_window
+        self._scratch = scratch
+        self._folder: Path | None = None
+        self.groups: list[Group] = []
+        self.inverses = np.empty(0, np.float32)
+        self._files: dict[tuple[int, str], np.ndarray] = {}
+        self._inverses_file: np.ndarray | None = None
+        self._entered: Window | None = None
+
+    @classmethod
+    def of_nothing(cls) -> RowStates:
+        """Of no rows."""
+        self = cls.__new__(cls)
+        self.groups, self.inverses = [], np.empty(0, np.float32)
+        return self
+
+    # --- windows ----------------------------------------------------------------------------------
+
+    def enter(self, window: Window) -> None:
+        """Bring the state of the rows of a window to the arrays of the groups."""
+        rows = window.block.rows
+        if self._entered is not None and self._one_window:
+            return
+        self._entered = window
+        for number, group in enumerate(self.groups):
+            for name, kind in _KINDS.items():
+                if self._one_window and len(getattr(group, name)):
+                    continue  # from a checkpoint
+                array = np.zeros(rows * group.width, kind)
+                if not self._one_window:
+                    self._copy(window, array, self._files[number, name], group.width, to_file=False)
+                setattr(group, name, array)
+        self.inverses = np.zeros(rows, np.float32)
+        if self._one_window:
+            self._norms(window)
+            return
+        known = self._inverses()
+        self._copy(window, self.inverses, known, 1, to_file=False)
+        if any((self.inverses[begin:end] == 0.0).any() for begin, end in window.stretches):
+            self._norms(window)
+            self._copy(window, self.inverses, known, 1, to_file=True)
+
+    def leave(self) -> None:
+        """Keep the state of the rows of the window that was entered."""
+        if self._entered is None or self._one_window:
+            return
+        for number, group in enumerate(self.groups):
+            for name in _KINDS:
+                self._copy(self._entered, getattr(group, name), self._files[number, name], group.width, to_file=True)
+
+    def _norms(self, window: Window) -> None:
+        for begin, end in window.stretches:
+            inverse_squares(begin, end, *window.block.entries, self._bias, self.inverses)
+
+    def _copy(self, window: Window, array: np.ndarray, file: np.ndarray, width: int, *, to_file: bool) -> None:
+        """Between the rows of a window's block and those of the store."""
+        for chunk, (begin, end) in zip(window.chunks, window.stretches, strict=True):
+            first = self._first_rows[chunk]
+            here = array[begin * width : end * width]
+            there = file[first * width : (first + end - begin) * width]
+            if to_file:
+                there[:] = here
+            else:
+                here[:] = there
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def regroup(self, wanted: list[tuple[list[int], int]]) -> None:
+        """Other groups of some of the models that there are: (models, width) of each."""
+        if [(group.models, group.width) for group in self.groups] == wanted:
+            return
+        self.leave()
+        old = self.groups
+        place = {
+            model: (number, column) for number, group in enumerate(old) for column, model in enumerate(group.models)
+        }
+        before = dict(self._files)
+        self.groups = [Group(models, width) for models, width in wanted]
+        self._files = {}
+        for number, group in enumerate(self.groups):
+            for name, kind in _KINDS.items():
+                if not self._one_window:
+                    into = self._new_file(f"{name}-{number}-{len(group.models)}", kind, self._store.rows * group.width)
+                    self._files[number, name] = into
+                elif old and len(old[0].duals):
+                    into = np.zeros(len(old[0].duals) // old[0].width * group.width, kind)
+                    setattr(group, name, into)
+                else:
+                    continue  # made when the window is entered
+                for column, model in enumerate(group.models):
+                    if model in place:
+                        source, at = place[model]
+                        origin = before[source, name] if not self._one_window else getattr(old[source], name)
+                        _copy_column(origin, old[source].width, at, into, group.width, column)
+        for (_number, _name), file in before.items():
+            _forget(file)
+        if not self._one_window:
+            self._entered = None
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _inverses(self) -> np.ndarray:
+        if self._inverses_file is None:
+            self._inverses_file = self._new_file("inverses", np.float32, self._store.rows)
+        return self._inverses_file
+
+    def _new_file(self, name: str, kind: Any, items: int) -> np.ndarray:
+        """A file of zeros, mapped. It has its room on the disk, so that a full one is felt here and not later."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="oocpeg-rows-", dir=self._scratch))
+        handle, path = tempfile.mkstemp(prefix=f"{name}-", dir=self._folder)
+        size = max(items * np.dtype(kind).itemsize, 1)
+        try:
+            with writing_errors(self._folder):
+                os.posix_fallocate(handle, 0, size)
+        finally:
+            os.close(handle)
+        return np.memmap(path, dtype=kind, mode="r+", shape=(items,))
+
+    def close(self) -> None:
+        """Take the files away."""
+        self._files = {}
+        self._inverses_file = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> dict[str, Any]:
+        """Write everything to one file, sync it, and say how it can be checked."""
+        self.leave()
+        checksum, size = 0, 0
+        with open(path, "wb") as file:
+            for number, group in enumerate(self.groups):
+                for name in _KINDS:
+                    array = self._files[number, name] if not self._one_window else getattr(group, name)
+                    content = np.ascontiguousarray(array).data.cast("B")
+                    for at in range(0, len(content), _PIECE):
+                        piece = content[at : at + _PIECE]
+                        checksum = zlib.crc32(piece, checksum)
+                        size += file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
+        groups = [[group.models, group.width] for group in self.groups]
+        return {"file": path.name, "bytes": size, "crc32": checksum, "groups": groups}
+
+    def restore(self, folder: Path, told: dict[str, Any]) -> None:
+        """Take up what was saved."""
+        path = folder / told["file"]
+        advice = "start without --resume"
+        self.groups = [Group(models, width) for models, width in told["groups"]]
+        try:
+            if path.stat().st_size != told["bytes"]:
+                raise DamagedError(f"{path}: {path.stat().st_size:,} bytes instead of {told['bytes']:,}; {advice}")
+            checksum = 0
+            with open(path, "rb") as file:
+                for number, group in enumerate(self.groups):
+                    for name, kind in _KINDS.items():
+                        if self._one_window:
+                            # of the block, whose rows are those of the store and a gap after each chunk
+                            rows = self._store.rows + len(self._store.manifest.chunks)
+                            into = np.empty(rows * group.width, kind)
+                            setattr(group, name, into)
+                        else:
+                            into = self._new_file(f"{name}-{number}", kind, self._store.rows * group.width)
+                            self._files[number, name] = into
+                        content = into.data.cast("B")
+                        for at in range(0, len(content), _PIECE):
+                            got = file.readinto(content[at : at + _PIECE])
+                            checksum = zlib.crc32(content[at : at + got], checksum)
+        except OSError as error:
+            raise DamagedError(f"{path}: {error.strerror}; {advice}") from error
+        if checksum != told["crc32"]:
+            raise DamagedError(f"{path}: the checksum does not match, so it is damaged; {advice}")
+
+
+def _copy_column(
+    origin: np.ndarray, origin_width: int, at: int, into: np.ndarray, into_width: int, column: int
+) -> None:
+    into.reshape(-1, into_width)[:, column] = origin.reshape(-1, origin_width)[:, at]
+
+
+def _forget(file: np.ndarray) -> None:
+    """Remove a file that nobody needs any more; its memory goes with the last who holds it."""
+    name = getattr(file, "filename", None)
+    if name:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,217 @@
+"""Dual coordinate ascent for all models of a run, equation (7): the bound and the gap are known exactly at any time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.kernels import panel as panel_kernels
+from ooc_pegasos.kernels import sdca as kernels
+from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, NAPS, STATE_SIZE, VISITED
+from ooc_pegasos.loading import Window
+from ooc_pegasos.problem import Problem
+from ooc_pegasos.solvers.duals import Group, RowStates
+from ooc_pegasos.solvers.panel import column_of, fill_panel, new_panel, width_of
+from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, Solver
+
+
+class SdcaSolver(Solver):
+    """The vectors `a = sum b_i x_i`, one a model, and the sums in `state`; the b_i are in `rows`."""
+
+    name = "sdca"
+
+    def __init__(self, problem: Problem, rows: RowStates) -> None:
+        super().__init__(problem)
+        self.rows = rows
+        self.a = {model: np.zeros(problem.length) for model in self.active}
+        self.state = {model: np.zeros(STATE_SIZE) for model in self.active}
+        self._epoch = -1
+        self._wakes = np.zeros(len(NAPS), np.uint8)
+        self._panel: np.ndarray | None = None
+        self._panel_state = np.empty((0, 0))
+        self._table = np.empty((0, 0))
+        self._awake = np.empty(0, np.uint32)
+
+    def _groups(self) -> list[tuple[list[int], int]]:
+        if len(self.active) <= APART:
+            return [([model], 1) for model in self.active]
+        return [(list(self.active), width_of(len(self.active)))]
+
+    def begin_epoch(self, repeats: int) -> None:
+        """See `Solver`."""
+        self._set_epoch(self._epoch + 1)
+        self.rows.regroup(self._groups())
+        for model in self.active:
+            self.state[model][[GAP, VISITED, CHANGED]] = 0.0
+
+    def _set_epoch(self, number: int) -> None:
+        self._epoch = number
+        self._wakes = np.array([(number // nap + 1) * nap % 256 for nap in NAPS], np.uint8)
+
+    def enter(self, window: Window) -> None:
+        """See `Solver`."""
+        self.rows.enter(window)
+
+    def leave(self, window: Window) -> None:
+        """See `Solver`."""
+        self.rows.leave()
+
+    def present(self, window: Window, begin: int, end: int, repeats: int) -> int:
+        """See `Solver`."""
+        if len(self._awake) < end - begin or self._awake.dtype != window.order.dtype:
+            self._awake = np.empty(end - begin, window.order.dtype)
+        bad = -1
+        for group in self.rows.groups:
+            now = np.uint8(self._epoch % 256)
+            count = kernels.rows_awake(window.order, begin, end, group.until, group.width, now, self._awake)
+            if group.width > 1:
+                bad = max(bad, self._present_panel(window, group, count, now))
+            else:
+                bad = max(bad, self._present_one(window, group, count))
+        return bad
+
+    def _present_one(self, window: Window, group: Group, count: int) -> int:
+        block, problem = window.block, self.problem
+        model = group.models[0]
+        spec = problem.specs[model]
+        return int(
+            kernels.ascend_rows(
+                self._awake,
+                0,
+                count,
+                *block.entries,
+                block.labels,
+                NO_WEIGHTS if block.weights is None else block.weights,
+                window.folds,
+                np.array(spec.class_weights),
+                float(spec.one_class),
+                spec.fold,
+                spec.offset,
+                problem.loss.number,
+                problem.parameter,
+                spec.clock,
+                problem.bias,
+                self.rows.inverses,
+                self._wakes,
+                problem.length >= LARGE_WEIGHTS,
+                self.a[model],
+                group.duals,
+                group.until,
+                self.state[model],
+            )
+        )
+
+    def _present_panel(self, window: Window, group: Group, count: int, now: np.uint8) -> int:
+        block, problem = window.block, self.problem
+        if self._panel is None:
+            self._panel = new_panel(problem.length, group.width)
+            fill_panel(self._panel, group.width, [self.a[model] for model in group.models])
+            self._panel_state = np.zeros((STATE_SIZE, group.width))
+            for column, model in enumerate(group.models):
+                self._panel_state[:, column] = self.state[model]
+            self._table = problem.table(group.models, group.width)
+        return int(
+            panel_kernels.ascend_panel(
+                self._awake,
+                0,
+                count,
+                *block.entries,
+                block.labels,
+                NO_WEIGHTS if block.weights is None else block.weights,
+                window.folds,
+                problem.loss.number,
+                problem.parameter,
+                problem.bias,
+                self.rows.inverses,
+                now,
+                self._wakes,
+                len(self._panel) >= LARGE_WEIGHTS,
+                problem.features,
+                self._table,
+                self._panel,
+                group.duals,
+                group.until,
+                self._panel_state,
+            )
+        )
+
+    def _part(self) -> None:
+        """Take the vectors out of the panel."""
+        if self._panel is None:
+            return
+        group = self.rows.groups[0]
+        for column, model in enumerate(group.models):
+            column_of(self._panel, group.width, column, self.a[model])
+            self.state[model][:] = self._panel_state[:, column]
+        self._panel = None
+
+    def end_epoch(self) -> None:
+        """See `Solver`."""
+        self._part()
+
+    def bound(self, model: int) -> float:
+        """See `Solver`."""
+        spec = self.problem.specs[model]
+        a = self.a[model]
+        return float(self.state[model][DUAL]) / spec.rows - float(a @ a) / spec.clock / spec.rows / 2
+
+    def estimate(self, model: int) -> float:
+        """The bound and the gap as met, which was larger than it is now."""
+        return self.bound(model) + float(self.state[model][GAP]) / self.problem.specs[model].rows
+
+    def candidates(self, model: int) -> list[np.ndarray]:
+        """See `Solver`."""
+        self._part()
+        return [self.a[model] / self.problem.specs[model].clock]
+
+    def warm_up(self, nothing: CsrBlock) -> None:
+        """See `Solver`."""
+        little = Problem(self.problem.loss, 0.0, 1, 0.0, 1.0, self.problem.specs[:1])
+        rows = RowStates.of_nothing()
+        one = SdcaSolver(little, rows)
+        window = Window((), nothing, [], np.empty(0, np.uint8), np.empty(0, np.uint32))
+        one._set_epoch(0)
+        for models, width in ([0], 1), ([0], width_of(1)):
+            rows.groups = [Group(models, width)]
+            if (width == 1) == (len(self.active) <= APART):
+                one.present(window, 0, 0, 1)
+
+    def drop(self, models: list[int]) -> None:
+        """See `Solver`."""
+        super().drop(models)
+        for model in models:
+            del self.a[model], self.state[model]
+
+    def counts(self, model: int) -> dict[str, int]:
+        """See `Solver`."""
+        state = self.state[model]
+        return {"visited": int(state[VISITED]), "changed": int(state[CHANGED])}
+
+    def save(self, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """See `Solver`."""
+        self._part()
+        arrays = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        for model in self.active:
+            arrays[f"{model} a"], arrays[f"{model} state"] = self.a[model], self.state[model]
+        number = 1 + max((int(path.stem.split("-")[1]) for path in folder.glob("rows-*.checkpoint")), default=0)
+        rows = self.rows.save(folder / f"rows-{number}.checkpoint")
+        return arrays, {"active": self.active, "epoch": self._epoch, "rows": rows}
+
+    def restore(self, folder: Path, saved: Checkpoint) -> None:
+        """See `Solver`."""
+        facts = saved.facts["solver"]
+        self.drop([model for model in self.active if model not in facts["active"]])
+        self._set_epoch(facts["epoch"])
+        for model in self.active:
+            self.a[model][:] = saved.arrays[f"{model} a"]
+            self.state[model][:] = saved.arrays[f"{model} state"]
+        self.rows.restore(folder, facts["rows"])
+
+    def close(self) -> None:
+        """See `Solver`."""
+        self.rows.close()

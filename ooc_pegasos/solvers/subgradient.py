@@ -1,0 +1,236 @@
+"""Pegasos for all models of a run: those that can are presented together, their vectors side by side in a panel."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound
+from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.errors import OocPegasosError
+from ooc_pegasos.kernels import panel as kernels
+from ooc_pegasos.kernels.pegasos import STATE_SIZE
+from ooc_pegasos.loading import Window
+from ooc_pegasos.problem import Problem
+from ooc_pegasos.solvers.averaging import Averaging
+from ooc_pegasos.solvers.panel import column_of, fill_panel, new_panel, width_of
+from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
+from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, Solver
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How Pegasos is to run: what all models of a run have in common."""
+
+    algorithm: str
+    certified: bool
+    threads: int = 1
+
+    @property
+    def paper(self) -> bool:
+        """Whether it is the algorithm of the paper, which knows no better candidate than its iterate."""
+        return self.algorithm == "pegasos"
+
+
+class PegasosSolver(Solver):
+    """Each model is a `Pegasos` of its own; those that can are presented together, their vectors in a panel."""
+
+    def __init__(
+        self, problem: Problem, options: Sequence[PegasosOptions], manner: Manner, start: np.ndarray | None = None
+    ) -> None:
+        super().__init__(problem)
+        self.manner = manner
+        self.name = manner.algorithm
+        self.threads = manner.threads
+        self.batch_size = options[0].batch_size
+        self.members = {model: Pegasos(options[model], problem.length) for model in self.active}
+        self.snapshots = {model: [Snapshot.start()] for model in self.active}
+        self.warm = start is not None
+        for model, member in self.members.items():
+            if start is not None:
+                member.warm_start(start)
+                self.snapshots[model][0].a = member.a.copy()
+        self._averaging = Averaging(self.members[0], manner.threads) if manner.threads > 1 else None
+        self._bounds: dict[int, Bound | None] = {}
+        self._together: list[int] = []
+        self._panel, self._table, self._state = np.empty(0), np.empty((0, 0)), np.empty((0, 0))
+
+    def rows_at_a_time(self, block: CsrBlock) -> int:
+        """See `Solver`."""
+        return self._averaging.rows_at_a_time(block) if self._averaging else super().rows_at_a_time(block)
+
+    def begin_epoch(self, repeats: int) -> None:
+        """See `Solver`."""
+        for model in self.active:
+            self.members[model].begin_epoch(repeats)
+        self._bounds = {}
+
+    def present(self, window: Window, begin: int, end: int, repeats: int) -> int:
+        """See `Solver`."""
+        if self._averaging:
+            return self._averaging.present(window.block, window.order, begin, end, repeats)
+        self._join(repeats)
+        bad = -1
+        if self._together:
+            block, problem = window.block, self.problem
+            weights = NO_WEIGHTS if block.weights is None else block.weights
+            bad = kernels.present_panel(
+                window.order,
+                begin,
+                end,
+                *block.entries,
+                block.labels,
+                weights,
+                window.folds,
+                problem.loss.number,
+                problem.parameter,
+                problem.bias,
+                len(self._panel) >= LARGE_WEIGHTS,
+                problem.features,
+                self._table,
+                self._panel,
+                self._state,
+            )
+        for model in self.active:
+            if model not in self._together:
+                bad = max(bad, self.members[model].present(window.block, window.order, begin, end, repeats))
+        return int(bad)
+
+    def _join(self, repeats: int) -> None:
+        """Put the vectors of those that can be presented together side by side, unless they are."""
+        if self._together:
+            return
+        joining = [model for model in self.active if self._can_join(model, repeats)]
+        if len(joining) <= APART and self.problem.plain:
+            return
+        members = [self.members[model] for model in joining]
+        width = width_of(len(joining))
+        self._table = self.problem.table(joining, width, [member.options.delay for member in members])
+        self._panel = new_panel(self.problem.length, width)
+        fill_panel(self._panel, width, [member.a for member in members])
+        self._state = np.zeros((STATE_SIZE, width))
+        for column, member in enumerate(members):
+            self._state[:, column] = member.state
+        self._together = joining
+
+    def _can_join(self, model: int, repeats: int) -> bool:
+        options = self.members[model].options
+        return repeats == 1 and options.batch_size == 1 and not options.project and not options.average
+
+    def _part(self) -> None:
+        """Take the vectors out of the panel again."""
+        for column, model in enumerate(self._together):
+            member = self.members[model]
+            column_of(self._panel, self._table.shape[1], column, member.a)
+            member.state[:] = self._state[:, column]
+        self._together = []
+        self._panel, self._table, self._state = np.empty(0), np.empty((0, 0)), np.empty((0, 0))
+
+    def mark(self) -> None:
+        """See `Solver`."""
+        self._part()
+        for model in self.active:
+            self.members[model].mark()
+
+    def end_epoch(self) -> None:
+        """See `Solver`."""
+        self._part()
+        for model in self.active:
+            self._bounds[model] = self._bound(model)
+
+    def _bound(self, model: int) -> Bound | None:
+        member = self.members[model]
+        if not self.manner.certified:
+            return None
+        spec, options = self.problem.specs[model], member.options
+        presented = member.t - member.began
+        if presented != spec.rows * member.repeats:
+            problem = f"an epoch presented {presented:,.0f} rows of {spec.rows * member.repeats:,}"
+            raise OocPegasosError(f"{problem}; this is a mistake in oocpeg, please report it")
+        windows = [] if options.project else self.snapshots[model]
+        clock = (member.t, member.dual_sum, member.a, member.scale)
+        return lower_bound(spec.lam, options.delay, *clock, windows, whole=not self.warm)
+
+    def bound(self, model: int) -> float | None:
+        """See `Solver`."""
+        found = self._bounds[model]
+        return None if found is None else found.value
+
+    def estimate(self, model: int) -> float:
+        """See `Solver`."""
+        return self.members[model].estimate()
+
+    def candidates(self, model: int) -> list[np.ndarray]:
+        """See `Solver`."""
+        member, bound = self.members[model], self._bounds.get(model)
+        average = member.options.average
+        if self.manner.paper:
+            return [member.average() if average else member.last()]
+        found = [member.last()]
+        if average:
+            found.append(member.average())
+        if bound is not None and bound.window is not None:
+            found.append(member.since(bound.window.t, bound.window.a))
+        return found
+
+    def advance(self) -> None:
+        """See `Solver`."""
+        for model in self.active:
+            member, snapshots = self.members[model], self.snapshots[model]
+            if not member.options.project and self.manner.certified:
+                epoch = snapshots[-1].epoch + 1
+                snapshots.append(Snapshot(epoch, member.t, member.dual_sum, member.a.copy()))
+                self.snapshots[model] = [snapshots[0], *keep_some(snapshots[1:], epoch)]
+
+    def warm_up(self, nothing: CsrBlock) -> None:
+        """See `Solver`."""
+        window = Window((), nothing, [], np.empty(0, np.uint8), np.empty(0, np.uint32))
+        little = Problem(self.problem.loss, 0.0, 1, 0.0, 1.0, self.problem.specs)
+        options = [dataclasses.replace(self.members[model].options, bias=0.0) for model in self.active]
+        PegasosSolver(little, options, Manner("sgd-s", False)).present(window, 0, 0, 1)
+
+    def drop(self, models: list[int]) -> None:
+        """See `Solver`."""
+        super().drop(models)
+        for model in models:
+            del self.members[model], self.snapshots[model]
+
+    def counts(self, model: int) -> dict[str, int]:
+        """See `Solver`."""
+        member = self.members[model]
+        return {"rows": int(member.t), "repeats": member.repeats, "margin_errors": int(member.errors)}
+
+    def save(self, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """See `Solver`."""
+        self._part()
+        arrays: dict[str, np.ndarray] = {}
+        facts = {}
+        for model in self.active:
+            member, snapshots = self.members[model], self.snapshots[model]
+            arrays |= {f"{model} a": member.a, f"{model} b": member.b, f"{model} state": member.state}
+            arrays |= {f"{model} snapshot {number}": snapshot.a for number, snapshot in enumerate(snapshots)}
+            facts[str(model)] = {
+                "epoch": [member.averaged_from, member.marked, member.loss_at_mark, member.began, member.repeats],
+                "snapshots": [[snapshot.epoch, snapshot.t, snapshot.s] for snapshot in snapshots],
+            }
+        return arrays, {"active": self.active, "members": facts}
+
+    def restore(self, folder: Path, saved: Checkpoint) -> None:
+        """See `Solver`."""
+        arrays, facts = saved.arrays, saved.facts["solver"]
+        self.drop([model for model in self.active if model not in facts["active"]])
+        for model in self.active:
+            member, told = self.members[model], facts["members"][str(model)]
+            member.a[:], member.b[:] = arrays[f"{model} a"], arrays[f"{model} b"]
+            member.state[:] = arrays[f"{model} state"]
+            member.averaged_from, member.marked, member.loss_at_mark, member.began, member.repeats = told["epoch"]
+            self.snapshots[model] = [
+                Snapshot(epoch, t, s, arrays[f"{model} snapshot {number}"])
+                for number, (epoch, t, s) in enumerate(told["snapshots"])
+            ]

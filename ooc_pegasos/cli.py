@@ -245,8 +245,9 @@ def train(
     loss: Annotated[
         str | None,
         typer.Option(
-            metavar="hinge|logistic|smoothed-hinge|epsilon-insensitive|absolute|huber",
-            help="The loss. Default: hinge for classes, epsilon-insensitive for real targets.",
+            metavar="hinge|logistic|smoothed-hinge|multiclass-hinge|multiclass-logistic|epsilon-insensitive|absolute|huber",
+            help="The loss. Default: hinge for classes (of several, one against the rest), epsilon-insensitive for "
+            "real targets.",
         ),
     ] = None,
     loss_parameter: Annotated[
@@ -254,9 +255,19 @@ def train(
         typer.Option(metavar="P", help="Of smoothed-hinge (1), epsilon-insensitive (0.1) or huber (1)."),
     ] = None,
     bias: Annotated[
-        str | None, typer.Option(metavar="none|feature", help="feature: a constant one. Default: none.")
+        str | None,
+        typer.Option(
+            metavar="none|feature|unregularized|batch|search",
+            help="feature: a constant one, regularised, keeps the certificate. search: outer search over biases, each "
+            "certified. unregularized: by subgradients, batch: the best of each --batch-size, both without "
+            "certificate. Default: none.",
+        ),
     ] = None,
     bias_scale: Annotated[float | None, typer.Option(metavar="B", help="Value of that feature. Default: 1.")] = None,
+    cost: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For multiclass-hinge: a line a class, what it costs to take it for each."),
+    ] = None,
     folds: Annotated[
         int | None, typer.Option(metavar="K", help="Compare lambdas by cross-validation, not on a holdout.")
     ] = None,
@@ -364,6 +375,7 @@ def train(
         "loss_parameter": loss_parameter,
         "bias": bias,
         "bias_scale": bias_scale,
+        "cost": _costs(cost),
         "folds": folds,
         "select": select,
         "calibrate": calibrate,
@@ -511,6 +523,19 @@ def _lambdas(text: str | None) -> float | str | None:
         return None if text is None else float(text)
     except ValueError:
         return text
+
+
+def _costs(path: Path | None) -> tuple[tuple[float, ...], ...] | None:
+    """The numbers of a text file, line by line."""
+    if path is None:
+        return None
+    try:
+        lines = [line for line in path.read_text().splitlines() if line.strip()]
+        return tuple(tuple(float(word) for word in line.replace(",", " ").split()) for line in lines)
+    except OSError as error:
+        raise InputError(f"{path}: {(error.strerror or 'unreadable').lower()}; check the path") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not a table of numbers ({error}); write a line for each class") from error
 
 
 def _class_weight(text: str | None) -> str | tuple[float, ...] | None:

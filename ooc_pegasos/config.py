@@ -132,9 +132,12 @@ class TrainConfig:
     loss: LossName | None = None
     """None: hinge for classes, epsilon-insensitive for real targets."""
     loss_parameter: float | None = None
-    bias: Literal["none", "feature"] = "none"
+    bias: Literal["none", "feature", "unregularized", "batch", "search"] = "none"
+    """The four ways of section 6 of the paper; see the README."""
     bias_scale: float = 1.0
     """The value of the constant feature."""
+    cost: tuple[tuple[float, ...], ...] | None = None
+    """Of taking a class (row) for another (column), for the multiclass hinge; 1 if not given."""
     folds: int | None = None
     """Compare lambdas by cross-validation instead of a holdout."""
     select: Literal["best", "1se"] = "best"
@@ -201,12 +204,18 @@ class TrainConfig:
             raise UsageError(f"--seed {self.seed} is out of range; choose 0 to 2^63 - 1")
         if self.algorithm == "sgd-m" and (self.batch_size > 1 or self.project):
             raise UsageError("--algorithm sgd-m presents rows one by one; leave out --batch-size and --project")
+        if self.bias == "batch" and self.batch_size == 1:
+            raise UsageError("--bias batch finds the best bias of each batch; add --batch-size, like --batch-size 1000")
+        if self.algorithm == "sgd-m" and self.bias in ("unregularized", "batch"):
+            raise UsageError(f"--algorithm sgd-m knows no --bias {self.bias}; choose --algorithm sgd-s")
+        if self.bias == "search" and (self.comparing or self.folds):
+            raise UsageError("--bias search is for one lambda; give one, like --lambda 1e-4")
         if self.algorithm == "sdca" and self.of_pegasos:
             raise UsageError(
                 f"--algorithm sdca knows no {self.of_pegasos[0]}; leave it out, or choose --algorithm sgd-s"
             )
         weights = self.class_weight
-        if isinstance(weights, tuple) and (len(weights) != 2 or not all(1e-9 <= w <= 1e9 for w in weights)):
+        if isinstance(weights, tuple) and (len(weights) < 2 or not all(1e-9 <= w <= 1e9 for w in weights)):
             raise UsageError(
                 "--class-weight takes 'balanced' or two numbers from 1e-9 to 1e9, negative class first, like 1,5"
             )
@@ -238,6 +247,7 @@ class TrainConfig:
             "--project": self.project,
             "--average": self.average,
             "--delay": self.delay is not None,
+            f"--bias {self.bias}": self.bias in ("unregularized", "batch"),
         }
         return [name for name, given in asked.items() if given]
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.files import sync_folder, writing_errors
+from ooc_pegasos.kernels.multiclass import class_losses_of
 from ooc_pegasos.kernels.panel import losses_of
 from ooc_pegasos.losses import LOSSES
 from ooc_pegasos.metrics import BinaryMetrics, MulticlassMetrics, ProbabilityMetrics, RegressionMetrics
@@ -50,6 +51,9 @@ def losses_of_rows(model: Model, scores: np.ndarray, labels: np.ndarray) -> np.n
     """What each row costs; with several classes, added up over them."""
     number, parameter = LOSSES[model.info.loss].number, model.info.parameter
     losses = np.zeros(len(labels))
+    if model.info.costs is not None:
+        class_losses_of(number, np.array(model.info.costs), scores, labels, losses)
+        return losses
     if scores.ndim == 1:
         losses_of(number, parameter, scores, labels, -1.0, losses)
     else:

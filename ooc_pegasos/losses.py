@@ -7,20 +7,31 @@ from typing import Literal
 
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.kernels import losses as kernels
+from ooc_pegasos.kernels.multiclass import MULTICLASS_HINGE, MULTICLASS_LOGISTIC
 
-LossName = Literal["hinge", "logistic", "smoothed-hinge", "epsilon-insensitive", "absolute", "huber"]
+LossName = Literal[
+    "hinge",
+    "logistic",
+    "smoothed-hinge",
+    "epsilon-insensitive",
+    "absolute",
+    "huber",
+    "multiclass-hinge",
+    "multiclass-logistic",
+]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """`number` chooses the branch in `kernels/losses.py`; `task` is what it learns: two classes, or real targets.
+    """`number` chooses the branch in `kernels/losses.py`; `task` is what it learns: two classes, real targets, or all
+    classes at once.
 
     `parameter` is its default, and `meaning` what it is; None if it has none.
     """
 
     name: LossName
     number: int
-    task: Literal["binary", "regression"]
+    task: Literal["binary", "regression", "multiclass"]
     parameter: float | None = None
     meaning: str = ""
 
@@ -34,6 +45,8 @@ LOSSES: dict[str, Loss] = {
         Loss("epsilon-insensitive", kernels.EPSILON_INSENSITIVE, "regression", 0.1, "the error that costs nothing"),
         Loss("absolute", kernels.ABSOLUTE, "regression"),
         Loss("huber", kernels.HUBER, "regression", 1.0, "the error from which on the loss is a line"),
+        Loss("multiclass-hinge", MULTICLASS_HINGE, "multiclass"),
+        Loss("multiclass-logistic", MULTICLASS_LOGISTIC, "multiclass"),
     ]
 }
 DEFAULT_LOSS: dict[str, LossName] = {"binary": "hinge", "multiclass": "hinge", "regression": "epsilon-insensitive"}
@@ -43,8 +56,9 @@ DEFAULT_LOSS: dict[str, LossName] = {"binary": "hinge", "multiclass": "hinge", "
 def loss_for(name: str | None, task: str) -> Loss:
     """The loss of this name, or the default, if it suits the labels."""
     loss = LOSSES[name or DEFAULT_LOSS[task]]
-    if loss.task != ("regression" if task == "regression" else "binary"):
-        suitable = [other.name for other in LOSSES.values() if (other.task == "regression") == (task == "regression")]
+    fits = {"binary": ("binary",), "regression": ("regression",), "multiclass": ("binary", "multiclass")}[task]
+    if loss.task not in fits:
+        suitable = [other.name for other in LOSSES.values() if other.task in fits]
         raise UsageError(
             f"--loss {loss.name} is for {loss.task} labels, the store's are for {task}; choose {' or '.join(suitable)}"
         )

@@ -42,6 +42,8 @@ class ModelInfo:
     loss: str
     parameter: float
     """What the loss has of its own, 0 if nothing."""
+    costs: list[list[float]] | None
+    """What it costs to take a class for another, where all classes were learnt at once."""
     algorithm: str
     sampling: str
     seed: int
@@ -124,7 +126,7 @@ class Model:
     @property
     def has_probabilities(self) -> bool:
         """Whether scores can be turned into probabilities: by a calibration, or as the logistic loss means them."""
-        return bool(self.info.calibrations) or self.info.loss == "logistic"
+        return bool(self.info.calibrations) or self.info.loss in ("logistic", "multiclass-logistic")
 
     def check_probabilities(self) -> None:
         """Refuse where there are none."""
@@ -140,6 +142,8 @@ class Model:
         if self.info.calibrations:
             found = [one.apply(columns[:, number]) for number, one in enumerate(self.info.calibrations)]
             probabilities = np.stack(found, axis=1)
+        elif self.info.costs is not None:
+            probabilities = np.exp(columns - columns.max(axis=1, keepdims=True))
         else:
             with np.errstate(over="ignore"):
                 probabilities = 1.0 / (1.0 + np.exp(-columns))
@@ -148,7 +152,8 @@ class Model:
         total = probabilities.sum(axis=1, keepdims=True)
         equal = np.full_like(probabilities, 1.0 / probabilities.shape[1])
         np.divide(probabilities, total, out=equal, where=total > 0)
-        return equal
+        shares: np.ndarray = equal
+        return shares
 
     def predict_proba(self, rows: scipy.sparse.csr_matrix) -> np.ndarray:
         """As `probabilities_of`, for the rows of a CSR matrix."""
@@ -157,9 +162,8 @@ class Model:
     def decision_function(self, rows: scipy.sparse.csr_matrix) -> np.ndarray:
         """The score of each row of a CSR matrix, or one a class; features it does not know count for nothing."""
         known = min(rows.shape[1], len(self.weights))
-        scores = np.empty((rows.shape[0], *self.bias.shape))
-        scores[:] = self.bias
-        scores += rows[:, :known].astype(np.float64) @ self.weights[:known]
+        products: np.ndarray = rows[:, :known].astype(np.float64) @ self.weights[:known]
+        scores: np.ndarray = products + self.bias
         return scores
 
     def predict(self, rows: scipy.sparse.csr_matrix) -> np.ndarray:
@@ -174,4 +178,5 @@ class Model:
         names = np.array(labels.classes)
         if not labels.text and not labels.rest:
             names = names.astype(np.float64)
-        return names[scores.argmax(axis=1) if scores.ndim > 1 else (scores > 0).astype(np.int64)]
+        chosen: np.ndarray = scores.argmax(axis=1) if scores.ndim > 1 else (scores > 0).astype(np.int64)
+        return names[chosen]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.kernels import panel as kernels
+from ooc_pegasos.kernels.multiclass import sum_class_losses
 from ooc_pegasos.kernels.panel import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, SUMS_SIZE, TRAINING
 from ooc_pegasos.loading import Loader, Window
 from ooc_pegasos.parallel import ordered_map
@@ -68,6 +69,8 @@ class Measurement:
         weights = np.empty(0, np.float32) if block.weights is None else block.weights
         rows: tuple[Any, ...] = (*block.entries, block.labels, weights, window.folds)
         what: tuple[Any, ...] = (problem.loss.number, problem.parameter, problem.bias)
+        if problem.costs is not None:
+            return self._kernel_of_classes(rows)
         if count <= _ONE_BY_ONE:
             stacked = np.stack(self.candidates)
             rest: tuple[Any, ...] = (*rows, *what, self._table, stacked)
@@ -78,6 +81,24 @@ class Measurement:
         rest = (*rows, *what, problem.features, self._table, count, self._panel)
         return lambda begin, end, sums: int(kernels.sum_losses_of_panel(*(begin, end, *rest, sums)))
 
+    def _kernel_of_classes(self, rows: tuple[Any, ...]) -> Callable[[int, int, np.ndarray], int]:
+        """The same for losses of all classes at once."""
+        problem = self._problem
+        what = (problem.costs, problem.loss.number, problem.bias, problem.features, problem.width)
+
+        def score(begin: int, end: int, sums: np.ndarray) -> int:
+            for number, (model, candidate) in enumerate(zip(self.models, self.candidates, strict=True)):
+                spec = problem.specs[model]
+                mine = (spec.fold, np.array(spec.class_weights))
+                total = np.ascontiguousarray(sums[:, number])
+                bad = sum_class_losses(*(begin, end, *rows, *mine, *what, candidate, total))
+                if bad >= 0:
+                    return int(bad)
+                sums[:, number] = total
+            return -1
+
+        return score
+
     def result(self) -> list[Objective]:
         """The objective of each candidate, once all windows were added."""
         return [self._objective(number) for number in range(len(self.candidates))]
@@ -85,13 +106,13 @@ class Measurement:
     def _objective(self, number: int) -> Objective:
         model, candidate, sums = self.models[number], self.candidates[number], self.sums[:, number]
         spec = self._problem.specs[model]
-        primal = spec.lam / 2 * float(candidate @ candidate) + float(sums[TRAINING]) / spec.rows
+        primal = spec.lam / 2 * self._problem.square(candidate) + float(sums[TRAINING]) / spec.rows
         rows = int(sums[APART_ROWS])
         if not rows:
             return Objective(model, primal, None)
         mean = float(sums[APART]) / rows
         variance = max(float(sums[APART_SQUARES]) / rows - mean * mean, 0.0)
-        error = float(sums[APART_ERRORS]) / rows if self._problem.loss.task == "binary" else None
+        error = float(sums[APART_ERRORS]) / rows if self._problem.loss.task != "regression" else None
         return Objective(model, primal, Apart(mean, float(np.sqrt(variance / rows)), error, rows))
 
 

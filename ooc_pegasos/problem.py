@@ -22,9 +22,11 @@ from ooc_pegasos.kernels.panel import (
     POSITIVE,
     TABLE_SIZE,
 )
+from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, NO_FREE, OF_BATCH
 from ooc_pegasos.loading import Loader
 from ooc_pegasos.losses import Loss, loss_for
 from ooc_pegasos.path import LENGTH, default_path
+from ooc_pegasos.solvers.panel import width_of
 from ooc_pegasos.store import Store
 
 NONE = -1
@@ -44,7 +46,8 @@ class Spec:
     """The fold whose rows it is not trained on, but measured."""
     offset: float = 0.0
     """What is added to its scores: a bias that is held fixed."""
-    class_weights: tuple[float, float] = (1.0, 1.0)
+    class_weights: tuple[float, ...] = (1.0, 1.0)
+    """Of the negative and the positive class, or of all classes."""
 
     @property
     def clock(self) -> float:
@@ -60,15 +63,29 @@ class Problem:
     parameter: float
     features: int
     bias: float
-    """The value of the constant feature, 0 if there is none."""
+    """The value of the constant feature, 0 if there is none; 1 for a bias that is not regularised."""
     largest: float
     """The largest weight of a class times the largest squared norm of a row, the bias included."""
     specs: tuple[Spec, ...]
+    free: int = NO_FREE
+    """How a bias that is not regularised is found: then the last weight is that."""
+    costs: np.ndarray | None = None
+    """What it costs to take a class (row) for another (column), where the loss is of all classes at once."""
+
+    @property
+    def width(self) -> int:
+        """Numbers that a weight vector has for each feature: one, or a line of a panel for all classes at once."""
+        return 1 if self.costs is None else width_of(len(self.costs))
 
     @property
     def length(self) -> int:
         """Of a weight vector."""
-        return self.features + (self.bias != 0.0)
+        return (self.features + (self.bias != 0.0)) * self.width
+
+    def square(self, weights: np.ndarray) -> float:
+        """||w||^2, of what is regularised."""
+        body = weights if self.free == NO_FREE else weights[:-1]
+        return float(body @ body)
 
     @property
     def plain(self) -> bool:
@@ -82,7 +99,7 @@ class Problem:
         for column, model in enumerate(models):
             spec = self.specs[model]
             table[LAMBDA, column], table[CLOCK, column], table[INVERSE, column] = spec.lam, spec.clock, 1.0 / spec.clock
-            table[NEGATIVE, column], table[POSITIVE, column] = spec.class_weights
+            table[NEGATIVE, column], table[POSITIVE, column] = spec.class_weights[0], spec.class_weights[1]
             table[ONE_CLASS, column], table[FOLD, column], table[OFFSET, column] = (
                 spec.one_class,
                 spec.fold,
@@ -102,8 +119,13 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
         raise UsageError(f"--loss-parameter: the {loss.name} loss has none; leave it out")
     if loss.task == "regression" and config.class_weight is not None:
         raise UsageError("--class-weight is for classes, and the store's labels are real targets; leave it out")
-    bias = config.bias_scale if config.bias == "feature" else 0.0
-    classes = list(range(len(labels.classes))) if labels.task == "multiclass" else [NONE]
+    free = {"unregularized": BY_SUBGRADIENT, "batch": OF_BATCH}.get(config.bias, NO_FREE)
+    bias = config.bias_scale if config.bias == "feature" else (0.0 if free == NO_FREE else 1.0)
+    at_once = loss.task == "multiclass"
+    if config.cost is not None and not at_once:
+        raise UsageError("--cost is for --loss multiclass-hinge; leave it out")
+    one_vs_rest = labels.task == "multiclass" and not at_once
+    classes = list(range(len(labels.classes))) if one_vs_rest else [NONE]
     fitted = loader.training_rows
     lambdas = config.lambdas
     if lambdas is None:
@@ -119,7 +141,7 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
             loader.rows_without(fold) if fold != NONE else fitted,
             one_class,
             apart if fold == NONE else fold,
-            class_weights=_class_weights(config, store, one_class),
+            class_weights=_class_weights(config, store, one_class, at_once),
         )
         for lam in lambdas
         for one_class in classes
@@ -128,7 +150,11 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     heaviest = max(max(spec.class_weights) for spec in specs)
     statistics = store.manifest.statistics
     largest = heaviest * (statistics.largest_square + statistics.max_weight * bias * bias)
-    return Problem(loss, parameter or 0.0, store.features, bias, largest, tuple(specs))
+    costs = _costs(config, labels.classes) if at_once else None
+    # all classes at once: x is added to one class and taken from another, so a step is longer
+    return Problem(
+        loss, parameter or 0.0, store.features, bias, largest * (2 if at_once else 1), tuple(specs), free, costs
+    )
 
 
 def fixed_bias(problem: Problem, offsets: Sequence[float]) -> Problem:
@@ -137,30 +163,48 @@ def fixed_bias(problem: Problem, offsets: Sequence[float]) -> Problem:
     return dataclasses.replace(problem, specs=specs)
 
 
-def _class_weights(config: TrainConfig, store: Store, one_class: int) -> tuple[float, float]:
-    """Weights of the negative and the positive class; balanced ones make both classes count the same."""
-    if config.class_weight is None:
-        return 1.0, 1.0
-    if config.class_weight == "balanced":
-        counts = store.manifest.labels.counts
-        if one_class == NONE:
-            negative, positive = counts
-        else:
-            positive = counts[one_class]
-            negative = sum(counts) - positive
-        if not negative or not positive:
-            raise UsageError("--class-weight balanced needs rows of both classes; leave it out")
-        rows = negative + positive
-        return rows / (2 * negative), rows / (2 * positive)
-    negative_weight, positive_weight = config.class_weight
-    return negative_weight, positive_weight
+def _costs(config: TrainConfig, classes: list[str]) -> np.ndarray:
+    """What it costs to take a class for another: 1, or what was given."""
+    number = len(classes)
+    if config.cost is None:
+        return 1.0 - np.eye(number)
+    if config.loss != "multiclass-hinge":
+        raise UsageError("--cost is for --loss multiclass-hinge; leave it out")
+    if any(len(row) != number for row in config.cost) or len(config.cost) != number:
+        raise UsageError(
+            f"--cost: a table of {number} by {number} numbers is needed, in the order {', '.join(classes)}"
+        )
+    costs = np.array(config.cost, np.float64)
+    if not ((costs >= 0).all() and np.isfinite(costs).all() and (np.diag(costs) == 0).all()):
+        raise UsageError("--cost: costs must not be negative, and taking a class for itself must cost 0")
+    return costs
+
+
+def _class_weights(config: TrainConfig, store: Store, one_class: int, at_once: bool) -> tuple[float, ...]:
+    """Weights of the negative and the positive class, or of all; balanced ones make all classes count the same."""
+    counts = store.manifest.labels.counts
+    given = config.class_weight
+    if given == "balanced":
+        if one_class != NONE:
+            counts = [sum(counts) - counts[one_class], counts[one_class]]
+        if not all(counts):
+            raise UsageError("--class-weight balanced needs rows of every class; leave it out")
+        return tuple(sum(counts) / (len(counts) * count) for count in counts)
+    wanted = len(counts) if at_once else 2
+    if given is None:
+        return (1.0,) * wanted
+    if len(given) != wanted:
+        what = "one for each class" if at_once else "two, negative class first"
+        raise UsageError(f"--class-weight takes 'balanced' or {wanted} numbers here, {what}; not {len(given)}")
+    return given
 
 
 def count_models(config: TrainConfig, store: Store) -> int:
     """How many models the options ask for."""
     lambdas = config.lambdas or ((1.0,) if config.C is not None else (1.0,) * LENGTH)
     labels = store.manifest.labels
-    classes = len(labels.classes) if labels.task == "multiclass" else 1
+    one_vs_rest = labels.task == "multiclass" and loss_for(config.loss, labels.task).task != "multiclass"
+    classes = len(labels.classes) if one_vs_rest else 1
     number = len(lambdas) * classes * (config.folds + 1 if config.folds else 1)
     if number > MOST_MODELS:
         raise UsageError(

@@ -18,6 +18,7 @@ import numpy as np
 
 from ooc_pegasos import __version__, manifest
 from ooc_pegasos.accounting import EpochCost, Stopwatch
+from ooc_pegasos.bias import Search, best_bias
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
 from ooc_pegasos.calibration import ScoreSummary, isotonic, platt
 from ooc_pegasos.certificate import relative_gap
@@ -26,13 +27,13 @@ from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.files import locked, writing_errors
 from ooc_pegasos.judging import Judge
-from ooc_pegasos.kernels.pegasos import square_distance
+from ooc_pegasos.kernels.pegasos import NO_FREE, square_distance
 from ooc_pegasos.loading import Window, open_loader
 from ooc_pegasos.machine import peak_rss
 from ooc_pegasos.model import Certificate, Model, ModelInfo
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.path import Apart, Trial, choose, trial_of
-from ooc_pegasos.problem import NONE, count_models, problem_of
+from ooc_pegasos.problem import NONE, count_models, fixed_bias, problem_of
 from ooc_pegasos.progress import TrainingProgress
 from ooc_pegasos.progression import Progression, RunState, check_same_run, essential, identity_of
 from ooc_pegasos.samplers import SAMPLERS, Plan
@@ -123,6 +124,11 @@ def train(
     if resume and checkpoint is None:
         raise UsageError("--resume continues from a checkpoint; say where it is with --checkpoint DIR")
     place = Path(checkpoint) if checkpoint else None
+    progress = progress or TrainingProgress()
+    if config.bias == "search":
+        if place or warm_start is not None:
+            raise UsageError("--bias search trains again and again; leave out --checkpoint and --warm-start")
+        return _search(store, config, log, Path(scratch) if scratch else None, progress)
     with ExitStack() as stack:
         if place:
             with writing_errors(place):
@@ -137,6 +143,25 @@ def train(
         stack.callback(run.close)
         stack.enter_context(run.listening())
         return run.go()
+
+
+def _search(
+    store: Store, config: TrainConfig, log: str | Path | None, scratch: Path | None, progress: TrainingProgress
+) -> TrainResult:
+    """An outer search over the bias: models of several biases that are held fixed are trained in each pass."""
+    search, began = Search(config.tolerance), time.perf_counter()
+    with ExitStack() as stack:
+        file = stack.enter_context(_open_log(Path(log), 0)) if log else None
+        while True:
+            run = _Run(store, config, None, None, progress, None, scratch, search.offsets)
+            run.log = file
+            with closing(run), run.listening():
+                result = run.go()
+            primals = [model.certificate.primal for model in result.models]
+            if search.is_over(primals) or result.stopped_by != "tolerance":
+                note = f"the gap is that for the bias held at {search.offsets[int(np.argmin(primals))]:.6g}"
+                seconds = time.perf_counter() - began
+                return dataclasses.replace(result, seconds=seconds, notes=[*result.notes, note])
 
 
 def _open_log(path: Path, lines: int) -> TextIO:
@@ -163,6 +188,7 @@ class _Run:
         progress: TrainingProgress,
         saved: Checkpoint | None,
         scratch: Path | None,
+        offsets: tuple[float, ...] = (),
     ) -> None:
         square_distance(np.empty(0), np.empty(0), 1.0)  # numba gets itself ready at the first call, as an import does
         self.began = time.perf_counter()
@@ -174,7 +200,8 @@ class _Run:
         self.log: TextIO | None = None
         self.notes: list[str] = []
         self.watch, self.background = Stopwatch(), Stopwatch()
-        number = count_models(config, store)
+        self.offsets = offsets
+        number = count_models(config, store) * max(len(offsets), 1)
         self.loader = open_loader(
             store,
             saved.facts["budget"] if saved else config.budget(store.features, number),
@@ -192,6 +219,8 @@ class _Run:
             raise UsageError("--warm-start and --project together leave no certificate; leave one of them out")
         self.sampler = SAMPLERS[config.sampler]
         self.problem = problem_of(config, store, self.loader)
+        if offsets:
+            self.problem = fixed_bias(self.problem, offsets)
         self.start = self._start(warm_start)
         self.algorithm, self.why_algorithm = choose_algorithm(config, self.problem, self.start is not None)
         self.why_uncertified = why_uncertified(config, self.algorithm)
@@ -416,7 +445,12 @@ class _Run:
             state.solver = solver
 
     def _is_slow(self) -> bool:
-        if self.start is not None or self.config.of_pegasos or self.config.threads not in (None, 1):
+        if (
+            self.start is not None
+            or self.problem.costs is not None
+            or self.config.of_pegasos
+            or self.config.threads not in (None, 1)
+        ):
             return False
         histories = [self.state.known[model].history for model in self.state.solver.active]
         gaps = [history[-1]["estimated_gap"] for history in histories if len(history) >= _TRIED]
@@ -518,6 +552,22 @@ class _Run:
             measurement = Measurement(self.problem, models, candidates)
             self._measure_now(measurement, may_stop=False)
             self.judge.take(measurement, {})
+        if self.problem.free != NO_FREE:
+            self._settle_biases()
+
+    def _settle_biases(self) -> None:
+        """Replace a bias that was found on the way by the best one for the weights that are kept."""
+        models, candidates = list(self.state.best), []
+        for model in models:
+            weights = self.state.best[model][:-1]
+            bias = best_bias(self.problem, model, weights, lambda: self._all_windows(lambda: None))
+            candidates.append(np.append(weights, bias))
+        measurement = Measurement(self.problem, models, candidates)
+        self._measure_now(measurement, may_stop=False)
+        for objective, candidate in zip(measurement.result(), candidates, strict=True):
+            known = self.state.known[objective.model]
+            known.primal, known.apart = objective.primal, objective.apart
+            self.state.best[objective.model] = candidate
 
     # --- what is left behind ----------------------------------------------------------------------
 
@@ -555,6 +605,7 @@ class _Run:
             lam=self.problem.specs[chosen[0]].lam,
             loss=self.problem.loss.name,
             parameter=self.problem.parameter,
+            costs=None if self.problem.costs is None else self.problem.costs.tolist(),
             algorithm=self.algorithm,
             sampling=config.sampler,
             seed=config.seed,
@@ -569,14 +620,7 @@ class _Run:
             store_checksum=manifest.checksum_of(self.store.manifest),
             versions={"ooc-pegasos": __version__, "numpy": np.__version__},
         )
-        weights = [self.state.best[model] for model in chosen]
-        bias = [float(vector[-1]) * self.problem.bias if self.problem.bias else 0.0 for vector in weights]
-        bias = [value + self.problem.specs[model].offset for value, model in zip(bias, chosen, strict=True)]
-        bodies = [vector[: self.store.features] for vector in weights]
-        several = labels.task == "multiclass"
-        model = Model(
-            np.stack(bodies, axis=1) if several else bodies[0], info, np.array(bias) if several else np.array(bias[0])
-        )
+        model = self._model(chosen, info)
         if config.calibrate:
             model = self._calibrated(model, config.calibrate)
         seconds, computing, waiting, bytes_read = self._spent()
@@ -604,6 +648,20 @@ class _Run:
             profile={"foreground": self.watch.seconds, "background": self.background.seconds},
         )
 
+    def _model(self, chosen: list[int], info: ModelInfo) -> Model:
+        """Weights and biases of the models that are kept."""
+        problem, features = self.problem, self.store.features
+        if problem.costs is not None:
+            table = self.state.best[chosen[0]].reshape(-1, problem.width)[:, : len(problem.costs)]
+            bias = table[features] * problem.bias if problem.bias else np.zeros(len(problem.costs))
+            return Model(np.ascontiguousarray(table[:features]), info, bias)
+        vectors = [self.state.best[model] for model in chosen]
+        biases = [float(vector[-1]) * problem.bias if problem.bias else 0.0 for vector in vectors]
+        biases = [bias + problem.specs[model].offset for bias, model in zip(biases, chosen, strict=True)]
+        if info.labels.task == "multiclass":
+            return Model(np.stack([vector[:features] for vector in vectors], axis=1), info, np.array(biases))
+        return Model(vectors[0][:features], info, np.array(biases[0]))
+
     def _choose(self) -> tuple[list[Trial], list[int]]:
         """What rows kept apart say of each lambda, and the models of the one that is kept, one a class."""
         specs, known = self.problem.specs, self.state.known
@@ -617,6 +675,8 @@ class _Run:
         lam = trials[choose(trials, self.config.select)].lam if len(trials) > 1 else lambdas[0]
         last = NONE if self.config.folds else None
         models = [m for m, spec in enumerate(specs) if spec.lam == lam and (last is None or spec.fold == last)]
+        if self.offsets:
+            models = [min(models, key=lambda model: known[model].primal or 0.0)]
         return trials, models
 
     def _calibrated(self, model: Model, kind: str) -> Model:

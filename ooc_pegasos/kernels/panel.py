@@ -133,7 +133,7 @@ def prefetch_panel(indptr, indices, row, panel, width):
 
 
 @inlined
-def _scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+def panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
     """The inner products of a row with all columns; False if an index is too large."""
     first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
     sound = True
@@ -146,7 +146,7 @@ def _scores(indptr, indices, values, levels, row, panel, width, features, bias, 
 
 
 @inlined
-def _add(indptr, indices, values, levels, row, panel, width, features, bias, factors):
+def add_to_panel(indptr, indices, values, levels, row, panel, width, features, bias, factors):
     """Add `factors[j] x` to column j."""
     first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
     for place in range(0, width, LANES):
@@ -158,7 +158,8 @@ def _add(indptr, indices, values, levels, row, panel, width, features, bias, fac
 
 
 @inlined
-def _ask_ahead(order, i, end, indptr, indices, values, labels):
+def ask_ahead(order, i, end, indptr, indices, values, labels):
+    """Ask for what the next rows need."""
     if i + _OFFSETS_AHEAD < end:
         prefetch(indptr, np.int64(order[i + _OFFSETS_AHEAD]))
         prefetch(labels, np.int64(order[i + _OFFSETS_AHEAD]))
@@ -191,11 +192,11 @@ def present_panel(
     width = table.shape[1]
     z, factors = np.zeros(width), np.zeros(width)
     for i in range(begin, end):
-        _ask_ahead(order, i, end, indptr, indices, values, labels)
+        ask_ahead(order, i, end, indptr, indices, values, labels)
         if large and i + 2 < end:
             prefetch_panel(indptr, indices, np.int64(order[i + 2]), panel, width)
         row = np.int64(order[i])
-        if not _scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
             return row
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else _NO_FOLD
         weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
@@ -217,7 +218,7 @@ def present_panel(
                 changed = True
             state[T, j] += 1.0
         if changed:
-            _add(indptr, indices, values, levels, row, panel, width, features, bias, factors)
+            add_to_panel(indptr, indices, values, levels, row, panel, width, features, bias, factors)
     return -1
 
 
@@ -344,7 +345,7 @@ def ascend_panel(
     z, factors = np.zeros(width), np.zeros(width)
     flat, sums = table.ravel(), state.ravel()
     for i in range(begin, end):
-        _ask_ahead(order, i, end, indptr, indices, values, labels)
+        ask_ahead(order, i, end, indptr, indices, values, labels)
         if i + _OFFSETS_AHEAD < end:
             far = np.int64(order[i + _OFFSETS_AHEAD])
             prefetch(inverses, far)
@@ -354,7 +355,7 @@ def ascend_panel(
         if large and i + 2 < end:
             prefetch_panel(indptr, indices, np.int64(order[i + 2]), panel, width)
         row = np.int64(order[i])
-        if not _scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
             return row
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else _NO_FOLD
         weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
@@ -383,7 +384,7 @@ def ascend_panel(
                 state,
             )
         if changed:
-            _add(indptr, indices, values, levels, row, panel, width, features, bias, factors)
+            add_to_panel(indptr, indices, values, levels, row, panel, width, features, bias, factors)
     return -1
 
 
@@ -449,7 +450,7 @@ def sum_losses_of_panel(
     for row in range(begin, end):
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else _NO_FOLD
         weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
-        if not _scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
             return row
         for j in range(candidates):
             _count_loss(label, weight, fold, loss, parameter, z[j] + table[OFFSET, j], table, j, sums)
@@ -461,7 +462,7 @@ def score_panel(begin, end, indptr, indices, values, levels, features, width, pa
     """The scores of rows begin to end by all columns that `bias` has; returns the row with a bad index, or -1."""
     z = np.zeros(width)
     for row in range(begin, end):
-        if not _scores(indptr, indices, values, levels, row, panel, width, features, 0.0, z):
+        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, 0.0, z):
             return row
         for j in range(len(bias)):
             scores[row - begin, j] = z[j] + bias[j]
@@ -474,3 +475,16 @@ def losses_of(loss, parameter, scores, labels, one_class, out):
     for row in range(len(labels)):
         value, _g, _dual = loss_at(loss, parameter, scores[row], label_of(np.float64(labels[row]), one_class))
         out[row] += value
+
+
+@kernel
+def sum_losses_at(scores, labels, weights, class_weights, one_class, loss, parameter, offsets, sums):
+    """Add up what rows cost with each of several biases."""
+    for row in range(len(scores)):
+        y = label_of(np.float64(labels[row]), one_class)
+        c = class_weights[1] if y > 0 else class_weights[0]
+        if len(weights) > 0:
+            c *= weights[row]
+        for j in range(len(offsets)):
+            value, _g, _dual = loss_at(loss, parameter, scores[row] + offsets[j], y)
+            sums[j] += c * value

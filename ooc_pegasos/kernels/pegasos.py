@@ -11,10 +11,13 @@ import numpy as np
 from ooc_pegasos.kernels.intrinsics import entries_of_line, escape_of_type, prefetch, value_at
 from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import loss_at
+from ooc_pegasos.kernels.offsets import best_offset
 
 # Places in `state`.
-T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED = range(7)
-STATE_SIZE = 7
+T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED, FREE = range(8)
+STATE_SIZE = 8
+# How a bias that is not regularised is found, in state[FREE]: not at all, by subgradients, as the best of each batch.
+NO_FREE, BY_SUBGRADIENT, OF_BATCH = range(3)
 
 _ROWS_AHEAD = 4
 _OFFSETS_AHEAD = 8
@@ -386,6 +389,7 @@ def present_batches(
     delay,
     size,
     project,
+    free,
     a,
     b,
     state,
@@ -395,8 +399,12 @@ def present_batches(
     With `project`, `a` is kept as state[SCALE] times the array and its squared norm in state[NORM2], so that the
     projection onto the ball of radius 1 / sqrt(lam) costs no more than the rows (README, equation 2p).
     """
-    body, body_of_b = _features_of(a, bias), _features_of(b, bias)
+    apart = bias if free == NO_FREE else 1.0
+    body, body_of_b = _features_of(a, apart), _features_of(b, apart)
     slopes = np.empty(size)
+    room = size if free == OF_BATCH else 0
+    scores, targets, heft = np.empty(room), np.empty(room), np.empty(room)
+    points, jumps = np.empty(2 * room), np.empty(2 * room)
     at = begin
     while at < end:
         stop = min(at + size, end)
@@ -414,15 +422,26 @@ def present_batches(
                 z += a[len(a) - 1] * bias
             z *= scale
             z = z / clock if clock > 0.0 else 0.0
-            value, g, dual = loss_at(loss, parameter, z, y)
             c = class_weights[1] if y > 0 else class_weights[0]
             if len(weights) > 0:
                 c *= weights[row]
+            if free == OF_BATCH:  # the slopes must wait for the bias
+                scores[i - at], targets[i - at], heft[i - at] = z, y, c
+                continue
+            value, g, dual = loss_at(loss, parameter, z + state[FREE], y)
             state[LOSS] += c * value
             slopes[i - at] = c * g
             if g != 0.0:
                 state[S] += c * dual
                 state[ERRORS] += 1.0
+        if free == OF_BATCH:
+            count = stop - at
+            state[FREE] = best_offset(loss, parameter, scores, targets, heft, count, points, jumps)
+            for i in range(count):
+                value, g, _dual = loss_at(loss, parameter, scores[i] + state[FREE], targets[i])
+                state[LOSS] += heft[i] * value
+                slopes[i] = heft[i] * g
+                state[ERRORS] += 1.0 if g != 0.0 else 0.0
         for i in range(at, stop):
             factor = -slopes[i - at]
             if factor == 0.0:
@@ -442,6 +461,8 @@ def present_batches(
             if bias != 0.0:
                 _add_bias(a, b, factor / scale * bias, state[AVERAGED])
         state[T] += stop - at
+        if free == BY_SUBGRADIENT:
+            state[FREE] -= slopes[: stop - at].sum() / (lam * (state[T] + delay))
         if project:
             # ||w|| = ||a|| / clock <= 1 / sqrt(lam)
             clock = lam * (state[T] + delay)

@@ -22,6 +22,7 @@ NAPS = (1, 2, 4, 8, 16)
 """A row wakes in the next multiple of one of these epochs: all together, so that many models need the same rows."""
 _SLACK2, _SLACK4, _SLACK8, _SLACK16 = SLACKS = 0.1, 0.3, 0.6, 1.2
 """Margins from leaving its bound beyond which a row sleeps to the next multiple of 2, 4, 8, 16."""
+_LEAST_GAIN = 1e-200  # of a row whose squared norm is more than float32 can be
 _ROWS_AHEAD = 4
 _OFFSETS_AHEAD = 8
 
@@ -80,7 +81,7 @@ def ascend(loss, parameter, z, y, c, b, gain, offset):
         value, _g, _dual = loss_at(loss, parameter, z, y)
         before = c * dual_at(loss, parameter, y, b / c)
         met = c * value - before + b * z
-        after = np.float64(np.float32(c * best_dual(loss, parameter, z, y, b / c, c / gain)))
+        after = np.float64(np.float32(c * best_dual(loss, parameter, z, y, b / c, c / max(gain, _LEAST_GAIN))))
         after = min(max(after, -box), box)
         more = c * dual_at(loss, parameter, y, after / c) - before - (after - b) * offset
         slack = slack_of(loss, parameter, z, y, b, box)

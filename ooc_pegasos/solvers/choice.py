@@ -8,6 +8,7 @@ import numpy as np
 
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.kernels.pegasos import NO_FREE
 from ooc_pegasos.loading import Loader
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.samplers import EQUALLY_OFTEN
@@ -31,6 +32,8 @@ def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple
         return config.algorithm, ""
     if warm:
         return "sgd-s", "it can begin with the weights of a model"
+    if problem.costs is not None:
+        return "sgd-s", "it can learn all classes at once"
     if config.of_pegasos:
         return "sgd-s", f"only it knows {config.of_pegasos[0]}"
     least = min(spec.clock for spec in problem.specs)
@@ -45,6 +48,8 @@ def why_uncertified(config: TrainConfig, algorithm: str) -> str | None:
     """Why no bound on the gap can be had, if so."""
     if config.sampler not in EQUALLY_OFTEN and algorithm != "sdca":
         return "i.i.d. sampling presents rows unequally often, so there is no certificate"
+    if config.bias in ("unregularized", "batch"):
+        return f"--bias {config.bias} leaves the bias free, and then there is no certificate"
     return None
 
 
@@ -57,6 +62,11 @@ def make_solver(
     scratch: Path | None,
 ) -> tuple[Solver, str | None]:
     """The solver, and a remark on what could not be had."""
+    if problem.costs is not None and (config.of_pegasos or algorithm != "sgd-s"):
+        asked = (config.of_pegasos or [f"--algorithm {algorithm}"])[0]
+        raise UsageError(
+            f"{asked}: all classes at once are learnt by sgd-s alone; leave it out, or choose --loss hinge"
+        )
     if algorithm == "sdca":
         rows = RowStates(loader.store, problem.bias, loader.shape.fits, scratch)
         several = config.threads is not None and config.threads > 1
@@ -70,7 +80,7 @@ def make_solver(
     remark, threads = None, 1
     if config.threads and config.threads > 1:
         remark = Averaging.problem(options[0], loader.training_rows, config.threads)
-        if len(options) > 1:
+        if len(options) > 1 or problem.costs is not None:
             remark = "several models are presented together"
         if remark:
             remark = f"one thread presents rows and the others load data: {remark}"
@@ -96,15 +106,16 @@ def _pegasos_options(
         spec.class_weights,
         min(config.batch_size, spec.rows),
         config.project,
-        config.average or (low and problem.plain),
+        config.average or (low and problem.plain and problem.costs is None),
         paper and config.average,
         problem.parameter,
-        problem.bias,
+        problem.bias if problem.free == NO_FREE else 0.0,
+        problem.free,
     )
 
 
 def row_bytes(config: TrainConfig, models: int) -> int:
     """What a solver keeps of each row of a window, if it may be dual coordinate ascent."""
-    if config.algorithm not in ("auto", "sdca"):
+    if config.algorithm not in ("auto", "sdca") or (config.loss or "").startswith("multiclass"):
         return 0
     return BYTES_A_ROW + BYTES_A_MODEL * (models if models <= APART else width_of(models))

@@ -8,7 +8,11 @@ import numpy as np
 
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.kernels import pegasos as kernels
-from ooc_pegasos.kernels.pegasos import AVERAGED, ERRORS, LOSS, NORM2, SCALE, STATE_SIZE, S, T
+from ooc_pegasos.kernels.multiclass import present_classes
+from ooc_pegasos.kernels.pegasos import AVERAGED, ERRORS, FREE, LOSS, NO_FREE, NORM2, SCALE, STATE_SIZE, S, T
+from ooc_pegasos.loading import Window
+from ooc_pegasos.problem import Problem
+from ooc_pegasos.solvers.panel import new_panel
 from ooc_pegasos.solvers.solver import LARGE_WEIGHTS, NO_WEIGHTS, SLICE
 
 
@@ -19,7 +23,7 @@ class PegasosOptions:
     lam: float
     delay: float
     loss: int
-    class_weights: tuple[float, float]
+    class_weights: tuple[float, ...]
     batch_size: int
     project: bool
     average: bool
@@ -27,6 +31,8 @@ class PegasosOptions:
     """Average all iterates rather than those of the epoch."""
     parameter: float = 0.0
     bias: float = 0.0
+    free: int = NO_FREE
+    """How a bias that is not regularised is found."""
 
 
 class Pegasos:
@@ -80,6 +86,8 @@ class Pegasos:
     def warm_start(self, weights: np.ndarray) -> None:
         """Begin with these weights: `w = a / (lam delay)` before the first row."""
         self.a[:] = weights * (self.options.lam * self.options.delay)
+        if self.options.free != NO_FREE:
+            self.state[FREE], self.a[-1] = weights[-1], 0.0
         self.state[NORM2] = float(self.a @ self.a)
 
     def begin_epoch(self, repeats: int = 1) -> None:
@@ -111,7 +119,7 @@ class Pegasos:
                 self.b,
                 self.state,
             )
-        elif options.batch_size > 1 or options.project:
+        elif options.batch_size > 1 or options.project or options.free != NO_FREE:
             bad = kernels.present_batches(
                 *rows,
                 self._class_weights,
@@ -122,6 +130,7 @@ class Pegasos:
                 options.delay,
                 options.batch_size,
                 options.project,
+                options.free,
                 self.a,
                 self.b,
                 self.state,
@@ -157,12 +166,18 @@ class Pegasos:
     def last(self) -> np.ndarray:
         """The last iterate, equation (2)."""
         clock = self.options.lam * (self.t + self.options.delay)
-        return self.a * (self.scale / clock) if clock else self.a.copy()
+        return self._with_bias(self.a * (self.scale / clock) if clock else self.a.copy())
+
+    def _with_bias(self, weights: np.ndarray) -> np.ndarray:
+        """With the bias that is not regularised in its place."""
+        if self.options.free != NO_FREE:
+            weights[-1] = self.state[FREE]
+        return weights
 
     def average(self) -> np.ndarray:
         """The mean of the iterates, equation (2a)."""
         mean: np.ndarray = (self.a * float(self.state[AVERAGED]) - self.b) / max(self.t - self.averaged_from, 1.0)
-        return mean
+        return self._with_bias(mean)
 
     def since(self, t: float, a: np.ndarray) -> np.ndarray:
         """The vector u of equation (5): what the updates since a snapshot alone have made."""
@@ -171,3 +186,40 @@ class Pegasos:
             difference -= a
         difference /= self.options.lam * (self.t - t)
         return difference
+
+
+class PegasosOfClasses(Pegasos):
+    """All classes at once: `a` is a panel with a column a class, and what is said of one vector holds for all of it."""
+
+    def __init__(self, options: PegasosOptions, problem: Problem, model: int) -> None:
+        super().__init__(options, problem.length)
+        self.a = new_panel(problem.length, 1)
+        self._problem, self._spec = problem, problem.specs[model]
+        self._class_weights = np.array(self._spec.class_weights)
+
+    def present_window(self, window: Window, begin: int, end: int) -> int:
+        """Present rows `window.order[begin:end]`; returns the row that has an index out of range, or -1."""
+        problem, block = self._problem, window.block
+        return int(
+            present_classes(
+                window.order,
+                begin,
+                end,
+                *block.entries,
+                block.labels,
+                NO_WEIGHTS if block.weights is None else block.weights,
+                window.folds,
+                self._spec.fold,
+                self._class_weights,
+                problem.costs,
+                problem.loss.number,
+                problem.bias,
+                self.options.lam,
+                self.options.delay,
+                len(self.a) >= LARGE_WEIGHTS,
+                problem.features,
+                problem.width,
+                self.a,
+                self.state,
+            )
+        )

@@ -15,12 +15,12 @@ from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.kernels import panel as kernels
-from ooc_pegasos.kernels.pegasos import STATE_SIZE
+from ooc_pegasos.kernels.pegasos import NO_FREE, STATE_SIZE
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.averaging import Averaging
 from ooc_pegasos.solvers.panel import column_of, fill_panel, new_panel, width_of
-from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
+from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOfClasses, PegasosOptions
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, Solver
 
 
@@ -49,7 +49,12 @@ class PegasosSolver(Solver):
         self.name = manner.algorithm
         self.threads = manner.threads
         self.batch_size = options[0].batch_size
-        self.members = {model: Pegasos(options[model], problem.length) for model in self.active}
+        self.members = {
+            model: PegasosOfClasses(options[model], problem, model)
+            if problem.costs is not None
+            else Pegasos(options[model], problem.length)
+            for model in self.active
+        }
         self.snapshots = {model: [Snapshot.start()] for model in self.active}
         self.warm = start is not None
         for model, member in self.members.items():
@@ -98,13 +103,16 @@ class PegasosSolver(Solver):
                 self._state,
             )
         for model in self.active:
-            if model not in self._together:
-                bad = max(bad, self.members[model].present(window.block, window.order, begin, end, repeats))
+            member = self.members[model]
+            if isinstance(member, PegasosOfClasses):
+                bad = max(bad, member.present_window(window, begin, end))
+            elif model not in self._together:
+                bad = max(bad, member.present(window.block, window.order, begin, end, repeats))
         return int(bad)
 
     def _join(self, repeats: int) -> None:
         """Put the vectors of those that can be presented together side by side, unless they are."""
-        if self._together:
+        if self._together or self.problem.costs is not None:
             return
         joining = [model for model in self.active if self._can_join(model, repeats)]
         if len(joining) <= APART and self.problem.plain:
@@ -121,7 +129,8 @@ class PegasosSolver(Solver):
 
     def _can_join(self, model: int, repeats: int) -> bool:
         options = self.members[model].options
-        return repeats == 1 and options.batch_size == 1 and not options.project and not options.average
+        simple = options.batch_size == 1 and options.free == NO_FREE
+        return simple and repeats == 1 and not options.project and not options.average
 
     def _part(self) -> None:
         """Take the vectors out of the panel again."""
@@ -191,7 +200,7 @@ class PegasosSolver(Solver):
     def warm_up(self, nothing: CsrBlock) -> None:
         """See `Solver`."""
         window = Window((), nothing, [], np.empty(0, np.uint8), np.empty(0, np.uint32))
-        little = Problem(self.problem.loss, 0.0, 1, 0.0, 1.0, self.problem.specs)
+        little = Problem(self.problem.loss, 0.0, 1, 0.0, 1.0, self.problem.specs, costs=self.problem.costs)
         options = [dataclasses.replace(self.members[model].options, bias=0.0) for model in self.active]
         PegasosSolver(little, options, Manner("sgd-s", False)).present(window, 0, 0, 1)
 

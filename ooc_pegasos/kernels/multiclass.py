@@ -1,0 +1,163 @@
+"""Losses of all classes at once: z and g are vectors, and the weights a panel with a column a class.
+
+The multiclass hinge is max_k cost[y, k] + z_k - z_y, whose -l*(g) is the cost of the class that is chosen; the
+multiclass logistic loss is -log p_y with p the softmax of z, and its -l*(g) the entropy of p. Places in `state` are
+those of `kernels/pegasos.py`, lines of the sums those of `kernels/panel.py`.
+"""
+
+import numpy as np
+
+from ooc_pegasos.kernels.jit import kernel
+from ooc_pegasos.kernels.panel import (
+    APART,
+    APART_ERRORS,
+    APART_ROWS,
+    APART_SQUARES,
+    TRAINING,
+    add_to_panel,
+    ask_ahead,
+    panel_scores,
+    prefetch_panel,
+)
+from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, S, T
+
+MULTICLASS_HINGE, MULTICLASS_LOGISTIC = 100, 101
+
+
+@kernel
+def class_loss(loss, z, label, costs, g):
+    """(l(z), l(z) - <g, z>) of a row of class `label`, with a subgradient in the first places of g."""
+    classes = len(costs)
+    if loss == MULTICLASS_HINGE:
+        chosen, value = label, 0.0
+        for k in range(classes):
+            g[k] = 0.0
+            short = costs[label, k] + z[k] - z[label]
+            if short > value:
+                chosen, value = k, short
+        if chosen != label:
+            g[chosen], g[label] = 1.0, -1.0
+        return value, costs[label, chosen]
+    most = z[0]
+    for k in range(1, classes):
+        most = max(most, z[k])
+    total = 0.0
+    for k in range(classes):
+        g[k] = np.exp(z[k] - most)
+        total += g[k]
+    log_total = np.log(total)
+    inner = 0.0
+    for k in range(classes):
+        g[k] /= total
+        inner += g[k] * (z[k] - most)
+    g[label] -= 1.0
+    return log_total + most - z[label], log_total - inner
+
+
+@kernel
+def present_classes(
+    order,
+    begin,
+    end,
+    indptr,
+    indices,
+    values,
+    levels,
+    labels,
+    weights,
+    folds,
+    fold,
+    class_weights,
+    costs,
+    loss,
+    bias,
+    lam,
+    delay,
+    large,
+    features,
+    width,
+    panel,
+    state,
+):
+    """Present rows `order[begin:end]` one by one, equation (2) with a vector g."""
+    z, g = np.zeros(width), np.zeros(width)
+    t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
+    for i in range(begin, end):
+        ask_ahead(order, i, end, indptr, indices, values, labels)
+        if large and i + 2 < end:
+            prefetch_panel(indptr, indices, np.int64(order[i + 2]), panel, width)
+        row = np.int64(order[i])
+        if len(folds) > 0 and folds[row] == fold:
+            continue
+        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+            return row
+        clock = lam * (t + delay)
+        step = 1.0 / clock if clock > 0.0 else 0.0
+        for k in range(len(costs)):
+            z[k] *= step
+        label = np.int64(labels[row])
+        c = class_weights[label]
+        if len(weights) > 0:
+            c *= weights[row]
+        value, dual = class_loss(loss, z, label, costs, g)
+        loss_sum += c * value
+        dual_sum += c * dual
+        changed = False
+        for k in range(len(costs)):
+            changed = changed or g[k] != 0.0
+            g[k] *= -c
+        if changed:
+            errors += 1.0
+            add_to_panel(indptr, indices, values, levels, row, panel, width, features, bias, g)
+        t += 1.0
+    state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
+    return -1
+
+
+@kernel
+def sum_class_losses(
+    begin,
+    end,
+    indptr,
+    indices,
+    values,
+    levels,
+    labels,
+    weights,
+    folds,
+    fold,
+    class_weights,
+    costs,
+    loss,
+    bias,
+    features,
+    width,
+    panel,
+    sums,
+):
+    """Add up the weighted losses of rows begin to end for one candidate."""
+    z, g = np.zeros(width), np.zeros(width)
+    for row in range(begin, end):
+        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+            return row
+        label = np.int64(labels[row])
+        c = class_weights[label]
+        if len(weights) > 0:
+            c *= weights[row]
+        value, _dual = class_loss(loss, z, label, costs, g)
+        if len(folds) > 0 and folds[row] == fold:
+            sums[APART] += c * value
+            sums[APART_SQUARES] += c * value * c * value
+            sums[APART_ERRORS] += 1.0 if np.argmax(z[: len(costs)]) != label else 0.0
+            sums[APART_ROWS] += 1.0
+        else:
+            sums[TRAINING] += c * value
+    return -1
+
+
+@kernel
+def class_losses_of(loss, costs, scores, labels, out):
+    """The loss of each row."""
+    g = np.zeros(len(costs))
+    for row in range(len(labels)):
+        out[row], _dual = class_loss(loss, scores[row], np.int64(labels[row]), costs, g)

@@ -13,7 +13,7 @@ _HOMES = {
     "OocPegasosError": "errors",
     "Store": "store",
     "TrainConfig": "config",
-    "TrainResult": "trainer",
+    "TrainResult": "outcome",
     "convert": "conversion",
     "train": "trainer",
     "verify": "verification",

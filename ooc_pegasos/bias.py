@@ -12,23 +12,33 @@ from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 
 _AT_ONCE = 33
-_PASSES = 6
+_PASSES = 12
+_CLOSE = 1e-7
+_REACH = 9.0
 _SIDE_BY_SIDE = 8
 """Biases that are tried in a pass: as many as stand side by side in a panel."""
 _MOST_ROUNDS = 30
 
 
 def best_bias(problem: Problem, model: int, weights: np.ndarray, windows: Callable[[], Iterator[Window]]) -> float:
-    """The bias with the least loss for these weights: passes that try 33 of them each, ever closer together."""
-    offsets = np.sinh(np.linspace(-9.0, 9.0, _AT_ONCE))  # from -4000 to 4000, close together around 0
+    """The bias with the least loss for these weights: passes that try 33 of them each, ever closer together.
+
+    The loss is convex in the bias, so once both neighbours of the best are hardly worse, nothing else is much better.
+    """
+    places, last = np.linspace(-_REACH, _REACH, _AT_ONCE), _AT_ONCE - 1
     best = 0.0
     for _ in range(_PASSES):
-        sums = np.zeros(_AT_ONCE)
+        offsets, sums = np.sinh(places), np.zeros(_AT_ONCE)  # at first from -4000 to 4000, close together around 0
         for window in windows():
             _add_losses(problem, model, weights, window, offsets, sums)
-        at = int(np.argmin(sums))
+        least = np.flatnonzero(sums == sums.min())
+        at = int(least[len(least) // 2])  # the middle of those that cost nothing
         best = float(offsets[at])
-        offsets = np.linspace(offsets[max(at - 1, 0)], offsets[min(at + 1, _AT_ONCE - 1)], _AT_ONCE)
+        if 0 < at < last and max(sums[at - 1], sums[at + 1]) - sums[at] <= _CLOSE * sums[at]:
+            break
+        # at an edge it may be beyond, as for targets in the millions
+        first = places[at - 1] if at else places[0] - 2 * _REACH
+        places = np.linspace(first, places[at + 1] if at < last else places[last] + 2 * _REACH, _AT_ONCE)
     return best
 
 
@@ -51,27 +61,35 @@ def _add_losses(
 class Search:
     """The minimum over b of the least objective with the bias held at b, which is convex: eight biases a round.
 
-    Each round spreads eight between the neighbours of the best so far, or goes on beyond it if it stands at the edge,
-    until the neighbours are no worse than the tolerance.
+    An objective is known to within the tolerance. So the minimum is only known to be between two biases that cost
+    more than that above the best. As long as there is none on one side the eight reach farther there, then they close
+    in between those two, until the neighbours of the best are no worse than the tolerance.
     """
 
     def __init__(self, tolerance: float) -> None:
         self._tolerance = tolerance
         self._rounds = 0
+        self._low, self._high = -np.inf, np.inf
         self.offsets = tuple(np.linspace(-1.75, 1.75, _SIDE_BY_SIDE).tolist())
 
     def is_over(self, primals: list[float]) -> bool:
         """Judge the objectives found with the offsets, and choose new ones unless that is the end."""
         self._rounds += 1
         at = int(np.argmin(primals))
+        best, least, most = self.offsets[at], self.offsets[0], self.offsets[-1]
+        worse = [primal * (1.0 - self._tolerance) > primals[at] for primal in primals]
+        far = [offset for offset, is_worse in zip(self.offsets, worse, strict=True) if is_worse]
+        self._low = max([self._low, *(offset for offset in far if offset < best)])
+        self._high = min([self._high, *(offset for offset in far if offset > best)])
         if self._rounds >= _MOST_ROUNDS:
             return True
-        if at in (0, len(primals) - 1):
-            width = self.offsets[-1] - self.offsets[0]
-            middle = self.offsets[at] + (width if at else -width)
-            self.offsets = tuple((middle + np.linspace(-1.5, 1.5, _SIDE_BY_SIDE) * width).tolist())
+        if not np.isfinite([self._low, self._high]).all():
+            reach = 2.0 * (most - least)
+            ends = max(self._low, least - reach), min(self._high, most + reach)
+            self.offsets = tuple(np.linspace(*ends, _SIDE_BY_SIDE).tolist())
             return False
-        if max(primals[at - 1], primals[at + 1]) - primals[at] <= self._tolerance * primals[at]:
+        inside = 0 < at < len(primals) - 1
+        if not any(worse[at - 1 : at + 2] if inside else worse):
             return True
-        self.offsets = tuple(np.linspace(self.offsets[at - 1], self.offsets[at + 1], _SIDE_BY_SIDE + 2)[1:-1].tolist())
+        self.offsets = tuple(np.linspace(self._low, self._high, _SIDE_BY_SIDE + 2)[1:-1].tolist())
         return False

@@ -72,8 +72,10 @@ def lower_bound(
 
 def relative_gap(primal: float | None, bound: float | None) -> float | None:
     """How far an objective is at most above the optimum, as a part of it."""
-    if bound is None or primal is None or not primal > 0:
+    if bound is None or primal is None:
         return None
+    if primal <= 0:
+        return 0.0 if bound >= primal else None
     return (primal - bound) / primal
 
 

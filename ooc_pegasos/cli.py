@@ -260,7 +260,7 @@ def train(
             metavar="none|feature|unregularized|batch|search",
             help="feature: a constant one, regularised, keeps the certificate. search: outer search over biases, each "
             "certified. unregularized: by subgradients, batch: the best of each --batch-size, both without "
-            "certificate. Default: none.",
+            "certificate. Default: feature without --lambda, else none.",
         ),
     ] = None,
     bias_scale: Annotated[float | None, typer.Option(metavar="B", help="Value of that feature. Default: 1.")] = None,

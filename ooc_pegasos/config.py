@@ -132,8 +132,9 @@ class TrainConfig:
     loss: LossName | None = None
     """None: hinge for classes, epsilon-insensitive for real targets."""
     loss_parameter: float | None = None
-    bias: Literal["none", "feature", "unregularized", "batch", "search"] = "none"
-    """The four ways of section 6 of the paper; see the README."""
+    bias: Literal["none", "feature", "unregularized", "batch", "search"] | None = None
+    """None or one of the four ways of section 6 of the paper. By default a feature where the lambda is left open, and
+    none where it is given: then the objective is the one that was asked for."""
     bias_scale: float = 1.0
     """The value of the constant feature."""
     cost: tuple[tuple[float, ...], ...] | None = None
@@ -225,7 +226,16 @@ class TrainConfig:
         """The lambdas that were given, if any."""
         if isinstance(self.lam, str):
             return parse_lambdas(self.lam)
-        return (self.lam,) if isinstance(self.lam, float) else self.lam
+        if self.lam is None:
+            return None
+        return tuple(self.lam) if isinstance(self.lam, tuple | list) else (float(self.lam),)
+
+    @property
+    def biased(self) -> str:
+        """The way of the bias."""
+        if self.bias is not None:
+            return self.bias
+        return "feature" if self.lam is None and self.C is None else "none"
 
     @property
     def comparing(self) -> bool:

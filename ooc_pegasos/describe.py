@@ -12,7 +12,7 @@ from ooc_pegasos.scaling import epoch_seconds
 from ooc_pegasos.store import Store
 
 if TYPE_CHECKING:
-    from ooc_pegasos.trainer import TrainResult
+    from ooc_pegasos.outcome import TrainResult
 
 
 _MOST_SHOWN = 20

@@ -34,10 +34,12 @@ class Judge:
         """
         state, solver = self.state, self.state.solver
         estimates = {model: self._estimate(model) for model in solver.active}
+        pending = [] if state.pending is None else state.pending.result()
         due = [
             model
             for model, (_estimate, gap) in estimates.items()
-            if (last or self._near(gap) or self._wants_holdout(gap)) and (self.in_memory or not self._will_do(model))
+            if (last or self._near(gap) or self._wants_holdout(gap))
+            and (self.in_memory or not self._will_do(model, pending))
         ]
         measured, later = None, None
         if due:
@@ -91,12 +93,11 @@ class Judge:
         """Without a certificate only the rows kept apart can say when to stop."""
         return gap is None and bool(self.config.holdout_fraction)
 
-    def _will_do(self, model: int) -> bool:
+    def _will_do(self, model: int, pending: list[Objective]) -> bool:
         """Whether the tolerance is reached as soon as what was measured beside this epoch is taken in."""
-        known, pending = self.state.known[model], self.state.pending
+        known = self.state.known[model]
         primals = [] if known.primal is None else [known.primal]
-        if pending is not None:
-            primals += [found.primal for found in pending.result() if found.model == model]
+        primals += [found.primal for found in pending if found.model == model]
         gap = relative_gap(min(primals, default=None), known.bound)
         return gap is not None and gap <= self.config.tolerance
 

@@ -179,4 +179,5 @@ class Model:
         if not labels.text and not labels.rest:
             names = names.astype(np.float64)
         chosen: np.ndarray = scores.argmax(axis=1) if scores.ndim > 1 else (scores > 0).astype(np.int64)
-        return names[chosen]
+        found: np.ndarray = names[chosen]
+        return found

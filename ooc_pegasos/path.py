@@ -16,7 +16,7 @@ _STRONGEST, _WEAKEST = 0.01, 10.0
 def default_path(store: Store, loader: Loader, bias: float) -> tuple[float, ...]:
     """Eight lambdas in equal ratios, from strong to weak, in the units of the data.
 
-    With n rows of mean squared norm R^2, R^2 / (lambda n) says how far a row alone may move its own margin: at a
+    With n rows of mean norm R, R^2 / (lambda n) says how far a row alone may move its own margin: at a
     hundredth of a margin many rows must agree, at ten margins each has its own way.
     """
     square = store.manifest.statistics.mean_row_norm**2 + bias * bias
@@ -56,16 +56,22 @@ def choose(trials: Sequence[Trial], rule: str) -> int:
     return max(within, key=lambda number: trials[number].lam)
 
 
-def trial_of(lam: float, apart: Sequence[Apart], *, across: bool) -> Trial:
-    """What several models of a lambda found together: of the classes of a holdout, or `across` folds.
+def trial_of(lam: float, apart: Sequence[tuple[int, Apart]], *, across: bool) -> Trial:
+    """What several models of a lambda, each with its fold, found together: of classes on a holdout, or `across` folds.
 
-    The folds' losses vary as the whole loss does with other rows; classes see the same rows.
+    The losses of folds vary as the whole loss does with other rows; classes see the same rows.
     """
+    loss, error = _mean([found for _fold, found in apart])
+    folds = sorted({fold for fold, _found in apart})
+    if across and len(folds) > 1:
+        losses = [_mean([found for of_it, found in apart if of_it == fold])[0] for fold in folds]
+        spread = sum((one - loss) ** 2 for one in losses) / (len(folds) - 1)
+        return Trial(lam, loss, math.sqrt(spread / len(folds)), error)
+    return Trial(lam, loss, sum(found.deviation for _fold, found in apart) / len(apart), error)
+
+
+def _mean(apart: Sequence[Apart]) -> tuple[float, float | None]:
+    """Loss and error of all rows together."""
     rows = sum(found.rows for found in apart)
-    loss = sum(found.loss * found.rows for found in apart) / rows
     errors = [found.error * found.rows for found in apart if found.error is not None]
-    error = sum(errors) / rows if errors else None
-    if across and len(apart) > 1:
-        spread = sum((found.loss - loss) ** 2 for found in apart) / (len(apart) - 1)
-        return Trial(lam, loss, math.sqrt(spread / len(apart)), error)
-    return Trial(lam, loss, sum(found.deviation for found in apart) / len(apart), error)
+    return sum(found.loss * found.rows for found in apart) / rows, sum(errors) / rows if errors else None

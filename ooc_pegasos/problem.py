@@ -89,8 +89,9 @@ class Problem:
 
     @property
     def plain(self) -> bool:
-        """Whether every model is trained on the same rows with the labels as they stand."""
-        return all((spec.one_class, spec.fold, spec.offset) == (NONE, NONE, 0.0) for spec in self.specs)
+        """Whether every model is trained on all rows that are presented, with the labels as they stand."""
+        whole = all((spec.one_class, spec.offset) == (NONE, 0.0) for spec in self.specs)
+        return whole and len({spec.fold for spec in self.specs}) == 1
 
     def table(self, models: Sequence[int], width: int, delays: Sequence[float] | None = None) -> np.ndarray:
         """What kernels must know of some models, one column each; see `kernels/panel.py`."""
@@ -115,12 +116,14 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     labels = store.manifest.labels
     loss = loss_for(config.loss, labels.task)
     parameter = config.loss_parameter if config.loss_parameter is not None else loss.parameter
+    if config.loss_parameter == 0.0 and loss.name != "epsilon-insensitive":
+        raise UsageError(f"--loss-parameter 0 is out of range for the {loss.name} loss; choose a positive number")
     if config.loss_parameter is not None and loss.parameter is None:
         raise UsageError(f"--loss-parameter: the {loss.name} loss has none; leave it out")
     if loss.task == "regression" and config.class_weight is not None:
         raise UsageError("--class-weight is for classes, and the store's labels are real targets; leave it out")
-    free = {"unregularized": BY_SUBGRADIENT, "batch": OF_BATCH}.get(config.bias, NO_FREE)
-    bias = config.bias_scale if config.bias == "feature" else (0.0 if free == NO_FREE else 1.0)
+    free = {"unregularized": BY_SUBGRADIENT, "batch": OF_BATCH}.get(config.biased, NO_FREE)
+    bias = config.bias_scale if config.biased == "feature" else (0.0 if free == NO_FREE else 1.0)
     at_once = loss.task == "multiclass"
     if config.cost is not None and not at_once:
         raise UsageError("--cost is for --loss multiclass-hinge; leave it out")

@@ -142,6 +142,7 @@ def essential(config: TrainConfig) -> dict[str, Any]:
     ):
         del settings[name]
     settings["threads"] = config.threads or 1
+    settings["bias"] = config.biased
     return settings
 
 

@@ -10,18 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from ooc_pegasos import __version__, manifest
 from ooc_pegasos.accounting import EpochCost, Stopwatch
 from ooc_pegasos.bias import Search, best_bias
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
-from ooc_pegasos.calibration import ScoreSummary, isotonic, platt
-from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
@@ -30,20 +26,20 @@ from ooc_pegasos.judging import Judge
 from ooc_pegasos.kernels.pegasos import NO_FREE, square_distance
 from ooc_pegasos.loading import Window, open_loader
 from ooc_pegasos.machine import peak_rss
-from ooc_pegasos.model import Certificate, Model, ModelInfo
+from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
-from ooc_pegasos.path import Apart, Trial, choose, trial_of
-from ooc_pegasos.problem import NONE, count_models, fixed_bias, problem_of
+from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart
+from ooc_pegasos.problem import Spec, count_models, fixed_bias, problem_of
 from ooc_pegasos.progress import TrainingProgress
-from ooc_pegasos.progression import Progression, RunState, check_same_run, essential, identity_of
+from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of
 from ooc_pegasos.samplers import SAMPLERS, Plan
-from ooc_pegasos.scoring import Scorer
-from ooc_pegasos.solvers.choice import choose_algorithm, make_solver, row_bytes, why_uncertified
+from ooc_pegasos.solvers.choice import AVERAGE_BELOW, choose_algorithm, make_solver, row_bytes, why_uncertified
+from ooc_pegasos.solvers.duals import remove_left_overs
 from ooc_pegasos.solvers.solver import Solver
 from ooc_pegasos.store import Store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 _EPOCHS, _STEPS = 100, 10  # default limits, with a certificate and without
 _SDCA_EPOCHS = 1000  # its epochs cost little where most rows sleep
@@ -51,58 +47,6 @@ _REPEATS = 5  # of `sgd-m`, as in "SGD revisited"
 _RATIO_OF_AVERAGES = 0.35  # what `Progression.ratio` is where averages are candidates, until it is measured
 _GROUPED = 0.1  # share of the variance of labels that is between chunks, from which on they count as grouped
 _TRIED = 3  # epochs after which Pegasos, where it was not asked for, makes room unless it is nearly there
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """One of the models of a run."""
-
-    lam: float
-    one_class: str | None
-    fold: int | None
-    certificate: Certificate
-    epochs: int
-    holdout: dict[str, float | None] | None
-    history: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """The model that was kept, and how the run went."""
-
-    model: Model
-    models: list[TrainedModel]
-    """All models of the run."""
-    trials: list[Trial]
-    """What the rows kept apart say of each lambda, if there were any."""
-    converged: bool
-    certified: bool
-    stopped_by: str
-    seconds: float
-    seconds_computing: float
-    seconds_waiting: float
-    bytes_read: int
-    holdout: dict[str, float | None] | None
-    why_uncertified: str | None
-    algorithm: str
-    why_algorithm: str
-    memory: int
-    """The budget for data, which decides the windows and so the order of rows."""
-    loading: str
-    windows: int
-    presenters: int
-    """Threads that presented rows side by side."""
-    costs: list[EpochCost]
-    notes: list[str]
-    profile: dict[str, dict[str, float]]
-    """Seconds of the run (`foreground`), and of the threads that load beside it (`background`), by what they did."""
-
-    @property
-    def history(self) -> pa.Table:
-        """One row an epoch of the model that was kept, as an Arrow table."""
-        import pyarrow as pa
-
-        return pa.Table.from_pylist(self.model.info.history)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -133,6 +77,7 @@ def train(
         if place:
             with writing_errors(place):
                 stack.enter_context(locked(place / "lock", str(place)))
+                remove_left_overs(place)
         saved = Checkpoint.load(place) if resume and place else None
         run = _Run(
             store, config, warm_start, place, progress or TrainingProgress(), saved, Path(scratch) if scratch else None
@@ -160,6 +105,7 @@ def _search(
             primals = [model.certificate.primal for model in result.models]
             if search.is_over(primals) or result.stopped_by != "tolerance":
                 note = f"the gap is that for the bias held at {search.offsets[int(np.argmin(primals))]:.6g}"
+                progress.note(note)
                 seconds = time.perf_counter() - began
                 return dataclasses.replace(result, seconds=seconds, notes=[*result.notes, note])
 
@@ -229,12 +175,13 @@ class _Run:
             check_same_run(place, self.identity, saved, config.memory)
             if saved.facts["solver_name"] != self.algorithm:
                 self._switched()
-        self.state = RunState(self.problem, self._new_solver(), [self._new_knowledge() for _ in self.problem.specs])
+        self.state = RunState(self.problem, self._new_solver(), [*map(self._new_knowledge, self.problem.specs)])
         if saved and place:
             self.state.restore(place, saved)
         self.judge = Judge(self.state, config, self.loader.shape.fits, str(store.path))
         self._note_what_slows()
         self.window: Window | None = None
+        self.windows_of: dict[int, list[Plan]] = {}
         self.stream: Generator[Window, None, None] | None = None
         self.stop_asked = False
         self.last_checkpoint = self.began
@@ -274,9 +221,9 @@ class _Run:
             self._note(remark)
         return solver
 
-    def _new_knowledge(self) -> Progression:
-        average = self.algorithm != "sdca" and min(spec.clock for spec in self.problem.specs) < 20.0
-        return Progression(ratio=_RATIO_OF_AVERAGES if average else 1.0)
+    def _new_knowledge(self, spec: Spec) -> Progression:
+        averaged = self.algorithm != "sdca" and spec.clock < AVERAGE_BELOW
+        return Progression(ratio=_RATIO_OF_AVERAGES if averaged else 1.0)
 
     def _note(self, text: str) -> None:
         self.notes.append(text)
@@ -365,7 +312,13 @@ class _Run:
             first = 0
 
     def _windows(self, epoch: int) -> list[Plan]:
-        return list(self.sampler(self.loader.shape, self.config.seed, epoch))
+        if epoch not in self.windows_of:
+            made = list(self.sampler(self.loader.shape, self.config.seed, epoch))
+            self.windows_of = {
+                **{e: w for e, w in self.windows_of.items() if e >= self.state.cursor.epoch},
+                epoch: made,
+            }
+        return self.windows_of[epoch]
 
     def _reason_to_stop(self, limit: int) -> str:
         state = self.state
@@ -489,7 +442,7 @@ class _Run:
         while cursor.position < len(order):
             end = min(cursor.position + step, len(order))
             before_half = (half - cursor.presented) // batch * batch
-            if 0 < before_half < end - cursor.position:
+            if solver.wants_mark and 0 < before_half < end - cursor.position:
                 end = cursor.position + before_half
             with self.watch.measuring("presenting rows"):
                 bad = solver.present(window, cursor.position, end, cursor.repeats)
@@ -498,7 +451,7 @@ class _Run:
                 raise self.loader.damaged(window, bad)
             cursor.presented += end - cursor.position
             cursor.position = end
-            if not cursor.marked and cursor.presented + batch > half:
+            if solver.wants_mark and not cursor.marked and cursor.presented + batch > half:
                 solver.mark()
                 cursor.marked = True
             self.progress.presented(cursor.epoch, cursor.presented, self.rows)
@@ -594,40 +547,21 @@ class _Run:
         )
 
     def _result(self, stopped: str) -> TrainResult:
-        known, config = self.state.known, self.config
-        trials, chosen = self._choose()
-        kept = known[chosen[0]]
-        models = [self._trained(model) for model in range(len(known))]
-        certificate = self._certificate(chosen)
-        labels = self.store.manifest.labels
-        info = ModelInfo(
-            features=self.store.features,
-            lam=self.problem.specs[chosen[0]].lam,
-            loss=self.problem.loss.name,
-            parameter=self.problem.parameter,
-            costs=None if self.problem.costs is None else self.problem.costs.tolist(),
-            algorithm=self.algorithm,
-            sampling=config.sampler,
-            seed=config.seed,
-            epochs=max(known[model].epochs for model in chosen),
-            certificate=certificate,
-            history=kept.history,
-            trials=[vars(trial) for trial in trials],
-            calibrations=[],
-            labels=labels,
-            recipe=self.store.manifest.recipe,
-            config=essential(config),
-            store_checksum=manifest.checksum_of(self.store.manifest),
-            versions={"ooc-pegasos": __version__, "numpy": np.__version__},
-        )
-        model = self._model(chosen, info)
-        if config.calibrate:
-            model = self._calibrated(model, config.calibrate)
+        config = self.config
+        outcome = Outcome(self.problem, self.state, self.store, config)
+        model = outcome.model(self.algorithm)
+        apart = outcome.apart
+        if config.calibrate or (outcome.one_vs_rest and config.holdout_fraction):
+            with closing(self._all_windows(lambda: None)) as windows, self.watch.measuring("calibrating"):
+                model, error = look_at_rows_apart(model, windows, self.loader, config)
+            self.loader.check_unchanged()
+            apart = {"loss": apart["loss"] if apart else None, "error": error}
+        known = self.state.known
         seconds, computing, waiting, bytes_read = self._spent()
         return TrainResult(
             model=model,
-            models=models,
-            trials=trials,
+            models=outcome.models(),
+            trials=outcome.trials,
             converged=stopped == "tolerance",
             certified=all(one.gap is not None for one in known),
             stopped_by=stopped,
@@ -635,91 +569,17 @@ class _Run:
             seconds_computing=computing,
             seconds_waiting=waiting,
             bytes_read=bytes_read,
-            holdout=_table(kept.apart),
+            holdout=apart,
             why_uncertified=self.why_uncertified,
             algorithm=self.algorithm,
             why_algorithm=self.why_algorithm,
             memory=self.loader.shape.budget,
             loading=self.loader.name,
-            windows=len(self._windows(0)),
+            windows=len(list(self.sampler(self.loader.shape, config.seed, 0))),
             presenters=self.state.solver.threads,
             costs=self.state.costs,
             notes=self.notes,
             profile={"foreground": self.watch.seconds, "background": self.background.seconds},
-        )
-
-    def _model(self, chosen: list[int], info: ModelInfo) -> Model:
-        """Weights and biases of the models that are kept."""
-        problem, features = self.problem, self.store.features
-        if problem.costs is not None:
-            table = self.state.best[chosen[0]].reshape(-1, problem.width)[:, : len(problem.costs)]
-            bias = table[features] * problem.bias if problem.bias else np.zeros(len(problem.costs))
-            return Model(np.ascontiguousarray(table[:features]), info, bias)
-        vectors = [self.state.best[model] for model in chosen]
-        biases = [float(vector[-1]) * problem.bias if problem.bias else 0.0 for vector in vectors]
-        biases = [bias + problem.specs[model].offset for bias, model in zip(biases, chosen, strict=True)]
-        if info.labels.task == "multiclass":
-            return Model(np.stack([vector[:features] for vector in vectors], axis=1), info, np.array(biases))
-        return Model(vectors[0][:features], info, np.array(biases[0]))
-
-    def _choose(self) -> tuple[list[Trial], list[int]]:
-        """What rows kept apart say of each lambda, and the models of the one that is kept, one a class."""
-        specs, known = self.problem.specs, self.state.known
-        lambdas = list(dict.fromkeys(spec.lam for spec in specs))
-        trials = []
-        for lam in lambdas:
-            of_it = [known[model].apart for model, spec in enumerate(specs) if spec.lam == lam]
-            apart = [found for found in of_it if found is not None]
-            if apart:
-                trials.append(trial_of(lam, apart, across=self.config.folds is not None))
-        lam = trials[choose(trials, self.config.select)].lam if len(trials) > 1 else lambdas[0]
-        last = NONE if self.config.folds else None
-        models = [m for m, spec in enumerate(specs) if spec.lam == lam and (last is None or spec.fold == last)]
-        if self.offsets:
-            models = [min(models, key=lambda model: known[model].primal or 0.0)]
-        return trials, models
-
-    def _calibrated(self, model: Model, kind: str) -> Model:
-        """The model with probabilities fitted to the rows kept apart, by one more look at them."""
-        classes = range(len(model.info.labels.classes)) if model.bias.ndim else [NONE]
-        summaries = [ScoreSummary() for _ in classes]
-        scorer = Scorer(model, self.store.features)
-        for window in self._all_windows(lambda: None):
-            with self.watch.measuring("calibrating"):
-                scores = scorer.window(self.loader, window, self.config.workers)
-                for begin, end in window.stretches:
-                    rows = begin + np.flatnonzero(window.folds[begin:end] == 0)
-                    labels, block = window.block.labels[rows], window.block
-                    weights = None if block.weights is None else block.weights[rows]
-                    for one_class, summary in zip(classes, summaries, strict=True):
-                        positive = labels > 0 if one_class == NONE else labels == one_class
-                        summary.add(scores[rows] if one_class == NONE else scores[rows, one_class], positive, weights)
-        self.loader.check_unchanged()
-        fit = platt if kind == "platt" else isotonic
-        info = dataclasses.replace(model.info, calibrations=[fit(summary) for summary in summaries])
-        return dataclasses.replace(model, info=info)
-
-    def _certificate(self, models: list[int]) -> Certificate:
-        """Of the models that are kept, as one: objectives and bounds add up."""
-        known = [self.state.known[model] for model in models]
-        primal = sum(one.primal or 0.0 for one in known)
-        bounds = [one.bound for one in known]
-        bound = None if None in bounds else float(sum(bounds))  # type: ignore[arg-type]
-        gap = known[0].gap if len(known) == 1 else relative_gap(primal, bound)
-        return Certificate(primal, bound, gap, all(one.left == "tolerance" for one in known))
-
-    def _trained(self, model: int) -> TrainedModel:
-        spec, known = self.problem.specs[model], self.state.known[model]
-        assert known.primal is not None
-        classes = self.store.manifest.labels.classes
-        return TrainedModel(
-            spec.lam,
-            classes[spec.one_class] if spec.one_class != NONE else None,
-            spec.fold if self.config.folds and spec.fold != NONE else None,
-            Certificate(known.primal, known.bound, known.gap, known.left == "tolerance"),
-            known.epochs,
-            _table(known.apart),
-            known.history,
         )
 
     def _write_log(self, entries: list[dict[str, Any]]) -> None:
@@ -744,10 +604,6 @@ class _Run:
             self.loader.check_unchanged()
             self.state.save(self.place, self.identity, self.loader.shape.budget)
         self.last_checkpoint = time.perf_counter()
-
-
-def _table(apart: Apart | None) -> dict[str, float | None] | None:
-    return {"loss": apart.loss, "error": apart.error} if apart else None
 
 
 def _worst(entries: list[dict[str, Any]]) -> dict[str, Any]:

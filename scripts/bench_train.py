@@ -106,7 +106,7 @@ def many_features(repeats: int) -> None:
         for large in (True, False):
             one = solver(features, 1e-4)
             one.present(block, order, 0, 1000, 1)
-            rest = (*block.entries, block.labels, none, class_weights, 0, 1e-4, 3e4, large)
+            rest = (*block.entries, block.labels, none, class_weights, 0, 0.0, 0.0, 1e-4, 3e4, large)
             work = lambda one=one, rest=rest: kernels.present_rows(order, 0, rows, *rest, one.a, one.b, one.state)  # noqa: E731
             times[large].append(seconds(work))
     ratio = statistics.median(times[True][1:]) / statistics.median(times[False][1:])
@@ -201,7 +201,9 @@ def in_threads(store: Store) -> None:
         large = copies(store, 3 << 30, Path(name) / "large")
         found = {}
         for threads in (1, 2):
-            config = TrainConfig(lam=1e-4, max_epochs=4, tolerance=1e-12, threads=threads, memory=1 << 40)
+            config = TrainConfig(
+                lam=1e-4, max_epochs=4, tolerance=1e-12, threads=threads, memory=1 << 40, algorithm="sgd-s"
+            )
             result = train(large, config)
             found[threads] = (result.profile["foreground"]["presenting rows"], result.model.info.certificate.gap or 0)
         report("3 GB in memory: presenting with --threads 2 / with one", found[2][0] / found[1][0], "")

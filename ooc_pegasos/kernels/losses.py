@@ -133,10 +133,11 @@ def largest_dual(loss, parameter, c):
 
 
 @inlined
-def slack_of(loss, parameter, z, y, b, box):
+def slack_of(loss, parameter, z, y, b, box, unit):
     """How far the score is from where this row's dual variable would leave its bound, in margins; 0 if it is not there.
 
-    `box` is the largest size of the variable. A row far from there can be left alone for some epochs: shrinking.
+    `box` is the largest size of the variable, `unit` what a margin is for real targets, 0 if that is not known yet. A
+    row far from there can be left alone for some epochs: shrinking.
     """
     slack = 0.0
     if loss == HINGE or loss == SMOOTHED_HINGE:
@@ -145,10 +146,10 @@ def slack_of(loss, parameter, z, y, b, box):
             slack = -short
         elif b == y * box:
             slack = short - (parameter if loss == SMOOTHED_HINGE else 0.0)
-    elif loss == EPSILON_INSENSITIVE:
-        off = abs(z - y)
+    elif (loss == EPSILON_INSENSITIVE or loss == ABSOLUTE) and unit > 0.0:
+        tube = parameter if loss == EPSILON_INSENSITIVE else 0.0
         if b == 0.0:
-            slack = (parameter - off) / max(parameter, _TINY)
+            slack = (tube - abs(z - y)) / unit
         elif abs(b) == box:
-            slack = (off - parameter) / max(parameter, _TINY)
+            slack = (abs(z - y) - tube) / unit
     return slack

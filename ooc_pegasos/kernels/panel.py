@@ -24,7 +24,10 @@ from ooc_pegasos.kernels.sdca import (
     CHANGED,
     DUAL,
     GAP,
+    NAPS,
+    OFF,
     SLACKS,
+    UNIT,
     VISITED,
     ascend,
     label_of,
@@ -248,8 +251,9 @@ def _ascend_hinge(label, weight, fold, inverse, now, wakes, at, width, flat, z, 
         left = wake - today - one
         left = where_less(left, zero, left + lanes_of(256.0), left)
         away = load_lanes(flat, np.uint64(FOLD) * wide + j) - lanes_of(fold)
-        awake = where_less(left, lanes_of(127.0), zero, where_less(zero, away * away, one, zero))
-        awake = where_less(zero, clock, awake, zero)
+        awake = where_less(left, lanes_of(127.0), zero, where_less(zero, clock, one, zero))
+        left_out = where_less(zero, away * away, zero, awake)
+        awake = awake - left_out
 
         score = load_lanes(z, j) * load_lanes(flat, np.uint64(INVERSE) * wide + j) + off
         short = one - y * score
@@ -282,7 +286,8 @@ def _ascend_hinge(label, weight, fold, inverse, now, wakes, at, width, flat, z, 
         later = where_less(lanes_of(SLACKS[2]), slack, lanes_of(np.float64(wakes[3])), later)
         later = where_less(lanes_of(SLACKS[3]), slack, lanes_of(np.float64(wakes[4])), later)
         later = where_less(zero, moved, lanes_of(np.float64(wakes[0])), later)
-        store_lanes(until, here, where_less(zero, awake, later, wake))
+        later = where_less(zero, awake, later, wake)
+        store_lanes(until, here, where_less(zero, left_out, lanes_of(np.float64(wakes[4])), later))
     return not still
 
 
@@ -294,17 +299,21 @@ def _ascend_each(
     changed = False
     for j in range(width):
         factors[j] = 0.0
-        if table[LAMBDA, j] == 0.0 or table[FOLD, j] == fold or sleeps(until[at + j], now):
+        if table[LAMBDA, j] == 0.0 or sleeps(until[at + j], now):
+            continue
+        if table[FOLD, j] == fold:
+            until[at + j] = wakes[len(NAPS) - 1]
             continue
         y = label_of(label, table[ONE_CLASS, j])
         c = (table[POSITIVE, j] if y > 0 else table[NEGATIVE, j]) * weight
         offset, clock = table[OFFSET, j], table[CLOCK, j]
         b = np.float64(duals[at + j])
         score = z[j] * table[INVERSE, j] + offset
-        after, met, more, slack = ascend(loss, parameter, score, y, c, b, clock * inverse, offset)
+        after, met, more, slack = ascend(loss, parameter, score, y, c, b, clock * inverse, offset, state[UNIT, j])
         state[GAP, j] += met
         state[DUAL, j] += more
         state[VISITED, j] += 1.0
+        state[OFF, j] += abs(score - y)
         if after != b:
             duals[at + j] = after
             factors[j] = after - b

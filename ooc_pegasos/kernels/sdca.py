@@ -14,9 +14,10 @@ from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import HINGE, best_dual, dual_at, largest_dual, loss_at, slack_of
 from ooc_pegasos.kernels.pegasos import add_row, dot, dot_large, is_sound, prefetch_row, square_norm
 
-# Places in `state`: the sum of what rows add to the dual, the gap met, rows visited and variables changed this epoch.
-DUAL, GAP, VISITED, CHANGED = range(4)
-STATE_SIZE = 4
+# Places in `state`: the sum of what rows add to the dual; of this epoch the gap met, rows visited, variables changed
+# and the sum of |z - y|; and the mean of that in the epoch before, which is the unit that errors of real targets have.
+DUAL, GAP, VISITED, CHANGED, OFF, UNIT = range(6)
+STATE_SIZE = 6
 
 NAPS = (1, 2, 4, 8, 16)
 """A row wakes in the next multiple of one of these epochs: all together, so that many models need the same rows."""
@@ -34,14 +35,24 @@ def sleeps(until, now):
 
 
 @kernel
-def rows_awake(order, begin, end, until, width, now, out):
-    """Copy those of `order[begin:end]` to `out` that any of `width` models looks at; returns how many."""
+def rows_awake(order, begin, end, until, width, models, now, out):
+    """Copy those of `order[begin:end]` to `out` that any of the models looks at; returns how many.
+
+    `until` has `width` places a row, and the first of them have models.
+    """
     count = 0
+    if width == 1:
+        for i in range(begin, end):
+            if i + 16 < end:
+                prefetch(until, np.int64(order[i + 16]))
+            out[count] = order[i]  # no branch, which nobody could predict
+            count += 0 if sleeps(until[np.int64(order[i])], now) else 1
+        return count
     for i in range(begin, end):
         if i + 16 < end:
             prefetch(until, np.int64(order[i + 16]) * width)
         row = np.int64(order[i])
-        for at in range(row * width, row * width + width):
+        for at in range(row * width, row * width + models):
             if not sleeps(until[at], now):
                 out[count] = order[i]
                 count += 1
@@ -64,7 +75,7 @@ def label_of(label, one_class):
 
 
 @inlined
-def ascend(loss, parameter, z, y, c, b, gain, offset):
+def ascend(loss, parameter, z, y, c, b, gain, offset, unit):
     """(the best b', the row's part of the gap, what the dual gains, slack); c is its weight, gain = lam m / ||x||^2."""
     box = largest_dual(loss, parameter, c)
     if loss == HINGE:
@@ -84,7 +95,7 @@ def ascend(loss, parameter, z, y, c, b, gain, offset):
         after = np.float64(np.float32(c * best_dual(loss, parameter, z, y, b / c, c / max(gain, _LEAST_GAIN))))
         after = min(max(after, -box), box)
         more = c * dual_at(loss, parameter, y, after / c) - before - (after - b) * offset
-        slack = slack_of(loss, parameter, z, y, b, box)
+        slack = slack_of(loss, parameter, z, y, b, box, unit)
     return after, met, more, slack
 
 
@@ -127,7 +138,9 @@ def ascend_rows(
 ):
     """An ascent step on each of the rows `order[begin:end]`. `clock` is lam m; `a[-1]` is the bias if there is one."""
     dual_sum, gap_sum, visited, changed = state[DUAL], state[GAP], state[VISITED], state[CHANGED]
+    off_sum, unit = state[OFF], state[UNIT]
     inverse = 1.0 / clock
+    now = np.uint8(wakes[0] - np.uint8(1))
     body = a[: len(a) - 1] if bias != 0.0 else a
     for i in range(begin, end):
         if i + _OFFSETS_AHEAD < end:
@@ -139,7 +152,10 @@ def ascend_rows(
         if i + _ROWS_AHEAD < end:
             prefetch_row(indptr, indices, values, np.int64(order[i + _ROWS_AHEAD]))
         row = np.int64(order[i])
+        if sleeps(until[row], now):
+            continue  # only where a row comes twice: see `rows_awake`
         if len(folds) > 0 and folds[row] == fold:
+            until[row] = wakes[len(NAPS) - 1]
             continue
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         if large:
@@ -158,10 +174,12 @@ def ascend_rows(
         if len(weights) > 0:
             c *= weights[row]
         b = np.float64(duals[row])
-        after, met, more, slack = ascend(loss, parameter, z, y, c, b, clock * np.float64(inverses[row]), offset)
+        gain = clock * np.float64(inverses[row])
+        after, met, more, slack = ascend(loss, parameter, z, y, c, b, gain, offset, unit)
         gap_sum += met
         dual_sum += more
         visited += 1.0
+        off_sum += abs(z - y)
         if after != b:
             add_row(indices, values, levels, first, last, body, after - b)
             if bias != 0.0:
@@ -170,4 +188,5 @@ def ascend_rows(
             changed += 1.0
         until[row] = wakes_at(wakes, slack, after != b)
     state[DUAL], state[GAP], state[VISITED], state[CHANGED] = dual_sum, gap_sum, visited, changed
+    state[OFF] = off_sum
     return -1

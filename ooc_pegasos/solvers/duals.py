@@ -28,6 +28,7 @@ BYTES_A_MODEL = 5
 BYTES_A_ROW = 4
 """And besides: one over its squared norm."""
 _PIECE = 1 << 22
+_PREFIX = "oocpeg-rows-"
 _KINDS: dict[str, Any] = {"duals": np.float32, "until": np.uint8}
 
 
@@ -157,7 +158,8 @@ class RowStates:
     def _new_file(self, name: str, kind: Any, items: int) -> np.ndarray:
         """A file of zeros, mapped. It has its room on the disk, so that a full one is felt here and not later."""
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="oocpeg-rows-", dir=self._scratch))
+            with writing_errors(self._scratch or Path(tempfile.gettempdir())):
+                self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._scratch))
         handle, path = tempfile.mkstemp(prefix=f"{name}-", dir=self._folder)
         size = max(items * np.dtype(kind).itemsize, 1)
         try:
@@ -204,6 +206,8 @@ class RowStates:
         try:
             if path.stat().st_size != told["bytes"]:
                 raise DamagedError(f"{path}: {path.stat().st_size:,} bytes instead of {told['bytes']:,}; {advice}")
+            if self._one_window and not told["bytes"]:
+                return  # it was interrupted before there was anything: made when the window is entered
             checksum = 0
             with open(path, "rb") as file:
                 for number, group in enumerate(self.groups):
@@ -221,8 +225,10 @@ class RowStates:
                             got = file.readinto(content[at : at + _PIECE])
                             checksum = zlib.crc32(content[at : at + got], checksum)
         except OSError as error:
+            self.close()
             raise DamagedError(f"{path}: {error.strerror}; {advice}") from error
         if checksum != told["crc32"]:
+            self.close()
             raise DamagedError(f"{path}: the checksum does not match, so it is damaged; {advice}")
 
 
@@ -237,3 +243,9 @@ def _forget(file: np.ndarray) -> None:
     name = getattr(file, "filename", None)
     if name:
         Path(name).unlink(missing_ok=True)
+
+
+def remove_left_overs(place: Path) -> None:
+    """Remove what a run that was killed has left in a folder that is locked for this one."""
+    for folder in place.glob(_PREFIX + "*"):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -11,12 +11,18 @@ from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.kernels import panel as panel_kernels
 from ooc_pegasos.kernels import sdca as kernels
-from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, NAPS, STATE_SIZE, VISITED
+from ooc_pegasos.kernels.lanes import LANES
+from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, NAPS, OFF, STATE_SIZE, UNIT, VISITED
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.duals import Group, RowStates
 from ooc_pegasos.solvers.panel import column_of, fill_panel, new_panel, width_of
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, Solver
+
+_TOGETHER = 16
+"""Models in a panel, at most: each panel looks only at rows that one of its models looks at."""
+_LANES_COST = 2.5
+"""What a row costs for eight models side by side, if it costs 1 for one alone."""
 
 
 class SdcaSolver(Solver):
@@ -31,22 +37,31 @@ class SdcaSolver(Solver):
         self.state = {model: np.zeros(STATE_SIZE) for model in self.active}
         self._epoch = -1
         self._wakes = np.zeros(len(NAPS), np.uint8)
-        self._panel: np.ndarray | None = None
-        self._panel_state = np.empty((0, 0))
-        self._table = np.empty((0, 0))
+        self._panels: dict[int, _Panel] = {}
+        self._alone: set[int] = set()
+        self._rows_of_panels: dict[int, int] = {}
         self._awake = np.empty(0, np.uint32)
 
     def _groups(self) -> list[tuple[list[int], int]]:
-        if len(self.active) <= APART:
-            return [([model], 1) for model in self.active]
-        return [(list(self.active), width_of(len(self.active)))]
+        together = [model for model in self.active if model not in self._alone]
+        alone = [model for model in self.active if model in self._alone]
+        groups = []
+        for begin in range(0, len(together), _TOGETHER):
+            models = together[begin : begin + _TOGETHER]
+            if len(models) > APART:
+                groups.append((models, width_of(len(models))))
+            else:
+                alone += models
+        return groups + [([model], 1) for model in alone]
 
     def begin_epoch(self, repeats: int) -> None:
         """See `Solver`."""
         self._set_epoch(self._epoch + 1)
         self.rows.regroup(self._groups())
         for model in self.active:
-            self.state[model][[GAP, VISITED, CHANGED]] = 0.0
+            state = self.state[model]
+            state[UNIT] = state[OFF] / state[VISITED] if state[VISITED] else state[UNIT]
+            state[[GAP, VISITED, CHANGED, OFF]] = 0.0
 
     def _set_epoch(self, number: int) -> None:
         self._epoch = number
@@ -65,11 +80,15 @@ class SdcaSolver(Solver):
         if len(self._awake) < end - begin or self._awake.dtype != window.order.dtype:
             self._awake = np.empty(end - begin, window.order.dtype)
         bad = -1
-        for group in self.rows.groups:
+        for number, group in enumerate(self.rows.groups):
             now = np.uint8(self._epoch % 256)
-            count = kernels.rows_awake(window.order, begin, end, group.until, group.width, now, self._awake)
+            count = kernels.rows_awake(
+                window.order, begin, end, group.until, group.width, len(group.models), now, self._awake
+            )
             if group.width > 1:
-                bad = max(bad, self._present_panel(window, group, count, now))
+                panel = self._panels.get(number) or self._panels.setdefault(number, _Panel(self, group))
+                panel.rows += count
+                bad = max(bad, self._present_panel(window, group, panel, count, now))
             else:
                 bad = max(bad, self._present_one(window, group, count))
         return bad
@@ -105,15 +124,8 @@ class SdcaSolver(Solver):
             )
         )
 
-    def _present_panel(self, window: Window, group: Group, count: int, now: np.uint8) -> int:
+    def _present_panel(self, window: Window, group: Group, panel: _Panel, count: int, now: np.uint8) -> int:
         block, problem = window.block, self.problem
-        if self._panel is None:
-            self._panel = new_panel(problem.length, group.width)
-            fill_panel(self._panel, group.width, [self.a[model] for model in group.models])
-            self._panel_state = np.zeros((STATE_SIZE, group.width))
-            for column, model in enumerate(group.models):
-                self._panel_state[:, column] = self.state[model]
-            self._table = problem.table(group.models, group.width)
         return int(
             panel_kernels.ascend_panel(
                 self._awake,
@@ -129,29 +141,36 @@ class SdcaSolver(Solver):
                 self.rows.inverses,
                 now,
                 self._wakes,
-                len(self._panel) >= LARGE_WEIGHTS,
+                len(panel.weights) >= LARGE_WEIGHTS,
                 problem.features,
-                self._table,
-                self._panel,
+                panel.table,
+                panel.weights,
                 group.duals,
                 group.until,
-                self._panel_state,
+                panel.state,
             )
         )
 
     def _part(self) -> None:
-        """Take the vectors out of the panel."""
-        if self._panel is None:
-            return
-        group = self.rows.groups[0]
-        for column, model in enumerate(group.models):
-            column_of(self._panel, group.width, column, self.a[model])
-            self.state[model][:] = self._panel_state[:, column]
-        self._panel = None
+        """Take the vectors out of the panels."""
+        for number, panel in self._panels.items():
+            group = self.rows.groups[number]
+            for column, model in enumerate(group.models):
+                column_of(panel.weights, group.width, column, self.a[model])
+                self.state[model][:] = panel.state[:, column]
+            self._rows_of_panels[number] = self._rows_of_panels.get(number, 0) + panel.rows
+        self._panels = {}
 
     def end_epoch(self) -> None:
         """See `Solver`."""
         self._part()
+        # where each looks at few rows of its own, one after the other is cheaper
+        for number, rows in self._rows_of_panels.items():
+            group = self.rows.groups[number]
+            visits = sum(float(self.state[model][VISITED]) for model in group.models)
+            if visits < _LANES_COST * (group.width // LANES) * rows:
+                self._alone.update(group.models)
+        self._rows_of_panels = {}
 
     def bound(self, model: int) -> float:
         """See `Solver`."""
@@ -165,7 +184,7 @@ class SdcaSolver(Solver):
 
     def candidates(self, model: int) -> list[np.ndarray]:
         """See `Solver`."""
-        self._part()
+        self._part()  # time may run out within an epoch
         return [self.a[model] / self.problem.specs[model].clock]
 
     def warm_up(self, nothing: CsrBlock) -> None:
@@ -200,13 +219,16 @@ class SdcaSolver(Solver):
             arrays[f"{model} a"], arrays[f"{model} state"] = self.a[model], self.state[model]
         number = 1 + max((int(path.stem.split("-")[1]) for path in folder.glob("rows-*.checkpoint")), default=0)
         rows = self.rows.save(folder / f"rows-{number}.checkpoint")
-        return arrays, {"active": self.active, "epoch": self._epoch, "rows": rows}
+        seen = list(self._rows_of_panels.items())
+        facts = {"active": self.active, "epoch": self._epoch, "alone": sorted(self._alone), "seen": seen, "rows": rows}
+        return arrays, facts
 
     def restore(self, folder: Path, saved: Checkpoint) -> None:
         """See `Solver`."""
         facts = saved.facts["solver"]
         self.drop([model for model in self.active if model not in facts["active"]])
         self._set_epoch(facts["epoch"])
+        self._alone, self._rows_of_panels = set(facts["alone"]), dict(facts["seen"])
         for model in self.active:
             self.a[model][:] = saved.arrays[f"{model} a"]
             self.state[model][:] = saved.arrays[f"{model} state"]
@@ -215,3 +237,17 @@ class SdcaSolver(Solver):
     def close(self) -> None:
         """See `Solver`."""
         self.rows.close()
+
+
+class _Panel:
+    """The vectors and sums of a group side by side, while it is presented."""
+
+    def __init__(self, solver: SdcaSolver, group: Group) -> None:
+        self.weights = new_panel(solver.problem.length, group.width)
+        fill_panel(self.weights, group.width, [solver.a[model] for model in group.models])
+        self.state = np.zeros((STATE_SIZE, group.width))
+        for column, model in enumerate(group.models):
+            self.state[:, column] = solver.state[model]
+        self.table = solver.problem.table(group.models, group.width)
+        self.rows = 0
+        """That at least one of its models looked at."""

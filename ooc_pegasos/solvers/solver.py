@@ -29,6 +29,8 @@ class Solver(ABC):
     threads = 1
     """That present rows side by side."""
     batch_size = 1
+    wants_mark = False
+    """Whether it wants to know when half of an epoch is over."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

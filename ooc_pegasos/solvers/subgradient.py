@@ -41,6 +41,8 @@ class Manner:
 class PegasosSolver(Solver):
     """Each model is a `Pegasos` of its own; those that can are presented together, their vectors in a panel."""
 
+    wants_mark = True
+
     def __init__(
         self, problem: Problem, options: Sequence[PegasosOptions], manner: Manner, start: np.ndarray | None = None
     ) -> None:

@@ -95,6 +95,52 @@ def panel_dot(indices, values, levels, begin, end, panel, width, place, features
 
 
 @kernel
+def panel_dot_twice(indices, values, levels, begin, end, panel, width, place, features, z):
+    """As `panel_dot` for sixteen columns: entries are decoded once for all of them."""
+    escape = escape_of_type(indices)
+    sum0, sum1, sum2, sum3 = lanes_of(0.0), lanes_of(0.0), lanes_of(0.0), lanes_of(0.0)
+    more0, more1, more2, more3 = lanes_of(0.0), lanes_of(0.0), lanes_of(0.0), lanes_of(0.0)
+    f, one = np.uint64(0), np.uint64(1)
+    at, stop, limit = np.uint64(begin), np.uint64(end), np.uint64(features)
+    step, first = np.uint64(width), np.uint64(place)
+    second = first + np.uint64(LANES)
+    while at + np.uint64(3) < stop:
+        at1, at2, at3 = at + one, at + np.uint64(2), at + np.uint64(3)
+        code, code1 = np.uint64(indices[at]), np.uint64(indices[at1])
+        code2, code3 = np.uint64(indices[at2]), np.uint64(indices[at3])
+        f = code + (f if escape > 0 else np.uint64(0))
+        f1 = code1 + (f if escape > 0 else np.uint64(0))
+        f2 = code2 + (f1 if escape > 0 else np.uint64(0))
+        f3 = code3 + (f2 if escape > 0 else np.uint64(0))
+        if f3 >= limit or (escape == 0 and (f >= limit or f1 >= limit or f2 >= limit)):
+            return False
+        x, x1 = _factor(values, at, levels, code, escape), _factor(values, at1, levels, code1, escape)
+        x2, x3 = _factor(values, at2, levels, code2, escape), _factor(values, at3, levels, code3, escape)
+        sum0 = sum0 + load_lanes(panel, f * step + first) * lanes_of(x)
+        more0 = more0 + load_lanes(panel, f * step + second) * lanes_of(x)
+        sum1 = sum1 + load_lanes(panel, f1 * step + first) * lanes_of(x1)
+        more1 = more1 + load_lanes(panel, f1 * step + second) * lanes_of(x1)
+        sum2 = sum2 + load_lanes(panel, f2 * step + first) * lanes_of(x2)
+        more2 = more2 + load_lanes(panel, f2 * step + second) * lanes_of(x2)
+        sum3 = sum3 + load_lanes(panel, f3 * step + first) * lanes_of(x3)
+        more3 = more3 + load_lanes(panel, f3 * step + second) * lanes_of(x3)
+        f = f3
+        at += np.uint64(4)
+    while at < stop:
+        code = np.uint64(indices[at])
+        f = code + (f if escape > 0 else np.uint64(0))
+        if f >= limit:
+            return False
+        x = _factor(values, at, levels, code, escape)
+        sum0 = sum0 + load_lanes(panel, f * step + first) * lanes_of(x)
+        more0 = more0 + load_lanes(panel, f * step + second) * lanes_of(x)
+        at += one
+    store_lanes(z, first, sum0 + sum1 + sum2 + sum3)
+    store_lanes(z, second, more0 + more1 + more2 + more3)
+    return True
+
+
+@kernel
 def panel_add(indices, values, levels, begin, end, panel, width, place, features, factors):
     """Add `factors[j] x` to column j, for eight columns from `place` on."""
     escape = escape_of_type(indices)
@@ -125,6 +171,25 @@ def panel_add(indices, values, levels, begin, end, panel, width, place, features
 
 
 @kernel
+def panel_add_twice(indices, values, levels, begin, end, panel, width, place, features, factors):
+    """As `panel_add` for sixteen columns."""
+    escape = escape_of_type(indices)
+    f, lanes = np.uint64(0), np.uint64(LANES)
+    limit, step, first = np.uint64(features), np.uint64(width), np.uint64(place)
+    factor, more = load_lanes(factors, first), load_lanes(factors, first + lanes)
+    for at in range(np.uint64(begin), np.uint64(end)):
+        code = np.uint64(indices[at])
+        f = code + (f if escape > 0 else np.uint64(0))
+        if f >= limit:
+            return
+        to = f * step + first
+        x = lanes_of(_factor(values, at, levels, code, escape))
+        left, right = load_lanes(panel, to) + factor * x, load_lanes(panel, to + lanes) + more * x
+        store_lanes(panel, to, left)
+        store_lanes(panel, to + lanes, right)
+
+
+@kernel
 def prefetch_panel(indptr, indices, row, panel, width):
     """Ask for the weights of a row: where they outgrow the caches."""
     escape = escape_of_type(indices)
@@ -139,8 +204,11 @@ def prefetch_panel(indptr, indices, row, panel, width):
 def panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
     """The inner products of a row with all columns; False if an index is too large."""
     first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-    sound = True
-    for place in range(0, width, LANES):
+    sound, place = True, 0
+    while place + 2 * LANES <= width:
+        sound = sound and panel_dot_twice(indices, values, levels, first, last, panel, width, place, features, z)
+        place += 2 * LANES
+    if place < width:
         sound = sound and panel_dot(indices, values, levels, first, last, panel, width, place, features, z)
     if bias != 0.0:
         for j in range(width):
@@ -152,9 +220,14 @@ def panel_scores(indptr, indices, values, levels, row, panel, width, features, b
 def add_to_panel(indptr, indices, values, levels, row, panel, width, features, bias, factors):
     """Add `factors[j] x` to column j."""
     first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-    for place in range(0, width, LANES):
-        if not are_zero(load_lanes(factors, np.uint64(place))):
-            panel_add(indices, values, levels, first, last, panel, width, place, features, factors)
+    place = 0
+    while place + 2 * LANES <= width:
+        one, two = np.uint64(place), np.uint64(place + LANES)
+        if not (are_zero(load_lanes(factors, one)) and are_zero(load_lanes(factors, two))):
+            panel_add_twice(indices, values, levels, first, last, panel, width, place, features, factors)
+        place += 2 * LANES
+    if place < width and not are_zero(load_lanes(factors, np.uint64(place))):
+        panel_add(indices, values, levels, first, last, panel, width, place, features, factors)
     if bias != 0.0:
         for j in range(width):
             panel[features * width + j] += factors[j] * bias
@@ -168,6 +241,73 @@ def ask_ahead(order, i, end, indptr, indices, values, labels):
         prefetch(labels, np.int64(order[i + _OFFSETS_AHEAD]))
     if i + _ROWS_AHEAD < end:
         prefetch_row(indptr, indices, values, np.int64(order[i + _ROWS_AHEAD]))
+
+
+@inlined
+def _step_each(label, weight, fold, width, table, loss, parameter, z, factors, state):
+    """The step of `present_rows`, one model after the other."""
+    changed = False
+    for j in range(width):
+        factors[j] = 0.0
+        if table[LAMBDA, j] == 0.0 or table[FOLD, j] == fold:
+            continue
+        y = label_of(label, table[ONE_CLASS, j])
+        clock = table[LAMBDA, j] * (state[T, j] + table[DELAY, j])
+        step = 1.0 / clock if clock > 0.0 else 0.0
+        value, g, dual = loss_at(loss, parameter, z[j] * step + table[OFFSET, j], y)
+        c = weight * (table[POSITIVE, j] if y > 0 else table[NEGATIVE, j])
+        state[LOSS, j] += c * value
+        if g != 0.0:
+            state[S, j] += c * (dual + g * table[OFFSET, j])
+            state[ERRORS, j] += 1.0
+            factors[j] = -c * g
+            changed = True
+        state[T, j] += 1.0
+    return changed
+
+
+@inlined
+def _weights_of(label, weight, width, flat, j):
+    """(labels, weights) of a row for eight models."""
+    zero, one = lanes_of(0.0), lanes_of(1.0)
+    wide = np.uint64(width)
+    one_class = load_lanes(flat, np.uint64(ONE_CLASS) * wide + j)
+    other = one_class - lanes_of(label)
+    y = where_less(one_class, zero, lanes_of(label), where_less(zero, other * other, zero - one, one))
+    positive = load_lanes(flat, np.uint64(POSITIVE) * wide + j)
+    negative = load_lanes(flat, np.uint64(NEGATIVE) * wide + j)
+    return y, where_less(zero, y, positive, negative) * lanes_of(weight)
+
+
+@inlined
+def _step_hinge(label, weight, fold, width, flat, z, factors, sums):
+    """The hinge loss' step of `present_rows`, eight models at once."""
+    zero, one = lanes_of(0.0), lanes_of(1.0)
+    still = True
+    wide = np.uint64(width)
+    for start in range(0, width, LANES):
+        j = np.uint64(start)
+        y, c = _weights_of(label, weight, width, flat, j)
+        off = load_lanes(flat, np.uint64(OFFSET) * wide + j)
+        lam = load_lanes(flat, np.uint64(LAMBDA) * wide + j)
+        away = load_lanes(flat, np.uint64(FOLD) * wide + j) - lanes_of(fold)
+        mine = where_less(zero, lam, where_less(zero, away * away, one, zero), zero)
+
+        at_t, at_s = np.uint64(T) * wide + j, np.uint64(S) * wide + j
+        at_loss, at_errors = np.uint64(LOSS) * wide + j, np.uint64(ERRORS) * wide + j
+        t = load_lanes(sums, at_t)
+        clock = lam * (t + load_lanes(flat, np.uint64(DELAY) * wide + j))
+        step = where_less(zero, clock, one / clock, zero)
+        margin = y * (load_lanes(z, j) * step + off)
+        error = where_less(one, margin, zero, mine)
+        store_lanes(sums, at_loss, load_lanes(sums, at_loss) + error * (c * (one - margin)))
+        store_lanes(sums, at_s, load_lanes(sums, at_s) + error * (c * (one - y * off)))
+        store_lanes(sums, at_errors, load_lanes(sums, at_errors) + error)
+        store_lanes(sums, at_t, t + mine)
+        factor = error * (c * y)
+        store_lanes(factors, j, factor)
+        still = still and are_zero(factor)
+    return not still
 
 
 @kernel
@@ -194,6 +334,7 @@ def present_panel(
     """`present_rows` for many models. `panel` has features times width numbers, and a line more for the bias."""
     width = table.shape[1]
     z, factors = np.zeros(width), np.zeros(width)
+    flat, sums = table.ravel(), state.ravel()
     for i in range(begin, end):
         ask_ahead(order, i, end, indptr, indices, values, labels)
         if large and i + 2 < end:
@@ -203,23 +344,10 @@ def present_panel(
             return row
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else _NO_FOLD
         weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
-        changed = False
-        for j in range(width):
-            factors[j] = 0.0
-            if table[LAMBDA, j] == 0.0 or table[FOLD, j] == fold:
-                continue
-            y = label_of(label, table[ONE_CLASS, j])
-            clock = table[LAMBDA, j] * (state[T, j] + table[DELAY, j])
-            step = 1.0 / clock if clock > 0.0 else 0.0
-            value, g, dual = loss_at(loss, parameter, z[j] * step + table[OFFSET, j], y)
-            c = weight * (table[POSITIVE, j] if y > 0 else table[NEGATIVE, j])
-            state[LOSS, j] += c * value
-            if g != 0.0:
-                state[S, j] += c * (dual + g * table[OFFSET, j])
-                state[ERRORS, j] += 1.0
-                factors[j] = -c * g
-                changed = True
-            state[T, j] += 1.0
+        if loss == HINGE:
+            changed = _step_hinge(label, weight, fold, width, flat, z, factors, sums)
+        else:
+            changed = _step_each(label, weight, fold, width, table, loss, parameter, z, factors, state)
         if changed:
             add_to_panel(indptr, indices, values, levels, row, panel, width, features, bias, factors)
     return -1
@@ -236,14 +364,8 @@ def _ascend_hinge(label, weight, fold, inverse, now, wakes, at, width, flat, z, 
         here = np.uint64(at + start)
         wide = np.uint64(width)
         clock = load_lanes(flat, np.uint64(CLOCK) * wide + j)
-        one_class = load_lanes(flat, np.uint64(ONE_CLASS) * wide + j)
         off = load_lanes(flat, np.uint64(OFFSET) * wide + j)
-        other = one_class - lanes_of(label)
-        y = where_less(one_class, zero, lanes_of(label), where_less(zero, other * other, zero - one, one))
-        c = where_less(
-            zero, y, load_lanes(flat, np.uint64(POSITIVE) * wide + j), load_lanes(flat, np.uint64(NEGATIVE) * wide + j)
-        )
-        c = c * lanes_of(weight)
+        y, c = _weights_of(label, weight, width, flat, j)
         box = single_lanes(c)
         box = where_less(c, box, single_lanes(c * lanes_of(ALMOST_ONE)), box)
         # awake: not in the fold that is left out, and not asleep

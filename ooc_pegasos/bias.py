@@ -9,6 +9,7 @@ import numpy as np
 from ooc_pegasos.kernels.panel import sum_losses_at
 from ooc_pegasos.kernels.pegasos import score_rows
 from ooc_pegasos.loading import Window
+from ooc_pegasos.model import Certificate
 from ooc_pegasos.problem import Problem
 
 _AT_ONCE = 33
@@ -61,23 +62,24 @@ def _add_losses(
 class Search:
     """The minimum over b of the least objective with the bias held at b, which is convex: eight biases a round.
 
-    An objective is known to within the tolerance. So the minimum is only known to be between two biases that cost
-    more than that above the best. As long as there is none on one side the eight reach farther there, then they close
-    in between those two, until the neighbours of the best are no worse than the tolerance.
+    The least objective with a bias is known to lie between its certificate's bound and what was reached. So the minimum
+    is only known to be between two biases whose bounds are above the best that was reached. As long as there is none on
+    one side the eight reach farther there, then they close in between those two, until no neighbour of the best is
+    certainly worse.
     """
 
-    def __init__(self, tolerance: float) -> None:
-        self._tolerance = tolerance
+    def __init__(self) -> None:
         self._rounds = 0
         self._low, self._high = -np.inf, np.inf
         self.offsets = tuple(np.linspace(-1.75, 1.75, _SIDE_BY_SIDE).tolist())
 
-    def is_over(self, primals: list[float]) -> bool:
-        """Judge the objectives found with the offsets, and choose new ones unless that is the end."""
+    def is_over(self, found: list[Certificate]) -> bool:
+        """Judge what was found with the offsets, and choose new ones unless that is the end."""
         self._rounds += 1
+        primals = [one.primal for one in found]
         at = int(np.argmin(primals))
         best, least, most = self.offsets[at], self.offsets[0], self.offsets[-1]
-        worse = [primal * (1.0 - self._tolerance) > primals[at] for primal in primals]
+        worse = [one.lower_bound is not None and one.lower_bound > primals[at] for one in found]
         far = [offset for offset, is_worse in zip(self.offsets, worse, strict=True) if is_worse]
         self._low = max([self._low, *(offset for offset in far if offset < best)])
         self._high = min([self._high, *(offset for offset in far if offset > best)])

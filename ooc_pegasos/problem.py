@@ -93,6 +93,11 @@ class Problem:
         whole = all((spec.one_class, spec.offset) == (NONE, 0.0) for spec in self.specs)
         return whole and len({spec.fold for spec in self.specs}) == 1
 
+    @property
+    def can_average(self) -> bool:
+        """Whether Pegasos may keep averages of iterates."""
+        return self.plain and self.costs is None
+
     def table(self, models: Sequence[int], width: int, delays: Sequence[float] | None = None) -> np.ndarray:
         """What kernels must know of some models, one column each; see `kernels/panel.py`."""
         table = np.zeros((TABLE_SIZE, width))
@@ -125,6 +130,10 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     free = {"unregularized": BY_SUBGRADIENT, "batch": OF_BATCH}.get(config.biased, NO_FREE)
     bias = config.bias_scale if config.biased == "feature" else (0.0 if free == NO_FREE else 1.0)
     at_once = loss.task == "multiclass"
+    if config.bias == "search" and labels.task == "multiclass":
+        raise UsageError("--bias search is for two classes or real targets; choose --bias feature")
+    if config.calibrate and labels.task == "regression":
+        raise UsageError("--calibrate is for classes, and the store's labels are real targets; leave it out")
     if config.cost is not None and not at_once:
         raise UsageError("--cost is for --loss multiclass-hinge; leave it out")
     one_vs_rest = labels.task == "multiclass" and not at_once
@@ -200,6 +209,13 @@ def _class_weights(config: TrainConfig, store: Store, one_class: int, at_once: b
         what = "one for each class" if at_once else "two, negative class first"
         raise UsageError(f"--class-weight takes 'balanced' or {wanted} numbers here, {what}; not {len(given)}")
     return given
+
+
+def vectors_of(config: TrainConfig, store: Store) -> int:
+    """How many vectors as long as there are features a model has: one, or one a class if they are learnt at once."""
+    labels = store.manifest.labels
+    at_once = loss_for(config.loss, labels.task).task == "multiclass"
+    return width_of(len(labels.classes)) if at_once else 1
 
 
 def count_models(config: TrainConfig, store: Store) -> int:

@@ -113,7 +113,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
     info = model.info
     names = sources.expand([data])
     declared = Declared.by(info.labels)
-    labels = settle(LabelCollector(info.labels.text), declared)
+    labels = settle(LabelCollector(info.labels.text, single_exact=False), declared)
     # without labels any word will do in their place, so that files to be predicted may hold a dummy
     settings = svmlight.Settings(
         text_labels=info.labels.text if with_labels else True, smallest_index=info.recipe.index_base

@@ -29,7 +29,7 @@ from ooc_pegasos.machine import peak_rss
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart
-from ooc_pegasos.problem import Spec, count_models, fixed_bias, problem_of
+from ooc_pegasos.problem import Spec, count_models, fixed_bias, problem_of, vectors_of
 from ooc_pegasos.progress import TrainingProgress
 from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of
 from ooc_pegasos.samplers import SAMPLERS, Plan
@@ -94,17 +94,27 @@ def _search(
     store: Store, config: TrainConfig, log: str | Path | None, scratch: Path | None, progress: TrainingProgress
 ) -> TrainResult:
     """An outer search over the bias: models of several biases that are held fixed are trained in each pass."""
-    search, began = Search(config.tolerance), time.perf_counter()
+    search, began = Search(), time.perf_counter()
     with ExitStack() as stack:
         file = stack.enter_context(_open_log(Path(log), 0)) if log else None
         while True:
-            run = _Run(store, config, None, None, progress, None, scratch, search.offsets)
+            seconds = time.perf_counter() - began
+            left = max(config.max_seconds - seconds, 1e-3) if config.max_seconds else None
+            run = _Run(
+                store,
+                dataclasses.replace(config, max_seconds=left),
+                None,
+                None,
+                progress,
+                None,
+                scratch,
+                search.offsets,
+            )
             run.log = file
             with closing(run), run.listening():
                 result = run.go()
-            primals = [model.certificate.primal for model in result.models]
-            if search.is_over(primals) or result.stopped_by != "tolerance":
-                note = f"the gap is that for the bias held at {search.offsets[int(np.argmin(primals))]:.6g}"
+            if search.is_over([model.certificate for model in result.models]) or result.stopped_by == "seconds":
+                note = f"the gap is that for the bias held at {float(result.model.bias):.6g}"
                 progress.note(note)
                 seconds = time.perf_counter() - began
                 return dataclasses.replace(result, seconds=seconds, notes=[*result.notes, note])
@@ -148,9 +158,10 @@ class _Run:
         self.watch, self.background = Stopwatch(), Stopwatch()
         self.offsets = offsets
         number = count_models(config, store) * max(len(offsets), 1)
+        vectors = number * vectors_of(config, store)
         self.loader = open_loader(
             store,
-            saved.facts["budget"] if saved else config.budget(store.features, number),
+            saved.facts["budget"] if saved else config.budget(store.features, vectors),
             loading=config.loading,
             holdout=config.holdout_fraction,
             folds=config.folds,
@@ -203,7 +214,7 @@ class _Run:
         """The weights to begin with, as long as a vector of the problem."""
         if warm_start is None:
             return None
-        if len(self.problem.specs) > 1 or warm_start.weights.ndim > 1:
+        if len(self.problem.specs) > 1 or self.problem.costs is not None or warm_start.weights.ndim > 1:
             raise UsageError("--warm-start begins one model with another; leave it out, or give one --lambda")
         if len(warm_start.weights) > self.store.features:
             raise UsageError("--warm-start: the model has more features than the store; choose a model for this data")
@@ -222,7 +233,7 @@ class _Run:
         return solver
 
     def _new_knowledge(self, spec: Spec) -> Progression:
-        averaged = self.algorithm != "sdca" and spec.clock < AVERAGE_BELOW
+        averaged = self.algorithm != "sdca" and spec.clock < AVERAGE_BELOW and self.problem.can_average
         return Progression(ratio=_RATIO_OF_AVERAGES if averaged else 1.0)
 
     def _note(self, text: str) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock
-from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, NORM2, S, T
+from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, NO_FREE, NORM2, S, T
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 from ooc_pegasos.solvers.solver import SLICE
 
@@ -51,8 +51,8 @@ class Averaging:
             return low
         if options.average:
             return "averages of iterates are kept by one"
-        if options.batch_size > 1 or options.project:
-            return "batches and projections are the work of one"
+        if options.batch_size > 1 or options.project or options.free != NO_FREE:
+            return "batches, projections and a free bias are the work of one"
         return None
 
     def rows_at_a_time(self, block: CsrBlock) -> int:

@@ -62,21 +62,27 @@ def make_solver(
     scratch: Path | None,
 ) -> tuple[Solver, str | None]:
     """The solver, and a remark on what could not be had."""
-    if problem.costs is not None and (config.of_pegasos or algorithm != "sgd-s"):
-        asked = (config.of_pegasos or [f"--algorithm {algorithm}"])[0]
-        raise UsageError(
-            f"{asked}: all classes at once are learnt by sgd-s alone; leave it out, or choose --loss hinge"
-        )
+    if problem.costs is not None:
+        unknown = [name for name in config.of_pegasos if name != "--delay"]
+        if algorithm != "sgd-s":
+            unknown.append(f"--algorithm {algorithm}")
+        if unknown:
+            raise UsageError(
+                f"all classes at once are learnt without {unknown[0]}; leave it out, or choose --loss hinge"
+            )
     if algorithm == "sdca":
         rows = RowStates(loader.store, problem.bias, loader.shape.fits, scratch)
         several = config.threads is not None and config.threads > 1
         return SdcaSolver(problem, rows), "one thread presents rows and the others load data" if several else None
     options = [_pegasos_options(config, algorithm, problem, model, start) for model in range(len(problem.specs))]
-    if not problem.plain and (config.of_pegasos or algorithm in ("sgd-m", "pegasos")):
-        asked = (config.of_pegasos or [f"--algorithm {algorithm}"])[0]
-        raise UsageError(
-            f"{asked} is for models of all rows and their own labels, not for folds or one against the rest"
+    unknown = [name for name in config.of_pegasos if name != "--delay"]
+    if algorithm in ("sgd-m", "pegasos"):
+        unknown.append(f"--algorithm {algorithm}")
+    if not problem.plain and unknown:
+        what = (
+            "--folds" if config.folds else "--bias search" if config.bias == "search" else "one class against the rest"
         )
+        raise UsageError(f"{what} and {unknown[0]} do not go together; leave one of them out")
     remark, threads = None, 1
     if config.threads and config.threads > 1:
         remark = Averaging.problem(options[0], loader.training_rows, config.threads)
@@ -106,7 +112,7 @@ def _pegasos_options(
         spec.class_weights,
         min(config.batch_size, spec.rows),
         config.project,
-        config.average or (low and problem.plain and problem.costs is None),
+        config.average or (low and problem.can_average),
         paper and config.average,
         problem.parameter,
         problem.bias if problem.free == NO_FREE else 0.0,

@@ -56,8 +56,8 @@ class Measurement:
                     raise loader.damaged(window, bad)
             return sums
 
-        total = self.sums.copy()
-        for sums in ordered_map(piece, pieces(window), threads):
+        total, work = self.sums.copy(), pieces(window)
+        for sums in ordered_map(piece, work, min(threads, len(work))):
             check()
             total += sums
         self.sums = total

@@ -46,6 +46,7 @@ _SDCA_EPOCHS = 1000  # its epochs cost little where most rows sleep
 _REPEATS = 5  # of `sgd-m`, as in "SGD revisited"
 _RATIO_OF_AVERAGES = 0.35  # what `Progression.ratio` is where averages are candidates, until it is measured
 _GROUPED = 0.1  # share of the variance of labels that is between chunks, from which on they count as grouped
+_SHORT = 1e-3  # seconds of an epoch for which nobody asks how much memory is in use
 _TRIED = 3  # epochs after which Pegasos, where it was not asked for, makes room unless it is nearly there
 
 
@@ -545,7 +546,10 @@ class _Run:
         before, now = self._before_epoch, self._spent()
         self._before_epoch = now
         seconds, read = now[0] - before[0], now[3] - before[3]
-        self.state.costs.append(
+        costs = self.state.costs
+        # asking the system takes a tenth of an epoch over little data
+        peak = costs[-1].peak_rss if costs and seconds < _SHORT else peak_rss()
+        costs.append(
             EpochCost(
                 self.state.cursor.epoch + 1,
                 seconds,
@@ -553,7 +557,7 @@ class _Run:
                 now[2] - before[2],
                 read,
                 read / seconds / 1e9,
-                peak_rss(),
+                peak,
             )
         )
 

@@ -46,6 +46,7 @@ SUMS_SIZE = 5
 _ROWS_AHEAD = 4
 _OFFSETS_AHEAD = 8
 _NO_FOLD = -2.0
+_ROWS_AT_A_TIME = 256
 
 
 @inlined
@@ -148,19 +149,28 @@ def panel_add(indices, values, levels, begin, end, panel, width, place, features
     at, stop, limit = np.uint64(begin), np.uint64(end), np.uint64(features)
     step, first = np.uint64(width), np.uint64(place)
     factor = load_lanes(factors, first)
-    while at + one < stop:
-        code, code1 = np.uint64(indices[at]), np.uint64(indices[at + one])
+    while at + np.uint64(3) < stop:
+        at1, at2, at3 = at + one, at + np.uint64(2), at + np.uint64(3)
+        code, code1 = np.uint64(indices[at]), np.uint64(indices[at1])
+        code2, code3 = np.uint64(indices[at2]), np.uint64(indices[at3])
         f = code + (f if escape > 0 else np.uint64(0))
         f1 = code1 + (f if escape > 0 else np.uint64(0))
-        if f1 >= limit or (escape == 0 and f >= limit):
+        f2 = code2 + (f1 if escape > 0 else np.uint64(0))
+        f3 = code3 + (f2 if escape > 0 else np.uint64(0))
+        if f3 >= limit or (escape == 0 and (f >= limit or f1 >= limit or f2 >= limit)):
             return
-        x, x1 = _factor(values, at, levels, code, escape), _factor(values, at + one, levels, code1, escape)
-        to, to1 = f * step + first, f1 * step + first
-        store_lanes(panel, to, load_lanes(panel, to) + factor * lanes_of(x))
-        store_lanes(panel, to1, load_lanes(panel, to1) + factor * lanes_of(x1))
-        f = f1
-        at += np.uint64(2)
-    if at < stop:
+        x, x1 = _factor(values, at, levels, code, escape), _factor(values, at1, levels, code1, escape)
+        x2, x3 = _factor(values, at2, levels, code2, escape), _factor(values, at3, levels, code3, escape)
+        to, to1, to2, to3 = f * step + first, f1 * step + first, f2 * step + first, f3 * step + first
+        new, new1 = load_lanes(panel, to) + factor * lanes_of(x), load_lanes(panel, to1) + factor * lanes_of(x1)
+        new2, new3 = load_lanes(panel, to2) + factor * lanes_of(x2), load_lanes(panel, to3) + factor * lanes_of(x3)
+        store_lanes(panel, to, new)
+        store_lanes(panel, to1, new1)
+        store_lanes(panel, to2, new2)
+        store_lanes(panel, to3, new3)
+        f = f3
+        at += np.uint64(4)
+    while at < stop:
         code = np.uint64(indices[at])
         f = code + (f if escape > 0 else np.uint64(0))
         if f >= limit:
@@ -168,6 +178,7 @@ def panel_add(indices, values, levels, begin, end, panel, width, place, features
         to = f * step + first
         x = _factor(values, at, levels, code, escape)
         store_lanes(panel, to, load_lanes(panel, to) + factor * lanes_of(x))
+        at += one
 
 
 @kernel
@@ -539,19 +550,21 @@ def sum_losses(
     begin, end, indptr, indices, values, levels, labels, weights, folds, loss, parameter, bias, table, candidates, sums
 ):
     """Add up the weighted losses of rows begin to end for a few candidates, one vector each."""
-    for row in range(begin, end):
-        label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else _NO_FOLD
-        weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
-        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+    # some rows for one candidate after the other: a view of each for every row would cost more than the row
+    for some in range(begin, end, _ROWS_AT_A_TIME):
+        stop = min(some + _ROWS_AT_A_TIME, end)
         for j in range(len(candidates)):
             w = candidates[j]
             body = w[: len(w) - 1] if bias != 0.0 else w
-            z = dot(indices, values, levels, first, last, body)
-            if np.isnan(z) and not is_sound(indices, first, last, len(body)):
-                return row
-            if bias != 0.0:
-                z += w[len(w) - 1] * bias
-            _count_loss(label, weight, fold, loss, parameter, z + table[OFFSET, j], table, j, sums)
+            more = w[len(w) - 1] * bias if bias != 0.0 else 0.0
+            for row in range(some, stop):
+                label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else _NO_FOLD
+                weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
+                first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+                z = dot(indices, values, levels, first, last, body)
+                if np.isnan(z) and not is_sound(indices, first, last, len(body)):
+                    return row
+                _count_loss(label, weight, fold, loss, parameter, z + more + table[OFFSET, j], table, j, sums)
     return -1
 
 

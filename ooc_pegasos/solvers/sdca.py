@@ -25,6 +25,10 @@ _LANES_COST = 2.5
 """What a row costs for eight models side by side, if it costs 1 for one alone."""
 
 
+_AVERAGED_FROM, _FRESH = 6, 0.35
+"""Epochs after which a running mean of the ends of epochs is a better candidate than the last, and how fast it runs."""
+
+
 class SdcaSolver(Solver):
     """The vectors `a = sum b_i x_i`, one a model, and the sums in `state`; the b_i are in `rows`."""
 
@@ -34,6 +38,7 @@ class SdcaSolver(Solver):
         super().__init__(problem)
         self.rows = rows
         self.a = {model: np.zeros(problem.length) for model in self.active}
+        self.mean = {model: np.zeros(problem.length) for model in self.active}
         self.state = {model: np.zeros(STATE_SIZE) for model in self.active}
         self._epoch = -1
         self._wakes = np.zeros(len(NAPS), np.uint8)
@@ -185,7 +190,18 @@ class SdcaSolver(Solver):
     def candidates(self, model: int) -> list[np.ndarray]:
         """See `Solver`."""
         self._part()  # time may run out within an epoch
-        return [self.a[model] / self.problem.specs[model].clock]
+        return [self._mean(model) / self.problem.specs[model].clock]
+
+    def _mean(self, model: int) -> np.ndarray:
+        """The running mean with this epoch's end in it; that alone as long as each epoch changes much."""
+        if self._epoch < _AVERAGED_FROM:
+            return self.a[model]
+        return self.mean[model] + _FRESH * (self.a[model] - self.mean[model])
+
+    def advance(self) -> None:
+        """See `Solver`."""
+        for model in self.active:
+            self.mean[model][:] = self._mean(model)
 
     def warm_up(self, nothing: CsrBlock) -> None:
         """See `Solver`."""
@@ -203,7 +219,7 @@ class SdcaSolver(Solver):
         """See `Solver`."""
         super().drop(models)
         for model in models:
-            del self.a[model], self.state[model]
+            del self.a[model], self.mean[model], self.state[model]
 
     def counts(self, model: int) -> dict[str, int]:
         """See `Solver`."""
@@ -213,10 +229,11 @@ class SdcaSolver(Solver):
     def save(self, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """See `Solver`."""
         self._part()
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
         folder.mkdir(parents=True, exist_ok=True)
         for model in self.active:
-            arrays[f"{model} a"], arrays[f"{model} state"] = self.a[model], self.state[model]
+            arrays |= {f"{model} a": self.a[model], f"{model} mean": self.mean[model]}
+            arrays[f"{model} state"] = self.state[model]
         number = 1 + max((int(path.stem.split("-")[1]) for path in folder.glob("rows-*.checkpoint")), default=0)
         rows = self.rows.save(folder / f"rows-{number}.checkpoint")
         seen = list(self._rows_of_panels.items())
@@ -231,6 +248,7 @@ class SdcaSolver(Solver):
         self._alone, self._rows_of_panels = set(facts["alone"]), dict(facts["seen"])
         for model in self.active:
             self.a[model][:] = saved.arrays[f"{model} a"]
+            self.mean[model][:] = saved.arrays[f"{model} mean"]
             self.state[model][:] = saved.arrays[f"{model} state"]
         self.rows.restore(folder, facts["rows"])
 

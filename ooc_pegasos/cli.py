@@ -287,7 +287,9 @@ def train(
         float | None,
         typer.Option(help="Stop when the relative gap to the optimum is proved to be this small. Default: 0.01."),
     ] = None,
-    max_epochs: Annotated[int | None, typer.Option(help="Default: 100, or 10 without a certificate.")] = None,
+    max_epochs: Annotated[
+        int | None, typer.Option(help="Default: 100, 5000 for sdca, or 10 without a certificate.")
+    ] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
     algorithm: Annotated[
         str | None,

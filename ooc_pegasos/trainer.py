@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     pass
 
 _EPOCHS, _STEPS = 100, 10  # default limits, with a certificate and without
-_SDCA_EPOCHS = 1000  # its epochs cost little where most rows sleep
+_SDCA_EPOCHS = 5000  # its epochs cost little where most rows sleep
 _REPEATS = 5  # of `sgd-m`, as in "SGD revisited"
 _RATIO_OF_AVERAGES = 0.35  # what `Progression.ratio` is where averages are candidates, until it is measured
 _RATIO_OF_SDCA = 0.6  # the same for `sdca`, whose gap is met before each step

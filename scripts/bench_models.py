@@ -198,8 +198,10 @@ def against_a_grid(name: str, store: Store, test: Path, folder: Path) -> None:
     x, y = load_svmlight_file(str(test), n_features=matrix.shape[1])
     x, y = sp.csr_matrix(x), np.where(y > 0, 1, -1)
     model = folder / "default.model"
-    command(OOCPEG, "train", store.path, "-o", model, "--force", "-q")
-    ours = command(OOCPEG, "train", store.path, "-o", model, "--force", "-q")
+    train(store, TrainConfig())
+    began = time.perf_counter()
+    train(store, TrainConfig()).model.save(model)
+    ours = time.perf_counter() - began
     mine = error_of(model, test)
     grid = 10.0 ** np.arange(-3, 2.1, 0.5)
     search = GridSearchCV(LinearSVC(loss="hinge"), {"C": grid.tolist()}, cv=3)

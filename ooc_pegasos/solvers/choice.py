@@ -73,7 +73,9 @@ def make_solver(
     if algorithm == "sdca":
         rows = RowStates(loader.store, problem.bias, loader.shape.fits, scratch)
         several = config.threads is not None and config.threads > 1
-        return SdcaSolver(problem, rows), "one thread presents rows and the others load data" if several else None
+        return SdcaSolver(
+            problem, rows, config.workers
+        ), "one thread presents rows and the others load data" if several else None
     options = [_pegasos_options(config, algorithm, problem, model, start) for model in range(len(problem.specs))]
     unknown = [name for name in config.of_pegasos if name != "--delay"]
     if algorithm in ("sgd-m", "pegasos"):
@@ -93,7 +95,7 @@ def make_solver(
         else:
             threads = config.threads
     manner = Manner(algorithm, why_uncertified(config, algorithm) is None, threads)
-    return PegasosSolver(problem, options, manner, start), remark
+    return PegasosSolver(problem, options, manner, start, config.workers), remark
 
 
 def _pegasos_options(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,9 @@ from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, NAPS, OFF, STATE_SIZE, 
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.duals import Group, RowStates
-from ooc_pegasos.solvers.panel import column_of, fill_panel, new_panel, width_of
+from ooc_pegasos.solvers.panel import column_of, fill_panel, new_panel, panels_of, width_of
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, Solver
 
-_TOGETHER = 16
-"""Models in a panel, at most: each panel looks only at rows that one of its models looks at."""
 _LANES_COST = 2.5
 """What a row costs for eight models side by side, if it costs 1 for one alone."""
 
@@ -34,7 +33,7 @@ class SdcaSolver(Solver):
 
     name = "sdca"
 
-    def __init__(self, problem: Problem, rows: RowStates) -> None:
+    def __init__(self, problem: Problem, rows: RowStates, workers: int = 1) -> None:
         super().__init__(problem)
         self.rows = rows
         self.a = {model: np.zeros(problem.length) for model in self.active}
@@ -45,14 +44,14 @@ class SdcaSolver(Solver):
         self._panels: dict[int, _Panel] = {}
         self._alone: set[int] = set()
         self._rows_of_panels: dict[int, int] = {}
-        self._awake = np.empty(0, np.uint32)
+        self._workers = workers
+        self._pool = ThreadPoolExecutor(workers) if workers > 1 and len(self.active) > 1 else None
 
     def _groups(self) -> list[tuple[list[int], int]]:
         together = [model for model in self.active if model not in self._alone]
         alone = [model for model in self.active if model in self._alone]
         groups = []
-        for begin in range(0, len(together), _TOGETHER):
-            models = together[begin : begin + _TOGETHER]
+        for models in panels_of(together, self._workers):
             if len(models) > APART:
                 groups.append((models, width_of(len(models))))
             else:
@@ -81,30 +80,33 @@ class SdcaSolver(Solver):
         self.rows.leave()
 
     def present(self, window: Window, begin: int, end: int, repeats: int) -> int:
-        """See `Solver`."""
-        if len(self._awake) < end - begin or self._awake.dtype != window.order.dtype:
-            self._awake = np.empty(end - begin, window.order.dtype)
-        bad = -1
-        for number, group in enumerate(self.rows.groups):
-            now = np.uint8(self._epoch % 256)
-            count = kernels.rows_awake(
-                window.order, begin, end, group.until, group.width, len(group.models), now, self._awake
-            )
-            if group.width > 1:
-                panel = self._panels.get(number) or self._panels.setdefault(number, _Panel(self, group))
-                panel.rows += count
-                bad = max(bad, self._present_panel(window, group, panel, count, now))
-            else:
-                bad = max(bad, self._present_one(window, group, count))
-        return bad
+        """See `Solver`. Groups have nothing in common, so each may have a thread: nothing depends on that."""
+        groups = list(enumerate(self.rows.groups))
 
-    def _present_one(self, window: Window, group: Group, count: int) -> int:
+        def work(job: tuple[int, Group]) -> int:
+            return self._present_group(*job, window, begin, end)
+
+        if self._pool is None or len(groups) < 2:
+            return max(map(work, groups))
+        return max(self._pool.map(work, groups))
+
+    def _present_group(self, number: int, group: Group, window: Window, begin: int, end: int) -> int:
+        now = np.uint8(self._epoch % 256)
+        awake = np.empty(end - begin, window.order.dtype)
+        count = kernels.rows_awake(window.order, begin, end, group.until, group.width, len(group.models), now, awake)
+        if group.width == 1:
+            return self._present_one(window, group, awake, count)
+        panel = self._panels.get(number) or self._panels.setdefault(number, _Panel(self, group))
+        panel.rows += count
+        return self._present_panel(window, group, panel, awake, count)
+
+    def _present_one(self, window: Window, group: Group, awake: np.ndarray, count: int) -> int:
         block, problem = window.block, self.problem
         model = group.models[0]
         spec = problem.specs[model]
         return int(
             kernels.ascend_rows(
-                self._awake,
+                awake,
                 0,
                 count,
                 *block.entries,
@@ -129,11 +131,11 @@ class SdcaSolver(Solver):
             )
         )
 
-    def _present_panel(self, window: Window, group: Group, panel: _Panel, count: int, now: np.uint8) -> int:
+    def _present_panel(self, window: Window, group: Group, panel: _Panel, awake: np.ndarray, count: int) -> int:
         block, problem = window.block, self.problem
         return int(
             panel_kernels.ascend_panel(
-                self._awake,
+                awake,
                 0,
                 count,
                 *block.entries,
@@ -144,7 +146,7 @@ class SdcaSolver(Solver):
                 problem.parameter,
                 problem.bias,
                 self.rows.inverses,
-                now,
+                np.uint8(self._epoch % 256),
                 self._wakes,
                 len(panel.weights) >= LARGE_WEIGHTS,
                 problem.features,
@@ -255,6 +257,8 @@ class SdcaSolver(Solver):
     def close(self) -> None:
         """See `Solver`."""
         self.rows.close()
+        if self._pool:
+            self._pool.shutdown()
 
 
 class _Panel:

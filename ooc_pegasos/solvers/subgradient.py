@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ooc_pegasos.kernels.pegasos import NO_FREE, STATE_SIZE
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.averaging import Averaging
-from ooc_pegasos.solvers.panel import column_of, fill_panel, new_panel, width_of
+from ooc_pegasos.solvers.panel import column_of, fill_panel, new_panel, panels_of, width_of
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOfClasses, PegasosOptions
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, Solver
 
@@ -44,7 +45,12 @@ class PegasosSolver(Solver):
     wants_mark = True
 
     def __init__(
-        self, problem: Problem, options: Sequence[PegasosOptions], manner: Manner, start: np.ndarray | None = None
+        self,
+        problem: Problem,
+        options: Sequence[PegasosOptions],
+        manner: Manner,
+        start: np.ndarray | None = None,
+        workers: int = 1,
     ) -> None:
         super().__init__(problem)
         self.manner = manner
@@ -65,8 +71,9 @@ class PegasosSolver(Solver):
                 self.snapshots[model][0].a = member.a.copy()
         self._averaging = Averaging(self.members[0], manner.threads) if manner.threads > 1 else None
         self._bounds: dict[int, Bound | None] = {}
-        self._together: list[int] = []
-        self._panel, self._table, self._state = np.empty(0), np.empty((0, 0)), np.empty((0, 0))
+        self._panels: list[_Panel] = []
+        self._workers = workers
+        self._pool = ThreadPoolExecutor(workers) if workers > 1 and len(self.active) > 1 else None
 
     def rows_at_a_time(self, block: CsrBlock) -> int:
         """See `Solver`."""
@@ -79,55 +86,54 @@ class PegasosSolver(Solver):
         self._bounds = {}
 
     def present(self, window: Window, begin: int, end: int, repeats: int) -> int:
-        """See `Solver`."""
+        """See `Solver`. Models have nothing in common, so each panel may have a thread: nothing depends on that."""
         if self._averaging:
             return self._averaging.present(window.block, window.order, begin, end, repeats)
-        self._join(repeats)
-        bad = -1
-        if self._together:
-            block, problem = window.block, self.problem
-            weights = NO_WEIGHTS if block.weights is None else block.weights
-            bad = kernels.present_panel(
+        if not self._panels:
+            self._join(repeats)
+        joined = {model for panel in self._panels for model in panel.models}
+
+        def work(who: _Panel | Pegasos) -> int:
+            if isinstance(who, _Panel):
+                return self._present_panel(who, window, begin, end)
+            if isinstance(who, PegasosOfClasses):
+                return who.present_window(window, begin, end)
+            return who.present(window.block, window.order, begin, end, repeats)
+
+        alone = [self.members[model] for model in self.active if model not in joined]
+        jobs: list[_Panel | Pegasos] = [*self._panels, *alone]
+        if self._pool is None or len(jobs) < 2:
+            return max(map(work, jobs))
+        return max(self._pool.map(work, jobs))
+
+    def _present_panel(self, panel: _Panel, window: Window, begin: int, end: int) -> int:
+        block, problem = window.block, self.problem
+        return int(
+            kernels.present_panel(
                 window.order,
                 begin,
                 end,
                 *block.entries,
                 block.labels,
-                weights,
+                NO_WEIGHTS if block.weights is None else block.weights,
                 window.folds,
                 problem.loss.number,
                 problem.parameter,
                 problem.bias,
-                len(self._panel) >= LARGE_WEIGHTS,
+                len(panel.weights) >= LARGE_WEIGHTS,
                 problem.features,
-                self._table,
-                self._panel,
-                self._state,
+                panel.table,
+                panel.weights,
+                panel.state,
             )
-        for model in self.active:
-            member = self.members[model]
-            if isinstance(member, PegasosOfClasses):
-                bad = max(bad, member.present_window(window, begin, end))
-            elif model not in self._together:
-                bad = max(bad, member.present(window.block, window.order, begin, end, repeats))
-        return int(bad)
+        )
 
     def _join(self, repeats: int) -> None:
-        """Put the vectors of those that can be presented together side by side, unless they are."""
-        if self._together or self.problem.costs is not None:
-            return
+        """Put the vectors of those that can be presented together side by side."""
         joining = [model for model in self.active if self._can_join(model, repeats)]
-        if len(joining) <= APART and self.problem.plain:
+        if self.problem.costs is not None or (len(joining) <= APART and self.problem.plain):
             return
-        members = [self.members[model] for model in joining]
-        width = width_of(len(joining))
-        self._table = self.problem.table(joining, width, [member.options.delay for member in members])
-        self._panel = new_panel(self.problem.length, width)
-        fill_panel(self._panel, width, [member.a for member in members])
-        self._state = np.zeros((STATE_SIZE, width))
-        for column, member in enumerate(members):
-            self._state[:, column] = member.state
-        self._together = joining
+        self._panels = [_Panel(self, models) for models in panels_of(joining, self._workers)]
 
     def _can_join(self, model: int, repeats: int) -> bool:
         options = self.members[model].options
@@ -135,13 +141,13 @@ class PegasosSolver(Solver):
         return simple and repeats == 1 and not options.project and not options.average
 
     def _part(self) -> None:
-        """Take the vectors out of the panel again."""
-        for column, model in enumerate(self._together):
-            member = self.members[model]
-            column_of(self._panel, self._table.shape[1], column, member.a)
-            member.state[:] = self._state[:, column]
-        self._together = []
-        self._panel, self._table, self._state = np.empty(0), np.empty((0, 0)), np.empty((0, 0))
+        """Take the vectors out of the panels again."""
+        for panel in self._panels:
+            for column, model in enumerate(panel.models):
+                member = self.members[model]
+                column_of(panel.weights, panel.table.shape[1], column, member.a)
+                member.state[:] = panel.state[:, column]
+        self._panels = []
 
     def mark(self) -> None:
         """See `Solver`."""
@@ -245,3 +251,23 @@ class PegasosSolver(Solver):
                 Snapshot(epoch, t, s, arrays[f"{model} snapshot {number}"])
                 for number, (epoch, t, s) in enumerate(told["snapshots"])
             ]
+
+    def close(self) -> None:
+        """See `Solver`."""
+        if self._pool:
+            self._pool.shutdown()
+
+
+class _Panel:
+    """The vectors and sums of some models side by side, while they are presented."""
+
+    def __init__(self, solver: PegasosSolver, models: list[int]) -> None:
+        self.models = models
+        members = [solver.members[model] for model in models]
+        width = width_of(len(models))
+        self.table = solver.problem.table(models, width, [member.options.delay for member in members])
+        self.weights = new_panel(solver.problem.length, width)
+        fill_panel(self.weights, width, [member.a for member in members])
+        self.state = np.zeros((STATE_SIZE, width))
+        for column, member in enumerate(members):
+            self.state[:, column] = member.state

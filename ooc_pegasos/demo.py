@@ -26,7 +26,7 @@ _STORY = [
 _NEXT = """\
 What to try next:
   oocpeg convert YOUR_FILES... -o your.store      any svmlight files, compressed or not
-  oocpeg train your.store -o your.model --lambda 1e-5 --holdout 0.1
+  oocpeg train your.store -o your.model           eight lambdas at once, the best is kept
   oocpeg train {folder}/a9a.store -o {folder}/exact.model --lambda 1e-2 --tolerance 1e-3
   oocpeg predict {folder}/a9a.model {data}/a9a.test.svm.xz -o {folder}/scores.csv
   oocpeg verify {folder}/a9a.store

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ooc_pegasos.kernels.panel import sum_losses_at
 from ooc_pegasos.kernels.pegasos import score_rows
+from ooc_pegasos.kernels.sums import sum_losses_at
 from ooc_pegasos.loading import Window
 from ooc_pegasos.model import Certificate
 from ooc_pegasos.problem import Problem

@@ -13,7 +13,7 @@ import numpy as np
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.files import sync_folder, writing_errors
 from ooc_pegasos.kernels.multiclass import class_losses_of
-from ooc_pegasos.kernels.panel import losses_of
+from ooc_pegasos.kernels.sums import losses_of
 from ooc_pegasos.losses import LOSSES
 from ooc_pegasos.metrics import BinaryMetrics, MulticlassMetrics, ProbabilityMetrics, RegressionMetrics
 from ooc_pegasos.model import Model

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.kernels import panel as kernels
+from ooc_pegasos.kernels import sums as kernels
 from ooc_pegasos.kernels.multiclass import sum_class_losses
-from ooc_pegasos.kernels.panel import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, SUMS_SIZE, TRAINING
+from ooc_pegasos.kernels.sums import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, SUMS_SIZE, TRAINING
 from ooc_pegasos.loading import Loader, Window
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.path import Apart

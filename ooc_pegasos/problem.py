@@ -10,7 +10,7 @@ import numpy as np
 
 from ooc_pegasos.config import MOST_MODELS, TrainConfig
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.kernels.panel import (
+from ooc_pegasos.kernels.many import (
     CLOCK,
     DELAY,
     FOLD,
@@ -99,18 +99,15 @@ class Problem:
         return self.plain and self.costs is None
 
     def table(self, models: Sequence[int], width: int, delays: Sequence[float] | None = None) -> np.ndarray:
-        """What kernels must know of some models, one column each; see `kernels/panel.py`."""
+        """What kernels must know of some models, one column each; see `kernels/many.py`."""
         table = np.zeros((TABLE_SIZE, width))
         table[[ONE_CLASS, FOLD]] = NONE
         for column, model in enumerate(models):
             spec = self.specs[model]
             table[LAMBDA, column], table[CLOCK, column], table[INVERSE, column] = spec.lam, spec.clock, 1.0 / spec.clock
             table[NEGATIVE, column], table[POSITIVE, column] = spec.class_weights[0], spec.class_weights[1]
-            table[ONE_CLASS, column], table[FOLD, column], table[OFFSET, column] = (
-                spec.one_class,
-                spec.fold,
-                spec.offset,
-            )
+            table[ONE_CLASS, column], table[FOLD, column] = spec.one_class, spec.fold
+            table[OFFSET, column] = spec.offset
             if delays is not None:
                 table[DELAY, column] = delays[column]
         return table
@@ -134,7 +131,7 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
         raise UsageError("--bias search is for two classes or real targets; choose --bias feature")
     if config.calibrate and labels.task == "regression":
         raise UsageError("--calibrate is for classes, and the store's labels are real targets; leave it out")
-    if config.cost is not None and not at_once:
+    if config.cost is not None and loss.name != "multiclass-hinge":
         raise UsageError("--cost is for --loss multiclass-hinge; leave it out")
     one_vs_rest = labels.task == "multiclass" and not at_once
     classes = list(range(len(labels.classes))) if one_vs_rest else [NONE]
@@ -180,8 +177,6 @@ def _costs(config: TrainConfig, classes: list[str]) -> np.ndarray:
     number = len(classes)
     if config.cost is None:
         return 1.0 - np.eye(number)
-    if config.loss != "multiclass-hinge":
-        raise UsageError("--cost is for --loss multiclass-hinge; leave it out")
     if any(len(row) != number for row in config.cost) or len(config.cost) != number:
         raise UsageError(
             f"--cost: a table of {number} by {number} numbers is needed, in the order {', '.join(classes)}"

@@ -12,9 +12,9 @@ import numpy as np
 from ooc_pegasos import manifest
 from ooc_pegasos.block import OVERFLOWS, CsrBlock
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.kernels.panel import score_panel
 from ooc_pegasos.kernels.pegasos import score_rows
 from ooc_pegasos.kernels.rows import normalize_rows
+from ooc_pegasos.kernels.sums import score_panel
 from ooc_pegasos.kernels.values import ROUNDINGS, round_values
 from ooc_pegasos.labels import Declared, LabelCollector, LabelMap, settle
 from ooc_pegasos.loading import Loader, Window, open_loader

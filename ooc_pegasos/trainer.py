@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -37,9 +37,6 @@ from ooc_pegasos.solvers.choice import AVERAGE_BELOW, choose_algorithm, make_sol
 from ooc_pegasos.solvers.duals import remove_left_overs
 from ooc_pegasos.solvers.solver import Solver
 from ooc_pegasos.store import Store
-
-if TYPE_CHECKING:
-    pass
 
 _EPOCHS, _STEPS = 100, 10  # default limits, with a certificate and without
 _SDCA_EPOCHS = 5000  # its epochs cost little where most rows sleep
@@ -81,13 +78,11 @@ def train(
                 stack.enter_context(locked(place / "lock", str(place)))
                 remove_left_overs(place)
         saved = Checkpoint.load(place) if resume and place else None
-        run = _Run(
-            store, config, warm_start, place, progress or TrainingProgress(), saved, Path(scratch) if scratch else None
-        )
+        run = _Run(store, config, warm_start, place, progress, saved, Path(scratch) if scratch else None)
+        stack.callback(run.close)
         if log:
             with writing_errors(Path(log)):
                 run.log = stack.enter_context(_open_log(Path(log), sum(known.epochs for known in run.state.known)))
-        stack.callback(run.close)
         stack.enter_context(run.listening())
         return run.go()
 
@@ -311,7 +306,7 @@ class _Run:
     def _limit(self) -> int:
         if self.why_uncertified:
             return _STEPS
-        return _SDCA_EPOCHS if self.algorithm == "sdca" else _EPOCHS
+        return _SDCA_EPOCHS if self.algorithm == "sdca" or self._may_switch() else _EPOCHS
 
     def _close_stream(self) -> None:
         if self.stream:
@@ -404,7 +399,7 @@ class _Run:
                 leaving.append(model)
         if leaving:
             state.solver.drop(leaving)
-        if self.config.algorithm == "auto" and self.algorithm == "sgd-s" and self._is_slow():
+        if self.algorithm != "sdca" and self._may_switch() and self._is_slow():
             active = state.solver.active
             state.solver.close()
             self._switched()
@@ -412,14 +407,13 @@ class _Run:
             solver.drop([model for model in solver.active if model not in active])
             state.solver = solver
 
+    def _may_switch(self) -> bool:
+        """Whether dual coordinate ascent could go on from here, and nobody asked for what it does not know."""
+        config = self.config
+        asked = config.of_pegasos or config.threads not in (None, 1)
+        return config.algorithm == "auto" and self.start is None and self.problem.costs is None and not asked
+
     def _is_slow(self) -> bool:
-        if (
-            self.start is not None
-            or self.problem.costs is not None
-            or self.config.of_pegasos
-            or self.config.threads not in (None, 1)
-        ):
-            return False
         histories = [self.state.known[model].history for model in self.state.solver.active]
         gaps = [history[-1]["estimated_gap"] for history in histories if len(history) >= _TRIED]
         return any(gap is not None and gap > 2 * self.config.tolerance for gap in gaps)
@@ -507,7 +501,7 @@ class _Run:
                 yield window
 
     def _measure_the_rest(self, stopped: str) -> None:
-        """Models that nothing is known of yet, as time ran out, or that only just became better."""
+        """Measure models of which nothing is known yet, or not their last, since time ran out."""
         state = self.state
         late = stopped == "seconds" and self.why_uncertified is not None
         models, candidates = [], []
@@ -625,5 +619,5 @@ class _Run:
 
 
 def _worst(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """The line of the model that is farthest from its tolerance."""
-    return max(entries, key=lambda entry: entry["estimated_gap"] or 0.0)
+    """The line of the model that is farthest from its tolerance, and how many there are."""
+    return {**max(entries, key=lambda entry: entry["estimated_gap"] or 0.0), "models": len(entries)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import around_present, random_rows, store_of
+from conftest import around_present, least_memory, random_rows, store_of
 from hypothesis import given
 from hypothesis import strategies as st
 from test_losses import optimum, primal
@@ -18,11 +18,14 @@ from ooc_pegasos import Store, TrainConfig, TrainResult, train, trainer
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS
 from ooc_pegasos.config import parse_lambdas
 from ooc_pegasos.errors import DamagedError, OocPegasosError, UsageError
-from ooc_pegasos.kernels import losses, panel, sdca
+from ooc_pegasos.kernels import losses, many, panel, sdca
+from ooc_pegasos.kernels import sums as totals
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.path import Trial, choose
+from ooc_pegasos.solvers import choice
 from ooc_pegasos.solvers.choice import row_bytes
+from ooc_pegasos.trainer import Interrupted
 
 LAMBDAS = (3.0, 1.0, 0.3, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
 FOLLOWED = {"tolerance": 1e-12, "max_epochs": 4}
@@ -796,6 +799,41 @@ def test_a_scratch_folder_that_is_not_there(tmp_path):
 
 # --- indices that are too large -----------------------------------------------------------------
 
+
+@pytest.mark.parametrize("memory", ["all", "least"])
+def test_pegasos_makes_room_where_it_is_slow(tmp_path, monkeypatch, memory):
+    """Not for what was asked for by name; the limit is that of what goes on; and a resumed run knows of it."""
+    matrix, labels = random_rows(400, 60, 31)
+    store = store_of(tmp_path, matrix, labels, chunk_size=2100)
+    monkeypatch.setattr(choice, "PEGASOS_FROM", 0.0)
+    budget = (1 << 30) if memory == "all" else 3 * least_memory(store)
+    config = TrainConfig(lam=(2e-4, 1e-2), tolerance=1e-3, memory=budget)
+    whole = train(store, config)
+    assert whole.algorithm == whole.model.info.algorithm == "sdca"
+    assert "3 epochs of Pegasos" in whole.why_algorithm
+    assert any("going on by dual coordinate ascent" in note for note in whole.notes)
+    assert whole.converged
+    assert max(model.epochs for model in whole.models) > 100  # what Pegasos is given
+    pieces = [0]
+
+    def stop(_rows: int) -> None:
+        pieces[0] += 1
+        if pieces[0] == stop_at:
+            signal.raise_signal(signal.SIGINT)
+
+    for stop_at in (2, 40):
+        pieces[0] = 0
+        with monkeypatch.context() as patched:
+            around_present(patched, stop)
+            with pytest.raises(Interrupted):
+                train(store, config, checkpoint=tmp_path / str(stop_at))
+        again = train(store, config, checkpoint=tmp_path / str(stop_at), resume=True)
+        assert again.model.weights.tobytes() == whole.model.weights.tobytes()
+        assert again.model.info == whole.model.info
+    asked = train(store, TrainConfig(lam=2e-4, tolerance=1e-3, memory=budget, algorithm="sgd-s", max_epochs=6))
+    assert asked.algorithm == "sgd-s"
+
+
 GUARD = 7.0
 
 
@@ -818,9 +856,9 @@ def too_large(coding: str, values: str | None) -> tuple[object, int, set[int]]:
 
 
 def table_of(width: int, models: int) -> np.ndarray:
-    table = np.zeros((panel.TABLE_SIZE, width))
-    table[[panel.LAMBDA, panel.CLOCK, panel.INVERSE, panel.NEGATIVE, panel.POSITIVE], :models] = 1.0
-    table[[panel.ONE_CLASS, panel.FOLD]] = -1
+    table = np.zeros((many.TABLE_SIZE, width))
+    table[[many.LAMBDA, many.CLOCK, many.INVERSE, many.NEGATIVE, many.POSITIVE], :models] = 1.0
+    table[[many.ONE_CLASS, many.FOLD]] = -1
     return table
 
 
@@ -840,6 +878,11 @@ def test_an_index_out_of_range_reaches_no_memory_beside_a_panel(coding, values):
                 outside = np.delete(z, np.arange(place, place + 8))
                 assert (outside == GUARD).all()
                 panel.panel_add(*entries, place, features, np.ones(width))
+            if width == 16:
+                z = np.full(width + 8, GUARD)
+                assert panel.panel_dot_twice(*entries, 0, features, z) == (row not in bad)
+                assert (z[16:] == GUARD).all()
+                panel.panel_add_twice(*entries, 0, features, np.ones(width))
         assert (beyond == GUARD).all()
         assert weights.any()
 
@@ -861,7 +904,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
 
             weights, beyond = guarded(features, width, bias)
             state = np.zeros((7, width))
-            assert panel.present_panel(order, 0, 40, *rows, *what, *shape, weights, state) in bad
+            assert many.present_panel(order, 0, 40, *rows, *what, *shape, weights, state) in bad
             assert (beyond == GUARD).all()
             assert weights.any()
 
@@ -871,7 +914,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
             inverses = np.ones(40, np.float32)
             state = np.zeros((sdca.STATE_SIZE, width))
             ascent = (inverses, np.uint8(0), wakes)
-            assert panel.ascend_panel(order, 0, 40, *rows, *what, *ascent, *shape, weights, duals, until, state) in bad
+            assert many.ascend_panel(order, 0, 40, *rows, *what, *ascent, *shape, weights, duals, until, state) in bad
             assert (beyond == GUARD).all()
             assert weights.any()
             assert (duals[40 * width :] == GUARD).all()
@@ -879,10 +922,10 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
             of_nobody = duals[: 40 * width].reshape(40, width)[:, width - 3 :]
             assert not of_nobody.any()
 
-            sums = np.zeros((panel.SUMS_SIZE, width))
+            sums = np.zeros((totals.SUMS_SIZE, width))
             ones = np.ones_like(weights)
             measured = (features, table_of(width, width - 3), width - 3, ones, sums)
-            assert panel.sum_losses_of_panel(0, 40, *rows, *what, *measured) in bad
+            assert totals.sum_losses_of_panel(0, 40, *rows, *what, *measured) in bad
 
             vector = np.full(features + 3000, GUARD)
             vector[: features + (bias != 0.0)] = 0
@@ -909,11 +952,11 @@ def test_a_row_that_nobody_is_trained_on_keeps_nobody_awake(loss):
     left_out = set(np.flatnonzero(folds == 1))
 
     table = table_of(8, 3)
-    table[panel.FOLD, :3] = 1
+    table[many.FOLD, :3] = 1
     duals, until = np.zeros(40 * 8, np.float32), np.zeros(40 * 8, np.uint8)
     ascent = (loss, 0.0, 0.0, inverses, np.uint8(0), wakes, False, 60, table)
     state = np.zeros((sdca.STATE_SIZE, 8))
-    assert panel.ascend_panel(order, 0, 40, *rows, *ascent, np.zeros(60 * 8), duals, until, state) == -1
+    assert many.ascend_panel(order, 0, 40, *rows, *ascent, np.zeros(60 * 8), duals, until, state) == -1
     assert state[sdca.VISITED].tolist() == [20.0] * 3 + [0.0] * 5
     awake = set(out[: sdca.rows_awake(order, 0, 40, until, 8, 3, np.uint8(1), out)])
     assert awake

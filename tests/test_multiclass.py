@@ -1,6 +1,7 @@
 """All classes at once: against the formulas, against scikit-learn, and against the dual of tiny problems."""
 
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,10 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, convert, train
+from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, convert, manifest, train
+from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.config import load_toml
-from ooc_pegasos.errors import UsageError
+from ooc_pegasos.errors import DamagedError, UsageError
 from ooc_pegasos.evaluation import evaluate
 from ooc_pegasos.kernels.multiclass import MULTICLASS_HINGE, MULTICLASS_LOGISTIC, class_loss
 
@@ -683,3 +685,24 @@ def test_calibration_is_for_classes(tmp_path):
     store = store_of(tmp_path, matrix, np.arange(100) / 7, task="regression", classes=())
     with pytest.raises(UsageError, match="--calibrate"):
         train(store, TrainConfig(lam=0.1, calibrate="platt", holdout=0.3))
+
+
+@pytest.mark.parametrize("loading", ["mapped", "read"])
+@pytest.mark.parametrize("label", [7.0, -1.0, float("nan")])
+def test_a_label_that_is_no_class_reaches_no_kernel(tmp_path, label, loading):
+    """A store whose checksums are right and whose labels are not: kernels would write beyond their arrays."""
+    matrix, _labels = rows_of_classes(60, 4, 3, 12)
+    store = store_of(tmp_path, matrix, np.arange(60) % 3, task="multiclass", classes=())
+    path = store.path / store.manifest.chunks[0].file
+    content = bytearray(path.read_bytes())
+    at = store.manifest.chunks[0].starts.labels
+    content[at : at + 4] = np.float32(label).tobytes()
+    path.write_bytes(content)
+    table = json.loads((store.path / "manifest.json").read_text())
+    del table["checksum"]
+    table["chunks"][0] |= {"crc32": f"{zlib.crc32(content):08x}", "xxh64": xxh64_hex(bytes(content))}
+    table["checksum"] = manifest._checksum(table)
+    (store.path / "manifest.json").write_text(json.dumps(table))
+    for loss in ("multiclass-hinge", "hinge"):
+        with pytest.raises(DamagedError, match="a label is none of the 3 classes"):
+            train(Store.open(store.path), TrainConfig(lam=0.1, loss=loss, loading=loading))

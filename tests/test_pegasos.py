@@ -15,7 +15,7 @@ from ooc_pegasos.block import (
     all_levels,
     escape_of,
 )
-from ooc_pegasos.kernels import losses, panel
+from ooc_pegasos.kernels import losses, many, sums
 from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.solvers.averaging import Averaging
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
@@ -238,7 +238,7 @@ def test_an_index_out_of_range_reaches_no_memory(monkeypatch, coding, values):
         assert (beyond[features:] == 7).all()
     assert kernels.score_rows(0, 40, *block.entries, np.ones(features), np.empty(40)) in allowed
     empty = np.empty(0, np.float32)
-    sums = (
+    rows = (
         block.labels,
         empty,
         np.empty(0, np.uint8),
@@ -246,8 +246,8 @@ def test_an_index_out_of_range_reaches_no_memory(monkeypatch, coding, values):
         0.0,
         0.0,
     )
-    table, totals = np.zeros((panel.TABLE_SIZE, 1)), np.zeros((panel.SUMS_SIZE, 1))
-    assert panel.sum_losses(0, 40, *block.entries, *sums, table, np.ones((1, features)), totals) in allowed
+    table, totals = np.zeros((many.TABLE_SIZE, 1)), np.zeros((sums.SUMS_SIZE, 1))
+    assert sums.sum_losses(0, 40, *block.entries, *rows, table, np.ones((1, features)), totals) in allowed
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])

@@ -2,24 +2,15 @@
 
 The multiclass hinge is max_k cost[y, k] + z_k - z_y, whose -l*(g) is the cost of the class that is chosen; the
 multiclass logistic loss is -log p_y with p the softmax of z, and its -l*(g) the entropy of p. Places in `state` are
-those of `kernels/pegasos.py`, lines of the sums those of `kernels/panel.py`.
+those of `kernels/pegasos.py`, lines of the sums those of `kernels/sums.py`.
 """
 
 import numpy as np
 
 from ooc_pegasos.kernels.jit import kernel
-from ooc_pegasos.kernels.panel import (
-    APART,
-    APART_ERRORS,
-    APART_ROWS,
-    APART_SQUARES,
-    TRAINING,
-    add_to_panel,
-    ask_ahead,
-    panel_scores,
-    prefetch_panel,
-)
-from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, S, T
+from ooc_pegasos.kernels.panel import add_to_panel, panel_scores, prefetch_panel
+from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, S, T, look_ahead
+from ooc_pegasos.kernels.sums import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, TRAINING
 
 MULTICLASS_HINGE, MULTICLASS_LOGISTIC = 100, 101
 
@@ -83,7 +74,7 @@ def present_classes(
     z, g = np.zeros(width), np.zeros(width)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
     for i in range(begin, end):
-        ask_ahead(order, i, end, indptr, indices, values, labels)
+        look_ahead(order, i, end, indptr, indices, values, labels)
         if large and i + 2 < end:
             prefetch_panel(indptr, indices, np.int64(order[i + 2]), panel, width)
         row = np.int64(order[i])

@@ -20,7 +20,7 @@ STATE_SIZE = 8
 NO_FREE, BY_SUBGRADIENT, OF_BATCH = range(3)
 
 _ROWS_AHEAD = 4
-_OFFSETS_AHEAD = 8
+OFFSETS_AHEAD = 8
 
 
 @kernel
@@ -205,13 +205,20 @@ def dot_large(indices, values, levels, begin, end, a, ahead, ahead_end):
 
 
 @inlined
-def _look_ahead(order, i, end, indptr, indices, values, labels):
+def look_ahead(order, i, end, indptr, indices, values, labels):
     """Ask for what the next rows need; a shuffled epoch is then as fast as one in file order."""
-    if i + _OFFSETS_AHEAD < end:
-        prefetch(indptr, np.int64(order[i + _OFFSETS_AHEAD]))
-        prefetch(labels, np.int64(order[i + _OFFSETS_AHEAD]))
+    if i + OFFSETS_AHEAD < end:
+        prefetch(indptr, np.int64(order[i + OFFSETS_AHEAD]))
+        prefetch(labels, np.int64(order[i + OFFSETS_AHEAD]))
     if i + _ROWS_AHEAD < end:
         prefetch_row(indptr, indices, values, np.int64(order[i + _ROWS_AHEAD]))
+
+
+@inlined
+def weight_of(row, y, weights, class_weights):
+    """What a row counts: the weight of its class times its own."""
+    c = class_weights[1] if y > 0 else class_weights[0]
+    return c * weights[row] if len(weights) > 0 else c
 
 
 @inlined
@@ -260,7 +267,7 @@ def present_rows(
     # 1 / (lam (t + delay)), or 0 before the first row, where a is 0: known before the inner product is
     step = 1.0 / (lam * (t + delay)) if t + delay > 0.0 else 0.0
     for i in range(begin, end):
-        _look_ahead(order, i, end, indptr, indices, values, labels)
+        look_ahead(order, i, end, indptr, indices, values, labels)
         row = np.int64(order[i])
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         y = np.float64(labels[row])
@@ -276,9 +283,7 @@ def present_rows(
             z += a[len(a) - 1] * bias
         z *= step
         value, g, dual = loss_at(loss, parameter, z, y)
-        c = class_weights[1] if y > 0 else class_weights[0]
-        if len(weights) > 0:
-            c *= weights[row]
+        c = weight_of(row, y, weights, class_weights)
         loss_sum += c * value
         if g != 0.0:
             dual_sum += c * dual
@@ -330,13 +335,11 @@ def present_rows_repeatedly(
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
     r = state[AVERAGED]
     for i in range(begin, end):
-        _look_ahead(order, i, end, indptr, indices, values, labels)
+        look_ahead(order, i, end, indptr, indices, values, labels)
         row = np.int64(order[i])
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         y = np.float64(labels[row])
-        c = class_weights[1] if y > 0 else class_weights[0]
-        if len(weights) > 0:
-            c *= weights[row]
+        c = weight_of(row, y, weights, class_weights)
         clock = lam * (t + delay)
         if large:
             ahead = np.int64(order[min(i + 2, end - 1)])
@@ -411,7 +414,7 @@ def present_batches(
         scale = state[SCALE]
         clock = lam * (state[T] + delay)
         for i in range(at, stop):
-            _look_ahead(order, i, end, indptr, indices, values, labels)
+            look_ahead(order, i, end, indptr, indices, values, labels)
             row = np.int64(order[i])
             first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
             y = np.float64(labels[row])
@@ -422,9 +425,7 @@ def present_batches(
                 z += a[len(a) - 1] * bias
             z *= scale
             z = z / clock if clock > 0.0 else 0.0
-            c = class_weights[1] if y > 0 else class_weights[0]
-            if len(weights) > 0:
-                c *= weights[row]
+            c = weight_of(row, y, weights, class_weights)
             if free == OF_BATCH:  # the slopes must wait for the bias
                 scores[i - at], targets[i - at], heft[i - at] = z, y, c
                 continue

@@ -12,7 +12,16 @@ import numpy as np
 from ooc_pegasos.kernels.intrinsics import prefetch
 from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import HINGE, best_dual, dual_at, largest_dual, loss_at, slack_of
-from ooc_pegasos.kernels.pegasos import add_row, dot, dot_large, is_sound, prefetch_row, square_norm
+from ooc_pegasos.kernels.pegasos import (
+    OFFSETS_AHEAD,
+    add_row,
+    dot,
+    dot_large,
+    is_sound,
+    look_ahead,
+    square_norm,
+    weight_of,
+)
 
 # Places in `state`: the sum of what rows add to the dual; of this epoch the gap met, rows visited, variables changed
 # and the sum of |z - y|; and the mean of that in the epoch before, which is the unit that errors of real targets have.
@@ -24,8 +33,6 @@ NAPS = (1, 2, 4, 8, 16)
 _SLACK2, _SLACK4, _SLACK8, _SLACK16 = SLACKS = 0.1, 0.3, 0.6, 1.2
 """Margins from leaving its bound beyond which a row sleeps to the next multiple of 2, 4, 8, 16."""
 _LEAST_GAIN = 1e-200  # of a row whose squared norm is more than float32 can be
-_ROWS_AHEAD = 4
-_OFFSETS_AHEAD = 8
 
 
 @inlined
@@ -143,14 +150,10 @@ def ascend_rows(
     now = np.uint8(wakes[0] - np.uint8(1))
     body = a[: len(a) - 1] if bias != 0.0 else a
     for i in range(begin, end):
-        if i + _OFFSETS_AHEAD < end:
-            far = np.int64(order[i + _OFFSETS_AHEAD])
-            prefetch(indptr, far)
-            prefetch(labels, far)
-            prefetch(duals, far)
-            prefetch(inverses, far)
-        if i + _ROWS_AHEAD < end:
-            prefetch_row(indptr, indices, values, np.int64(order[i + _ROWS_AHEAD]))
+        look_ahead(order, i, end, indptr, indices, values, labels)
+        if i + OFFSETS_AHEAD < end:
+            prefetch(duals, np.int64(order[i + OFFSETS_AHEAD]))
+            prefetch(inverses, np.int64(order[i + OFFSETS_AHEAD]))
         row = np.int64(order[i])
         if sleeps(until[row], now):
             continue  # only where a row comes twice: see `rows_awake`
@@ -170,9 +173,7 @@ def ascend_rows(
             z += a[len(a) - 1] * bias
         z = z * inverse + offset
         y = label_of(np.float64(labels[row]), one_class)
-        c = class_weights[1] if y > 0 else class_weights[0]
-        if len(weights) > 0:
-            c *= weights[row]
+        c = weight_of(row, y, weights, class_weights)
         b = np.float64(duals[row])
         gain = clock * np.float64(inverses[row])
         after, met, more, slack = ascend(loss, parameter, z, y, c, b, gain, offset, unit)

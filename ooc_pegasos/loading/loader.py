@@ -59,7 +59,8 @@ class Loader(ABC):
         self._abandon = threading.Event()
         self._windows: dict[int, Window] = {}
         self._last = 1  # the slot of the window made last
-        levels = store.manifest.layout.levels
+        labels, levels = store.manifest.labels, store.manifest.layout.levels
+        self._classes = len(labels.classes) if labels.task == "multiclass" else 0
         self._levels = all_levels(levels) if levels else NO_LEVELS
 
     @property
@@ -147,7 +148,7 @@ class Loader(ABC):
     def _place_rows(self, layout: Layout, place: int, head: bytes | memoryview, rows: Rows) -> None:
         """Take offsets, labels and weights from the head of a chunk file to where the window wants them.
 
-        No row leaves its chunk, or the chunk is refused: kernels do not look.
+        No row leaves its chunk, and every label is a class that there is, or the chunk is refused: kernels do not look.
         """
         info, starts = layout.infos[place], layout.infos[place].starts
         first = layout.first_rows[place]
@@ -157,7 +158,11 @@ class Loader(ABC):
         ):
             file = self.store.path / info.file
             raise DamagedError(f"{file}: row offsets decrease or leave the file; restore it or convert again")
-        rows.labels[first : first + info.rows] = np.frombuffer(head, rows.labels.dtype, info.rows, starts.labels)
+        labels = np.frombuffer(head, rows.labels.dtype, info.rows, starts.labels)
+        if self._classes and not ((labels >= 0) & (labels < self._classes)).all():
+            file = self.store.path / info.file
+            raise DamagedError(f"{file}: a label is none of the {self._classes} classes; restore it or convert again")
+        rows.labels[first : first + info.rows] = labels
         rows.labels[first + info.rows] = 0  # the gap after it
         if rows.weights is not None:
             rows.weights[first : first + info.rows + 1] = 1

@@ -33,7 +33,7 @@ _KINDS: dict[str, Any] = {"duals": np.float32, "until": np.uint8}
 
 
 class Group:
-    """The rows of models that are presented together: `columns` of them, width of which have a model."""
+    """What is known of rows by models that are presented together: `width` columns, the first of which have a model."""
 
     def __init__(self, models: Sequence[int], width: int) -> None:
         self.models = list(models)
@@ -58,12 +58,9 @@ class RowStates:
         self._inverses_file: np.ndarray | None = None
         self._entered: Window | None = None
 
-    @classmethod
-    def of_nothing(cls) -> RowStates:
-        """Of no rows."""
-        self = cls.__new__(cls)
-        self.groups, self.inverses = [], np.empty(0, np.float32)
-        return self
+    def without_rows(self) -> RowStates:
+        """Another, of which nothing is known."""
+        return RowStates(self._store, self._bias, True, None)
 
     # --- windows ----------------------------------------------------------------------------------
 

@@ -10,20 +10,18 @@ import numpy as np
 
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.checkpoint import Checkpoint
-from ooc_pegasos.kernels import panel as panel_kernels
+from ooc_pegasos.kernels import many
 from ooc_pegasos.kernels import sdca as kernels
 from ooc_pegasos.kernels.lanes import LANES
 from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, NAPS, OFF, STATE_SIZE, UNIT, VISITED
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.duals import Group, RowStates
-from ooc_pegasos.solvers.panel import column_of, fill_panel, new_panel, panels_of, width_of
+from ooc_pegasos.solvers.panel import Panel, panels_of, width_of
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, Solver
 
 _LANES_COST = 2.5
 """What a row costs for eight models side by side, if it costs 1 for one alone."""
-
-
 _AVERAGED_FROM, _FRESH = 6, 0.35
 """Epochs after which a running mean of the ends of epochs is a better candidate than the last, and how fast it runs."""
 
@@ -41,7 +39,7 @@ class SdcaSolver(Solver):
         self.state = {model: np.zeros(STATE_SIZE) for model in self.active}
         self._epoch = -1
         self._wakes = np.zeros(len(NAPS), np.uint8)
-        self._panels: dict[int, _Panel] = {}
+        self._panels: dict[int, Panel] = {}
         self._alone: set[int] = set()
         self._rows_of_panels: dict[int, int] = {}
         self._workers = workers
@@ -96,8 +94,11 @@ class SdcaSolver(Solver):
         count = kernels.rows_awake(window.order, begin, end, group.until, group.width, len(group.models), now, awake)
         if group.width == 1:
             return self._present_one(window, group, awake, count)
-        panel = self._panels.get(number) or self._panels.setdefault(number, _Panel(self, group))
-        panel.rows += count
+        panel = self._panels.get(number)
+        if panel is None:
+            vectors, states = [self.a[model] for model in group.models], [self.state[model] for model in group.models]
+            panel = self._panels[number] = Panel(self.problem, group.models, vectors, states)
+        self._rows_of_panels[number] = self._rows_of_panels.get(number, 0) + count
         return self._present_panel(window, group, panel, awake, count)
 
     def _present_one(self, window: Window, group: Group, awake: np.ndarray, count: int) -> int:
@@ -131,10 +132,10 @@ class SdcaSolver(Solver):
             )
         )
 
-    def _present_panel(self, window: Window, group: Group, panel: _Panel, awake: np.ndarray, count: int) -> int:
+    def _present_panel(self, window: Window, group: Group, panel: Panel, awake: np.ndarray, count: int) -> int:
         block, problem = window.block, self.problem
         return int(
-            panel_kernels.ascend_panel(
+            many.ascend_panel(
                 awake,
                 0,
                 count,
@@ -160,12 +161,8 @@ class SdcaSolver(Solver):
 
     def _part(self) -> None:
         """Take the vectors out of the panels."""
-        for number, panel in self._panels.items():
-            group = self.rows.groups[number]
-            for column, model in enumerate(group.models):
-                column_of(panel.weights, group.width, column, self.a[model])
-                self.state[model][:] = panel.state[:, column]
-            self._rows_of_panels[number] = self._rows_of_panels.get(number, 0) + panel.rows
+        for panel in self._panels.values():
+            panel.part([self.a[model] for model in panel.models], [self.state[model] for model in panel.models])
         self._panels = {}
 
     def end_epoch(self) -> None:
@@ -208,7 +205,7 @@ class SdcaSolver(Solver):
     def warm_up(self, nothing: CsrBlock) -> None:
         """See `Solver`."""
         little = Problem(self.problem.loss, 0.0, 1, 0.0, 1.0, self.problem.specs[:1])
-        rows = RowStates.of_nothing()
+        rows = self.rows.without_rows()
         one = SdcaSolver(little, rows)
         window = Window((), nothing, [], np.empty(0, np.uint8), np.empty(0, np.uint32))
         one._set_epoch(0)
@@ -259,17 +256,3 @@ class SdcaSolver(Solver):
         self.rows.close()
         if self._pool:
             self._pool.shutdown()
-
-
-class _Panel:
-    """The vectors and sums of a group side by side, while it is presented."""
-
-    def __init__(self, solver: SdcaSolver, group: Group) -> None:
-        self.weights = new_panel(solver.problem.length, group.width)
-        fill_panel(self.weights, group.width, [solver.a[model] for model in group.models])
-        self.state = np.zeros((STATE_SIZE, group.width))
-        for column, model in enumerate(group.models):
-            self.state[:, column] = solver.state[model]
-        self.table = solver.problem.table(group.models, group.width)
-        self.rows = 0
-        """That at least one of its models looked at."""

@@ -15,12 +15,12 @@ from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.errors import OocPegasosError
-from ooc_pegasos.kernels import panel as kernels
-from ooc_pegasos.kernels.pegasos import NO_FREE, STATE_SIZE
+from ooc_pegasos.kernels import many
+from ooc_pegasos.kernels.pegasos import NO_FREE
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.averaging import Averaging
-from ooc_pegasos.solvers.panel import column_of, fill_panel, new_panel, panels_of, width_of
+from ooc_pegasos.solvers.panel import Panel, panels_of
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOfClasses, PegasosOptions
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, Solver
 
@@ -71,7 +71,7 @@ class PegasosSolver(Solver):
                 self.snapshots[model][0].a = member.a.copy()
         self._averaging = Averaging(self.members[0], manner.threads) if manner.threads > 1 else None
         self._bounds: dict[int, Bound | None] = {}
-        self._panels: list[_Panel] = []
+        self._panels: list[Panel] = []
         self._workers = workers
         self._pool = ThreadPoolExecutor(workers) if workers > 1 and len(self.active) > 1 else None
 
@@ -93,23 +93,23 @@ class PegasosSolver(Solver):
             self._join(repeats)
         joined = {model for panel in self._panels for model in panel.models}
 
-        def work(who: _Panel | Pegasos) -> int:
-            if isinstance(who, _Panel):
+        def work(who: Panel | Pegasos) -> int:
+            if isinstance(who, Panel):
                 return self._present_panel(who, window, begin, end)
             if isinstance(who, PegasosOfClasses):
                 return who.present_window(window, begin, end)
             return who.present(window.block, window.order, begin, end, repeats)
 
         alone = [self.members[model] for model in self.active if model not in joined]
-        jobs: list[_Panel | Pegasos] = [*self._panels, *alone]
+        jobs: list[Panel | Pegasos] = [*self._panels, *alone]
         if self._pool is None or len(jobs) < 2:
             return max(map(work, jobs))
         return max(self._pool.map(work, jobs))
 
-    def _present_panel(self, panel: _Panel, window: Window, begin: int, end: int) -> int:
+    def _present_panel(self, panel: Panel, window: Window, begin: int, end: int) -> int:
         block, problem = window.block, self.problem
         return int(
-            kernels.present_panel(
+            many.present_panel(
                 window.order,
                 begin,
                 end,
@@ -133,7 +133,11 @@ class PegasosSolver(Solver):
         joining = [model for model in self.active if self._can_join(model, repeats)]
         if self.problem.costs is not None or (len(joining) <= APART and self.problem.plain):
             return
-        self._panels = [_Panel(self, models) for models in panels_of(joining, self._workers)]
+        for models in panels_of(joining, self._workers):
+            members = [self.members[model] for model in models]
+            vectors, states = [member.a for member in members], [member.state for member in members]
+            delays = [member.options.delay for member in members]
+            self._panels.append(Panel(self.problem, models, vectors, states, delays))
 
     def _can_join(self, model: int, repeats: int) -> bool:
         options = self.members[model].options
@@ -143,10 +147,8 @@ class PegasosSolver(Solver):
     def _part(self) -> None:
         """Take the vectors out of the panels again."""
         for panel in self._panels:
-            for column, model in enumerate(panel.models):
-                member = self.members[model]
-                column_of(panel.weights, panel.table.shape[1], column, member.a)
-                member.state[:] = panel.state[:, column]
+            members = [self.members[model] for model in panel.models]
+            panel.part([member.a for member in members], [member.state for member in members])
         self._panels = []
 
     def mark(self) -> None:
@@ -256,18 +258,3 @@ class PegasosSolver(Solver):
         """See `Solver`."""
         if self._pool:
             self._pool.shutdown()
-
-
-class _Panel:
-    """The vectors and sums of some models side by side, while they are presented."""
-
-    def __init__(self, solver: PegasosSolver, models: list[int]) -> None:
-        self.models = models
-        members = [solver.members[model] for model in models]
-        width = width_of(len(models))
-        self.table = solver.problem.table(models, width, [member.options.delay for member in members])
-        self.weights = new_panel(solver.problem.length, width)
-        fill_panel(self.weights, width, [member.a for member in members])
-        self.state = np.zeros((STATE_SIZE, width))
-        for column, member in enumerate(members):
-            self.state[:, column] = member.state

@@ -1,0 +1,119 @@
+"""Scores and losses of rows, for one vector or for many side by side; see `kernels/many.py` for `table`."""
+
+import numpy as np
+
+from ooc_pegasos.kernels.jit import inlined, kernel
+from ooc_pegasos.kernels.losses import loss_at
+from ooc_pegasos.kernels.many import FOLD, NEGATIVE, NO_FOLD, OFFSET, ONE_CLASS, POSITIVE
+from ooc_pegasos.kernels.panel import panel_scores
+from ooc_pegasos.kernels.pegasos import dot, is_sound, weight_of
+from ooc_pegasos.kernels.sdca import label_of
+
+# Lines of the sums of losses: rows trained on; rows kept apart, their squares, their errors, how many they are.
+TRAINING, APART, APART_SQUARES, APART_ERRORS, APART_ROWS = range(5)
+SUMS_SIZE = 5
+
+
+_ROWS_AT_A_TIME = 256
+
+
+@inlined
+def _count_loss(label, weight, fold, loss, parameter, z, table, j, sums):
+    """Add what a row with score z costs candidate j to its sums."""
+    y = label_of(label, table[ONE_CLASS, j])
+    value, _g, _dual = loss_at(loss, parameter, z, y)
+    c = weight * (table[POSITIVE, j] if y > 0 else table[NEGATIVE, j])
+    if table[FOLD, j] == fold:
+        sums[APART, j] += c * value
+        sums[APART_SQUARES, j] += c * value * c * value
+        sums[APART_ERRORS, j] += 1.0 if (z > 0) != (y > 0) else 0.0
+        sums[APART_ROWS, j] += 1.0
+    else:
+        sums[TRAINING, j] += c * value
+
+
+@kernel
+def sum_losses(
+    begin, end, indptr, indices, values, levels, labels, weights, folds, loss, parameter, bias, table, candidates, sums
+):
+    """Add up the weighted losses of rows begin to end for a few candidates, one vector each."""
+    # some rows for one candidate after the other: a view of each for every row would cost more than the row
+    for some in range(begin, end, _ROWS_AT_A_TIME):
+        stop = min(some + _ROWS_AT_A_TIME, end)
+        for j in range(len(candidates)):
+            w = candidates[j]
+            body = w[: len(w) - 1] if bias != 0.0 else w
+            more = w[len(w) - 1] * bias if bias != 0.0 else 0.0
+            for row in range(some, stop):
+                label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD
+                weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
+                first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+                z = dot(indices, values, levels, first, last, body)
+                if np.isnan(z) and not is_sound(indices, first, last, len(body)):
+                    return row
+                _count_loss(label, weight, fold, loss, parameter, z + more + table[OFFSET, j], table, j, sums)
+    return -1
+
+
+@kernel
+def sum_losses_of_panel(
+    begin,
+    end,
+    indptr,
+    indices,
+    values,
+    levels,
+    labels,
+    weights,
+    folds,
+    loss,
+    parameter,
+    bias,
+    features,
+    table,
+    candidates,
+    panel,
+    sums,
+):
+    """As `sum_losses`, for `candidates` that stand side by side in a panel."""
+    width = table.shape[1]
+    z = np.zeros(width)
+    for row in range(begin, end):
+        label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD
+        weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
+        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+            return row
+        for j in range(candidates):
+            _count_loss(label, weight, fold, loss, parameter, z[j] + table[OFFSET, j], table, j, sums)
+    return -1
+
+
+@kernel
+def score_panel(begin, end, indptr, indices, values, levels, features, width, panel, bias, scores):
+    """The scores of rows begin to end by all columns that `bias` has; returns the row with a bad index, or -1."""
+    z = np.zeros(width)
+    for row in range(begin, end):
+        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, 0.0, z):
+            return row
+        for j in range(len(bias)):
+            scores[row - begin, j] = z[j] + bias[j]
+    return -1
+
+
+@kernel
+def losses_of(loss, parameter, scores, labels, one_class, out):
+    """Add the loss of each row to `out`."""
+    for row in range(len(labels)):
+        value, _g, _dual = loss_at(loss, parameter, scores[row], label_of(np.float64(labels[row]), one_class))
+        out[row] += value
+
+
+@kernel
+def sum_losses_at(scores, labels, weights, class_weights, one_class, loss, parameter, offsets, sums):
+    """Add up what rows cost with each of several biases."""
+    for row in range(len(scores)):
+        y = label_of(np.float64(labels[row]), one_class)
+        c = weight_of(row, y, weights, class_weights)
+        for j in range(len(offsets)):
+            value, _g, _dual = loss_at(loss, parameter, scores[row] + offsets[j], y)
+            sums[j] += c * value

@@ -98,13 +98,20 @@ class Problem:
         """Whether Pegasos may keep averages of iterates."""
         return self.plain and self.costs is None
 
-    def table(self, models: Sequence[int], width: int, delays: Sequence[float] | None = None) -> np.ndarray:
+    def table(
+        self,
+        models: Sequence[int],
+        width: int,
+        delays: Sequence[float] | None = None,
+        clocks: Sequence[float] | None = None,
+    ) -> np.ndarray:
         """What kernels must know of some models, one column each; see `kernels/many.py`."""
         table = np.zeros((TABLE_SIZE, width))
         table[[ONE_CLASS, FOLD]] = NONE
         for column, model in enumerate(models):
             spec = self.specs[model]
-            table[LAMBDA, column], table[CLOCK, column], table[INVERSE, column] = spec.lam, spec.clock, 1.0 / spec.clock
+            clock = spec.clock if clocks is None else clocks[column]
+            table[LAMBDA, column], table[CLOCK, column], table[INVERSE, column] = spec.lam, clock, 1.0 / clock
             table[NEGATIVE, column], table[POSITIVE, column] = spec.class_weights[0], spec.class_weights[1]
             table[ONE_CLASS, column], table[FOLD, column] = spec.one_class, spec.fold
             table[OFFSET, column] = spec.offset

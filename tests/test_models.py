@@ -855,6 +855,12 @@ def too_large(coding: str, values: str | None) -> tuple[object, int, set[int]]:
     return coded(matrix, labels, coding, values), features, {row for row in range(40) if largest[row] >= features}
 
 
+def new_state(width: int) -> np.ndarray:
+    state = np.zeros((sdca.STATE_SIZE, width))
+    state[sdca.UNIT] = 1.0
+    return state
+
+
 def table_of(width: int, models: int) -> np.ndarray:
     table = np.zeros((many.TABLE_SIZE, width))
     table[[many.LAMBDA, many.CLOCK, many.INVERSE, many.NEGATIVE, many.POSITIVE], :models] = 1.0
@@ -912,7 +918,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
             duals, until = np.full(41 * width, 0.0, np.float32), np.zeros(41 * width, np.uint8)
             duals[40 * width :] = GUARD
             inverses = np.ones(40, np.float32)
-            state = np.zeros((sdca.STATE_SIZE, width))
+            state = new_state(width)
             ascent = (inverses, np.uint8(0), wakes)
             assert many.ascend_panel(order, 0, 40, *rows, *what, *ascent, *shape, weights, duals, until, state) in bad
             assert (beyond == GUARD).all()
@@ -932,7 +938,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
             a = vector[: features + (bias != 0.0)]
             duals, until = np.zeros(40, np.float32), np.zeros(40, np.uint8)
             one = (np.ones(2), -1.0, -1, 0.0, loss, 0.0, 40.0, bias, inverses, wakes, large, a, duals, until)
-            assert sdca.ascend_rows(order, 0, 40, *rows, *one, np.zeros(sdca.STATE_SIZE)) in bad
+            assert sdca.ascend_rows(order, 0, 40, *rows, *one, new_state(1)[:, 0]) in bad
             assert (vector[len(a) :] == GUARD).all()
             assert a.any()
 
@@ -955,7 +961,7 @@ def test_a_row_that_nobody_is_trained_on_keeps_nobody_awake(loss):
     table[many.FOLD, :3] = 1
     duals, until = np.zeros(40 * 8, np.float32), np.zeros(40 * 8, np.uint8)
     ascent = (loss, 0.0, 0.0, inverses, np.uint8(0), wakes, False, 60, table)
-    state = np.zeros((sdca.STATE_SIZE, 8))
+    state = new_state(8)
     assert many.ascend_panel(order, 0, 40, *rows, *ascent, np.zeros(60 * 8), duals, until, state) == -1
     assert state[sdca.VISITED].tolist() == [20.0] * 3 + [0.0] * 5
     awake = set(out[: sdca.rows_awake(order, 0, 40, until, 8, 3, np.uint8(1), out)])
@@ -964,6 +970,6 @@ def test_a_row_that_nobody_is_trained_on_keeps_nobody_awake(loss):
 
     alone, asleep = np.zeros(40, np.float32), np.zeros(40, np.uint8)
     one = (np.ones(2), -1.0, 1, 0.0, loss, 0.0, 1.0, 0.0, inverses, wakes, False, np.zeros(60), alone, asleep)
-    assert sdca.ascend_rows(order, 0, 40, *rows, *one, np.zeros(sdca.STATE_SIZE)) == -1
+    assert sdca.ascend_rows(order, 0, 40, *rows, *one, new_state(1)[:, 0]) == -1
     assert set(out[: sdca.rows_awake(order, 0, 40, asleep, 1, 1, np.uint8(1), out)]) == awake
     assert duals.reshape(40, 8)[:, 0].tolist() == alone.tolist()

@@ -202,7 +202,10 @@ def _ascend_hinge(label, weight, fold, inverse, now, wakes, at, width, flat, z, 
         store_lanes(factors, j, change)
         still = still and are_zero(change)
 
-        slack = where_less(short, zero, zero - short, short)
+        far = where_less(short, zero, zero - short, short)
+        off_by = np.uint64(OFF) * wide + j
+        store_lanes(sums, off_by, load_lanes(sums, off_by) + moved * far)
+        slack = far / load_lanes(sums, np.uint64(UNIT) * wide + j)
         later = lanes_of(np.float64(wakes[0]))
         later = where_less(lanes_of(SLACKS[0]), slack, lanes_of(np.float64(wakes[1])), later)
         later = where_less(lanes_of(SLACKS[1]), slack, lanes_of(np.float64(wakes[2])), later)
@@ -232,11 +235,11 @@ def _ascend_each(
         offset, clock = table[OFFSET, j], table[CLOCK, j]
         b = np.float64(duals[at + j])
         score = z[j] * table[INVERSE, j] + offset
-        after, met, more, slack = ascend(loss, parameter, score, y, c, b, clock * inverse, offset, state[UNIT, j])
+        after, met, more, slack, off = ascend(loss, parameter, score, y, c, b, clock * inverse, offset, state[UNIT, j])
         state[GAP, j] += met
         state[DUAL, j] += more
         state[VISITED, j] += 1.0
-        state[OFF, j] += abs(score - y)
+        state[OFF, j] += off
         if after != b:
             duals[at + j] = after
             factors[j] = after - b

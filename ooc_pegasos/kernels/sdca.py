@@ -24,14 +24,15 @@ from ooc_pegasos.kernels.pegasos import (
 )
 
 # Places in `state`: the sum of what rows add to the dual; of this epoch the gap met, rows visited, variables changed
-# and the sum of |z - y|; and the mean of that in the epoch before, which is the unit that errors of real targets have.
-DUAL, GAP, VISITED, CHANGED, OFF, UNIT = range(6)
-STATE_SIZE = 6
+# and a sum of how far off scores were, of the hinge loss |1 - y z| where that changed something, else |z - y|; the unit
+# of slack that follows from the epoch before; and how many times larger than asked for lambda is (`SdcaSolver`).
+DUAL, GAP, VISITED, CHANGED, OFF, UNIT, STRETCH = range(7)
+STATE_SIZE = 7
 
 NAPS = (1, 2, 4, 8, 16)
 """A row wakes in the next multiple of one of these epochs: all together, so that many models need the same rows."""
 _SLACK2, _SLACK4, _SLACK8, _SLACK16 = SLACKS = 0.1, 0.3, 0.6, 1.2
-"""Margins from leaving its bound beyond which a row sleeps to the next multiple of 2, 4, 8, 16."""
+"""Units of slack from leaving its bound beyond which a row sleeps to the next multiple of 2, 4, 8, 16."""
 _LEAST_GAIN = 1e-200  # of a row whose squared norm is more than float32 can be
 
 
@@ -83,7 +84,10 @@ def label_of(label, one_class):
 
 @inlined
 def ascend(loss, parameter, z, y, c, b, gain, offset, unit):
-    """(the best b', the row's part of the gap, what the dual gains, slack); c is its weight, gain = lam m / ||x||^2."""
+    """(the best b', the row's part of the gap, what the dual gains, slack, what it is off).
+
+    c is the weight of the row, gain = lam m / ||x||^2.
+    """
     box = largest_dual(loss, parameter, c)
     if loss == HINGE:
         short = 1.0 - y * z
@@ -94,7 +98,8 @@ def ascend(loss, parameter, z, y, c, b, gain, offset, unit):
         q = q if q < box else box
         after = np.float64(np.float32(q * y))
         more = (after - b) * y - (after - b) * offset
-        slack = abs(short)
+        slack = abs(short) / unit
+        off = abs(short) if after != b else 0.0
     else:
         value, _g, _dual = loss_at(loss, parameter, z, y)
         before = c * dual_at(loss, parameter, y, b / c)
@@ -103,7 +108,8 @@ def ascend(loss, parameter, z, y, c, b, gain, offset, unit):
         after = min(max(after, -box), box)
         more = c * dual_at(loss, parameter, y, after / c) - before - (after - b) * offset
         slack = slack_of(loss, parameter, z, y, b, box, unit)
-    return after, met, more, slack
+        off = abs(z - y)
+    return after, met, more, slack, off
 
 
 @inlined
@@ -176,11 +182,11 @@ def ascend_rows(
         c = weight_of(row, y, weights, class_weights)
         b = np.float64(duals[row])
         gain = clock * np.float64(inverses[row])
-        after, met, more, slack = ascend(loss, parameter, z, y, c, b, gain, offset, unit)
+        after, met, more, slack, off = ascend(loss, parameter, z, y, c, b, gain, offset, unit)
         gap_sum += met
         dual_sum += more
         visited += 1.0
-        off_sum += abs(z - y)
+        off_sum += off
         if after != b:
             add_row(indices, values, levels, first, last, body, after - b)
             if bias != 0.0:

@@ -74,7 +74,7 @@ def make_solver(
         rows = RowStates(loader.store, problem.bias, loader.shape.fits, scratch)
         several = config.threads is not None and config.threads > 1 and len(problem.specs) == 1
         remark = "one thread presents rows and the others load data" if several else None
-        return SdcaSolver(problem, rows, config.workers), remark
+        return SdcaSolver(problem, rows, config.tolerance, config.workers), remark
     options = [_pegasos_options(config, algorithm, problem, model, start) for model in range(len(problem.specs))]
     unknown = [name for name in config.of_pegasos if name != "--delay"]
     if algorithm in ("sgd-m", "pegasos"):

@@ -6,6 +6,7 @@ store: a window's part is read when it is entered, and written when it is left.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -57,6 +58,13 @@ class RowStates:
         self._files: dict[tuple[int, str], np.ndarray] = {}
         self._inverses_file: np.ndarray | None = None
         self._entered: Window | None = None
+
+    @property
+    def typical_square(self) -> float:
+        """About what a row's weight times its squared norm is: a power of two, as means depend on how rows are cut."""
+        statistics = self._store.manifest.statistics
+        typical = statistics.mean_weight * (statistics.mean_row_norm**2 + self._bias**2)
+        return 2.0 ** round(math.log2(typical)) if typical > 0 else 0.0
 
     def without_rows(self) -> RowStates:
         """Another, of which nothing is known."""

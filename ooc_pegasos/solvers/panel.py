@@ -53,10 +53,11 @@ class Panel:
         vectors: Sequence[np.ndarray],
         states: Sequence[np.ndarray],
         delays: Sequence[float] | None = None,
+        clocks: Sequence[float] | None = None,
     ) -> None:
         self.models = models
         width = width_of(len(models))
-        self.table = problem.table(models, width, delays)
+        self.table = problem.table(models, width, delays, clocks)
         self.weights = new_panel(problem.length, width)
         fill_panel(self.weights, width, vectors)
         self.state = np.zeros((len(states[0]), width))

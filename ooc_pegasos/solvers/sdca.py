@@ -13,7 +13,8 @@ from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.kernels import many
 from ooc_pegasos.kernels import sdca as kernels
 from ooc_pegasos.kernels.lanes import LANES
-from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, NAPS, OFF, STATE_SIZE, UNIT, VISITED
+from ooc_pegasos.kernels.losses import HINGE
+from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, NAPS, OFF, STATE_SIZE, STRETCH, UNIT, VISITED
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.duals import Group, RowStates
@@ -26,17 +27,31 @@ _AVERAGED_FROM, _FRESH = 6, 0.35
 """Epochs after which a running mean of the ends of epochs is a better candidate than the last, and how fast it runs."""
 
 
+_CREEP, _STRIDE = 0.95, 0.8
+"""By what a lambda that is larger than asked for falls in an epoch; and where its problem is solved well enough."""
+_LEAST_UNIT = 0.01
+
+
 class SdcaSolver(Solver):
-    """The vectors `a = sum b_i x_i`, one a model, and the sums in `state`; the b_i are in `rows`."""
+    """The vectors `a = sum b_i x_i`, one a model, and the sums in `state`; the b_i are in `rows`.
+
+    Where lambda m is much less than ||x||^2 a step is a small part of the box, and rows would take hundreds of epochs
+    to where they belong. But neither the box nor `a` depends on lambda: so a model begins with one that is `STRETCH`
+    times larger and comes down to its own as its problems are solved.
+    """
 
     name = "sdca"
 
-    def __init__(self, problem: Problem, rows: RowStates, workers: int = 1) -> None:
+    def __init__(self, problem: Problem, rows: RowStates, tolerance: float, workers: int = 1) -> None:
         super().__init__(problem)
         self.rows = rows
         self.a = {model: np.zeros(problem.length) for model in self.active}
         self.mean = {model: np.zeros(problem.length) for model in self.active}
         self.state = {model: np.zeros(STATE_SIZE) for model in self.active}
+        self._tolerance = tolerance
+        for model, state in self.state.items():
+            state[STRETCH] = max(1.0, rows.typical_square / problem.specs[model].clock)
+            state[UNIT] = 1.0 if problem.loss.number == HINGE else 0.0
         self._epoch = -1
         self._wakes = np.zeros(len(NAPS), np.uint8)
         self._panels: dict[int, Panel] = {}
@@ -62,8 +77,29 @@ class SdcaSolver(Solver):
         self.rows.regroup(self._groups())
         for model in self.active:
             state = self.state[model]
-            state[UNIT] = state[OFF] / state[VISITED] if state[VISITED] else state[UNIT]
+            self._approach(model)
+            if self.problem.loss.number == HINGE:
+                off, changed = state[OFF], state[CHANGED]
+                state[UNIT] = min(max(2 * off / changed, _LEAST_UNIT), 1.0) if changed else state[UNIT]
+            else:
+                state[UNIT] = state[OFF] / state[VISITED] if state[VISITED] else state[UNIT]
             state[[GAP, VISITED, CHANGED, OFF]] = 0.0
+
+    def _approach(self, model: int) -> None:
+        """Bring lambda nearer to what was asked for, after an epoch."""
+        state = self.state[model]
+        if state[STRETCH] > 1 and state[VISITED]:
+            rows = self.problem.specs[model].rows
+            bound = (state[DUAL] - self._square(model) / self._clock(model) / 2) / rows
+            solved = state[GAP] / rows < 2 * self._tolerance * bound
+            state[STRETCH] = max(1.0, state[STRETCH] * (_STRIDE if solved else _CREEP))
+
+    def _clock(self, model: int) -> float:
+        return self.problem.specs[model].clock * float(self.state[model][STRETCH])
+
+    def _square(self, model: int) -> float:
+        a = self.a[model]
+        return float(a @ a)
 
     def _set_epoch(self, number: int) -> None:
         self._epoch = number
@@ -97,7 +133,8 @@ class SdcaSolver(Solver):
         panel = self._panels.get(number)
         if panel is None:
             vectors, states = [self.a[model] for model in group.models], [self.state[model] for model in group.models]
-            panel = self._panels[number] = Panel(self.problem, group.models, vectors, states)
+            clocks = [self._clock(model) for model in group.models]
+            panel = self._panels[number] = Panel(self.problem, group.models, vectors, states, clocks=clocks)
         self._rows_of_panels[number] = self._rows_of_panels.get(number, 0) + count
         return self._present_panel(window, group, panel, awake, count)
 
@@ -120,7 +157,7 @@ class SdcaSolver(Solver):
                 spec.offset,
                 problem.loss.number,
                 problem.parameter,
-                spec.clock,
+                self._clock(model),
                 problem.bias,
                 self.rows.inverses,
                 self._wakes,
@@ -177,23 +214,27 @@ class SdcaSolver(Solver):
         self._rows_of_panels = {}
 
     def bound(self, model: int) -> float:
-        """See `Solver`."""
+        """See `Solver`. Of all t b with t in [0, 1] the best, as the box holds them too, and losses are at least 0."""
         spec = self.problem.specs[model]
-        a = self.a[model]
-        return float(self.state[model][DUAL]) / spec.rows - float(a @ a) / spec.clock / spec.rows / 2
+        gain, cost = float(self.state[model][DUAL]), self._square(model) / spec.clock
+        part = min(max(gain, 0.0) / cost, 1.0) if cost else 1.0
+        return (part * gain - part * part * cost / 2) / spec.rows
 
     def estimate(self, model: int) -> float:
-        """The bound and the gap as met, which was larger than it is now."""
-        return self.bound(model) + float(self.state[model][GAP]) / self.problem.specs[model].rows
+        """The dual and the gap as met, which was larger than it is now; less what a larger lambda adds."""
+        spec, state, clock = self.problem.specs[model], self.state[model], self._clock(model)
+        half = self._square(model) / clock / 2
+        more = half * (1 - spec.clock / clock)
+        return float(state[DUAL] + state[GAP] - half - more) / spec.rows
 
     def candidates(self, model: int) -> list[np.ndarray]:
         """See `Solver`."""
         self._part()  # time may run out within an epoch
-        return [self._mean(model) / self.problem.specs[model].clock]
+        return [self._mean(model) / self._clock(model)]
 
     def _mean(self, model: int) -> np.ndarray:
         """The running mean with this epoch's end in it; that alone as long as each epoch changes much."""
-        if self._epoch < _AVERAGED_FROM:
+        if self._epoch < _AVERAGED_FROM or self.state[model][STRETCH] > 1:
             return self.a[model]
         return self.mean[model] + _FRESH * (self.a[model] - self.mean[model])
 
@@ -206,7 +247,7 @@ class SdcaSolver(Solver):
         """See `Solver`."""
         little = Problem(self.problem.loss, 0.0, 1, 0.0, 1.0, self.problem.specs[:1])
         rows = self.rows.without_rows()
-        one = SdcaSolver(little, rows)
+        one = SdcaSolver(little, rows, 1.0)
         window = Window((), nothing, [], np.empty(0, np.uint8), np.empty(0, np.uint32))
         one._set_epoch(0)
         for models, width in ([0], 1), ([0], width_of(1)):

@@ -137,7 +137,7 @@ class Judge:
         if self.config.algorithm == "pegasos" or known.primal is None or found.primal < known.primal:
             known.primal, known.apart, self.state.best[model] = found.primal, found.apart, weights.copy()
         if known.gap is not None and estimated_gap:
-            known.ratio = min(max(known.ratio * known.gap / estimated_gap, 0.05), 1.0)
+            known.ratio = min(max(known.ratio * known.gap / estimated_gap, 0.05), 1.5)
 
     def is_enough(self, known: Progression) -> bool:
         """Whether the tolerance is certified."""

@@ -17,7 +17,8 @@ from ooc_pegasos.path import Apart
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.panel import fill_panel, new_panel, width_of
 
-_PIECE = 1 << 22  # entries; sums are added piece by piece, so they do not depend on the number of threads
+# Entries; sums are added piece by piece, so they do not depend on the number of threads. Small data is cut as well.
+_PIECE, _LEAST_PIECE, _SOME_PIECES = 1 << 22, 1 << 17, 4
 _ONE_BY_ONE = 3
 """Up to so many candidates are scored one after the other: a panel of eight costs as much."""
 
@@ -123,7 +124,7 @@ def pieces(window: Window) -> list[list[tuple[int, int]]]:
     """
     indptr = window.block.indptr
     lengths = [int(indptr[end] - indptr[begin]) for begin, end in window.stretches]
-    number = max(1, -(-sum(lengths) // _PIECE))
+    number = max(1, min(_SOME_PIECES, sum(lengths) // _LEAST_PIECE), -(-sum(lengths) // _PIECE))
     goals = [sum(lengths) * i // number for i in range(1, number)]
     found: list[list[tuple[int, int]]] = [[]]
     before = 0

@@ -56,6 +56,19 @@ def choose(trials: Sequence[Trial], rule: str) -> int:
     return max(within, key=lambda number: trials[number].lam)
 
 
+def remark_on(trials: Sequence[Trial]) -> str | None:
+    """What to tell if the best of a path may lie beyond its end."""
+    lambdas = [trial.lam for trial in trials]
+    if len(trials) < 3:
+        return None
+    best, least, most = trials[choose(trials, "best")].lam, min(lambdas), max(lambdas)
+    if best == least:
+        return f"the smallest lambda did best, so try smaller ones as well: --lambda {least / 100:.1g}:{least:.1g}:5"
+    if best == most:
+        return f"the largest lambda did best, so try larger ones as well: --lambda {most:.1g}:{most * 100:.1g}:5"
+    return None
+
+
 def trial_of(lam: float, apart: Sequence[tuple[int, Apart]], *, across: bool) -> Trial:
     """What several models of a lambda, each with its fold, found together: of classes on a holdout, or `across` folds.
 

@@ -29,6 +29,7 @@ from ooc_pegasos.machine import peak_rss
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart
+from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import Spec, count_models, fixed_bias, problem_of, vectors_of
 from ooc_pegasos.progress import TrainingProgress
 from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of
@@ -562,6 +563,9 @@ class _Run:
         config = self.config
         outcome = Outcome(self.problem, self.state, self.store, config)
         model = outcome.model(self.algorithm)
+        remark = remark_on(outcome.trials)
+        if remark:
+            self._note(remark)
         apart = outcome.apart
         if config.calibrate or (outcome.one_vs_rest and config.holdout_fraction):
             with closing(self._all_windows(lambda: None)) as windows, self.watch.measuring("calibrating"):

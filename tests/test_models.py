@@ -22,7 +22,7 @@ from ooc_pegasos.kernels import losses, many, panel, sdca
 from ooc_pegasos.kernels import sums as totals
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import cost_of
-from ooc_pegasos.path import Trial, choose
+from ooc_pegasos.path import Trial, choose, remark_on
 from ooc_pegasos.solvers import choice
 from ooc_pegasos.solvers.choice import row_bytes
 from ooc_pegasos.trainer import Interrupted
@@ -468,6 +468,18 @@ def test_without_a_lambda_eight_are_tried(tmp_path):
     assert [trial.loss for trial in result.trials if trial.lam == result.model.info.lam] == [least]
     assert result.model.weights.tobytes() == best[lambdas.index(result.model.info.lam)].tobytes()
     assert [trial["lam"] for trial in result.model.info.trials] == lambdas
+
+
+def test_a_best_lambda_at_an_end_of_the_path_is_remarked_upon(tmp_path):
+    matrix, labels = random_rows(300, 40, 3)
+    store = store_of(tmp_path, matrix, labels)
+    notes = train(store, TrainConfig(lam=(3e3, 1e3, 300.0), holdout=0.2)).notes
+    assert any("smallest lambda did best" in note and "--lambda 3:3e+02:5" in note for note in notes)
+    parse_lambdas("3:3e+02:5")
+    losses = {1.0: 0.4, 0.1: 0.3, 0.01: 0.5}
+    assert remark_on([Trial(lam, loss, 0.1, None) for lam, loss in losses.items()]) is None
+    assert "largest" in str(remark_on([Trial(lam, -lam, 0.1, None) for lam in losses]))
+    assert remark_on([Trial(lam, lam, 0.1, None) for lam in (1.0, 0.1)]) is None
 
 
 def test_the_largest_lambda_within_a_standard_error(tmp_path):

@@ -285,7 +285,10 @@ def train(
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(help="Stop when the relative gap to the optimum is proved to be this small. Default: 0.01."),
+        typer.Option(
+            help="Stop when the relative gap to the optimum is proved to be this small. Default: 0.01, or 0.005 "
+            "where lambdas are compared."
+        ),
     ] = None,
     max_epochs: Annotated[
         int | None, typer.Option(help="Default: 100, 5000 for sdca, or 10 without a certificate.")

@@ -145,7 +145,8 @@ class TrainConfig:
     """The lambda with the least loss on rows kept apart, or the largest within a standard error of that."""
     calibrate: Literal["platt", "isotonic"] | None = None
     """Fit probabilities to the scores of rows kept apart."""
-    tolerance: float = 0.01
+    tolerance: float | None = None
+    """None: `enough`."""
     max_epochs: int | None = None
     max_seconds: float | None = None
     algorithm: Algorithm = "auto"
@@ -229,6 +230,13 @@ class TrainConfig:
         if self.lam is None:
             return None
         return tuple(self.lam) if isinstance(self.lam, tuple | list) else (float(self.lam),)
+
+    @property
+    def enough(self) -> float:
+        """The relative gap at which a model is done: less where models are compared, as neighbours differ by little."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return 0.005 if self.comparing else 0.01
 
     @property
     def biased(self) -> str:

@@ -87,7 +87,7 @@ class Judge:
         return estimate, known.ratio * max((estimate - known.bound) / estimate if estimate > 0 else 0.0, 0.0)
 
     def _near(self, gap: float | None) -> bool:
-        return gap is not None and gap <= self.config.coefficient * self.config.tolerance
+        return gap is not None and gap <= self.config.coefficient * self.config.enough
 
     def _wants_holdout(self, gap: float | None) -> bool:
         """Without a certificate only the rows kept apart can say when to stop."""
@@ -99,7 +99,7 @@ class Judge:
         primals = [] if known.primal is None else [known.primal]
         primals += [found.primal for found in pending if found.model == model]
         gap = relative_gap(min(primals, default=None), known.bound)
-        return gap is not None and gap <= self.config.tolerance
+        return gap is not None and gap <= self.config.enough
 
     def _entry(self, model: int, estimate: float, gap: float | None, found: Objective | None) -> dict[str, Any]:
         """A line of history."""
@@ -141,7 +141,7 @@ class Judge:
 
     def is_enough(self, known: Progression) -> bool:
         """Whether the tolerance is certified."""
-        return known.gap is not None and known.gap <= self.config.tolerance
+        return known.gap is not None and known.gap <= self.config.enough
 
     def reason_to_leave(self, known: Progression) -> str:
         """Why a model need not be trained any more, if so."""

@@ -346,7 +346,7 @@ class _Run:
         if self.config.algorithm != "sgd-m" or not history:
             return 1
         estimate = history[-1]["estimated_gap"]
-        return _REPEATS if estimate is None or estimate > 5 * self.config.tolerance else 1
+        return _REPEATS if estimate is None or estimate > 5 * self.config.enough else 1
 
     def _epoch(self, limit: int) -> None:
         """Present what is left of an epoch, and say what is known at its end."""
@@ -386,7 +386,7 @@ class _Run:
         entries = self.judge.judge(last, measure)
         if len(self.problem.specs) > 1:
             entries = [{"model": model, **entry} for model, entry in zip(active, entries, strict=True)]
-        self.progress.epoch_done(_worst(entries), self.config.tolerance)
+        self.progress.epoch_done(_worst(entries), self.config.enough)
         return entries
 
     def _let_go(self) -> None:
@@ -417,7 +417,7 @@ class _Run:
     def _is_slow(self) -> bool:
         histories = [self.state.known[model].history for model in self.state.solver.active]
         gaps = [history[-1]["estimated_gap"] for history in histories if len(history) >= _TRIED]
-        return any(gap is not None and gap > 2 * self.config.tolerance for gap in gaps)
+        return any(gap is not None and gap > 2 * self.config.enough for gap in gaps)
 
     def _switched(self) -> None:
         self.algorithm = "sdca"

@@ -39,7 +39,7 @@ def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple
     least = min(spec.clock for spec in problem.specs)
     if config.threads and config.threads > 1 and Averaging.clock_problem(least, config.threads) is None:
         return "sgd-s", "its threads can average"
-    if least * config.tolerance >= PEGASOS_FROM:
+    if least * config.enough >= PEGASOS_FROM:
         return "sgd-s", f"lambda times rows is {least:.3g}, so an epoch or two will do"
     return "sdca", f"lambda times rows is {least:.3g}, where it needs the fewest passes"
 
@@ -74,7 +74,7 @@ def make_solver(
         rows = RowStates(loader.store, problem.bias, loader.shape.fits, scratch)
         several = config.threads is not None and config.threads > 1 and len(problem.specs) == 1
         remark = "one thread presents rows and the others load data" if several else None
-        return SdcaSolver(problem, rows, config.tolerance, config.workers), remark
+        return SdcaSolver(problem, rows, config.enough, config.workers), remark
     options = [_pegasos_options(config, algorithm, problem, model, start) for model in range(len(problem.specs))]
     unknown = [name for name in config.of_pegasos if name != "--delay"]
     if algorithm in ("sgd-m", "pegasos"):

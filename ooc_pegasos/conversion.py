@@ -34,6 +34,7 @@ from ooc_pegasos.labels import Declared, LabelMap, settle
 from ooc_pegasos.manifest import ChunkInfo, LabelInfo, Layout, Manifest, Recipe, Statistics
 from ooc_pegasos.progress import Progress
 from ooc_pegasos.readers import sources, svmlight
+from ooc_pegasos.readers.reading import LARGEST_INDEX
 from ooc_pegasos.store import REJECTED_FILE, Store
 
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
@@ -278,7 +279,7 @@ class _Job:
             text = bool(regular) and svmlight.labels_are_text(regular[:1])
         base = recipe.index_base if recipe else {"0": 0, "1": 1}.get(config.index_base)
         features = recipe.features if recipe else config.features
-        largest = svmlight.LARGEST_INDEX
+        largest = LARGEST_INDEX
         if features is not None:
             largest = features - 1 if base == 0 else features
         return IngestPlan(

@@ -21,8 +21,9 @@ from ooc_pegasos.kernels.values import ROUNDINGS
 from ooc_pegasos.labels import Declared, Distinct, LabelCollector, distinct_of
 from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.parallel import ordered_map
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock
 from ooc_pegasos.readers.sources import TextBlock, spoken
-from ooc_pegasos.readers.svmlight import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, SvmlightReader
+from ooc_pegasos.readers.svmlight import SvmlightReader
 from ooc_pegasos.readers.weights import WeightsReader
 from ooc_pegasos.spill import Scattered, Spill, scatter, weigh
 

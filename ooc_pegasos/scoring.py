@@ -23,6 +23,7 @@ from ooc_pegasos.model import Model
 from ooc_pegasos.objective import pieces
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.readers import sources, svmlight
+from ooc_pegasos.readers.reading import ParsedBlock
 from ooc_pegasos.readers.sources import TextBlock
 from ooc_pegasos.solvers.panel import fill_panel, new_panel, width_of
 from ooc_pegasos.store import Store
@@ -122,7 +123,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
     scorer = Scorer(model, 0)
     line = source = 0
 
-    def read(task: TextBlock) -> tuple[svmlight.ParsedBlock, np.ndarray]:
+    def read(task: TextBlock) -> tuple[ParsedBlock, np.ndarray]:
         parsed = reader.read(task)
         block = _known_features(parsed.block, model)
         scores = scorer.new_scores(block.rows)
@@ -159,7 +160,7 @@ def _known_features(block: CsrBlock, model: Model) -> CsrBlock:
     return CsrBlock(block.indptr, indices, values, block.labels, len(model.weights))
 
 
-def _stored_labels(parsed: svmlight.ParsedBlock, labels: LabelMap, where: str, line: int) -> np.ndarray:
+def _stored_labels(parsed: ParsedBlock, labels: LabelMap, where: str, line: int) -> np.ndarray:
     keys = parsed.block.labels
     if labels.otherwise is None and labels.info.task != "regression":
         unknown = np.flatnonzero(~np.isin(keys.view(np.uint64), labels.keys))

@@ -12,13 +12,11 @@ import numpy as np
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import svmlight as kernels
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock
 from ooc_pegasos.readers.sources import TextBlock, TextSource
-from ooc_pegasos.scratch import Pool, Scratch
+from ooc_pegasos.scratch import Pool
 
 NAME = "svmlight"
-LARGEST_INDEX = 2**32 - 2
-DESCRIBED_BAD_ROWS = 1000
-"""Of each block; the others are counted."""
 
 PROBLEMS = {
     kernels.LABEL_NOT_NUMBER: "the label {token} is not a number; correct it, or if labels are words "
@@ -50,36 +48,6 @@ class Settings:
     stop_at_bad: bool = True
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """A line that breaks a rule: its number, counted from the start of its block, and what is wrong."""
-
-    line: int
-    problem: str
-
-
-@dataclass
-class ParsedBlock:
-    """The rows of one text block. Indices are as written, whatever their base.
-
-    With text labels, `block.labels` holds the bits of each label's hash and `names` says which text it is.
-    """
-
-    task: TextBlock
-    block: CsrBlock
-    lines: np.ndarray
-    """Line of each row, counted from the start of the block."""
-    numbers: np.ndarray
-    """Which row of the block each row was, bad ones included."""
-    line_count: int
-    bad: list[BadRow]
-    bad_lines: int
-    """How many lines were bad; `bad` describes at most DESCRIBED_BAD_ROWS of them."""
-    names: dict[int, str]
-    scratch: Scratch
-    """What the arrays are part of; see `SvmlightReader.release`."""
-
-
 class _NotUtf8Error(ValueError):
     """A label of bytes that are no text, and its row in the block."""
 
@@ -89,7 +57,9 @@ class _NotUtf8Error(ValueError):
 
 
 class SvmlightReader:
-    """Text blocks of the sources in order (`tasks`), each of which any thread can turn into rows (`read`)."""
+    """See `Reader`; a task is a block of whole lines."""
+
+    unit = "line"
 
     def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
         self.settings = settings

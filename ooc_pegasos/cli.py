@@ -36,8 +36,17 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no n
 ConfigFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A TOML file with any of these options; options given here win.")
 ]
+RecipeFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "--recipe", metavar="FILE", help="A TOML file with any of these options; options given here win."
+    ),
+]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model made by 'oocpeg train'.")]
-DataPath = Annotated[str, typer.Argument(metavar="DATA", help="A store, or svmlight files (a name or a pattern).")]
+DataPath = Annotated[
+    str,
+    typer.Argument(metavar="DATA", help="A store, or files like those the store was made of (a name or a pattern)."),
+]
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="A store made by 'oocpeg convert'.")]
 
 
@@ -61,8 +70,10 @@ def _main(
 )
 def convert(
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files, patterns, or - for standard input.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="STORE", help="The store to write.")],
-    config: ConfigFile = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="STORE", help="The store to write.", show_default=False)
+    ] = None,
+    config: RecipeFile = None,
     chunk_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of a chunk file. Default: 64MB.")] = None,
     normalize: Annotated[str | None, typer.Option(metavar="l2", help="Scale every row to length 1.")] = None,
     values: Annotated[
@@ -101,6 +112,78 @@ def convert(
             help="Weights: a text file with one positive number a line, a line for each row of all inputs in order.",
         ),
     ] = None,
+    read_as: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="auto|svmlight|vw|table|arrays|folders",
+            help="What the inputs are: tables are Parquet, Arrow, CSV, TSV, JSON lines; arrays are .npz, .npy; folders "
+            "have a folder of texts a class. Default: as their first bytes or names say.",
+        ),
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: the column of the labels.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Arrays: their labels, .npy or text with one number a line.")
+    ] = None,
+    weight: Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: the column of the weights.")] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="Tables: a column that predict gives back.")
+    ] = None,
+    numeric: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Tables: columns that are numbers. May be repeated.")
+    ] = None,
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Tables: columns of which each value is a feature, 'column=value'."),
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Tables: columns of which each word is a feature.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="criteo", help="Tables: tabs, no header, a label, 13 numbers, 26 categories.")
+    ] = None,
+    hash_bits: Annotated[
+        int | None,
+        typer.Option(
+            metavar="B", help="Names of features are hashed to 2^B places. Default: 22; 0, for vw: as they stand."
+        ),
+    ] = None,
+    hash_signed: Annotated[
+        bool | None, typer.Option("--hash-signed/--no-hash-signed", help="Hashes give a sign as well. Default: yes.")
+    ] = None,
+    ngrams: Annotated[
+        str | None, typer.Option(metavar="N|N:M", help="Text: how many words are joined. Default: 1.")
+    ] = None,
+    characters: Annotated[
+        bool | None, typer.Option("--characters", help="Text falls into characters instead of words.")
+    ] = None,
+    nulls: Annotated[
+        str | None,
+        typer.Option(
+            metavar="absent|mark|bad", help="Tables: a null adds nothing, a feature 'column=null', or is refused."
+        ),
+    ] = None,
+    log1p: Annotated[
+        bool | None, typer.Option("--log1p", help="Tables: numbers x become sign(x) log(1 + |x|).")
+    ] = None,
+    clip: Annotated[
+        float | None, typer.Option(metavar="X", help="Tables: numbers are cut to at most this size, after that.")
+    ] = None,
+    standardize: Annotated[
+        bool | None,
+        typer.Option("--standardize", help="Tables: numbers are divided by their deviation, found in a first pass."),
+    ] = None,
+    header: Annotated[
+        bool | None,
+        typer.Option("--header/--no-header", help="CSV: the first line names the columns, or they are 0, 1, ..."),
+    ] = None,
+    delimiter: Annotated[str | None, typer.Option(metavar="C", help="CSV: what stands between cells.")] = None,
+    feature_names: Annotated[
+        int | None, typer.Option(metavar="N", help="Tables: keep the names of up to N hashed features. Default: 0.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Write nothing: show the recipe, some rows, and what to expect.")
+    ] = False,
     shuffle: Annotated[
         bool | None, typer.Option("--shuffle/--no-shuffle", help="Put rows in random order. Default: shuffle.")
     ] = None,
@@ -113,7 +196,10 @@ def convert(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Turn svmlight text (plain, .gz, .bz2, .xz, .zst) into a store to train on again and again.
+    """Turn files into a store to train on again and again.
+
+    Reads svmlight and Vowpal Wabbit text, CSV, TSV and JSON lines (plain, .gz, .bz2, .xz, .zst), Parquet, Arrow, .npz,
+    .npy, and folders of texts or of tables.
 
     Reads on all cores within the memory budget. Rows are shuffled once, here, because sorted data ruins
     stochastic training. A crash leaves the old store or none; --resume continues.
@@ -132,6 +218,26 @@ def convert(
         "positive_label": positive_label,
         "on_bad_row": on_bad_row,
         "weights": weights,
+        "format": read_as,
+        "label": label,
+        "labels": labels,
+        "weight": weight,
+        "id": id_column,
+        "numeric": tuple(numeric) if numeric else None,
+        "categorical": tuple(categorical) if categorical else None,
+        "text": tuple(text) if text else None,
+        "preset": preset,
+        "hash_bits": hash_bits,
+        "hash_signed": hash_signed,
+        "ngrams": ngrams,
+        "characters": characters,
+        "nulls": nulls,
+        "log1p": log1p,
+        "clip": clip,
+        "standardize": standardize,
+        "header": header,
+        "delimiter": delimiter,
+        "feature_names": feature_names,
         "shuffle": shuffle,
         "seed": seed,
         "memory": parse_size(memory) if memory is not None else None,
@@ -140,6 +246,14 @@ def convert(
     settings = _settings(ConvertConfig, config, chosen)
     progress = progress_for(quiet)
     _note_compilation(progress)
+    if dry_run:
+        from ooc_pegasos.preview import preview
+
+        found = preview(inputs, settings)
+        _print_json(found.table()) if json_output else typer.echo("\n".join(found.lines()))
+        return
+    if output is None:
+        raise UsageError("--output is missing; name the store to write, like -o clicks.store")
     from ooc_pegasos.conversion import Existing, rounding_words
     from ooc_pegasos.conversion import convert as convert_inputs
     from ooc_pegasos.describe import size_text, weight_words
@@ -188,12 +302,27 @@ def convert(
 
 
 @app.command(epilog="Example: [bold]oocpeg info clicks.store --json[/bold]")
-def info(store: StorePath, json_output: Json = False) -> None:
+def info(
+    store: StorePath,
+    features: Annotated[bool, typer.Option("--features", help="Show the names of features, one a line.")] = False,
+    json_output: Json = False,
+) -> None:
     """Show what is in a store: rows, features, labels, row norms, size, origin."""
     from ooc_pegasos.describe import summary, table
     from ooc_pegasos.store import Store
 
     opened = Store.open(store)
+    if features:
+        from ooc_pegasos import feature_names
+
+        names = feature_names.of_store(opened.path, opened.manifest)
+        if json_output:
+            _print_json({"features": opened.features, "names": {str(place): names[place] for place in sorted(names)}})
+        elif not names:
+            typer.echo("no names are known; convert with --feature-names N to keep them")
+        else:
+            typer.echo("\n".join(f"{place}\t{names[place]}" for place in sorted(names)))
+        return
     if json_output:
         _print_json(summary(opened))
         return
@@ -202,6 +331,34 @@ def info(store: StorePath, json_output: Json = False) -> None:
     typer.echo(str(store))
     for name, text in lines:
         typer.echo(f"  {name.ljust(width)}  {text}".rstrip())
+
+
+@app.command(epilog="Example: [bold]oocpeg inspect clicks.model --top 30[/bold]")
+def inspect(
+    model: ModelPath,
+    top: Annotated[int, typer.Option(min=1, help="How many features to show.")] = 30,
+    json_output: Json = False,
+) -> None:
+    """Show the features with the largest weights, by name where names are known."""
+    from ooc_pegasos.feature_names import heaviest, signs
+    from ooc_pegasos.model import Model
+
+    opened = Model.load(model)
+    chosen = heaviest(opened.weights, top).tolist()
+    sign = signs({place: opened.names[place] for place in chosen if place in opened.names}, opened.info.recipe)
+    rows = [
+        {"feature": at, "name": opened.names.get(at), "weight": (opened.weights[at] * sign.get(at, 1.0)).tolist()}
+        for at in chosen
+    ]
+    if json_output:
+        _print_json({"bias": opened.bias.tolist(), "features": rows, "classes": opened.info.labels.classes})
+        return
+    several = opened.weights.ndim > 1
+    typer.echo(f"bias: {opened.bias.tolist()}" if several else f"bias: {float(opened.bias):.6g}")
+    for row in rows:
+        weights = row["weight"] if several else [row["weight"]]
+        told = "  ".join(f"{weight:>12.6g}" for weight in weights)
+        typer.echo(f"{told}  {row['name'] if row['name'] is not None else '#' + str(row['feature'])}")
 
 
 @app.command(epilog="Example: [bold]oocpeg verify clicks.store[/bold]")

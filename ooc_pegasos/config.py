@@ -48,6 +48,35 @@ class ConvertConfig:
     on_bad_row: Literal["stop", "skip"] = "stop"
     weights: str | None = None
     """A text file with a line for each row of all inputs, in their order: its weight."""
+    format: Literal["auto", "svmlight", "vw", "table", "arrays", "folders"] = "auto"
+    """How inputs are read; auto: as their first bytes or names say."""
+    label: str | None = None
+    weight: str | None = None
+    id: str | None = None
+    """Columns of tables: the label, the weight, and what predictions are told apart by."""
+    labels: str | None = None
+    """A file with the labels of arrays that have none: .npy, or text with one number a line."""
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    """Columns that count, as patterns; if none are given all count, as their types say."""
+    preset: Literal["criteo"] | None = None
+    hash_bits: int | None = None
+    """Names of features are hashed to 2^hash_bits places: 22 by default; 0: names are indices (Vowpal Wabbit text)."""
+    hash_signed: bool = True
+    ngrams: str = "1"
+    """How many tokens of text are joined: 1, or from 1 to 2 as 1:2."""
+    characters: bool = False
+    """Text falls into characters instead of words."""
+    nulls: Literal["absent", "mark", "bad"] = "absent"
+    log1p: bool = False
+    clip: float | None = None
+    standardize: bool = False
+    """Numbers of tables are divided by their standard deviation, found in a first pass."""
+    header: bool = True
+    delimiter: str | None = None
+    feature_names: int = 0
+    """How many names of hashed features are kept in the store."""
     shuffle: bool = True
     seed: int = 0
     memory: int = GIB
@@ -66,6 +95,17 @@ class ConvertConfig:
             raise UsageError(f"--threads {self.threads} is out of range; choose at least 1")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed {self.seed} is out of range; choose 0 to 2^63 - 1")
+        self.ngram_range()
+        if self.hash_bits is not None and not 0 <= self.hash_bits <= 31:
+            raise UsageError(f"--hash-bits {self.hash_bits} is out of range; choose 1 to 31")
+        if self.clip is not None and not 0 < self.clip < float("inf"):
+            raise UsageError(f"--clip {self.clip} is out of range; choose a positive number")
+        if self.delimiter is not None and len(self.delimiter) != 1:
+            raise UsageError(f"--delimiter {self.delimiter!r} is not one character")
+        if not 0 <= self.feature_names <= 10_000_000:
+            raise UsageError(f"--feature-names {self.feature_names} is out of range; choose 0 to 10000000")
+        if self.weight is not None and self.weights is not None:
+            raise UsageError("--weight names a column and --weights a file; give one")
         if self.block_size is not None and self.block_size < 64:
             raise UsageError("block_size must be at least 64 bytes")
         self.declared()
@@ -73,6 +113,14 @@ class ConvertConfig:
     def declared(self) -> Declared:
         """What is said of the labels."""
         return Declared(self.task, self.classes, self.positive_label)
+
+    def ngram_range(self) -> tuple[int, int]:
+        """The least and the most tokens that are joined."""
+        parts = re.fullmatch(r"(\d{1,2})(?::(\d{1,2}))?", self.ngrams)
+        least, most = (int(parts[1]), int(parts[2] or parts[1])) if parts else (0, 0)
+        if not 1 <= least <= most <= 10:
+            raise UsageError(f"--ngrams {self.ngrams} is out of range; write one number or two, like 1:2, from 1 to 10")
+        return least, most
 
     @property
     def rounding(self) -> Literal["float16", "bfloat16"] | None:

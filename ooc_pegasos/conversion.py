@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos import __version__, manifest
+from ooc_pegasos import __version__, feature_names, manifest, typed
 from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding, coded_sizes
 from ooc_pegasos.block import LEVELS
 from ooc_pegasos.config import ConvertConfig
@@ -31,9 +31,9 @@ from ooc_pegasos.files import locked, sync_folder, write_atomically, writing_err
 from ooc_pegasos.ingest import Ingest, IngestPlan
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.labels import Declared, LabelMap, settle
-from ooc_pegasos.manifest import ChunkInfo, LabelInfo, Layout, Manifest, Recipe, Statistics
+from ooc_pegasos.manifest import ChunkInfo, LabelInfo, Layout, Manifest, Statistics
 from ooc_pegasos.progress import Progress
-from ooc_pegasos.readers import sources, svmlight
+from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.reading import LARGEST_INDEX
 from ooc_pegasos.store import REJECTED_FILE, Store
 
@@ -68,8 +68,12 @@ def convert(
     scratch = Path(os.path.abspath(target) + ".unfinished")
     with writing_errors(target):
         before = _check_output(target, existing)
-        names = sources.expand(inputs)
-        config = dataclasses.replace(config, weights=_weights_file(config.weights, names))
+        names, kind = opening.find(inputs)
+        config = dataclasses.replace(
+            config,
+            weights=_weights_file(config.weights, names),
+            format=kind if config.format == "auto" else config.format,
+        )
         if existing.resume and before and not existing.force and not (scratch / _PLAN).exists():
             if _made_from(before, names, config, existing.append):
                 return Store.open(target)
@@ -253,7 +257,7 @@ class _Job:
                 what = f"the {name} were" if name in ("inputs", "weights") else f"'{name.replace('_', '-')}' was"
                 raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
         self.rejected_before = recorded["rejected_before"]
-        return IngestPlan(**recorded["ingest"])
+        return typed.load(IngestPlan, recorded["ingest"])
 
     def _start_over(self) -> None:
         for path in self.scratch.iterdir():
@@ -272,13 +276,19 @@ class _Job:
             write_atomically(self.plan_path, json.dumps(recorded).encode())
 
     def _new_plan(self) -> IngestPlan:
-        config, recipe = self.config, self.base.recipe if self.base else None
+        config, kind = self.config, self.config.format
+        recipe = self.base.recipe if self.base else opening.new_recipe(config, self.names, self.progress.note)
+        if recipe.reader != kind and not {recipe.reader, kind} <= set(opening.PLAIN):
+            problem = f"made of {recipe.reader}, and these inputs are read as {kind}"
+            raise InputError(f"{self.target}: {problem}; append inputs of the same kind")
         text = self.declared.wants_text()
         if text is None:
             regular = [name for name, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular]
-            text = bool(regular) and svmlight.labels_are_text(regular[:1])
-        base = recipe.index_base if recipe else {"0": 0, "1": 1}.get(config.index_base)
-        features = recipe.features if recipe else config.features
+            text = kind == "folders" or (
+                bool(regular) and opening.labels_are_text(regular[:1], kind, recipe, config.labels)
+            )
+        base = recipe.index_base if self.base or kind != "svmlight" else {"0": 0, "1": 1}.get(config.index_base)
+        features = recipe.features
         largest = LARGEST_INDEX
         if features is not None:
             largest = features - 1 if base == 0 else features
@@ -288,13 +298,16 @@ class _Job:
             base or 0,
             largest,
             config.on_bad_row == "skip",
-            bool(recipe.normalize if recipe else config.normalize),
-            recipe.values if recipe else config.rounding,
+            bool(recipe.normalize),
+            recipe.values,
             config.seed if config.shuffle else None,
             self._bucket_number(),
             config.bucket_limit() if config.shuffle else min(config.bucket_limit(), config.chunk_size),
             config.text_block(),
+            recipe,
+            config.feature_names,
             config.weights,
+            config.labels,
         )
 
     def _bucket_number(self) -> int:
@@ -329,10 +342,18 @@ class _Job:
         ingest = Ingest(self.plan, self.declared, self.scratch, read_journal)
         read_journal.truncate(ingest.replay(read_journal.events(), assembled_before))
         self.progress.begin("reading", sum(stamp.size for stamp in self.stamps))
-        settings = svmlight.Settings(
-            self.plan.text_labels, self.plan.smallest_index, self.plan.largest_index, not self.plan.skip_bad
+        reader = opening.reader_for(
+            self.names,
+            self.plan.recipe,
+            self.plan.block_size,
+            text_labels=self.plan.text_labels,
+            smallest_index=self.plan.smallest_index,
+            largest_index=self.plan.largest_index,
+            stop_at_bad=not self.plan.skip_bad,
+            feature_names=self.plan.feature_names,
+            labels=self.plan.labels,
+            label_column=self.plan.recipe.label_column,
         )
-        reader = svmlight.SvmlightReader(self.names, settings, self.plan.block_size)
         ingest.run(reader, config.reading_threads(), self.progress.advance)
         if ingest.totals.rows == 0:
             rejected = f"{ingest.totals.rejected:,} were rejected"
@@ -352,7 +373,7 @@ class _Job:
         totals, config = ingest.totals, self.config
         index_base = self._index_base(totals.smallest)
         features = max(totals.largest - index_base + 1, 0)
-        limit = self.base.recipe.features if self.base else config.features
+        limit = self.plan.recipe.features
         if limit is not None:
             if features > limit:
                 raise InputError(
@@ -391,6 +412,8 @@ class _Job:
     def _index_base(self, smallest: int) -> int:
         if self.base:
             return self.base.recipe.index_base
+        if self.plan.recipe.reader != "svmlight":
+            return 0
         if self.config.index_base != "auto":
             return int(self.config.index_base)
         return 0 if smallest == 0 else 1
@@ -434,6 +457,9 @@ class _Job:
                 os.rename(built / chunk.file, built / name)
             chunks.append(dataclasses.replace(chunk, file=name))
         made = self._manifest(ingest, plan, labels.info, chunks, assembled)
+        known = feature_names.read(self.target, self.base.names) if self.base and self.base.names else {}
+        if ingest.names or known:
+            made = dataclasses.replace(made, names=feature_names.write(built, ingest.names | known))
         if ingest.totals.rejected:
             self._write_rejected(ingest.rejected_path, built / REJECTED_FILE)
         content = manifest.encode(made)
@@ -460,7 +486,9 @@ class _Job:
 
     def _remove_what_nobody_names(self, made: Manifest) -> None:
         keep = {chunk.file for chunk in made.chunks}
-        for path in self.target.glob("chunk-*.arrow"):
+        if made.names:
+            keep.add(made.names.file)
+        for path in [*self.target.glob("chunk-*.arrow"), *self.target.glob("features-*.arrow")]:
             if path.name not in keep:
                 path.unlink()
         if not made.rejected:
@@ -472,7 +500,6 @@ class _Job:
         totals, base = ingest.totals, self.base
         rows = sum((part.statistics for part in assembled), RowStatistics())
         counts = info.counts
-        features = self.config.features
         if base:
             old = base.statistics
             rows += RowStatistics(
@@ -487,7 +514,6 @@ class _Job:
             )
             chunks = [*base.chunks, *chunks]
             counts = [a + b for a, b in zip(base.labels.counts, info.counts, strict=True)]
-            features = base.recipe.features
         number = sum(chunk.rows for chunk in chunks)
         weighted = any(chunk.starts.weights is not None for chunk in chunks)
         weights = totals.weights.xxh64 if totals.weights else None
@@ -501,7 +527,9 @@ class _Job:
             nonzeros=sum(chunk.nonzeros for chunk in chunks),
             labels=dataclasses.replace(info, counts=counts),
             layout=plan.layout,
-            recipe=Recipe(svmlight.NAME, plan.index_base, features, normalize, plan.rounding),
+            recipe=dataclasses.replace(
+                self.plan.recipe, index_base=plan.index_base, normalize=normalize, values=plan.rounding
+            ),
             statistics=Statistics(
                 rows.max_norm,
                 rows.norm_sum / number,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +83,27 @@ def predict(
     if proba:
         names += [f"probability{ending}" for ending in endings]
     schema = pa.schema([(name, labels if name == "label" else pa.float64()) for name in names])
-    rows = 0
+    rows, found = 0, score(model, str(data), threads or cores(), with_labels=False)
+    first = next(found, None)
+    if first is not None and first.ids is not None:  # what rows are told apart by comes first
+        name = model.info.recipe.table.id if model.info.recipe.table else "tag"
+        schema = schema.insert(0, pa.field(str(name), _plain(first.ids).type))
     with writing_errors(target), _writer(target, schema) as writer:
-        for scored in score(model, str(data), threads or cores(), with_labels=False):
+        for scored in chain([first] if first is not None else [], found):
             columns = [*_columns(scored.scores), pa.array(model.labels_of(scored.scores), labels)]
             if proba:
                 columns += _columns(model.probabilities_of(scored.scores))
+            if len(schema) > len(columns):
+                ids = scored.ids if scored.ids is not None else pa.array([""] * len(scored.scores))
+                columns = [_plain(ids), *columns]
             writer.write_batch(pa.record_batch(columns, schema=schema))
             rows += len(scored.scores)
     return rows
+
+
+def _plain(column: Any) -> Any:
+    """Without a dictionary, which may differ from batch to batch."""
+    return column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
 
 
 def _columns(table: np.ndarray) -> list[Any]:

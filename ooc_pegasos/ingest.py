@@ -19,11 +19,10 @@ from ooc_pegasos.kernels import values as kernels
 from ooc_pegasos.kernels.rows import random_buckets
 from ooc_pegasos.kernels.values import ROUNDINGS
 from ooc_pegasos.labels import Declared, Distinct, LabelCollector, distinct_of
-from ooc_pegasos.manifest import SourceInfo
+from ooc_pegasos.manifest import Recipe, SourceInfo
 from ooc_pegasos.parallel import ordered_map
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock
-from ooc_pegasos.readers.sources import TextBlock, spoken
-from ooc_pegasos.readers.svmlight import SvmlightReader
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, place
+from ooc_pegasos.readers.sources import spoken
 from ooc_pegasos.readers.weights import WeightsReader
 from ooc_pegasos.spill import Scattered, Spill, scatter, weigh
 
@@ -43,7 +42,10 @@ class IngestPlan:
     buckets: int
     bucket_limit: int
     block_size: int
+    recipe: Recipe
+    feature_names: int
     weights: str | None = None
+    labels: str | None = None
 
 
 @dataclass
@@ -71,6 +73,7 @@ class Totals:
     rows: int = 0
     rejected: int = 0
     rejected_bytes: int = 0
+    named_bytes: int = 0
     levels: set[int] | None = field(default_factory=set)
     """The bits of all values as they are to be stored; None if there are too many for `code8`."""
     smallest: int = 1 << 40
@@ -99,6 +102,7 @@ class Totals:
         self.source_rows += event["rows"]
         self.rejected += event["rejected"]
         self.rejected_bytes += event["rejected_bytes"]
+        self.named_bytes += event["named_bytes"]
         if self.levels is not None:
             self.levels = None if event["levels"] is None else self.levels.union(event["levels"])
             if self.levels is not None and len(self.levels - {0}) >= LEVELS:  # 0.0 has a place in any case
@@ -125,7 +129,12 @@ class Ingest:
         self._allowed = declared.keys(plan.text_labels)
         self._allowed_keys = np.array(sorted(self._allowed or ()), np.uint64)
         self._rejected_path = folder / "rejected.jsonl"
+        self._named_path = folder / "features.jsonl"
         self._weights: WeightsReader | None = None
+        self._unit = "line"
+        self._named: Callable[[dict[int, str]], None] | None = None
+        self.names: dict[int, str] = {}
+        """Of hashed features, as many as are wanted."""
 
     @property
     def rejected_path(self) -> Path:
@@ -149,8 +158,12 @@ class Ingest:
         for path in self.spill.folder.glob("bucket-*.rows"):
             if int(path.stem.removeprefix("bucket-")) not in self.totals.sizes:
                 path.unlink()
-        if self._rejected_path.exists():
-            os.truncate(self._rejected_path, self.totals.rejected_bytes)
+        for path, length in (
+            (self._rejected_path, self.totals.rejected_bytes),
+            (self._named_path, self.totals.named_bytes),
+        ):
+            if path.exists():
+                os.truncate(path, length)
         return size
 
     def _is_whole(self, event: dict[str, Any], whole: dict[int, int], assembled: Collection[int]) -> bool:
@@ -164,9 +177,14 @@ class Ingest:
                 return False
         return True
 
-    def run(self, reader: SvmlightReader, threads: int, advance: Callable[[int], None]) -> None:
+    def run(self, reader: Reader, threads: int, advance: Callable[[int], None]) -> None:
         """Read what is left."""
         totals = self.totals
+        self._unit = reader.unit
+        self._named = getattr(reader, "named", None)
+        self.names |= self._read_names()
+        if self._named is not None and self.names:
+            self._named(self.names)
         tasks = enumerate(reader.tasks(totals.source, totals.end, totals.hash_state), totals.blocks)
         read = self._prepare_with(reader)
         try:
@@ -188,8 +206,8 @@ class Ingest:
             if self._weights is not None:
                 self._weights.close()
 
-    def _prepare_with(self, reader: SvmlightReader) -> Callable[[tuple[int, TextBlock]], Prepared]:
-        def prepare(numbered: tuple[int, TextBlock]) -> Prepared:
+    def _prepare_with(self, reader: Reader) -> Callable[[tuple[int, Any]], Prepared]:
+        def prepare(numbered: tuple[int, Any]) -> Prepared:
             number, task = numbered
             parsed = self._keep_what_fits(self._keep_declared(reader.read(task)))
             block = parsed.block
@@ -260,16 +278,18 @@ class Ingest:
         name = spoken(self.plan.names[parsed.task.source])
         if parsed.bad and not self.plan.skip_bad:
             bad = parsed.bad[0]
-            raise InputError(f"{name}:{totals.lines + bad.line + 1}: {bad.problem}")
+            raise InputError(f"{self._place(name, bad.line)}: {bad.problem}")
         self._refuse_third_label(prepared, name)
         if self._weights is not None:
             weigh(scattered, self._next_weights(self._weights, parsed, name), prepared.buckets, parsed.scratch)
+        elif parsed.block.weights is not None:
+            weigh(scattered, parsed.block.weights, prepared.buckets, parsed.scratch)
         first = 0
         if self.plan.shuffle_seed is None and totals.sizes:
             first = max(totals.sizes)
             first += totals.sizes[first] >= self.plan.bucket_limit
         grown = self.spill.append(scattered, first)
-        largest_line = totals.lines + int(parsed.lines[scattered.largest_row]) + 1 if parsed.block.rows else 0
+        largest_line = int(parsed.lines[scattered.largest_row]) if parsed.block.rows else 0
         event = {
             "end": parsed.task.end,
             "hash": parsed.task.hash_state,
@@ -277,10 +297,11 @@ class Ingest:
             "rows": parsed.block.rows,
             "rejected": parsed.bad_lines,
             "rejected_bytes": self._note_rejected(name, parsed),
+            "named_bytes": self._note_names(parsed),
             "levels": self._new_levels(prepared.levels),
             "smallest": int(scattered.smallest),
             "largest": int(scattered.largest),
-            "largest_at": f"{name}:{largest_line}",
+            "largest_at": self._place(name, largest_line),
             "first_bucket": first,
             "buckets": [[size, counts.tolist()] for size, counts in zip(grown, scattered.stats, strict=True)],
             "labels": dataclasses.asdict(prepared.labels),
@@ -296,12 +317,14 @@ class Ingest:
             row = int(np.searchsorted(parsed.numbers, len(weights)))
             where = f"row {reader.taken + 1:,} of the inputs is in {name}"
             if row < parsed.block.rows and parsed.numbers[row] == len(weights):
-                where = (
-                    f"{name}:{self.totals.lines + int(parsed.lines[row]) + 1} is row {reader.taken + 1:,} of the inputs"
-                )
+                where = f"{self._place(name, int(parsed.lines[row]))} is row {reader.taken + 1:,} of the inputs"
             problem = f"the weights end after {reader.taken:,}, and {where}"
             raise InputError(f"{spoken(reader.name)}:{reader.taken + 1}: {problem}; give every row one, in their order")
         return weights[parsed.numbers] if parsed.bad_lines else weights
+
+    def _place(self, name: str, line: int) -> str:
+        """Where a line or row of the block at hand is."""
+        return place(name, self._unit, self.totals.lines + line + 1)
 
     def _new_levels(self, levels: list[int] | None) -> list[int] | None:
         """Those not met before, so that the journal stays short."""
@@ -316,9 +339,9 @@ class Ingest:
         names = LabelCollector(self.plan.text_labels, names=prepared.parsed.names)
         for key, row in sorted(zip(prepared.labels.keys, prepared.labels.first_rows, strict=True), key=lambda x: x[1]):
             if key not in seen and len(seen) == 2:
-                line = totals.lines + int(prepared.parsed.lines[row]) + 1
+                where = self._place(name, int(prepared.parsed.lines[row]))
                 raise InputError(
-                    f"{name}:{line}: a third label, {names.name(key)!r}, where --task binary allows two; "
+                    f"{where}: a third label, {names.name(key)!r}, where --task binary allows two; "
                     "correct it, or say --positive-label or --task multiclass"
                 )
             seen.add(key)
@@ -336,7 +359,26 @@ class Ingest:
             file.write(content)
         return len(content)
 
-    def _finish_sources(self, reader: SvmlightReader, upto: int) -> None:
+    def _note_names(self, parsed: ParsedBlock) -> int:
+        """Write down the names of features that had none, and returns how many bytes that took."""
+        new = {place: name for place, name in parsed.features.items() if place not in self.names}
+        new = dict(list(new.items())[: self.plan.feature_names - len(self.names)])
+        if not new:
+            return 0
+        self.names |= new
+        if self._named is not None:
+            self._named(new)
+        content = "".join(json.dumps([place, name]) + "\n" for place, name in new.items()).encode()
+        with open(self._named_path, "ab") as file:
+            file.write(content)
+        return len(content)
+
+    def _read_names(self) -> dict[int, str]:
+        if not self._named_path.exists():
+            return {}
+        return dict(map(json.loads, self._named_path.read_text().splitlines()))
+
+    def _finish_sources(self, reader: Reader, upto: int) -> None:
         """Record the fingerprints of the sources before number `upto`."""
         while self.totals.source < upto:
             totals = self.totals
@@ -346,7 +388,7 @@ class Ingest:
                 name = info.name
                 if not self.plan.skip_bad:
                     problem = "the file is empty" if info.size == 0 else "no rows in it"
-                    raise InputError(f"{name}:1: {problem}; leave it out or check how it was made")
+                    raise InputError(f"{place(name, self._unit, 1)}: {problem}; leave it out or check how it was made")
             event = {"finished": dataclasses.asdict(info)}
             self._journal.add(event)
             totals.apply(event)
@@ -372,6 +414,8 @@ def _without(parsed: ParsedBlock, keep: np.ndarray, problem: Callable[[int], str
     block = dataclasses.replace(
         block, indptr=indptr, indices=block.indices[pairs], values=block.values[pairs], labels=block.labels[keep]
     )
+    if block.weights is not None:
+        block = dataclasses.replace(block, weights=block.weights[keep])
     bad_lines = parsed.bad_lines + len(wrong)
     lines, numbers = parsed.lines[keep], parsed.numbers[keep]
     return dataclasses.replace(parsed, block=block, lines=lines, numbers=numbers, bad_lines=bad_lines)

@@ -15,12 +15,14 @@ from ooc_pegasos import typed
 from ooc_pegasos.block import LEVELS, entry_bytes
 from ooc_pegasos.errors import DamagedError, InputError
 from ooc_pegasos.files import write_atomically
+from ooc_pegasos.recipe import Hashing, Table, Tokens, problem_of_hashing, problem_of_table
 
 FORMAT, VERSION = "ooc-pegasos store", 1
 FILE_NAME = "manifest.json"
 PAGE = 4096
 """Indices and values begin at multiples of this, so that they can be mapped or read to where they are wanted."""
 _CHUNK_NAME = re.compile(r"chunk-\d{6,}-[0-9a-f]{8}\.arrow")
+_NAMES_NAME = re.compile(r"features-[0-9a-f]{16}\.arrow")
 
 Task = Literal["binary", "multiclass", "regression"]
 
@@ -103,6 +105,24 @@ class Recipe:
     normalize: Literal["l2"] | None
     values: Literal["float16", "bfloat16"] | None
     """What values were rounded to, last of all."""
+    table: Table | None = None
+    """The columns that count, where the input are tables."""
+    hashing: Hashing | None = None
+    """Of names of features, where the input is text with names or without."""
+    label_column: int | None = None
+    """Of dense arrays that hold labels as well."""
+    tokens: Tokens | None = None
+    """What text falls into, where rows are whole texts."""
+
+
+@dataclass(frozen=True)
+class NamesInfo:
+    """The file with the names of features."""
+
+    file: str
+    names: int
+    bytes: int
+    xxh64: str
 
 
 @dataclass(frozen=True)
@@ -144,6 +164,8 @@ class Manifest:
     chunks: list[ChunkInfo]
     sources: list[SourceInfo]
     written_by: str
+    names: NamesInfo | None = None
+    """Where features have names; see `feature_names.py`."""
 
     @property
     def bytes(self) -> int:
@@ -245,6 +267,12 @@ def inconsistency(manifest: Manifest) -> str | None:
             return "labels and their counts differ in number"
         if sums != manifest.labels.counts or sum(sums) != manifest.rows:
             return "the chunks' label counts do not add up"
+    if manifest.names and not _NAMES_NAME.fullmatch(manifest.names.file):
+        return f"{manifest.names.file!r} is not the name of a file of names"
+    recipe = manifest.recipe
+    wrong = (recipe.hashing and problem_of_hashing(recipe.hashing)) or (recipe.table and problem_of_table(recipe.table))
+    if wrong:
+        return f"a recipe with {wrong}"
     told = manifest.statistics
     numbers = (told.max_row_norm, told.mean_row_norm, told.rounding_error, told.mean_weight, told.max_weight)
     if not all(map(math.isfinite, (*numbers, told.largest_square))):

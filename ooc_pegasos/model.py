@@ -69,6 +69,8 @@ class Model:
     info: ModelInfo = field(repr=False)
     bias: np.ndarray = field(default_factory=lambda: np.array(0.0))
     """What is added to scores: one number, or one a class."""
+    names: dict[int, str] = field(default_factory=dict, repr=False)
+    """Of features, where they are known."""
 
     def save(self, path: str | Path) -> None:
         """Write the model, all or nothing."""
@@ -83,13 +85,15 @@ class Model:
         table = typed.dump(self.info)
         content = json.dumps(table, allow_nan=False)
         head = {"format": FORMAT, "version": VERSION, "info": content, "bias": self.bias.tolist()}
-        schema = pa.schema(
-            [pa.field("feature", pa.uint32(), nullable=False), pa.field("weight", column.type, nullable=False)],
-            metadata={_KEY: json.dumps(head).encode(), **PLACE},
-        )
+        fields = [pa.field("feature", pa.uint32(), nullable=False), pa.field("weight", column.type, nullable=False)]
+        columns = [pa.array(features), column]
+        if self.names:
+            fields.append(pa.field("name", pa.string()))
+            columns.append(pa.array([self.names.get(place) for place in features.tolist()], pa.string()))
+        schema = pa.schema(fields, metadata={_KEY: json.dumps(head).encode(), **PLACE})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(pa.record_batch([pa.array(features), column], schema=schema))
+            writer.write_batch(pa.record_batch(columns, schema=schema))
         with writing_errors(Path(path)):
             write_atomically(Path(path), seal(sink.getvalue().to_pybytes()))
 
@@ -121,7 +125,11 @@ class Model:
             raise DamagedError(f"{path}: a feature is out of range; train again")
         dense = np.zeros((info.features, *bias.shape))
         dense[features] = weights
-        return cls(dense, info, bias)
+        names: dict[int, str] = {}
+        if "name" in table.schema.names:
+            told = zip(features.tolist(), table.column("name").to_pylist(), strict=True)
+            names = {place: name for place, name in told if name is not None}
+        return cls(dense, info, bias, names)
 
     @property
     def has_probabilities(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -62,3 +63,23 @@ class Table:
     header: bool = True
     """Of delimited text: whether the first line names the columns; else they are 0, 1, ..."""
     delimiter: str = ","
+
+
+def problem_of_hashing(hashing: Hashing) -> str | None:
+    """What is out of range, if anything."""
+    return None if 1 <= hashing.bits <= 31 else f"{hashing.bits} bits of hash, not 1 to 31"
+
+
+def problem_of_table(table: Table) -> str | None:
+    """What contradicts itself, if anything."""
+    if not table.columns:
+        return "a table without columns"
+    if len({column.name for column in table.columns}) != len(table.columns):
+        return "a column named twice"
+    if not all(math.isfinite(column.scale) and column.scale > 0 for column in table.columns):
+        return "a scale that is no positive number"
+    if table.clip is not None and not 0 < table.clip < math.inf:
+        return "a --clip that is no positive number"
+    if len(table.delimiter) != 1 or not 1 <= table.tokens.least <= table.tokens.most <= 10:
+        return "a delimiter or lengths of n-grams that cannot be"
+    return problem_of_hashing(table.hashing)

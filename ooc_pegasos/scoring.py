@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +23,8 @@ from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import pieces
 from ooc_pegasos.parallel import ordered_map
-from ooc_pegasos.readers import sources, svmlight
-from ooc_pegasos.readers.reading import ParsedBlock
-from ooc_pegasos.readers.sources import TextBlock
+from ooc_pegasos.readers import opening, sources
+from ooc_pegasos.readers.reading import ParsedBlock, place
 from ooc_pegasos.solvers.panel import fill_panel, new_panel, width_of
 from ooc_pegasos.store import Store
 
@@ -37,11 +37,14 @@ class Scored:
 
     scores: np.ndarray
     labels: np.ndarray | None
+    ids: Any = None
+    """An Arrow array that tells rows apart, where the data has one."""
 
 
 def score(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
     """All rows of `data`, a store or a raw file, in order."""
-    if (Path(data) / manifest.FILE_NAME).exists() or Path(data).is_dir():
+    raw = model.info.recipe.reader in ("table", "folders")
+    if (Path(data) / manifest.FILE_NAME).exists() or (Path(data).is_dir() and not raw):
         return _score_store(model, Store.open(data), threads, with_labels)
     return _score_file(model, data, threads, with_labels)
 
@@ -112,18 +115,27 @@ class Scorer:
 
 def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
     info = model.info
-    names = sources.expand([data])
+    names, kind = opening.find([data])
+    recipe = info.recipe
+    if kind != recipe.reader and not {kind, recipe.reader} <= set(opening.PLAIN):
+        problem = f"read as {kind}, but the model was trained on data read as {recipe.reader}"
+        raise InputError(f"{data}: {problem}; give it data of that kind, or a store")
     declared = Declared.by(info.labels)
     labels = settle(LabelCollector(info.labels.text, single_exact=False), declared)
     # without labels any word will do in their place, so that files to be predicted may hold a dummy
-    settings = svmlight.Settings(
-        text_labels=info.labels.text if with_labels else True, smallest_index=info.recipe.index_base
+    reader = opening.reader_for(
+        names,
+        recipe,
+        _TEXT_BLOCK,
+        text_labels=info.labels.text if with_labels else recipe.reader == "svmlight",
+        smallest_index=recipe.index_base,
+        with_labels=with_labels,
+        label_column=recipe.label_column,
     )
-    reader = svmlight.SvmlightReader(names, settings, _TEXT_BLOCK)
     scorer = Scorer(model, 0)
     line = source = 0
 
-    def read(task: TextBlock) -> tuple[ParsedBlock, np.ndarray]:
+    def read(task: Any) -> tuple[ParsedBlock, np.ndarray]:
         parsed = reader.read(task)
         block = _known_features(parsed.block, model)
         scores = scorer.new_scores(block.rows)
@@ -135,8 +147,11 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
             line, source = 0, parsed.task.source
         name = sources.spoken(names[source])
         if parsed.bad:
-            raise InputError(f"{name}:{line + parsed.bad[0].line + 1}: {parsed.bad[0].problem}")
-        yield Scored(scores, _stored_labels(parsed, labels, f"{name}:", line) if with_labels else None)
+            where = place(name, reader.unit, line + parsed.bad[0].line + 1)
+            raise InputError(f"{where}: {parsed.bad[0].problem}")
+        if with_labels:
+            _refuse_unknown(parsed, labels, lambda row: place(name, reader.unit, line + int(parsed.lines[row]) + 1))  # noqa: B023
+        yield Scored(scores, labels.apply(parsed.block.labels) if with_labels else None, parsed.ids)
         line += parsed.line_count
         reader.release(parsed)
 
@@ -160,17 +175,17 @@ def _known_features(block: CsrBlock, model: Model) -> CsrBlock:
     return CsrBlock(block.indptr, indices, values, block.labels, len(model.weights))
 
 
-def _stored_labels(parsed: ParsedBlock, labels: LabelMap, where: str, line: int) -> np.ndarray:
-    keys = parsed.block.labels
-    if labels.otherwise is None and labels.info.task != "regression":
-        unknown = np.flatnonzero(~np.isin(keys.view(np.uint64), labels.keys))
-        if len(unknown):
-            row = int(unknown[0])
-            name = LabelCollector(labels.info.text, names=parsed.names).name(int(keys.view(np.uint64)[row]))
-            known = ", ".join(labels.info.classes)
-            number = line + int(parsed.lines[row]) + 1
-            raise InputError(f"{where}{number}: the label {name!r} is not one of {known}; correct it")
-    return labels.apply(keys)
+def _refuse_unknown(parsed: ParsedBlock, labels: LabelMap, where: Callable[[int], str]) -> None:
+    """Refuse a label that the model does not know."""
+    if labels.otherwise is not None or labels.info.task == "regression":
+        return
+    keys = parsed.block.labels.view(np.uint64)
+    unknown = np.flatnonzero(~np.isin(keys, labels.keys))
+    if len(unknown):
+        row = int(unknown[0])
+        name = LabelCollector(labels.info.text, names=parsed.names).name(int(keys[row]))
+        known = ", ".join(labels.info.classes)
+        raise InputError(f"{where(row)}: the label {name!r} is not one of {known}; correct it")
 
 
 def _recipe(recipe: manifest.Recipe) -> str:

@@ -18,6 +18,9 @@ from ooc_pegasos.manifest import ChunkInfo, Manifest
 if TYPE_CHECKING:
     import scipy.sparse
 
+    from ooc_pegasos.config import ConvertConfig
+    from ooc_pegasos.conversion import Existing
+
 REJECTED_FILE = "rejected.jsonl"
 
 
@@ -36,6 +39,46 @@ class Store:
         for chunk in store.manifest.chunks:
             store.check_size(chunk)
         return store
+
+    @classmethod
+    def from_arrow(
+        cls, data: Any, path: str | Path, config: ConvertConfig | None = None, existing: Existing | None = None
+    ) -> Store:
+        """Make a store of a table: of pyarrow, pandas, polars, or any that exports itself as an Arrow stream."""
+        from ooc_pegasos.collect import store_from_arrow
+
+        return store_from_arrow(data, path, config, existing)
+
+    from_pandas = from_polars = from_arrow
+
+    @classmethod
+    def from_scipy(
+        cls,
+        matrix: Any,
+        labels: Any,
+        path: str | Path,
+        weights: Any = None,
+        config: ConvertConfig | None = None,
+        existing: Existing | None = None,
+    ) -> Store:
+        """Make a store of a scipy sparse matrix, or a dense array, and the labels of its rows."""
+        from ooc_pegasos.collect import store_from_matrix
+
+        return store_from_matrix(matrix, labels, path, weights, config, existing)
+
+    @classmethod
+    def from_dask(
+        cls,
+        collection: Any,
+        path: str | Path,
+        labels: Any = None,
+        config: ConvertConfig | None = None,
+        existing: Existing | None = None,
+    ) -> Store:
+        """Make a store of a Dask dataframe, bag of dictionaries, or array with labels, on whatever scheduler is set."""
+        from ooc_pegasos.collect import store_from_dask
+
+        return store_from_dask(collection, path, labels, config, existing)
 
     @property
     def rows(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ooc_pegasos import feature_names
 from ooc_pegasos import manifest as manifests
 from ooc_pegasos.block import STRUCTURE_PROBLEMS, CsrBlock, all_levels, escape_of
 from ooc_pegasos.errors import DamagedError
@@ -71,6 +72,12 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
     if not problems:
         problems += weight_problems(weight_sum, max_weight, store)
     known = {chunk.file for chunk in store.manifest.chunks} | {manifests.FILE_NAME, REJECTED_FILE}
+    if store.manifest.names:
+        known.add(store.manifest.names.file)
+        try:
+            feature_names.read(store.path, store.manifest.names)
+        except DamagedError as error:
+            problems.append(str(error))
     strays = sorted(path.name for path in store.path.iterdir() if path.name not in known)
     return Verification(len(store.manifest.chunks), rows, store.manifest.bytes, problems, strays)
 

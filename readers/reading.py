@@ -95,9 +95,13 @@ class ParsedBlock:
 class Reader(Protocol):
     """A way to read some inputs."""
 
-    sources: Sequence[Source]
-    unit: str
-    """What `ParsedBlock.lines` counts: "line" or "row"."""
+    @property
+    def sources(self) -> Sequence[Source]:
+        """The inputs, by number."""
+
+    @property
+    def unit(self) -> str:
+        """What `ParsedBlock.lines` counts: "line" or "row"."""
 
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Any]:
         """All tasks from input number `source` on, of that from position `start` on, in order."""

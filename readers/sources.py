@@ -106,8 +106,9 @@ class TextBlock:
     source: int
     text: np.ndarray
     length: int
+    begin: int
     end: int
-    """Where in the (decompressed) text of the source the block ends."""
+    """Where in the (decompressed) text of the source the block begins and ends."""
     consumed: int
     """Bytes of the source as it lies on disk read for this block."""
     hash_state: dict[str, Any] | None
@@ -234,13 +235,13 @@ class TextSource:
             carry = text[cut:filled].tobytes()
             if at == 0 and text[:3].tobytes() == _UTF8_MARK:
                 text[:3] = 32
-            at += cut
+            begin, at = at, at + cut
             ended = text[cut - 1] != 10  # the last line has no line feed
             length = cut + 1 if ended else cut
             text[length - 1 : length + 1] = 10
             text[length + 1 : length + PADDING] = 0
             state = self._hash.state() if plain else None
-            yield TextBlock(self._number, text, length, at, self._hash.total - consumed, state)
+            yield TextBlock(self._number, text, length, begin, at, self._hash.total - consumed, state)
 
     def _fill(self, stream: BinaryIO, carry: bytes) -> tuple[np.ndarray, int, int]:
         """(buffer, bytes in it, end of its last whole line); at the end of the text all of it counts as whole."""

@@ -155,11 +155,12 @@ def labels_are_text(names: Sequence[str]) -> bool:
         except InputError:
             return False  # no words: the first such row will be refused where it stands
         if found:
-            return not any(_looks_like_a_number(name) for name in found)
+            return not any(looks_like_a_number(name) for name in found)
     return False
 
 
-def _looks_like_a_number(word: str) -> bool:
+def looks_like_a_number(word: str) -> bool:
+    """Whether a word is a number."""
     try:
         float(word)
     except ValueError:

@@ -4,6 +4,10 @@ import re
 import shlex
 import shutil
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 from conftest import ROOT, random_rows, svmlight_text
 
@@ -22,6 +26,22 @@ def clicks(tmp_path):
         (tmp_path / f"{name}.svm.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "weights.txt").write_text("0.5\n2\n" * 200)
     (tmp_path / "clicks.svm").write_text(svmlight_text(*random_rows(200, 60, 9)))
+    rng = np.random.default_rng(1)
+    events = pa.table(
+        {
+            "clicked": rng.integers(0, 2, 200),
+            "price": rng.random(200),
+            "city": rng.choice(["Rome", "Oslo", "Lima"], 200),
+            "user": np.arange(200),
+        }
+    )
+    pyarrow.parquet.write_table(events, tmp_path / "events.parquet")
+    pyarrow.csv.write_csv(events, tmp_path / "tomorrow.csv")
+    for folder, word in ("spam", "win"), ("ham", "hello"):
+        (tmp_path / "mails" / folder).mkdir(parents=True)
+        for number in range(5):
+            (tmp_path / "mails" / folder / f"{number}.txt").write_text(f"{word} {word} number {number}")
+    (tmp_path / "rows.vw").write_text("1 'a| price:2 city_Rome\n-1 'b| price:1.5 city_Oslo\n" * 20)
     return tmp_path
 
 

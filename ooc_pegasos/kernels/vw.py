@@ -1,0 +1,569 @@
+"""Vowpal Wabbit text to CSR arrays: `[label [importance]] ['tag]|[namespace[:scale]] feature[:value] ... |...`.
+
+The kernel checks every bound the data controls. A line that breaks a rule is recorded with a code
+and leaves no trace in the output; parsing goes on at the next line.
+"""
+
+import numpy as np
+
+from ooc_pegasos.kernels.jit import inlined, kernel
+from ooc_pegasos.kernels.numbers import (
+    INTEGER_TEN_TO,
+    NOT_A_NUMBER,
+    NOT_FINITE,
+    NUMBER,
+    digit_run,
+    digits_value,
+    is_digit,
+    parse_number,
+)
+from ooc_pegasos.kernels.svmlight import PADDING, skip_blanks
+from ooc_pegasos.kernels.weights import LEAST, MOST
+
+# What can be wrong with a line. `readers/vw.py` has the words.
+(
+    BAR_MISSING,
+    LABEL_MISSING,
+    LABEL_NOT_NUMBER,
+    LABEL_NOT_FINITE,
+    LABEL_SEVERAL,
+    LABEL_WITH_COST,
+    LABEL_NOT_UTF8,
+    IMPORTANCE_NOT_NUMBER,
+    IMPORTANCE_OUT_OF_RANGE,
+    BASE,
+    TAG_MISPLACED,
+    TAG_NOT_UTF8,
+    NAMESPACE_UNNAMED,
+    NAMESPACE_TOO_LONG,
+    NAMESPACES_SEVERAL,
+    SCALE_NOT_NUMBER,
+    SCALE_NOT_FINITE,
+    FEATURE_UNNAMED,
+    FEATURE_NO_INDEX,
+    INDEX_TOO_SMALL,
+    INDEX_TOO_LARGE,
+    INDEX_DUPLICATE,
+    VALUE_NOT_NUMBER,
+    VALUE_NOT_FINITE,
+    VALUE_TOO_LARGE,
+    SUM_TOO_LARGE,
+    NUL_BYTE,
+) = range(1, 28)
+
+PLAIN = -1
+"""Instead of a number of bits: names are indices."""
+LONGEST_NAMESPACE = 4096
+"""Bytes. The name is hashed anew with every feature, so without a limit rubbish could take hours."""
+
+_BAR, _COLON, _LINE_FEED, _QUOTE, _COMMA, _CARET = 124, 58, 10, 39, 44, 94
+_ROUNDS_TO_INFINITY = float(np.finfo(np.float32).max) + 2.0**103  # half a unit in the last place above the largest
+_FEW = 48  # as many entries are sorted by insertion
+_ENDS_NAME = np.zeros(256, np.bool_)
+_ENDS_NAME[[0, 9, _LINE_FEED, 11, 12, 13, 32, _COLON, _BAR]] = True
+_WORD = np.uint64(0xFFFFFFFF)
+_TEN_TO = np.array([10.0**k for k in range(9)])
+
+
+@kernel
+def count_lines_and_blanks(text: np.ndarray) -> tuple[int, int]:
+    """How many line feeds and blanks: upper bounds for rows (less one) and entries, each of which follows a blank."""
+    lines = np.int64(0)
+    blanks = np.int64(0)
+    for at in range(len(text)):
+        char = text[at]
+        lines += char == 10
+        blanks += (char == 32) | (char == 9) | ((char >= 11) & (char <= 13))
+    return lines, blanks
+
+
+@inlined
+def _mixed(word):
+    """One word of the key, before it goes into the hash."""
+    word = (word * np.uint64(0xCC9E2D51)) & _WORD
+    word = ((word << np.uint64(15)) | (word >> np.uint64(17))) & _WORD
+    return (word * np.uint64(0x1B873593)) & _WORD
+
+
+@inlined
+def murmur3(data, begin, end):
+    """MurmurHash3_x86_32 (Austin Appleby, public domain) of `data[begin:end]` with seed 0."""
+    # words of 32 bits in 64, as numba makes 64 of every product anyway
+    state = np.uint64(0)
+    at = begin
+    while at + 4 <= end:
+        word = np.uint64(data[at]) | (np.uint64(data[at + 1]) << np.uint64(8))
+        word |= (np.uint64(data[at + 2]) << np.uint64(16)) | (np.uint64(data[at + 3]) << np.uint64(24))
+        state ^= _mixed(word)
+        state = ((state << np.uint64(13)) | (state >> np.uint64(19))) & _WORD
+        state = (state * np.uint64(5) + np.uint64(0xE6546B64)) & _WORD
+        at += 4
+    if at < end:
+        word = np.uint64(data[at])
+        if at + 1 < end:
+            word |= np.uint64(data[at + 1]) << np.uint64(8)
+        if at + 2 < end:
+            word |= np.uint64(data[at + 2]) << np.uint64(16)
+        state ^= _mixed(word)
+    state ^= np.uint64(end - begin)
+    state = ((state ^ (state >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & _WORD
+    state = ((state ^ (state >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & _WORD
+    return np.uint32(state ^ (state >> np.uint64(16)))
+
+
+@inlined
+def _ends_word(char):
+    """A blank, a bar or the end of the line."""
+    return char == 32 or 9 <= char <= 13 or char == _BAR
+
+
+@inlined
+def _end_of_line(text, at):
+    while text[at] != _LINE_FEED:
+        at += 1
+    return at
+
+
+@kernel
+def _is_utf8(text: np.ndarray, at: int, end: int) -> bool:
+    """Whether `text[at:end]` is UTF-8, by the table of well-formed sequences in the Unicode standard."""
+    while at < end:
+        lead = text[at]
+        more = 0
+        least, most = 0x80, 0xBF  # of the second byte
+        if 0xC2 <= lead <= 0xDF:
+            more = 1
+        elif 0xE0 <= lead <= 0xEF:
+            more = 2
+            if lead == 0xE0:
+                least = 0xA0
+            elif lead == 0xED:
+                most = 0x9F
+        elif 0xF0 <= lead <= 0xF4:
+            more = 3
+            if lead == 0xF0:
+                least = 0x90
+            elif lead == 0xF4:
+                most = 0x8F
+        elif lead >= 0x80:
+            return False
+        if at + more >= end:
+            return False
+        for k in range(1, more + 1):
+            if not least <= text[at + k] <= most:
+                return False
+            least, most = 0x80, 0xBF
+        at += more + 1
+    return True
+
+
+@kernel
+def _read_number(text: np.ndarray, at: int) -> tuple[int, float, int]:
+    """(status, value, position after it) of the number at `at`, which must end at a blank, a bar or the line's end."""
+    status, value, after = parse_number(text, at)
+    if status == NOT_A_NUMBER and text[after] == _BAR and after > at:
+        # parse_number knows of no bars, so it is given the token alone
+        token = np.zeros(after - at + PADDING, np.uint8)
+        token[: after - at] = text[at:after]
+        token[after - at] = _LINE_FEED
+        status, value, _after = parse_number(token, 0)
+    elif status == NUMBER and text[after] == 35:  # what parse_number takes for a comment
+        status = NOT_A_NUMBER
+    return status, value, after
+
+
+@inlined
+def _ordinary_number(text, at):
+    """(whether there is a number of the shape ddd or ddd.ddd at `at`, its value, position after it).
+
+    At most 7 digits and then 8, followed by what may follow a number. All other shapes are left to `_read_number`.
+    """
+    negative = text[at] == 45
+    if negative:
+        at += 1
+    word, whole = digit_run(text, at)
+    sound = 0 < whole < 8
+    value = 0.0
+    if sound:
+        mantissa = digits_value(word, whole)
+        at += whole
+        fraction = np.int64(0)
+        if text[at] == 46:
+            at += 1
+            word, fraction = digit_run(text, at)
+            if fraction > 0:
+                mantissa = mantissa * INTEGER_TEN_TO[fraction] + digits_value(word, fraction)
+                at += fraction
+        # at most 15 digits: both operands are exact in float64, so the quotient is correctly rounded
+        value = np.float64(mantissa) / _TEN_TO[fraction]
+        if negative:
+            value = -value
+        sound = _ends_word(text[at])
+    return sound, value, at
+
+
+@kernel
+def _read_label(text: np.ndarray, begin: int, end: int, as_text: bool) -> tuple[int, float]:
+    """(0 or an error code, number) of the label `text[begin:end]`."""
+    for at in range(begin, end):
+        if text[at] == _COLON:
+            return LABEL_WITH_COST, 0.0
+        if text[at] == _COMMA:
+            return LABEL_SEVERAL, 0.0
+    if as_text:
+        return 0 if _is_utf8(text, begin, end) else LABEL_NOT_UTF8, 0.0
+    status, label, _after = _read_number(text, begin)
+    if status == NOT_FINITE:
+        return LABEL_NOT_FINITE, 0.0
+    return LABEL_NOT_NUMBER if status == NOT_A_NUMBER else 0, label + 0.0  # + 0.0: -0 is 0
+
+
+@kernel
+def _read_head(
+    text: np.ndarray, at: int, as_text: bool, label_wanted: bool, label_span: np.ndarray, tag_span: np.ndarray
+) -> tuple[int, float, float, int, int]:
+    """What stands before the first bar: (0 or an error code, label, importance, what is wrong, position of the bar).
+
+    The last word is a tag if it begins with a quote or touches the bar; the others are label and importance.
+    """
+    label = 0.0
+    importance = 1.0
+    words = 0
+    tagged = False
+    code = 0
+    first, begin = at, at
+    label_span[:] = 0
+    tag_span[:] = 0
+    while True:
+        at = skip_blanks(text, at)
+        if text[at] == _BAR:
+            break
+        if text[at] == _LINE_FEED:
+            return BAR_MISSING, 0.0, 1.0, first, at
+        begin = at
+        while not _ends_word(text[at]):
+            if text[at] == 0:
+                return NUL_BYTE, 0.0, 1.0, begin, at
+            at += 1
+        if tagged:
+            code = TAG_MISPLACED
+            begin = tag_span[0] - 1
+        elif text[begin] == _QUOTE or text[at] == _BAR:
+            tagged = True
+            tag_span[0] = begin + 1 if text[begin] == _QUOTE else begin
+            tag_span[1] = at
+            if not _is_utf8(text, begin, at):
+                code = TAG_NOT_UTF8
+        elif words == 0:
+            code, label = _read_label(text, begin, at, as_text)
+            label_span[0] = begin
+            label_span[1] = at
+            words = 1
+        elif words == 1:
+            status, importance, _after = _read_number(text, begin)
+            if status == NOT_A_NUMBER:
+                code = IMPORTANCE_NOT_NUMBER
+            elif status != NUMBER or not LEAST <= importance <= MOST:
+                code = IMPORTANCE_OUT_OF_RANGE
+            words = 2
+        else:
+            code = BASE
+        if code != 0:
+            break
+    if code == 0 and label_wanted and words == 0:
+        code = LABEL_MISSING
+    if code != 0:  # where there is no bar at all, that is what should be said
+        while text[at] != _BAR and text[at] != _LINE_FEED:
+            at += 1
+        if text[at] == _LINE_FEED:
+            code, begin = BAR_MISSING, first
+    return code, label, importance, begin, at
+
+
+@inlined
+def _same_bytes(text, one, one_end, other, other_end):
+    same = one_end - one == other_end - other
+    at = 0
+    while same and one + at < one_end:
+        same = text[one + at] == text[other + at]
+        at += 1
+    return same
+
+
+@kernel
+def _read_index(text: np.ndarray, begin: int, end: int, smallest: int, largest: int) -> tuple[int, int]:
+    """(0 or an error code, index) of a feature whose name is its index."""
+    index = np.int64(0)
+    for at in range(begin, end):
+        if not is_digit(text[at]):
+            return FEATURE_NO_INDEX, 0
+        if index < 10_000_000_000:
+            index = index * 10 + np.int64(text[at] - 48)
+    if index < smallest:
+        return INDEX_TOO_SMALL, 0
+    if index > largest:
+        return INDEX_TOO_LARGE, 0
+    return 0, index
+
+
+@kernel
+def _read_features(
+    text: np.ndarray,
+    at: int,
+    bits: int,
+    signed: bool,
+    smallest: int,
+    largest: int,
+    name: np.ndarray,
+    places: np.ndarray,
+    values: np.ndarray,
+) -> tuple[int, int, int, int, int]:
+    """The entries of a row from its first bar, at `at`, on, in the order of the text, to `places` and `values`.
+
+    Returns (0 or an error code, how many, position of the name and of the number that are wrong, position after).
+    """
+    mask = (np.int64(1) << max(bits, 0)) - 1
+    count = np.int64(0)
+    scale = 1.0
+    space, space_end = at, at  # the namespace
+    used, used_end = np.int64(-1), np.int64(-1)  # the first that had a feature
+    prefix = 0  # bytes of `name` that stand for it: its own and a ^
+    while True:
+        at = skip_blanks(text, at)
+        begin = at
+        if text[at] == _LINE_FEED:
+            return 0, count, begin, begin, at
+        if text[at] == _BAR:
+            at += 1
+            space = at
+            prefix = 0
+            while not _ENDS_NAME[text[at]]:
+                if bits != PLAIN and prefix < LONGEST_NAMESPACE:
+                    name[prefix] = text[at]
+                    prefix += 1
+                at += 1
+            space_end = at
+            scale = 1.0
+            if text[at] == 0:
+                return NUL_BYTE, count, space, at, at
+            if at - space > LONGEST_NAMESPACE:
+                return NAMESPACE_TOO_LONG, count, space, at, at
+            if prefix > 0:
+                name[prefix] = _CARET
+                prefix += 1
+            if text[at] == _COLON:
+                if at == space:
+                    return NAMESPACE_UNNAMED, count, space, at, at
+                status, scale, after = _read_number(text, at + 1)
+                if status != NUMBER:
+                    code = SCALE_NOT_FINITE if status == NOT_FINITE else SCALE_NOT_NUMBER
+                    return code, count, space, at + 1, after
+                at = after
+            continue
+        end = prefix
+        if bits == PLAIN:
+            while not _ENDS_NAME[text[at]]:
+                at += 1
+        else:
+            while not _ENDS_NAME[text[at]]:
+                name[end] = text[at]
+                end += 1
+                at += 1
+        if text[at] == 0:
+            return NUL_BYTE, count, begin, at, at
+        if at == begin:
+            return FEATURE_UNNAMED, count, begin, begin, at
+        value = 1.0
+        if bits == PLAIN:
+            code, place = _read_index(text, begin, at, smallest, largest)
+            if code != 0:
+                return code, count, begin, begin, at
+            if used < 0:
+                used, used_end = space, space_end
+            elif used != space:
+                if not _same_bytes(text, used, used_end, space, space_end):
+                    return NAMESPACES_SEVERAL, count, used, space, at
+        else:
+            # As scikit-learn's FeatureHasher: the absolute value of the signed hash, modulo a power of two. Of
+            # -2^31, which has no absolute value among int32, that leaves 0 there too.
+            hashed = np.int64(np.int32(murmur3(name, 0, end)))
+            place = abs(hashed) & mask
+            if signed and hashed < 0:
+                value = -1.0
+        if text[at] == _COLON:
+            ordinary, number, after = _ordinary_number(text, at + 1)
+            if not ordinary:
+                status, number, after = _read_number(text, at + 1)
+                if status != NUMBER:
+                    code = VALUE_NOT_NUMBER
+                    if status == NOT_FINITE:
+                        code = VALUE_NOT_FINITE if np.isnan(number) else VALUE_TOO_LARGE
+                    return code, count, begin, at + 1, after
+            value *= number
+            at = after
+        value *= scale
+        if abs(value) >= _ROUNDS_TO_INFINITY:
+            return VALUE_TOO_LARGE, count, begin, begin, at
+        places[count] = place
+        values[count] = value
+        count += 1
+
+
+@kernel
+def _sort(places: np.ndarray, values: np.ndarray, count: int, spare: np.ndarray, spare_values: np.ndarray) -> None:
+    """Sort the first `count` entries by place; those of one place stay in their order."""
+    ordered = 1
+    while ordered < count and places[ordered - 1] <= places[ordered]:
+        ordered += 1
+    if ordered >= count:
+        return
+    if count <= _FEW:
+        for at in range(ordered, count):
+            place, value = places[at], values[at]
+            to = at
+            while to > 0 and places[to - 1] > place:
+                places[to] = places[to - 1]
+                values[to] = values[to - 1]
+                to -= 1
+            places[to] = place
+            values[to] = value
+        return
+    starts = np.empty(256, np.int64)
+    for shift in range(0, 32, 8):
+        starts[:] = 0
+        for at in range(count):
+            starts[(places[at] >> shift) & 255] += 1
+        if starts[(places[0] >> shift) & 255] == count:
+            continue
+        total = np.int64(0)
+        for digit in range(256):
+            of_digit = starts[digit]
+            starts[digit] = total
+            total += of_digit
+        for at in range(count):
+            digit = (places[at] >> shift) & 255
+            spare[starts[digit]] = places[at]
+            spare_values[starts[digit]] = values[at]
+            starts[digit] += 1
+        places[:count] = spare[:count]
+        values[:count] = spare_values[:count]
+
+
+@kernel
+def _add_up(
+    places: np.ndarray,
+    sums: np.ndarray,
+    count: int,
+    repeats: bool,
+    pairs: int,
+    indices: np.ndarray,
+    values: np.ndarray,
+) -> tuple[int, int, int]:
+    """Append sorted entries, those of one place added, to the output: (0 or an error code, pairs, last place)."""
+    at = np.int64(0)
+    while at < count:
+        place = places[at]
+        total = sums[at]
+        at += 1
+        while at < count and places[at] == place:
+            if not repeats:
+                return INDEX_DUPLICATE, pairs, place
+            total += sums[at]
+            at += 1
+        if abs(total) >= _ROUNDS_TO_INFINITY:
+            return SUM_TOO_LARGE, pairs, place
+        value = np.float32(total)
+        if value != 0:
+            indices[pairs] = place
+            values[pairs] = value
+            pairs += 1
+    return 0, pairs, 0
+
+
+@kernel
+def parse_vw(
+    text: np.ndarray,
+    end: int,
+    text_labels: bool,
+    label_wanted: bool,
+    bits: int,
+    signed: bool,
+    smallest_index: int,
+    largest_index: int,
+    stop_at_bad: bool,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    lines: np.ndarray,
+    numbers: np.ndarray,
+    label_spans: np.ndarray,
+    tag_spans: np.ndarray,
+    name: np.ndarray,
+    places: np.ndarray,
+    sums: np.ndarray,
+    spare_places: np.ndarray,
+    spare_sums: np.ndarray,
+    bad: np.ndarray,
+) -> tuple[int, int, int]:
+    """Parse `text[:end]` (whole lines, then PADDING) into the arrays.
+
+    Per row: `labels` (float64), `weights`, `indptr`, `lines` (its line, counted from 0), `numbers` (which row it is,
+    bad ones included) and (start, end) of its label in `label_spans` and of its tag in `tag_spans`. `bits` is PLAIN
+    where names are indices. `name` has as much room as the text; `places`, `sums` and their spares have room for
+    every entry of the block. Per bad line, as far as there is room: (code, line, position, position) in `bad`.
+    Returns (rows, bad lines, lines read).
+    """
+    at = np.int64(0)
+    row = 0
+    pairs = np.int64(0)
+    bad_lines = 0
+    line = 0
+    indptr[0] = 0
+    while at < end:
+        at = skip_blanks(text, at)
+        if text[at] == _LINE_FEED:
+            at += 1
+            line += 1
+            continue
+        begin = pairs
+        detail = at
+        code, labels[row], weights[row], where, at = _read_head(
+            text, at, text_labels, label_wanted, label_spans[row], tag_spans[row]
+        )
+        if code == 0:
+            code, count, where, detail, at = _read_features(
+                text, at, bits, signed, smallest_index, largest_index, name, places, sums
+            )
+            if code == 0:
+                _sort(places, sums, count, spare_places, spare_sums)
+                code, pairs, detail = _add_up(places, sums, count, bits != PLAIN, pairs, indices, values)
+        if code != 0:
+            pairs = begin
+            if bad_lines < len(bad):
+                bad[bad_lines, 0] = code
+                bad[bad_lines, 1] = line
+                bad[bad_lines, 2] = where
+                bad[bad_lines, 3] = detail
+            bad_lines += 1
+            if stop_at_bad:
+                break
+        else:
+            lines[row] = line
+            numbers[row] = row + bad_lines
+            row += 1
+            indptr[row] = pairs
+        at = _end_of_line(text, at) + 1
+        line += 1
+    return row, bad_lines, line
+
+
+@kernel
+def gather_spans(text: np.ndarray, spans: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> None:
+    """Put the bytes of all spans one after another; `offsets` are their ends in `out`."""
+    for row in range(len(spans)):
+        to = offsets[row]
+        for at in range(spans[row, 0], spans[row, 1]):
+            out[to] = text[at]
+            to += 1

@@ -1,0 +1,107 @@
+"""What a conversion would do, without doing it: the recipe, some rows as vectors, and what to expect."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos import typed
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.describe import size_text
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.labels import LabelCollector
+from ooc_pegasos.manifest import Recipe
+from ooc_pegasos.readers import opening, sources
+
+_SHOWN_ROWS, _SHOWN_ENTRIES = 3, 12
+_BYTES_AN_ENTRY, _PASSES = 4.0, 2.0
+"""What an entry takes in a store, and how much longer it takes to write it as well, more or less."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What was found."""
+
+    inputs: list[str]
+    recipe: Recipe
+    remarks: list[str]
+    rows: list[dict[str, Any]]
+    problems: list[str]
+    bytes: float
+    """That the store will take, more or less."""
+    seconds: float
+
+    def table(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self) | {"recipe": typed.dump(self.recipe)}
+
+    def lines(self) -> list[str]:
+        """For people."""
+        recipe = typed.dump(self.recipe)
+        table = recipe.pop("table") or {}
+        columns = table.pop("columns", [])
+        told = [f"inputs: {len(self.inputs):,} read as {self.recipe.reader}, the first is {self.inputs[0]}"]
+        told += self.remarks
+        told += [f"recipe: {_words(recipe)}"]
+        if table:
+            told.append(f"table: {_words(table)}")
+        for kind in ("numeric", "categorical", "text", "entries"):
+            names = [column["name"] for column in columns if column["kind"] == kind]
+            if names:
+                told.append(f"  {kind}: {', '.join(names[:20])}" + (" ..." if len(names) > 20 else ""))
+        for row in self.rows:
+            entries = " ".join(f"{index}:{value:g}" for index, value in row["entries"][:_SHOWN_ENTRIES])
+            told.append(f"row {row['row']:,}: {row['label']} {entries}" + (" ..." if row["more"] else ""))
+        told += [f"bad: {problem}" for problem in self.problems]
+        told.append(f"the store will take about {size_text(round(self.bytes))}, and about {self.seconds:.0f} seconds")
+        return told
+
+
+def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
+    """Look at the beginning of the inputs."""
+    names, kind = opening.find(inputs)
+    if sources.STDIN in names:
+        raise InputError("standard input can be read only once; name a file to see what would be done with it")
+    config = dataclasses.replace(config, format=kind if config.format == "auto" else config.format)
+    remarks: list[str] = []
+    recipe = opening.new_recipe(config, names, remarks.append)
+    text = config.declared().wants_text()
+    if text is None:
+        text = opening.labels_are_text(names[:1], config.format, recipe, config.labels)
+    block_size = min(config.text_block(), 1 << 20)
+    reader = opening.reader_for(names, recipe, block_size, text_labels=text, stop_at_bad=False, labels=config.labels)
+    reader.read(next(iter(reader.tasks())))  # compiles what is needed
+    began = time.perf_counter()
+    tasks = reader.tasks()
+    task = next(iter(tasks), None)
+    if task is None:
+        raise InputError(f"{names[0]}: the file is empty; leave it out or check how it was made")
+    parsed = reader.read(task)
+    seconds = time.perf_counter() - began
+    total = sum(sources.stamp_of(name).size for name in names)
+    share = total / max(task.consumed, 1)
+    block = parsed.block
+    labels = LabelCollector(text, names=parsed.names)
+    rows = []
+    for row in range(min(_SHOWN_ROWS, block.rows)):
+        first, last = int(block.indptr[row]), int(block.indptr[row + 1])
+        values = block.values if block.values is not None else np.ones(last)
+        entries = [
+            (int(block.indices[at]), float(values[at])) for at in range(first, min(last, first + _SHOWN_ENTRIES))
+        ]
+        label = labels.name(int(block.labels[row : row + 1].view(np.uint64)[0]))
+        more = last - first > _SHOWN_ENTRIES
+        rows.append({"row": int(parsed.numbers[row]) + 1, "label": label, "entries": entries, "more": more})
+    problems = [f"{names[0]}, {reader.unit} {bad.line + 1}: {bad.problem}" for bad in parsed.bad[:3]]
+    size = _BYTES_AN_ENTRY * int(block.indptr[-1]) * share
+    return Preview(names, recipe, remarks, rows, problems, size, seconds * share * _PASSES / config.workers)
+
+
+def _words(table: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {json.dumps(value)}" for name, value in table.items() if value not in (None, [], {}))

@@ -1,0 +1,341 @@
+"""Delimited text (CSV, TSV): blocks of whole lines into record batches, and what is wrong with the lines left out.
+
+Cells are read as RFC 4180 has them, by Arrow: quoted where they hold the delimiter, a quote within quotes doubled. An
+empty cell without quotes is a null, and nothing else is. A row is a line: no line break stands in quotes.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers.reading import BadRow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CellKind = Literal["number", "string"]
+
+_MARK = b"\xef\xbb\xbf"
+_NUMBER = r"^[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*$"
+# Of bytes, as Arrow matches binary cells byte by byte.
+_UTF8 = (
+    r"^(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|(?:\xe0[\xa0-\xbf]|\xed[\x80-\x9f]|[\xe1-\xec\xee\xef][\x80-\xbf])[\x80-\xbf]"
+    r"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf][\x80-\xbf])*$"
+)
+_GOOD, _BLANK, _BROKEN, _OPEN, _RAGGED, _CELL = range(6)
+"""What became of a line. From _CELL on: wrong in its cell of the column so many places further on."""
+
+
+def names_of(head: bytes, delimiter: str, header: bool) -> list[str]:
+    """The column names in the first line of `head`, or "0", "1", ... for as many cells as it has."""
+    line = head.partition(b"\n")[0].removesuffix(b"\r")
+    # The mark that some editors put first, or the spaces that text sources put in its place.
+    line = line.removeprefix(_MARK).removeprefix(b"   ")
+    if not line:
+        raise InputError("the first line is empty; begin the file with the names of its columns, or its first row")
+    if _is_open(line, delimiter):
+        raise InputError("the first line ends within a quote; close it, and let no line break stand in quotes")
+    try:
+        cells = next(csv.reader([line.decode()], delimiter=delimiter))
+    except UnicodeDecodeError:
+        raise InputError("the first line is not UTF-8 text; convert the file to UTF-8") from None
+    except csv.Error as error:
+        raise InputError(f"the first line cannot be read ({error}); is this delimited text?") from None
+    if not header:
+        return [str(place) for place in range(len(cells))]
+    seen: set[str] = set()
+    for place, name in enumerate(cells):
+        if not name:
+            raise InputError(f"column {place + 1} has no name in the first line; give it one, or use --no-header")
+        if name in seen:
+            raise InputError(f"two columns have the name {name!r}; rename one, or use --no-header")
+        seen.add(name)
+    return cells
+
+
+def batch_of(
+    text: np.ndarray,
+    length: int,
+    names: list[str],
+    kinds: Mapping[str, CellKind],
+    delimiter: str,
+    skip_first: bool,
+    most_described: int,
+) -> tuple[pa.RecordBatch, np.ndarray, int, list[BadRow], int]:
+    """Read the lines in `text[:length]`, which ends with a line feed.
+
+    (the columns in `kinds` of the good rows: numbers as float64, strings as dictionaries; the line of each such row;
+    how many lines there are; the first bad rows, at most `most_described`; how many bad rows there are.) `kinds` names
+    at least one column. With `skip_first` the first line is not a row.
+    """
+    text = text[:length]
+    first = 0
+    if skip_first and length:
+        text, first = text[int(np.argmax(text == 10)) + 1 :], 1
+    batch = _typed(text, names, kinds, delimiter)
+    if batch is not None:
+        found = _lines_of_rows(text, batch.num_rows, delimiter)
+        if found is not None:
+            lines, line_count = found
+            return batch, lines + first, line_count + first, [], 0
+    batch, lines, line_count, described, bad = _sorted_out(text, names, kinds, delimiter, most_described)
+    described = [BadRow(row.line + first, row.problem) for row in described]
+    return batch, lines + first, line_count + first, described, bad
+
+
+def cut_lines(text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each line of a text begins, and where its line feed stands."""
+    ends = np.flatnonzero(text == 10)
+    starts = np.zeros(len(ends), np.int64)
+    starts[1:] = ends[:-1] + 1
+    return starts, ends
+
+
+def line_array(text: np.ndarray, starts: np.ndarray, kind: Any) -> Any:
+    """An Arrow array of the lines, with their line feeds. It holds no copy of the text."""
+    import pyarrow as pa
+
+    offsets = np.append(starts, len(text)).astype(np.int32)
+    return pa.Array.from_buffers(kind, len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+
+
+def batch_from(table: Any) -> pa.RecordBatch:
+    """A table as a single record batch."""
+    import pyarrow as pa
+
+    columns = [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in table.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
+
+
+def _typed(text: np.ndarray, names: list[str], kinds: Mapping[str, CellKind], delimiter: str) -> pa.RecordBatch | None:
+    """All rows, or None if anything is wrong with one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    strings = pa.dictionary(pa.int32(), pa.string())
+    types = {name: pa.float64() if kind == "number" else strings for name, kind in kinds.items()}
+    try:
+        batch = batch_from(_read_csv(text, names, types, delimiter))
+    except pa.ArrowInvalid:
+        return None
+    for column, kind in zip(batch.columns, kinds.values(), strict=True):
+        if kind == "number" and pc.all(pc.is_finite(column)).as_py() is False:
+            return None
+    return batch
+
+
+def _read_csv(
+    text: np.ndarray, names: Sequence[str], types: Mapping[str, Any], delimiter: str, ragged: Any = None
+) -> Any:
+    """The columns in `types` as a table. Blank lines are no rows; `ragged` is called with rows left out."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    if not len(text):  # Arrow takes this for an error
+        return pa.schema(list(types.items())).empty_table()
+    if text[:3].tobytes() == _MARK:  # Arrow would remove it; yet a block may begin with it anywhere in a file
+        text = np.concatenate([np.array([10], np.uint8), text])
+    return arrow_csv.read_csv(
+        pa.BufferReader(pa.py_buffer(text)),
+        # One block: as many bytes as there are, and one more so that the end is seen at once.
+        read_options=arrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
+        parse_options=arrow_csv.ParseOptions(
+            delimiter=delimiter, newlines_in_values=False, ignore_empty_lines=True, invalid_row_handler=ragged
+        ),
+        convert_options=arrow_csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(types),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+
+
+def _lines_of_rows(text: np.ndarray, rows: int, delimiter: str) -> tuple[np.ndarray, int] | None:
+    """(line of each of the rows that Arrow found, number of lines), or None if they were not one line each.
+
+    Arrow takes a lone carriage return for a line end, and what follows an open quote for part of a cell.
+    """
+    feeds, returns = _count(text, 10), _count(text, 13)
+    if rows == feeds and not returns:
+        lines = np.arange(rows)
+        last = text[_start_of_last(text) :]
+    else:
+        starts, ends = cut_lines(text)
+        before = ends > starts
+        before[before] = text[ends[before] - 1] == 13
+        if np.count_nonzero(before) != returns:
+            return None
+        lines = np.flatnonzero(ends - before > starts)
+        if len(lines) != rows:
+            return None
+        last = text[starts[lines[-1]] :] if rows else text[:0]
+    # Rows were as many as lines that hold something, so no quote was open from one of those to the next.
+    if _is_open(last.tobytes(), delimiter):
+        return None
+    return lines, feeds
+
+
+def _count(text: np.ndarray, byte: int) -> int:
+    step = 1 << 16  # the comparisons stay in the cache
+    return sum(int(np.count_nonzero(text[at : at + step] == byte)) for at in range(0, len(text), step))
+
+
+def _start_of_last(text: np.ndarray) -> int:
+    """Where the last line begins."""
+    step = 1 << 12
+    for end in range(len(text) - 1, 0, -step):
+        begin = max(end - step, 0)
+        at = text[begin:end].tobytes().rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+    return 0
+
+
+def _open_quote(delimiter: str) -> str:
+    """A pattern of lines that end within a quote: whole cells, and one that begins with a quote and does not end."""
+    mark = f"\\x{ord(delimiter):02x}"
+    rest = f'(?:[^"{mark}][^{mark}]*)?'
+    quoted = '"(?:[^"]|"")*'
+    return f'^(?:(?:{quoted}")?{rest}{mark})*{quoted}$'
+
+
+def _is_open(line: bytes, delimiter: str) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if b'"' not in line:
+        return False
+    return bool(pc.match_substring_regex(pa.array([line], pa.binary()), _open_quote(delimiter))[0].as_py())
+
+
+def _sorted_out(
+    text: np.ndarray, names: list[str], kinds: Mapping[str, CellKind], delimiter: str, most_described: int
+) -> tuple[pa.RecordBatch, np.ndarray, int, list[BadRow], int]:
+    """What `batch_of` gives, for a text with bad rows: they are taken out step by step, and the rest is read."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    starts, ends = cut_lines(text)
+    every = line_array(text, starts, pa.binary())
+    state = np.zeros(len(starts), np.int64)
+    cells = np.zeros(len(starts), np.int64)
+    state[pc.match_substring_regex(every, _open_quote(delimiter)).to_numpy(zero_copy_only=False)] = _OPEN
+    lone = np.flatnonzero((text[:-1] == 13) & (text[1:] != 10))
+    state[np.searchsorted(ends, lone)] = _BROKEN
+    empty = ends == starts
+    empty |= (ends == starts + 1) & (text[starts] == 13)
+    state[empty] = _BLANK
+
+    lines, rest = _taken(every, state)
+    numbers, counts = _ragged(rest, names, delimiter)
+    state[lines[numbers]] = _RAGGED
+    cells[lines[numbers]] = counts
+
+    lines, rest = _taken(every, state)
+    table = batch_from(_read_csv(rest, names, dict.fromkeys(kinds, pa.binary()), delimiter))
+    if table.num_rows != len(lines):  # never seen; better than rows in the wrong lines
+        raise InputError("rows cannot be told apart; write one row a line, and quotes only around whole cells")
+    columns = []
+    for place, (column, kind) in enumerate(zip(table.columns, kinds.values(), strict=True)):
+        numeric, wrong = _numbers_of(column) if kind == "number" else (column, _not_utf8(column))
+        columns.append(numeric)
+        affected = lines[wrong]
+        state[affected[state[affected] == _GOOD]] = _CELL + place
+
+    good = state[lines] == _GOOD
+    arrays = [column.filter(pa.array(good)) for column in columns]
+    arrays = [
+        array if kind == "number" else array.cast(pa.string()).dictionary_encode()
+        for array, kind in zip(arrays, kinds.values(), strict=True)
+    ]
+    bad = np.flatnonzero(state > _BLANK)
+    described = []
+    for line in bad[:most_described].tolist():
+        code = int(state[line])
+        if code < _CELL:
+            described.append(BadRow(line, _problem_of_line(code, int(cells[line]), len(names))))
+        else:
+            name = list(kinds)[code - _CELL]
+            cell = table.column(code - _CELL)[int(np.searchsorted(lines, line))].as_py()
+            described.append(BadRow(line, _problem_of_cell(cell, name, kinds[name])))
+    return pa.RecordBatch.from_arrays(arrays, names=list(kinds)), lines[good], len(starts), described, len(bad)
+
+
+def _taken(every: Any, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(which lines are good so far, their text)."""
+    import pyarrow as pa
+
+    good = state == _GOOD
+    taken = every.filter(pa.array(good))
+    lines = np.flatnonzero(good)
+    if not len(lines):
+        return lines, np.empty(0, np.uint8)
+    _, offsets, data = taken.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[taken.offset : taken.offset + len(taken) + 1]
+    return lines, np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+
+
+def _ragged(text: np.ndarray, names: list[str], delimiter: str) -> tuple[np.ndarray, np.ndarray]:
+    """(which rows have another number of cells than there are names, how many cells)."""
+    import pyarrow as pa
+
+    found: list[tuple[int, int]] = []
+
+    def note(row: Any) -> str:
+        found.append((row.number - 1, row.actual_columns))
+        return "skip"
+
+    # Arrow decodes the rows that it reports, and fails for those that are no UTF-8. Cells are as many in ASCII.
+    plain = np.where(text < 128, text, np.uint8(120))
+    _read_csv(plain, names, {names[0]: pa.binary()}, delimiter, note)
+    both = np.array(found, np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+def _numbers_of(column: Any) -> tuple[Any, np.ndarray]:
+    """(cells as numbers, which of them are no finite number). Others may be null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    looks = pc.match_substring_regex(column, _NUMBER)
+    words = pc.if_else(looks, column, pa.scalar(None, pa.binary())).cast(pa.string())
+    numbers = pc.ascii_ltrim(pc.ascii_trim(words, " \t"), "+").cast(pa.float64())
+    fine = pc.fill_null(pc.is_finite(numbers), False).to_numpy(zero_copy_only=False)
+    return numbers, np.flatnonzero(~(fine | column.is_null().to_numpy(zero_copy_only=False)))
+
+
+def _not_utf8(column: Any) -> np.ndarray:
+    """Which cells are no text."""
+    import pyarrow.compute as pc
+
+    fine = pc.fill_null(pc.match_substring_regex(column, _UTF8), True)
+    return np.flatnonzero(~fine.to_numpy(zero_copy_only=False))
+
+
+def _problem_of_line(code: int, cells: int, names: int) -> str:
+    if code == _BROKEN:
+        return "a carriage return within the line; end lines with a line feed"
+    if code == _OPEN:
+        return "a quote is still open where the line ends; close it, and let no line break stand in quotes"
+    return f"{cells} cell{'s' * (cells != 1)} instead of {names}; quote cells that hold the delimiter"
+
+
+def _problem_of_cell(cell: bytes, name: str, kind: CellKind) -> str:
+    if kind == "string":
+        return f"the value {cell[:40]!r} in column {name!r} is not UTF-8 text; convert the file to UTF-8"
+    shown = cell[:40].decode("utf-8", "backslashreplace")
+    advice = f"or give the column by --categorical {shlex.quote(name)}"
+    if not cell:
+        return f"quotes with nothing between them in column {name!r} are not a number; leave the quotes out, {advice}"
+    infinite = re.match(_NUMBER, shown) or re.match(r"[ \t]*[+-]?(?:nan|inf)", shown, re.IGNORECASE)
+    what = "a finite number" if infinite else "a number"
+    return f"the value {shown!r} in column {name!r} is not {what}; correct it, {advice}"

@@ -1,0 +1,257 @@
+"""Folders of plain text: one for each class, in it one document per file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.checksums import RunningHash, xxh64_hex
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.labels import is_number, key_of
+from ooc_pegasos.manifest import SourceInfo
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
+from ooc_pegasos.readers.text import TextHasher
+from ooc_pegasos.scratch import Pool
+
+BLOCK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """A file: its class by number, its name below the root, and what its size and time were when it was listed."""
+
+    group: int
+    name: str
+    size: int
+    modified_ns: int
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What a task holds: documents that follow each other, and their bytes."""
+
+    documents: list[_Document]
+    contents: list[bytes]
+
+
+class FolderSource:
+    """The documents below a root, listed at once and read once; then `info()` is their fingerprint.
+
+    The fingerprint's checksum is the XXH64 of a line `name size xxh64` for each document, sorted by name.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.name = root
+        self.classes: list[str] = []
+        self.documents: list[_Document] = []
+        self._hash = RunningHash()
+        self._bytes = 0
+        self._seen: set[tuple[int, int]] = set()
+        try:
+            self._list()
+        except OSError as error:
+            where = _shown(os.fsdecode(error.filename or root))
+            raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
+
+    def batches(self, start: int, state: dict[str, Any] | None, most: int) -> Iterator[Piece]:
+        """The documents from number `start` on, at most so many and BLOCK_BYTES at a time, or one that is larger.
+
+        They are read here and not by whoever parses them, since the checksum takes them in order.
+        """
+        self._take_up(start, state)
+        while start < len(self.documents):
+            end, size = start, 0
+            while end < len(self.documents) and end - start < most:
+                size += self.documents[end].size
+                if size > BLOCK_BYTES and end > start:
+                    break
+                end += 1
+            documents = self.documents[start:end]
+            batch = _Batch(documents, [self._content(document) for document in documents])
+            before = self._bytes
+            for document, content in zip(documents, batch.contents, strict=True):
+                line = os.fsencode(document.name) + f" {len(content)} {xxh64_hex(content)}\n".encode()
+                self._hash.update(line)
+                self._bytes += len(content)
+            last = _shown(documents[-1].name)
+            noted = {"hash": self._hash.state(), "bytes": self._bytes, "last": last}
+            yield Piece(0, end, self._bytes - before, batch, noted)
+            start = end
+
+    def info(self, rows: int) -> SourceInfo:
+        """The fingerprint of what was read."""
+        return SourceInfo(self.name, self._bytes, self._hash.hexdigest(), rows)
+
+    def path(self, document: _Document) -> str:
+        """Where a document lies, for messages."""
+        return _shown(os.path.join(self.name, document.name))
+
+    def _take_up(self, start: int, state: dict[str, Any] | None) -> None:
+        """Go on where another run stood, if the document before is the same."""
+        self._hash, self._bytes = RunningHash(), 0
+        if start == 0:
+            return
+        known = self.documents[start - 1].name if start <= len(self.documents) else ""
+        if state is None or state["last"] != _shown(known):
+            raise InputError(
+                f"{_shown(self.name)}: other files than when the conversion began; start over without --resume"
+            )
+        self._hash, self._bytes = RunningHash.resume(state["hash"]), state["bytes"]
+
+    def _content(self, document: _Document) -> bytes:
+        try:
+            with open(os.path.join(self.name, document.name), "rb", buffering=0) as file:
+                content: bytes = file.read()
+                status = os.fstat(file.fileno())
+        except OSError as error:
+            raise InputError(
+                f"{self.path(document)}: {error.strerror} while reading; check it and try again"
+            ) from error
+        if (len(content), status.st_size, status.st_mtime_ns) != (document.size, document.size, document.modified_ns):
+            raise InputError(
+                f"{self.path(document)}: changed during the conversion; convert again when nobody writes to it"
+            )
+        return content
+
+    def _list(self) -> None:
+        shown = _shown(self.name)
+        for name in _entries(self.name):
+            path = os.path.join(self.name, name)
+            if not os.path.isdir(path):
+                raise InputError(
+                    f"{_shown(path)}: a file beside the folders of the classes; move it into one of them or away"
+                )
+            if _shown(name) != name:
+                raise InputError(f"{_shown(path)}: the name of the class is not UTF-8 text; rename the folder")
+            self.classes.append(name)
+        if not self.classes:
+            raise InputError(f"{shown}: no folders in it; make one for each class, with a document per file")
+        for group, name in enumerate(self.classes):
+            self._walk(group, name)
+        self.documents.sort(key=lambda document: os.fsencode(document.name))
+        if not self.documents:
+            raise InputError(f"{shown}: no documents in its folders; put each into a file of its class's folder")
+
+    def _walk(self, group: int, folder: str) -> None:
+        waiting = [folder]
+        while waiting:
+            folder = waiting.pop()
+            path = os.path.join(self.name, folder)
+            status = os.stat(path)
+            if (status.st_dev, status.st_ino) in self._seen:
+                raise InputError(f"{_shown(path)}: reached twice, by a link; remove the link")
+            self._seen.add((status.st_dev, status.st_ino))
+            for name in _entries(path):
+                below = os.path.join(folder, name)
+                status = os.stat(os.path.join(self.name, below))
+                if stat.S_ISDIR(status.st_mode):
+                    waiting.append(below)
+                elif stat.S_ISREG(status.st_mode):
+                    self.documents.append(_Document(group, below, status.st_size, status.st_mtime_ns))
+                else:
+                    raise InputError(f"{_shown(os.path.join(path, name))}: neither a file nor a folder; remove it")
+
+
+class TextFoldersReader:
+    """See `Reader`; a task is a number of documents that were read but not looked at."""
+
+    unit = "row"
+
+    def __init__(
+        self,
+        root: str,
+        hasher: TextHasher,
+        text_labels: bool,
+        block_documents: int = 1000,
+        stop_at_bad: bool = True,
+    ) -> None:
+        if not Path(root).is_dir():
+            raise InputError(f"{_shown(root)}: no such folder; check the path")
+        self.hasher = hasher
+        self._source = FolderSource(root)
+        self.sources = [self._source]
+        self._most = max(block_documents, 1)
+        self._stop_at_bad = stop_at_bad
+        self._pool = Pool()
+        for name in self._source.classes:
+            if not text_labels and not is_number(name):
+                raise InputError(
+                    f"{os.path.join(root, name)}: the name of the class is not a number; rename the folder, "
+                    "or if labels are words name them with --classes"
+                )
+        keys = [key_of(name, text_labels) for name in self._source.classes]
+        self._keys = np.array(keys, np.uint64)
+        self._names = dict(zip(keys, self._source.classes, strict=True)) if text_labels else {}
+
+    def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Piece]:
+        """All batches from document number `start` on."""
+        if source == 0:
+            yield from self._source.batches(start, state, self._most)
+
+    def read(self, task: Piece) -> ParsedBlock:
+        """Hash the documents of one batch."""
+        import pyarrow as pa
+
+        documents, contents = task.content.documents, task.content.contents
+        strings, bad = self._texts(documents, contents)
+        tried = len(documents) if not (bad and self._stop_at_bad) else bad[0].line + 1
+        wrong = {row.line for row in bad}
+        numbers_left = [number for number in range(tried) if number not in wrong] if wrong else range(tried)
+        if strings is None:
+            strings = pa.array([contents[number] for number in numbers_left], pa.large_binary()).cast(pa.large_string())
+        lengths, indices, values = self.hasher.part(strings)
+        rows = len(lengths)
+        scratch = self._pool.take()
+        labels = scratch.array("labels", rows)
+        indptr = scratch.array("indptr", rows + 1, np.int64)
+        lines = scratch.array("lines", rows, np.int64)
+        numbers = scratch.array("numbers", rows, np.uint32)
+        indptr[0] = 0
+        np.cumsum(lengths, out=indptr[1:])
+        lines[:] = numbers[:] = numbers_left
+        keys = self._keys[[documents[number].group for number in numbers_left]]
+        labels.view(np.uint64)[:] = keys
+        names = {key: self._names[key] for key in np.unique(keys).tolist()} if self._names else {}
+        block = CsrBlock(indptr, indices, values, labels, self.hasher.features)
+        described = bad[:DESCRIBED_BAD_ROWS]
+        return ParsedBlock(task, block, lines, numbers, tried, described, len(bad), names, scratch)
+
+    def release(self, parsed: ParsedBlock) -> None:
+        """The arrays of `parsed` may be used for another block."""
+        self._pool.give_back(parsed.scratch)
+
+    def _texts(self, documents: list[_Document], contents: list[bytes]) -> tuple[Any, list[BadRow]]:
+        """All documents as an Arrow array; or None, and those that are no text, the first alone if it ends the run."""
+        import pyarrow as pa
+
+        try:
+            return pa.array(contents, pa.large_binary()).cast(pa.large_string()), []
+        except pa.ArrowInvalid:
+            pass
+        bad = []
+        for number, content in enumerate(contents):
+            try:
+                content.decode()
+            except UnicodeDecodeError as error:
+                where = self._source.path(documents[number])
+                bad.append(BadRow(number, f"{where} is not UTF-8 text from byte {error.start + 1:,} on; convert it"))
+                if self._stop_at_bad:
+                    break
+        return None, bad
+
+
+def _entries(folder: str) -> list[str]:
+    """The names in a folder, without hidden ones, in an order that no locale changes."""
+    return sorted((name for name in os.listdir(folder) if not name.startswith(".")), key=os.fsencode)
+
+
+def _shown(name: str) -> str:
+    """A name as it can be printed and written down, whatever its bytes are."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

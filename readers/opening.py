@@ -1,0 +1,275 @@
+"""Which reader reads what, and what it needs to know: the one place that knows all readers."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import glob
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.manifest import Recipe
+from ooc_pegasos.readers import arrays, folders, svmlight, tables, vw
+from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
+from ooc_pegasos.readers.sources import STDIN, expand
+from ooc_pegasos.readers.text import TextHasher
+from ooc_pegasos.readers.vectors import features_of
+from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens
+
+Format = Literal["auto", "svmlight", "vw", "table", "arrays", "folders"]
+_TABLES = ("*.parquet", "*.arrow", "*.feather", "*.csv", "*.tsv", "*.jsonl", "*.csv.gz", "*.tsv.gz", "*.jsonl.gz")
+_OF_TABLES = (
+    *("label", "weight", "id", "numeric", "categorical", "text", "preset", "nulls", "log1p", "clip"),
+    *("header", "delimiter"),
+)
+_DEFAULTS = ConvertConfig()
+_LABELS = ("label", "target", "y", "class", "click", "clicked")
+
+
+def find(inputs: Sequence[str]) -> tuple[list[str], Format]:
+    """(the files that inputs name, how they are read): folders of tables become the files in them."""
+    names: list[str] = []
+    for given in inputs:
+        if not os.path.isdir(given):
+            names += expand([given])
+            continue
+        found = sorted(
+            {path for pattern in _TABLES for path in glob.glob(f"{glob.escape(given)}/**/{pattern}", recursive=True)}
+        )
+        if found:
+            names += found
+        elif any(entry.is_file() and not entry.name.startswith(".") for entry in os.scandir(given)):
+            problem = "is a folder without tables, and has more in it than folders of texts"
+            raise InputError(f"{given}: {problem}; name the files in it, for example '{given}/*.svm'")
+        elif len(inputs) == 1:
+            return [given], "folders"
+        else:
+            raise InputError(f"{given}: a folder without tables; convert a folder of texts by itself")
+    expand([name for name in names if name != STDIN])  # each of them once
+    kinds = {name: _kind_of(name) for name in names}
+    if len(set(kinds.values())) > 1:
+        one, *_rest = names
+        other = next(name for name in names if kinds[name] != kinds[one])
+        raise InputError(
+            f"{other}: read as {kinds[other]}, but {one} as {kinds[one]}; convert one kind at a time, with --append"
+        )
+    return names, kinds[names[0]]
+
+
+def _kind_of(name: str) -> Format:
+    if tables.form_of(name) is not None:
+        return "table"
+    stem = name
+    for suffix in (".gz", ".bz2", ".xz", ".zst"):
+        stem = stem.removesuffix(suffix)
+    if stem.endswith((".npz", ".npy")):
+        return "arrays"
+    return "vw" if stem.endswith(".vw") else "svmlight"
+
+
+def new_recipe(config: ConvertConfig, names: Sequence[str], note: Callable[[str], None]) -> Recipe:
+    """How the rows of a new store are made; `note` is told what was taken for what."""
+    kind = config.format
+    recipe = Recipe(kind, 0, config.features, config.normalize, config.rounding)
+    least, most = config.ngram_range()
+    tokens = Tokens(characters=config.characters, least=least, most=most)
+    hashing = Hashing(config.hash_bits or 22, config.hash_signed)
+    if kind == "table":
+        wanted = {name: getattr(config, name) for name in _OF_TABLES}
+        if config.delimiter is None:
+            del wanted["delimiter"]
+        table, remarks = plan_table(names[0], wanted | {"hashing": hashing, "tokens": tokens})
+        for remark in remarks:
+            note(remark)
+        if config.standardize:
+            table = standardized(table, names, config.text_block())
+        return dataclasses.replace(recipe, table=table, features=features_of(table) or config.features)
+    given = [name for name in _OF_TABLES if getattr(config, name) != getattr(_DEFAULTS, name)]
+    if kind == "arrays" and config.label is not None and config.label.removeprefix("-").isdigit():
+        given.remove("label")  # a column of a dense array
+        recipe = dataclasses.replace(recipe, label_column=int(config.label))
+    if config.labels is not None and kind != "arrays":
+        raise UsageError(f"--labels is for arrays, and {names[0]} is read as {kind}; leave it out")
+    if given:
+        raise UsageError(
+            f"--{given[0].replace('_', '-')} is for tables, and {names[0]} is read as {kind}; leave it out"
+        )
+    if kind == "folders":
+        return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=1 << hashing.bits)
+    if kind == "vw" and config.hash_bits != 0:
+        return dataclasses.replace(recipe, hashing=hashing, features=1 << hashing.bits)
+    return recipe
+
+
+def standardized(table: Table, names: Sequence[str], block_size: int) -> Table:
+    """The same with the scales that make numbers vary by 1: a pass over the data."""
+    columns = [column for column in table.columns if column.kind == "numeric"]
+    if not columns:
+        raise UsageError("--standardize: no column holds numbers; leave it out")
+    numbers = dataclasses.replace(table, columns=columns, nulls="absent")
+    settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
+    rows, sums, squares = 0, np.zeros(len(columns)), np.zeros(len(columns))
+    reader = tables.TablesReader(names, settings, block_size)
+    for task in reader.tasks():
+        parsed = reader.read(task)
+        values, places = parsed.block.values.astype(np.float64), parsed.block.indices  # type: ignore[union-attr]
+        rows += parsed.block.rows
+        sums += np.bincount(places, values, len(columns))
+        squares += np.bincount(places, values * values, len(columns))
+        reader.release(parsed)
+    if not rows:
+        raise InputError(f"{names[0]}: no row to keep; check the file")
+    deviation = np.sqrt(np.maximum(squares / rows - (sums / rows) ** 2, 0.0))
+    scales = {column.name: 1 / d for column, d in zip(columns, deviation.tolist(), strict=True) if d > 1e-12}
+    return dataclasses.replace(
+        table, columns=[dataclasses.replace(c, scale=scales.get(c.name, 1.0)) for c in table.columns]
+    )
+
+
+def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
+    """The columns that count in tables like file `name`, and remarks on what was taken for what.
+
+    `wanted` has what was said: label, weight, id, numeric, categorical, text (patterns), header, delimiter and the
+    other fields of `Table`.
+    """
+    patterns: dict[Kind, Any] = {
+        "numeric": wanted.pop("numeric"),
+        "categorical": wanted.pop("categorical"),
+        "text": wanted.pop("text"),
+    }
+    preset = wanted.pop("preset", None)
+    wanted.setdefault("delimiter", tables.delimiter_of(name))
+    if preset == "criteo":
+        return criteo(wanted), []
+    blank = Table([], None, header=wanted.get("header", True), delimiter=wanted["delimiter"])
+    known = tables.schema_of(name, blank)
+    remarks = []
+    label = wanted.pop("label", None)
+    if label is None:
+        label = next((column for column in _LABELS if column in known), None)
+        if label is None:
+            shown = ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
+            raise UsageError(f"{name}: which column has the labels? Say --label COLUMN; the columns are {shown}")
+        remarks.append(f"labels are taken from column '{label}'")
+    for option, column in (("--label", label), ("--weight", wanted.get("weight")), ("--id", wanted.get("id"))):
+        if column is not None and column not in known:
+            raise UsageError(f"{option} {column}: {tables.difference([column], known)}")
+    taken = {label, wanted.get("weight"), wanted.get("id")}
+    chosen: dict[str, Kind] = {}
+    for kind, given in patterns.items():
+        for pattern in given:
+            found = [column for column in known if fnmatch.fnmatchcase(column, pattern) and column not in taken]
+            if not found:
+                raise UsageError(f"--{kind} {pattern}: {tables.difference([pattern], known)}")
+            for column in found:
+                if chosen.get(column, kind) != kind:
+                    raise UsageError(f"column '{column}' is given by --{chosen[column]} and by --{kind}; choose one")
+                chosen[column] = kind
+    if not chosen:
+        chosen = {column: _kind_by_type(known[column]) for column in known if column not in taken}
+        told = {
+            kind: [c for c, found in chosen.items() if found == kind] for kind in ("numeric", "categorical", "entries")
+        }
+        remarks += [f"{kind}: {_some(columns)}" for kind, columns in told.items() if columns]
+    if not chosen:
+        raise UsageError(f"{name}: no column besides the label; check the file")
+    columns = [Column(column, chosen[column]) for column in known if column in chosen]
+    for column in columns:
+        if tables.form_of(name) != "delimited":
+            tables.check_type(name, column.name, known[column.name], column.kind)
+    lists = [column for column in columns if column.kind == "entries"]
+    if lists and len(columns) > 1:
+        raise UsageError(
+            f"{name}: column '{lists[0].name}' has indices of its own, which do not go together with hashed columns; "
+            "leave the others out by naming columns with --numeric, --categorical or --text"
+        )
+    return Table(columns, label, **wanted), remarks
+
+
+def criteo(wanted: dict[str, Any]) -> Table:
+    """The Criteo click logs: tabs, no header, a label, 13 numbers and 26 categories."""
+    columns = [Column(str(i), "numeric") for i in range(1, 14)] + [Column(str(i), "categorical") for i in range(14, 40)]
+    given = {name: value for name, value in wanted.items() if name not in ("label", "header", "delimiter")}
+    return Table(columns, "0", header=False, delimiter="\t", **given)
+
+
+def _kind_by_type(kind: Any) -> Kind:
+    import pyarrow as pa
+
+    if pa.types.is_nested(kind):
+        return "entries"
+    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return "numeric" if numbers else "categorical"
+
+
+def _some(columns: list[str]) -> str:
+    return ", ".join(columns[:8]) + (f" and {len(columns) - 8} more" if len(columns) > 8 else "")
+
+
+def reader_for(
+    names: Sequence[str],
+    recipe: Recipe,
+    block_size: int,
+    *,
+    text_labels: bool,
+    smallest_index: int = 0,
+    largest_index: int = LARGEST_INDEX,
+    stop_at_bad: bool = True,
+    with_labels: bool = True,
+    feature_names: int = 0,
+    labels: str | None = None,
+    label_column: int | None = None,
+) -> Reader:
+    """The reader of a recipe for some files."""
+    kind = recipe.reader
+    if kind in PLAIN:  # indices as they stand: any reader of such will do
+        found = {_kind_of(name) for name in names}
+        kind = found.pop() if len(found) == 1 and found <= set(PLAIN) else kind
+    if kind == "table":
+        assert recipe.table is not None
+        table = tables.Settings(recipe.table, text_labels, stop_at_bad, with_labels, feature_names)
+        return tables.TablesReader(names, table, block_size)
+    if kind == "folders":
+        hasher = TextHasher(recipe.tokens or Tokens(), recipe.hashing or Hashing())
+        return folders.TextFoldersReader(names[0], hasher, text_labels, stop_at_bad=stop_at_bad)
+    if kind == "vw":
+        said = vw.Settings(recipe.hashing, text_labels, smallest_index, largest_index, stop_at_bad, labels=with_labels)
+        return vw.VwReader(names, said, block_size)
+    if kind == "arrays":
+        given = arrays.Settings(
+            text_labels,
+            labels if with_labels else None,
+            label_column,
+            largest_index,
+            stop_at_bad,
+            with_labels,
+        )
+        return arrays.ArraysReader(names, given, block_size)
+    plain = svmlight.Settings(text_labels, smallest_index, largest_index, stop_at_bad)
+    return svmlight.SvmlightReader(names, plain, block_size)
+
+
+PLAIN = ("svmlight", "arrays")
+
+
+def labels_are_text(names: Sequence[str], kind: str, recipe: Recipe, labels: str | None = None) -> bool:
+    """Whether the first labels that can be read are words."""
+    if kind == "svmlight":
+        return svmlight.labels_are_text(names)
+    if kind == "folders":
+        return True
+    if kind == "vw":
+        return False
+    if kind == "arrays":
+        return arrays.labels_are_text(names, labels)
+    reader = reader_for(names[:1], recipe, 1 << 16, text_labels=True, stop_at_bad=False)
+    for task in reader.tasks():
+        found = reader.read(task).names.values()
+        if found:
+            return not any(svmlight.looks_like_a_number(name) for name in found)
+    return False

@@ -1,0 +1,447 @@
+"""Tables: Parquet, Arrow IPC (Feather), CSV, TSV and JSON lines, read batch by batch; see `vectors.py` for the rows."""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.manifest import SourceInfo
+from ooc_pegasos.readers import delimited, jsonlines
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
+from ooc_pegasos.readers.sources import STDIN, TextBlock, TextSource, hash_of, spoken, stamp_of
+from ooc_pegasos.readers.vectors import Vectorizer
+from ooc_pegasos.recipe import Table
+from ooc_pegasos.scratch import Pool
+
+NAME = "table"
+Form = Literal["parquet", "arrow", "delimited", "jsonlines"]
+_ENTRIES = 1 << 20
+"""Of a batch, about."""
+_HEAD = 1 << 20
+"""Of a text, where its columns are looked for."""
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_FORMS: dict[str, Form] = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".csv": "delimited",
+    ".tsv": "delimited",
+    ".tab": "delimited",
+    ".jsonl": "jsonlines",
+    ".ndjson": "jsonlines",
+}
+_MAGIC: dict[bytes, Form] = {b"PAR1": "parquet", b"ARROW1": "arrow"}
+
+
+def form_of(name: str) -> Form | None:
+    """What kind of table a file is by its first bytes, or else by the end of its name; None if it is none."""
+    if name == STDIN:
+        return None
+    try:
+        with open(name, "rb") as file:
+            head = file.read(8)
+    except OSError:
+        return None
+    for magic, form in _MAGIC.items():
+        if head.startswith(magic):
+            return form
+    path = Path(name)
+    suffix = Path(path.stem).suffix if path.suffix.lower() in _COMPRESSED else path.suffix
+    return _FORMS.get(suffix.lower())
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to read tables; all of it is fixed before the first row."""
+
+    table: Table
+    text_labels: bool = False
+    stop_at_bad: bool = True
+    with_labels: bool = True
+    names: int = 0
+    """How many names of features are wanted."""
+
+
+@dataclass
+class Batch:
+    """Some rows of a table."""
+
+    batch: Any
+    lines: np.ndarray
+    """Of each row: its line or number, counted from 0 at the start of the piece."""
+    line_count: int
+    bad: list[BadRow]
+    bad_rows: int
+
+
+class TablesReader:
+    """See `Reader`; a task is a record batch, or a block of lines that is to become one."""
+
+    def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
+        self.settings = settings
+        self.vectorizer = Vectorizer(
+            settings.table, settings.text_labels, with_labels=settings.with_labels, names=settings.names
+        )
+        self._pool = Pool()
+        spare: deque[np.ndarray] = deque()
+        self.sources = [
+            _source_of(name, number, settings.table, self.vectorizer.wanted, block_size, spare)
+            for number, name in enumerate(names)
+        ]
+        self.unit = "line" if any(isinstance(source, _TextTable) for source in self.sources) else "row"
+
+    def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Any]:
+        """See `Reader`."""
+        for number in range(source, len(self.sources)):
+            yield from self.sources[number].pieces(start, state)
+            start, state = 0, None
+
+    def read(self, task: Any) -> ParsedBlock:
+        """See `Reader`."""
+        source = self.sources[task.source]
+        batch = source.batch(task)
+        found = self.vectorizer.vectors(batch.batch)
+        numbers = _numbers(batch.lines, batch.bad)
+        bad = sorted(
+            [*batch.bad, *(BadRow(int(batch.lines[row.line]), row.problem) for row in found.bad)],
+            key=lambda row: row.line,
+        )
+        id_column = self.settings.table.id
+        ids = batch.batch.column(id_column).take(found.good) if id_column is not None else None
+        return ParsedBlock(
+            task,
+            found.block,
+            batch.lines[found.good],
+            numbers[found.good],
+            batch.line_count,
+            bad[:DESCRIBED_BAD_ROWS],
+            batch.bad_rows + found.bad_rows,
+            found.names,
+            self._pool.take(),
+            ids,
+            found.features,
+        )
+
+    def named(self, features: dict[int, str]) -> None:
+        """These places have a name now."""
+        self.vectorizer.named(features)
+
+    def release(self, parsed: ParsedBlock) -> None:
+        """See `Reader`."""
+        source = self.sources[parsed.task.source]
+        if isinstance(source, _TextTable):
+            source.spare.append(parsed.task.text)
+        self._pool.give_back(parsed.scratch)
+
+
+def schema_of(name: str, table: Table | None = None) -> dict[str, Any]:
+    """The columns of a file and their Arrow types; of text, those that its first rows seem to have."""
+    import pyarrow as pa
+
+    form = form_of(name)
+    if form == "parquet":
+        import pyarrow.parquet as pq
+
+        with _arrow_errors(name):
+            schema = pq.read_schema(name)
+    elif form == "arrow":
+        with _arrow_errors(name), _opened_ipc(name) as opened:
+            schema = opened.schema
+    else:
+        schema = _schema_of_text(name, form, table)
+    columns = {field.name: field.type for field in schema}
+    if len(columns) != len(schema):
+        raise InputError(f"{name}: two columns of the same name; rename one")
+    return columns | {key: pa.string() for key in partition_of(name) if key not in columns}
+
+
+def partition_of(name: str) -> dict[str, str]:
+    """Columns that a path says by folders named `key=value`."""
+    from urllib.parse import unquote
+
+    found = {}
+    for part in Path(name).parts[:-1]:
+        key, equals, value = part.partition("=")
+        if equals and key:
+            found[key] = unquote(value)
+    return found
+
+
+def delimiter_of(name: str) -> str:
+    """Of a file whose name says so."""
+    stem = name
+    for suffix in _COMPRESSED:
+        stem = stem.removesuffix(suffix)
+    return "\t" if stem.endswith((".tsv", ".tab")) else ","
+
+
+def _source_of(
+    name: str, number: int, table: Table, wanted: list[str], block_size: int, spare: deque[np.ndarray]
+) -> _ParquetTable | _IpcTable | _TextTable:
+    form = form_of(name) or "delimited"
+    known = schema_of(name, table)
+    missing = [column for column in wanted if column not in known]
+    if missing:
+        raise InputError(f"{spoken(name)}: {difference(missing, known)}")
+    rows = max(256, min(1 << 16, _ENTRIES // max(len(table.columns), 1), block_size))
+    if form == "parquet":
+        return _ParquetTable(name, number, table, wanted, rows)
+    if form == "arrow":
+        return _IpcTable(name, number, table, wanted, rows)
+    return _TextTable(name, number, table, wanted, block_size, spare, form)
+
+
+def difference(missing: Sequence[str], known: dict[str, Any]) -> str:
+    """That some columns are not there, and what they may be called."""
+    told = []
+    for column in missing[:5]:
+        near = difflib.get_close_matches(column, known, 1)
+        told.append(f"'{column}'" + (f" (is it '{near[0]}'?)" if near else ""))
+    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    shown = ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
+    return f"no column {', '.join(told)}{more}; the columns are {shown}"
+
+
+class _BinaryTable:
+    """A file of record batches."""
+
+    def __init__(self, name: str, number: int, table: Table, wanted: list[str], rows: int) -> None:
+        self.name = name
+        self._number = number
+        self._partition = partition_of(name)
+        self._wanted = wanted
+        self._categorical = [column.name for column in table.columns if column.kind == "categorical"]
+        self._kinds = {column.name: column.kind for column in table.columns}
+        self._rows = rows
+        self._stamp = stamp_of(name)
+
+    def pieces(self, start: int, _state: dict[str, Any] | None) -> Iterator[Piece]:
+        """The batches from number `start` on."""
+        done, share = start, 0.0
+        for batch in self._batches(start):
+            done += 1
+            share = self._stamp.size * batch.num_rows / max(self._total, 1)
+            yield Piece(self._number, done, int(share), batch)
+        if stamp_of(self.name) != self._stamp:
+            raise InputError(f"{self.name}: changed during the conversion; convert again when nobody writes to it")
+
+    _total = 0
+
+    def _batches(self, start: int) -> Generator[Any, None, None]:
+        raise NotImplementedError
+
+    def batch(self, task: Piece) -> Batch:
+        """The record batch of a task, with the columns that are wanted."""
+        import pyarrow as pa
+
+        given = task.content
+        columns = []
+        for name in self._wanted:
+            if name in given.schema.names:
+                column = given.column(name)
+            else:
+                column = pa.repeat(pa.scalar(self._partition[name]), given.num_rows)
+            columns.append(column)
+        made = pa.RecordBatch.from_arrays(columns, names=self._wanted)
+        for name, kind in self._kinds.items():
+            check_type(self.name, name, made.column(name).type, kind)
+        return Batch(made, np.arange(given.num_rows), given.num_rows, [], 0)
+
+    def info(self, rows: int) -> SourceInfo:
+        """See `Source`."""
+        return SourceInfo(self.name, self._stamp.size, hash_of(self.name), rows)
+
+
+class _ParquetTable(_BinaryTable):
+    def _batches(self, start: int) -> Generator[Any, None, None]:
+        import pyarrow.parquet as pq
+
+        with _arrow_errors(self.name):
+            file = pq.ParquetFile(self.name, memory_map=True, read_dictionary=self._categorical)
+        with file:
+            there = set(file.schema_arrow.names)
+            columns = [name for name in self._wanted if name in there]
+            self._total, number = file.metadata.num_rows, 0
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                batches = -(-rows // self._rows)
+                if number + batches <= start:  # read before
+                    number += batches
+                    continue
+                with _arrow_errors(f"{self.name}: row group {group}"):
+                    for batch in file.iter_batches(self._rows, row_groups=[group], columns=columns):
+                        number += 1
+                        if number > start:
+                            yield batch
+
+
+class _IpcTable(_BinaryTable):
+    def _batches(self, start: int) -> Generator[Any, None, None]:
+        number = 0
+        with _arrow_errors(self.name), _opened_ipc(self.name) as opened:
+            counts = opened.num_record_batches if hasattr(opened, "num_record_batches") else None
+            stream = (opened.get_batch(i) for i in range(counts)) if counts is not None else iter(opened)
+            for batch in stream:
+                batch.validate(full=True)
+                self._total = batch.num_rows if counts is None else batch.num_rows * counts
+                for begin in range(0, batch.num_rows, self._rows):
+                    number += 1
+                    if number > start:
+                        yield batch.slice(begin, self._rows)
+
+
+class _TextTable(TextSource):
+    """Lines that become record batches."""
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        table: Table,
+        wanted: list[str],
+        block_size: int,
+        spare: deque[np.ndarray],
+        form: Form,
+    ) -> None:
+        super().__init__(name, number, block_size, spare, "a text table")
+        self.spare = spare
+        self._table, self._form = table, form
+        self._fields = schema_of(name, table)
+        self._wanted = wanted
+        numbers = {column.name for column in table.columns if column.kind == "numeric"}
+        self._kinds = {column: "number" if column in numbers else "string" for column in wanted}
+        self._partition = partition_of(name)
+
+    def pieces(self, start: int, state: dict[str, Any] | None) -> Iterator[TextBlock]:
+        """The blocks of lines from position `start` on."""
+        yield from self.blocks(start, state)
+
+    def batch(self, task: TextBlock) -> Batch:
+        """The record batch of a block of lines."""
+        import pyarrow as pa
+
+        inside: dict[str, Any] = {name: kind for name, kind in self._kinds.items() if name in self._own}
+        if self._form == "jsonlines":
+            types = {name: self._type_of(name) for name in inside}
+            found = jsonlines.batch_of(task.text, task.length, types, DESCRIBED_BAD_ROWS)
+        else:
+            first = self._table.header and task.begin == 0
+            found = delimited.batch_of(
+                task.text, task.length, self._own, inside, self._table.delimiter, first, DESCRIBED_BAD_ROWS
+            )
+        batch, lines, line_count, bad, bad_rows = found
+        columns = [
+            batch.column(name) if name in inside else pa.repeat(pa.scalar(self._partition[name]), batch.num_rows)
+            for name in self._wanted
+        ]
+        return Batch(pa.RecordBatch.from_arrays(columns, names=self._wanted), lines, line_count, bad, bad_rows)
+
+    @property
+    def _own(self) -> list[str]:
+        return [name for name in self._fields if name not in self._partition]
+
+    def _type_of(self, name: str) -> Any:
+        import pyarrow as pa
+
+        kind = self._fields[name]
+        if self._kinds[name] == "number" or pa.types.is_floating(kind):
+            return pa.float64()
+        if name in (self._table.label, self._table.weight) and pa.types.is_integer(kind):
+            return pa.float64()
+        return kind if pa.types.is_list(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) else pa.string()
+
+
+def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
+    """Refuse a column whose type cannot be what it is wanted as."""
+    import pyarrow as pa
+
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_number = any(
+        test(inner) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    )
+    is_text = pa.types.is_string(inner) or pa.types.is_large_string(inner)
+    nested = pa.types.is_nested(inner)
+    if wanted == "numeric" and (not is_number or pa.types.is_dictionary(kind)):
+        raise InputError(f"{where}: column '{name}' is of type {kind}, not a number; give it by --categorical {name}")
+    if wanted == "text" and not is_text:
+        raise InputError(f"{where}: column '{name}' is of type {kind}, not text; give it by --categorical {name}")
+    if wanted == "categorical" and nested:
+        raise InputError(f"{where}: column '{name}' is of type {kind}, which is no category; leave it out")
+    if wanted == "entries" and not nested:
+        raise InputError(f"{where}: column '{name}' is of type {kind}, not a list of indices; leave it out")
+
+
+@contextmanager
+def _arrow_errors(where: str) -> Iterator[None]:
+    """Say what pyarrow found in the words of this program."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
+        problem = " ".join(str(error).split())[:160]
+        raise InputError(f"{where}: damaged or not what its name says ({problem}); fetch or write it again") from error
+
+
+@contextmanager
+def _opened_ipc(name: str) -> Iterator[Any]:
+    """A file or a stream of record batches."""
+    import pyarrow as pa
+
+    with pa.memory_map(name) as mapped:
+        try:
+            opened: Any = pa.ipc.open_file(mapped)
+        except pa.ArrowInvalid:
+            mapped.seek(0)
+            opened = pa.ipc.open_stream(mapped)
+        yield opened
+
+
+def _schema_of_text(name: str, form: Form | None, table: Table | None) -> Any:
+    """The columns of a text and what the first megabyte of it seems to hold."""
+    import pyarrow as pa
+
+    block = next(iter(TextSource(name, 0, _HEAD, deque(), "a text table").blocks()), None)
+    if block is None:
+        raise InputError(f"{spoken(name)}: the file is empty; leave it out or check how it was made")
+    head = block.text[: block.length].tobytes().removeprefix(b"   ")  # of a mark of UTF-8
+    with _arrow_errors(spoken(name)):
+        if form == "jsonlines":
+            import pyarrow.json
+
+            names = jsonlines.names_of(head)
+            try:
+                guessed = pyarrow.json.read_json(pa.BufferReader(head)).schema
+            except pa.ArrowInvalid:  # of which bad rows will be told where they stand
+                return pa.schema([(column, pa.string()) for column in names])
+            return guessed
+        import pyarrow.csv
+
+        header = table.header if table else True
+        delimiter = table.delimiter if table else delimiter_of(name)
+        names = delimited.names_of(head, delimiter, header)
+        options = pyarrow.csv.ReadOptions(column_names=names, skip_rows=int(header), use_threads=False)
+        parse = pyarrow.csv.ParseOptions(delimiter=delimiter, invalid_row_handler=lambda _row: "skip")
+        kinds = pyarrow.csv.ConvertOptions(null_values=[""], strings_can_be_null=True)
+        try:
+            return pyarrow.csv.read_csv(pa.BufferReader(head), options, parse, kinds).schema
+        except pa.ArrowInvalid:
+            return pa.schema([(column, pa.string()) for column in names])
+
+
+def _numbers(lines: np.ndarray, bad: list[BadRow]) -> np.ndarray:
+    """Which row of the piece each is, bad ones included, blank lines not."""
+    before = np.searchsorted(np.array([row.line for row in bad], np.int64), lines)
+    numbers: np.ndarray = (np.arange(len(lines)) + before).astype(np.uint32)
+    return numbers

@@ -1,0 +1,393 @@
+"""Columns of a table to sparse rows: each column gives a part of every row, and parts are joined row by row.
+
+A part is (how many entries each row has, their indices, their values). Nothing is coerced: what is no finite number
+where one is wanted makes its row a bad one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.kernels import hashing as kernels
+from ooc_pegasos.labels import key_of
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
+from ooc_pegasos.readers.text import TextHasher
+from ooc_pegasos.recipe import Column, Table
+
+LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
+
+
+class Part(NamedTuple):
+    """What one column adds to each row."""
+
+    lengths: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+
+
+@dataclass
+class Vectors:
+    """The good rows of a batch."""
+
+    block: CsrBlock
+    good: np.ndarray
+    """Their numbers in the batch."""
+    bad: list[BadRow]
+    bad_rows: int
+    names: dict[int, str]
+    """Of labels that are text, by the bits of their hash."""
+    features: dict[int, str]
+    """Of places that had no name before."""
+
+
+class Problems:
+    """Which rows of a batch are bad, and why the first of them are."""
+
+    def __init__(self, rows: int) -> None:
+        self.bad = np.zeros(rows, bool)
+        self._told: dict[int, str] = {}
+
+    def add(self, rows: np.ndarray, tell: Callable[[int], str]) -> None:
+        """Rows by number; what is wrong with each is asked for only as long as it is told."""
+        for row in rows[: DESCRIBED_BAD_ROWS + 1].tolist():
+            self._told.setdefault(row, tell(row))
+        self.bad[rows] = True
+
+    def described(self) -> list[BadRow]:
+        """The first bad rows, in order."""
+        return [BadRow(row, self._told[row]) for row in sorted(self._told)[:DESCRIBED_BAD_ROWS]]
+
+
+class Vectorizer:
+    """Turns batches of a table into rows. Any number of threads may use it."""
+
+    def __init__(self, table: Table, text_labels: bool, *, with_labels: bool = True, names: int = 0) -> None:
+        self.table = table
+        self._text_labels = text_labels
+        self._with_labels = with_labels
+        self._hasher = TextHasher(table.tokens, table.hashing)
+        self._dense = is_dense(table)
+        self._names_left = names
+        self._known = np.zeros(features_of(table) or 0, bool) if names else np.zeros(0, bool)
+        self._numbers = [column.name for column in table.columns if column.kind == "numeric"]
+        self._places: dict[str, tuple[int, float]] = {}
+        for column in table.columns:
+            for token in (column.name, f"{column.name}=null"):
+                self._places[token] = self.place(token)
+
+    @property
+    def wanted(self) -> list[str]:
+        """The columns that are needed."""
+        table = self.table
+        extra = [table.label] if self._with_labels else []
+        names = [column.name for column in table.columns] + [*extra, table.weight, table.id]
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    def vectors(self, batch: Any) -> Vectors:
+        """The rows of an Arrow record batch."""
+        rows, problems = batch.num_rows, Problems(batch.num_rows)
+        new: dict[int, str] = {}
+        parts: list[Part] = []
+        for column in self.table.columns:
+            parts += self._parts(column, batch.column(column.name), problems, new)
+        labels, names = self._labels(batch, problems)
+        weights = self._weights(batch, problems)
+        indptr, indices, values = join(rows, parts)
+        large = np.flatnonzero(~np.isfinite(values))
+        if len(large):
+            wrong = np.unique(np.searchsorted(indptr, large, "right") - 1)
+            problems.add(wrong, lambda _row: "a value is too large for float32; scale or --clip the data")
+        good = np.flatnonzero(~problems.bad)
+        if len(good) < rows:
+            lengths = np.diff(indptr)
+            entries = np.repeat(~problems.bad, lengths)
+            indptr = np.concatenate([[0], np.cumsum(lengths[good])])
+            indices, values, labels = indices[entries], values[entries], labels[good]
+            weights = None if weights is None else weights[good]
+        features = features_of(self.table) or LARGEST_INDEX + 1
+        block = CsrBlock(indptr, indices, values, labels, features, weights)
+        return Vectors(block, good, problems.described(), int(problems.bad.sum()), names, new)
+
+    def named(self, features: dict[int, str]) -> None:
+        """These places have a name now."""
+        self._known[list(features)] = True
+        self._names_left -= len(features)
+
+    # --- columns ----------------------------------------------------------------------------------
+
+    def place(self, token: str) -> tuple[int, float]:
+        """Where a feature is, and by what its values are multiplied."""
+        if self._dense:
+            name = token.removesuffix("=null")
+            at = self._numbers.index(name) if name in self._numbers else 0
+            return (at + len(self._numbers) if token != name else at), 1.0
+        raw = np.frombuffer(token.encode(), np.uint8)
+        place, sign = np.empty(1, np.uint32), np.empty(1, np.float32)
+        hashing = self.table.hashing
+        empty = np.empty(0, np.uint8)
+        kernels.hash_strings(raw, np.array([0, len(raw)]), empty, hashing.bits, hashing.signed, place, sign)
+        return int(place[0]), float(sign[0])
+
+    def _parts(self, column: Column, array: Any, problems: Problems, new: dict[int, str]) -> Iterable[Part]:
+        nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
+        if nulls is not None and self.table.nulls == "bad":
+            wrong = np.flatnonzero(nulls)
+            problems.add(wrong, lambda _row: f"no value in column '{column.name}'; fill it in, or say --nulls absent")
+        if column.kind == "numeric":
+            yield self._numeric(column, array, nulls, problems, new)
+        elif column.kind == "categorical":
+            yield self._categorical(column, array, nulls, new)
+        elif column.kind == "text":
+            yield Part(*self._hasher.part(_as_strings(array)))
+        else:
+            yield _entries(column, array, nulls, problems)
+        if nulls is not None and self.table.nulls == "mark":
+            place, sign = self._places[f"{column.name}=null"]
+            self._name(np.array([place]), lambda _at: f"{column.name}=null", new)
+            yield _one_each(nulls, np.full(len(nulls), place, np.uint32), np.full(len(nulls), sign, np.float32))
+
+    def _numeric(
+        self, column: Column, array: Any, nulls: np.ndarray | None, problems: Problems, new: dict[int, str]
+    ) -> Part:
+        numbers = as_numbers(array)
+        wrong = ~np.isfinite(numbers)
+        if nulls is not None:
+            wrong &= ~nulls
+            numbers = np.where(nulls, 0.0, numbers)
+        if wrong.any():
+            found = numbers.copy()
+            problems.add(
+                np.flatnonzero(wrong),
+                lambda row: (
+                    f"the value {found[row]} in column '{column.name}' is not finite; correct it or leave it empty"
+                ),
+            )
+            numbers = np.where(wrong, 0.0, numbers)
+        if self.table.log1p:
+            numbers = np.copysign(np.log1p(np.abs(numbers)), numbers)
+        if self.table.clip is not None:
+            numbers = np.clip(numbers, -self.table.clip, self.table.clip)
+        place, sign = self._places[column.name]
+        self._name(np.array([place]), lambda _at: column.name, new)
+        with np.errstate(over="ignore"):
+            values = (numbers * (column.scale * sign)).astype(np.float32)
+        return _one_each(values != 0, np.full(len(values), place, np.uint32), values)
+
+    def _categorical(self, column: Column, array: Any, nulls: np.ndarray | None, new: dict[int, str]) -> Part:
+        import pyarrow as pa
+
+        prefix = np.frombuffer(f"{column.name}=".encode(), np.uint8)
+        there = ~nulls if nulls is not None else np.ones(len(array), bool)
+        if self._names_left > 0 and not pa.types.is_dictionary(array.type):
+            array = array.dictionary_encode()
+        if not pa.types.is_dictionary(array.type):
+            places, signs = self._hashed(_as_strings(array), prefix)
+            return _one_each(there, places, signs)
+        words = _as_strings(array.dictionary)
+        places, signs = self._hashed(words, prefix)
+        self._name(places, lambda at: f"{column.name}={words[at].as_py()}", new)
+        codes = array.indices.fill_null(0).to_numpy(zero_copy_only=False) if nulls is not None else array.indices
+        codes = np.asarray(codes)
+        if not len(places):  # nothing but nulls
+            return _one_each(there, np.zeros(len(array), np.uint32), np.zeros(len(array), np.float32))
+        return _one_each(there, places[codes], signs[codes])
+
+    def _hashed(self, strings: Any, prefix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        data, offsets = buffers_of(strings)
+        places, signs = np.empty(len(strings), np.uint32), np.empty(len(strings), np.float32)
+        hashing = self.table.hashing
+        kernels.hash_strings(data, offsets, prefix, hashing.bits, hashing.signed, places, signs)
+        return places, signs
+
+    def _name(self, places: np.ndarray, name: Callable[[int], str], new: dict[int, str]) -> None:
+        """Tell the names of places that have none yet."""
+        if self._names_left <= len(new):
+            return
+        for at in np.flatnonzero(~self._known[places])[: self._names_left - len(new)].tolist():
+            new.setdefault(int(places[at]), name(at))
+
+    # --- labels and weights -----------------------------------------------------------------------
+
+    def _labels(self, batch: Any, problems: Problems) -> tuple[np.ndarray, dict[int, str]]:
+        name = self.table.label
+        if not self._with_labels or name is None:
+            return np.zeros(batch.num_rows), {}
+        array = batch.column(name)
+        if array.null_count:
+            missing = np.flatnonzero(np.asarray(array.is_null()))
+            problems.add(missing, lambda _row: f"no label in column '{name}'; give every row one, or leave it out")
+        if self._text_labels:
+            return _keys_of(array)
+        numbers, wrong = _parsed(array)
+        wrong &= ~problems.bad
+
+        def problem(row: int) -> str:
+            return f"the label {array[row].as_py()!r} is not a finite number; correct it, or name words with --classes"
+
+        problems.add(np.flatnonzero(wrong), problem)
+        return np.where(wrong | problems.bad, 0.0, numbers) + 0.0, {}
+
+    def _weights(self, batch: Any, problems: Problems) -> np.ndarray | None:
+        name = self.table.weight
+        if name is None:
+            return None
+        array = batch.column(name)
+        numbers, wrong = _parsed(array)
+        wrong |= ~((numbers >= LEAST_WEIGHT) & (numbers <= MOST_WEIGHT))
+        problems.add(
+            np.flatnonzero(wrong), lambda row: f"the weight {array[row].as_py()!r} is not from 1e-9 to 1e9; correct it"
+        )
+        return np.where(wrong, 1.0, numbers).astype(np.float32)
+
+
+def is_dense(table: Table) -> bool:
+    """Whether all columns are numbers: then each has the place of its own number, and nothing is hashed."""
+    return all(column.kind == "numeric" for column in table.columns)
+
+
+def features_of(table: Table) -> int | None:
+    """How many there are; None if lists of indices say so themselves."""
+    if any(column.kind == "entries" for column in table.columns):
+        return None
+    return len(table.columns) * (2 if table.nulls == "mark" else 1) if is_dense(table) else 1 << table.hashing.bits
+
+
+def join(rows: int, parts: list[Part]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of which each part has some entries: sorted, equal indices added up."""
+    indptr = np.zeros(rows + 1, np.int64)
+    for part in parts:
+        indptr[1:] += part.lengths
+    np.cumsum(indptr, out=indptr)
+    indices, values = np.empty(indptr[-1], np.uint32), np.empty(indptr[-1], np.float32)
+    cursor = indptr[:-1].copy()
+    for part in parts:
+        kernels.append_part(part.lengths, part.indices, part.values, cursor, indices, values)
+    count = kernels.merge_rows(indptr, indices, values)
+    return indptr, indices[:count], values[:count]
+
+
+def buffers_of(strings: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(bytes, offsets) of an Arrow array of strings; a null is empty."""
+    import pyarrow as pa
+
+    kind = np.int64 if pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type) else np.int32
+    if strings.null_count:
+        strings = strings.fill_null("")
+    _valid, offsets, data = strings.buffers()
+    if offsets is None or not len(strings):
+        return np.zeros(0, np.uint8), np.zeros(len(strings) + 1, kind)
+    ends = np.frombuffer(offsets, kind, len(strings) + 1, strings.offset * np.dtype(kind).itemsize)
+    return np.frombuffer(data if data is not None else b"", np.uint8), ends
+
+
+def as_numbers(array: Any) -> np.ndarray:
+    """An Arrow array of numbers as float64; nulls are NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_float64(array.type):
+        array = pc.cast(array, pa.float64(), safe=False)
+    numbers: np.ndarray = array.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _as_strings(array: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _as_strings(array.dictionary_decode())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return array
+    return pc.cast(array, pa.string())
+
+
+def _parsed(array: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(numbers, which of them are none) of a column of numbers, or of text that spells numbers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        words = pc.utf8_trim_whitespace(_as_strings(array))
+        try:
+            array = pc.cast(words, pa.float64())
+        except pa.ArrowInvalid:
+            array = pa.array([_number(word) for word in words.to_pylist()], pa.float64())
+    numbers = as_numbers(array)
+    return numbers, ~np.isfinite(numbers)
+
+
+def _number(word: str | None) -> float | None:
+    try:
+        return float(word) if word is not None and "_" not in word else None
+    except ValueError:
+        return None
+
+
+def _keys_of(array: Any) -> tuple[np.ndarray, dict[int, str]]:
+    """Labels that are words: the bits of their hashes, and which word each is."""
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(array.type):
+        array = _as_strings(array).dictionary_encode()
+    words = _as_strings(array.dictionary).to_pylist()
+    names = {key_of(word, True): word for word in words if word is not None}
+    keys = np.array([0 if word is None else key_of(word, True) for word in words] or [0], np.uint64)
+    codes = np.asarray(array.indices.fill_null(0))
+    found = np.unique(codes)
+    used = {int(key) for key in keys[found]}
+    return keys[codes].view(np.float64), {key: name for key, name in names.items() if key in used}
+
+
+def _one_each(there: np.ndarray, places: np.ndarray, values: np.ndarray) -> Part:
+    """At most one entry a row."""
+    if there.all():
+        return Part(np.ones(len(there), np.uint32), places, values)
+    return Part(there.astype(np.uint32), places[there], values[there])
+
+
+def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Problems) -> Part:
+    """A column of lists of indices, or of indices and values, or of maps."""
+    import pyarrow as pa
+
+    kind = array.type
+    if nulls is not None:
+        array = array.fill_null([]) if not pa.types.is_map(kind) else array
+    offsets = np.asarray(array.offsets).astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if pa.types.is_map(kind):
+        indices, values = array.keys[first:last], array.items[first:last]
+    else:
+        inner = array.values[first:last]
+        if pa.types.is_struct(inner.type):
+            indices, values = inner.field(0), inner.field(1)
+        else:
+            indices, values = inner, None
+    offsets = offsets - first
+    lengths = np.diff(offsets)
+    places = as_numbers(indices)
+    numbers = np.ones(len(places)) if values is None else as_numbers(values)
+    wrong = ~((places >= 0) & (places <= LARGEST_INDEX)) | ~np.isfinite(numbers)
+    if wrong.any():
+        rows = np.unique(np.searchsorted(offsets, np.flatnonzero(wrong), "right") - 1)
+        problem = (
+            f"an index in column '{column.name}' is missing or not from 0 to {LARGEST_INDEX:,}, or a value is none"
+        )
+        problems.add(rows, lambda _row: f"{problem}; correct it")
+        places, numbers = np.where(wrong, 0, places), np.where(wrong, 0.0, numbers)
+    with np.errstate(over="ignore"):
+        values32 = (numbers * column.scale).astype(np.float32)
+    return Part(lengths.astype(np.uint32), places.astype(np.uint32), values32)
+
+
+def refuse(name: str, problem: str) -> InputError:
+    """An input whose columns are not those that are wanted."""
+    return InputError(f"{name}: {problem}")

@@ -1,0 +1,204 @@
+"""Vowpal Wabbit text: `[label [importance]] ['tag]|[namespace[:scale]] feature[:value] ... |...`, one row a line."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.block import CsrBlock, read_only
+from ooc_pegasos.kernels import vw as kernels
+from ooc_pegasos.kernels.svmlight import PADDING, hash_spans
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock
+from ooc_pegasos.readers.sources import TextBlock, TextSource
+from ooc_pegasos.recipe import Hashing
+from ooc_pegasos.scratch import Pool
+
+NAME = "vw"
+
+PROBLEMS = {
+    kernels.BAR_MISSING: "no '|' in the line that begins with {line}; put one before the features, and check that this "
+    "is Vowpal Wabbit text",
+    kernels.LABEL_MISSING: "no label; put one first, with a blank between it and the bar (what touches the bar is a "
+    "tag)",
+    kernels.LABEL_NOT_NUMBER: "the label {word} is not a number; correct it, or if labels are words name them with "
+    "--classes",
+    kernels.LABEL_NOT_FINITE: "the label {word} is not finite; remove the row or correct it",
+    kernels.LABEL_SEVERAL: "{word} is more than one label; give every row one",
+    kernels.LABEL_WITH_COST: "the label {word} has a cost; give every row one plain label",
+    kernels.LABEL_NOT_UTF8: "the label {word} is not UTF-8 text; convert the file to UTF-8",
+    kernels.IMPORTANCE_NOT_NUMBER: "the importance {word} is not a number; correct it, or if it is a tag put a ' "
+    "before it",
+    kernels.IMPORTANCE_OUT_OF_RANGE: "the importance {word} is not from 1e-9 to 1e9; leave out rows that are not to "
+    "count, and scale the importance of the others",
+    kernels.BASE: "{word} after the importance is a base for the prediction, which is not supported; remove it, or if "
+    "it is a tag put a ' before it",
+    kernels.TAG_MISPLACED: "the tag {word} is not the last word before the bar; put it there",
+    kernels.TAG_NOT_UTF8: "the tag {word} is not UTF-8 text; convert the file to UTF-8",
+    kernels.NAMESPACE_UNNAMED: "a ':' right after the bar; name the namespace, or put a blank after the bar",
+    kernels.NAMESPACE_TOO_LONG: f"a namespace with a name of more than {kernels.LONGEST_NAMESPACE:,} bytes; shorten "
+    "it, and check that this is Vowpal Wabbit text",
+    kernels.NAMESPACES_SEVERAL: "features of the namespaces {name} and {other} in one row, where the names of features "
+    "are their indices; tell them apart by hashing, with --hash-bits",
+    kernels.SCALE_NOT_NUMBER: "the scale {value} of namespace {name} is not a number; correct it",
+    kernels.SCALE_NOT_FINITE: "the scale {value} of namespace {name} is not finite; correct it",
+    kernels.FEATURE_UNNAMED: "a feature without a name, {word}; name it",
+    kernels.FEATURE_NO_INDEX: "the name of feature {name} is not an index; hash the names, with --hash-bits",
+    kernels.INDEX_TOO_SMALL: "index 0 in 1-based data, {word}; correct it or convert with --index-base 0",
+    kernels.INDEX_TOO_LARGE: "the index in {word} is above the limit of {limit}; correct it or allow more --features "
+    "(at most 4,294,967,294), or hash the names, with --hash-bits",
+    kernels.INDEX_DUPLICATE: "the index {number} stands twice in the row; correct it",
+    kernels.VALUE_NOT_NUMBER: "the value {value} of feature {name} is not a number; correct it",
+    kernels.VALUE_NOT_FINITE: "the value {value} of feature {name} is not finite; remove the row or correct it",
+    kernels.VALUE_TOO_LARGE: "the value of feature {name} is too large for float32; scale the data",
+    kernels.SUM_TOO_LARGE: "the values of features that share place {number} add up to more than float32 can hold; "
+    "scale the data",
+    kernels.NUL_BYTE: "a zero byte, so this is not text; check that it is a Vowpal Wabbit file",
+}
+
+_BLANKS = b" \t\v\f\r\n"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to read the text; all of it is fixed before the first row."""
+
+    hashing: Hashing | None = None
+    """How names become indices; None: they are indices, from `smallest_index` to `largest_index`."""
+    text_labels: bool = False
+    smallest_index: int = 0
+    largest_index: int = LARGEST_INDEX
+    stop_at_bad: bool = True
+    labels: bool = True
+    """Whether every row must have a label; if not, it is 0 where there is none."""
+
+
+class VwReader:
+    """See `Reader`; a task is a block of whole lines. Importances are weights and tags are identifiers."""
+
+    unit = "line"
+
+    def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
+        self.settings = settings
+        self._spare: deque[np.ndarray] = deque()
+        self._pool = Pool()
+        self.sources = [
+            TextSource(name, i, block_size, self._spare, "Vowpal Wabbit text") for i, name in enumerate(names)
+        ]
+
+    def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[TextBlock]:
+        """All blocks from a position on."""
+        for number in range(source, len(self.sources)):
+            yield from self.sources[number].blocks(start, state)
+            start, state = 0, None
+
+    def read(self, task: TextBlock) -> ParsedBlock:
+        """Parse one block; afterwards its text buffer is used for another one."""
+        settings = self.settings
+        text, length = read_only(task.text), task.length
+        feeds, blanks = kernels.count_lines_and_blanks(text[:length])
+        scratch = self._pool.take()
+        labels = scratch.array("labels", feeds + 1)
+        weights = scratch.array("weights", feeds + 1, np.float32)
+        indptr = scratch.array("indptr", feeds + 2, np.int64)
+        indices = scratch.array("indices", blanks + 1, np.uint32)
+        values = scratch.array("values", blanks + 1, np.float32)
+        lines = scratch.array("lines", feeds + 1, np.int64)
+        numbers = scratch.array("numbers", feeds + 1, np.uint32)
+        label_spans = scratch.array("label spans", 2 * feeds + 2, np.int64).reshape(-1, 2)
+        tag_spans = scratch.array("tag spans", 2 * feeds + 2, np.int64).reshape(-1, 2)
+        bad = np.empty((1 if settings.stop_at_bad else DESCRIBED_BAD_ROWS, 4), np.int64)
+        rows, bad_lines, line_count = kernels.parse_vw(
+            text,
+            length,
+            settings.text_labels,
+            settings.labels,
+            settings.hashing.bits if settings.hashing else kernels.PLAIN,
+            settings.hashing is not None and settings.hashing.signed,
+            settings.smallest_index,
+            settings.largest_index,
+            settings.stop_at_bad,
+            labels,
+            weights,
+            indptr,
+            indices,
+            values,
+            lines,
+            numbers,
+            label_spans,
+            tag_spans,
+            scratch.array("name", length + PADDING, np.uint8),
+            scratch.array("places", blanks + 1, np.uint32),
+            scratch.array("sums", blanks + 1),
+            scratch.array("spare places", blanks + 1, np.uint32),
+            scratch.array("spare sums", blanks + 1),
+            bad,
+        )
+        problems = [self._describe(text, row) for row in bad[:bad_lines]]
+        names = self._name_labels(text, label_spans[:rows], labels[:rows]) if settings.text_labels else {}
+        ids = _strings(text, tag_spans[:rows])
+        self._spare.append(task.text)
+        pairs = int(indptr[rows])
+        block = CsrBlock(
+            indptr[: rows + 1],
+            indices[:pairs],
+            values[:pairs],
+            labels[:rows],
+            LARGEST_INDEX + 1,
+            weights[:rows] if (weights[:rows] != 1).any() else None,
+        )
+        return ParsedBlock(
+            task, block, lines[:rows], numbers[:rows], line_count, problems, bad_lines, names, scratch, ids
+        )
+
+    def release(self, parsed: ParsedBlock) -> None:
+        """The arrays of `parsed` may be used for another block."""
+        self._pool.give_back(parsed.scratch)
+
+    def _name_labels(self, text: np.ndarray, spans: np.ndarray, labels: np.ndarray) -> dict[int, str]:
+        hashes = labels.view(np.uint64)
+        hash_spans(text, spans, len(labels), hashes)
+        missing = spans[:, 0] == spans[:, 1]
+        distinct, first = np.unique(hashes, return_index=True)
+        names = {}
+        for row, key in sorted(zip(first.tolist(), distinct.tolist(), strict=True)):
+            if not missing[row]:
+                names[key] = text[spans[row, 0] : spans[row, 1]].tobytes().decode()
+        labels[missing] = 0.0
+        return names
+
+    def _describe(self, text: np.ndarray, bad: np.ndarray) -> BadRow:
+        code, line, at, detail = (int(x) for x in bad)
+        words = {
+            "line": _excerpt(text, at, _BLANKS),
+            "word": _excerpt(text, at, _BLANKS + b"|"),
+            "name": _excerpt(text, at, _BLANKS + b"|:"),
+            "value": _excerpt(text, detail, _BLANKS + b"|") if detail < len(text) else "",
+            "other": _excerpt(text, detail, _BLANKS + b"|:") if detail < len(text) else "",
+            "number": f"{detail}",
+            "limit": f"{self.settings.largest_index:,}",
+        }
+        return BadRow(line, PROBLEMS[code].format(**words))
+
+
+def _excerpt(text: np.ndarray, at: int, ends: bytes) -> str:
+    """What stands at `at`, up to one of these bytes or 40 of any, in quotes."""
+    found = text[at : at + 40].tobytes()
+    end = min((k for k in (found.find(b) for b in ends) if k >= 0), default=len(found))
+    return f"'{found[:end].decode('ascii', 'backslashreplace')}'"
+
+
+def _strings(text: np.ndarray, spans: np.ndarray) -> Any:
+    """Spans of the text as an Arrow array, or None if all are empty."""
+    offsets = np.zeros(len(spans) + 1, np.int32)
+    np.cumsum(spans[:, 1] - spans[:, 0], out=offsets[1:])
+    if offsets[-1] == 0:
+        return None
+    import pyarrow as pa
+
+    data = np.empty(offsets[-1], np.uint8)
+    kernels.gather_spans(text, spans, offsets, data)
+    return pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(data))

@@ -1,0 +1,363 @@
+"""Delimited text: against Python's csv module, and every kind of bad row with its line and advice."""
+
+import contextlib
+import csv
+import io
+import math
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers import delimited
+from ooc_pegasos.readers.delimited import batch_of, names_of
+
+OPEN = "a quote is still open where the line ends; close it, and let no line break stand in quotes"
+RETURN = "a carriage return within the line; end lines with a line feed"
+KINDS = {"a": "number", "b": "string"}
+
+
+def read(data, names=("a", "b"), kinds=KINDS, delimiter=",", skip_first=False, most=1000):
+    """The batch as a list of rows, and the rest; checked to account for every line. The buffer ends in rubbish."""
+    data = data.encode() if isinstance(data, str) else data
+    text = np.frombuffer(data + b'"rubbish', np.uint8).copy()
+    before = text.copy()
+    batch, lines, line_count, described, bad = batch_of(
+        text, len(data), list(names), dict(kinds), delimiter, skip_first, most
+    )
+    assert np.array_equal(text, before)
+    text[:] = 0  # what was read does not depend on it
+    batch.validate(full=True)
+    strings = pa.dictionary(pa.int32(), pa.string())
+    assert batch.schema == pa.schema([(k, pa.float64() if v == "number" else strings) for k, v in kinds.items()])
+    assert line_count == data.count(b"\n")
+    blank = sum(line in (b"", b"\r") for line in data.split(b"\n")[int(skip_first) : -1])
+    assert batch.num_rows == len(lines) == line_count - blank - bad - skip_first
+    assert len(described) == min(bad, most)
+    every = [*lines.tolist(), *(row.line for row in described)]
+    assert len(set(every)) == len(every)
+    assert all(np.diff(lines) > 0)
+    assert [row.line for row in described] == sorted(row.line for row in described)
+    assert all("\n" not in row.problem and "; " in row.problem for row in described)
+    rows = list(zip(*(batch.column(name).to_pylist() for name in kinds), strict=True))
+    return rows, lines.tolist(), {row.line: row.problem for row in described}
+
+
+NUMBERS = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False), st.integers(-(10**30), 10**30))
+WORDS = st.one_of(
+    st.none(),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"), max_size=8),
+    st.text(st.sampled_from('",;\t |xé'), max_size=6),
+)
+
+
+def cell_text(value, delimiter, quoted):
+    if value is None:
+        return ""
+    word = value if isinstance(value, str) else repr(value)
+    if quoted or word == "" or '"' in word or delimiter in word:
+        return '"' + word.replace('"', '""') + '"'
+    return word
+
+
+@st.composite
+def tables(draw):
+    """(text, what csv reads, kinds, delimiter, lines of the rows)."""
+    delimiter = draw(st.sampled_from([",", "\t", ";", "|", "^", " "]))
+    kinds = draw(st.lists(st.sampled_from(["number", "string"]), min_size=2, max_size=5))
+    end = draw(st.sampled_from(["\n", "\r\n"]))
+    lines, rows, numbers = [], [], []
+    for _ in range(draw(st.integers(0, 8))):
+        lines += [""] * draw(st.sampled_from([0, 0, 0, 1, 2]))
+        row = [draw(NUMBERS if kind == "number" else WORDS) for kind in kinds]
+        numbers.append(len(lines))
+        rows.append(row)
+        lines.append(delimiter.join(cell_text(value, delimiter, draw(st.booleans())) for value in row))
+    return "".join(line + end for line in lines), rows, kinds, delimiter, numbers
+
+
+@given(tables(), st.data())
+@settings(max_examples=200)
+def test_like_the_csv_module(table, data):
+    text, rows, kinds, delimiter, numbers = table
+    names = [f"c{place}" for place in range(len(kinds))]
+    wanted = data.draw(st.lists(st.sampled_from(range(len(kinds))), min_size=1, unique=True))
+    expected = [tuple(float(r[p]) if isinstance(r[p], int) else r[p] for p in wanted) for r in rows]
+    found, lines, bad = read(text, names, {names[p]: kinds[p] for p in wanted}, delimiter)
+    assert (found, lines, bad) == (expected, numbers, {})
+    by_csv = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
+    assert [[cell or "" for cell in row] for row in by_csv] == [
+        ["" if value is None else value if isinstance(value, str) else repr(value) for value in row] for row in rows
+    ]
+    # With bad rows around them the same rows are found, though on another way.
+    worse = f"1{delimiter}\n" * (len(kinds) > 2) + '"\n' + text + '"'
+    found, lines, bad = read(worse + "\n", names, {names[p]: kinds[p] for p in wanted}, delimiter)
+    shift = 1 + (len(kinds) > 2)
+    assert (found, lines) == (expected, [number + shift for number in numbers])
+    assert list(bad) == [*range(shift), text.count("\n") + shift]
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("12345678901234567890123", 12345678901234567890123.0),
+        ("1e5", 1e5),
+        ("-1E+05", -1e5),
+        ("2.5e-3", 2.5e-3),
+        ("1e-999", 0.0),
+        ("+7", 7.0),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("-0", -0.0),
+        ("007", 7.0),
+        (" 1", 1.0),
+        ("1 \t", 1.0),
+        ('"3"', 3.0),
+        ('" 3 "', 3.0),
+        ('"3"4', 34.0),
+        ("", None),
+        ("0.1234567890123456789012345", 0.1234567890123456789012345),
+    ],
+)
+def test_spellings_of_numbers(word, value):
+    assert read(f"{word},x\n") == ([(value, "x")], [0], {})
+    rows, lines, _ = read(f'{word},x\n"\n')
+    assert (rows, lines) == ([(value, "x")], [0])
+    assert value is None or math.copysign(1, rows[0][0]) == math.copysign(1, value)
+
+
+NO_NUMBERS = [
+    "abc",
+    "0x10",
+    "1_000",
+    "1e",
+    "e5",
+    ".",
+    "-",
+    "+-1",
+    "--1",
+    "1 2",
+    "1,5",
+    "\u0661",
+    "a\0",
+    "true",
+    " ",
+    "NA",
+]
+
+
+@pytest.mark.parametrize("word", [*NO_NUMBERS, "null", "NULL", "None", "N/A", "#N/A", "-", "1d5"])
+def test_what_is_no_number(word):
+    rows, lines, bad = read(f'1,x\n"{word}",y\n2,z\n')
+    assert (rows, lines) == ([(1, "x"), (2, "z")], [0, 2])
+    advice = "correct it, or give the column by --categorical a"
+    assert bad == {1: f"the value {word!r} in column 'a' is not a number; {advice}"}
+
+
+@pytest.mark.parametrize("word", ["NaN", "nan", "inf", "-Infinity", "INF", "1e999", "-1e400", "9" * 400, "nan(1)"])
+def test_what_is_not_finite(word):
+    rows, lines, bad = read(f"1,x\n{word},y\n2,z\n")
+    assert (rows, lines) == ([(1, "x"), (2, "z")], [0, 2])
+    advice = "correct it, or give the column by --categorical a"
+    assert bad == {1: f"the value {word[:40]!r} in column 'a' is not a finite number; {advice}"}
+
+
+@given(st.text(st.sampled_from('01.+-eE naif\t"x'), max_size=6))
+@settings(max_examples=400)
+def test_both_ways_take_the_same_for_numbers(word):
+    rows, _, bad = read(f"{word},x\n")
+    again, _, worse = read(f'{word},x\n"\n')
+    assert rows == again
+    assert worse == {**bad, 1: OPEN}
+
+
+def test_nulls_are_empty_cells_without_quotes_and_nothing_else():
+    text = '1,NA\n2,\n3,""\n4,null\n5,nan\n6, \n,""\n'
+    expected = [(1, "NA"), (2, None), (3, ""), (4, "null"), (5, "nan"), (6, " "), (None, "")]
+    assert read(text)[0] == expected
+    assert read(text + '"\n')[0] == expected
+    problem = (
+        "quotes with nothing between them in column 'a' are not a number; leave the quotes out, "
+        "or give the column by --categorical a"
+    )
+    assert read('1,x\n"",y\n')[2] == {1: problem}
+
+
+def test_ragged_rows():
+    rows, lines, bad = read('1,x\n\n2,y,z\n3\n4,u\n5,"a,b"\n6,a,b,\xe9,\n')
+    assert (rows, lines) == ([(1, "x"), (4, "u"), (5, "a,b")], [0, 4, 5])
+    assert bad == {
+        2: "3 cells instead of 2; quote cells that hold the delimiter",
+        3: "1 cell instead of 2; quote cells that hold the delimiter",
+        6: "5 cells instead of 2; quote cells that hold the delimiter",
+    }
+
+
+def test_ragged_rows_that_are_not_text_are_still_described(capfd):
+    assert read(b"1,x\n2,\xff,\xff\n")[2] == {1: "3 cells instead of 2; quote cells that hold the delimiter"}
+    assert capfd.readouterr().err == ""
+
+
+def test_open_quotes_swallow_nothing():
+    for text, wrong in [
+        ('1,"x\n2,y\n3,z"\n4,u\n', [0]),
+        ('1,"x\n2,y\n3,z\n4,u\n', [0]),
+        ('1,x\n2,y\n3,z\n4,"u\n', [3]),
+        ('1,x\n2,"y""\n3,z\n4,"u"\n', [1]),
+        ('1,x\n2,"y\n3,"z\n4,u\n', [1, 2]),
+        ('1,x\n2,"y\n3,"z"\n4,u""\n', [1]),
+        ('1,"x\n"2,y\n3,z\n4,u\n', [0, 1]),
+    ]:
+        rows, lines, bad = read(text)
+        assert bad == dict.fromkeys(wrong, OPEN)
+        assert lines == [line for line in range(4) if line not in wrong]
+        assert [row[0] for row in rows] == [line + 1 for line in lines]
+    assert read('1,"x\n\n\n')[2] == {0: OPEN}
+    assert read('1,"x\r\n\r\n')[2] == {0: OPEN}
+
+
+def test_quotes_within_cells():
+    expected = [(1, "xy"), (2, 'a"b"c'), (3, 'q"r'), (4, 'x"'), (5, 'a"b')]
+    text = '1,"x"y\n2,a"b"c\n3,"q""r"\n4,x"\n5,"a"b'.replace('"a"b', 'a"b') + "\n"
+    assert read(text)[0] == expected
+    assert read(text + "1\n")[0] == expected
+
+
+def test_line_ends():
+    expected = [(1, "x"), (2, None), (3, "y")]
+    assert read('1,x\r\n2,\r\n\r\n3,"y"\r\n')[:2] == (expected, [0, 1, 3])
+    assert read('1,x\r\n2,\n\r\n\n3,"y"\r\n')[:2] == (expected, [0, 1, 4])
+    rows, lines, bad = read('1,x\n2,y\r3,z\n4,"u\rv"\n\n5,w\n6,w\r\r\n')
+    assert (rows, lines) == ([(1, "x"), (5, "w")], [0, 4])
+    assert bad == {1: RETURN, 2: RETURN, 5: RETURN}
+
+
+def test_not_utf8_counts_where_it_is_read():
+    data = b"1,x,\xff\n2,\xff,z\n3,\xc3,\xa9\n\xff,x,y\n4,\xc3\xa9,y\n"
+    rows, lines, bad = read(data, ["a", "b", "c"], KINDS)
+    assert (rows, lines) == ([(1, "x"), (4, "é")], [0, 4])
+    assert bad == {
+        1: r"the value b'\xff' in column 'b' is not UTF-8 text; convert the file to UTF-8",
+        2: r"the value b'\xc3' in column 'b' is not UTF-8 text; convert the file to UTF-8",
+        3: r"the value '\\xff' in column 'a' is not a number; correct it, or give the column by --categorical a",
+    }
+    assert len(read(b"1,\xff\n" * 500 + b"2,x\n")[2]) == 500
+
+
+@given(
+    st.lists(st.binary(max_size=5) | st.sampled_from([b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80"]), max_size=9)
+)
+@settings(max_examples=200)
+def test_what_is_utf8(cells):
+    good = {}
+    for line, cell in enumerate(cells):
+        cell = cell.translate(None, b'\r\n,"')
+        cells[line] = b"1," + cell + b"\n"
+        with contextlib.suppress(UnicodeDecodeError):
+            good[line] = (1, cell.decode() or None)
+    rows, lines, bad = read(b"".join(cells))
+    assert (dict(zip(lines, rows, strict=True)), [*bad]) == (good, [n for n in range(len(cells)) if n not in good])
+
+
+def test_blank_and_empty_blocks():
+    for data, skip in [("", False), ("\n\n\n", False), ("\r\n\r\n", False), ("a,b\n", True), ("a,b\n\n\r\n", True)]:
+        assert read(data, skip_first=skip) == ([], [], {})
+    assert read("\n\n", ["a"], {"a": "number"}) == ([], [], {})
+    assert read("x\n" * 3, ["a"], {"a": "number"})[:2] == ([], [])
+
+
+def test_one_column():
+    assert read("1\n\n 2\n\n", ["a"], {"a": "number"}) == ([(1,), (2,)], [0, 2], {})
+    assert read('x\n\n""\n \n', ["b"], {"b": "string"}) == ([("x",), ("",), (" ",)], [0, 2, 3], {})
+
+
+def test_the_first_line_is_skipped_and_counted():
+    assert read("a,b\n1,x\n", skip_first=True) == ([(1, "x")], [1], {})
+    assert list(read("a,b\n1,x\nz,x\n", skip_first=True)[2]) == [2]
+
+
+def test_columns_that_are_not_wanted_may_hold_anything():
+    assert read(b"1,\xff,x\n2,abc,y\n", ["a", "c", "b"], {"b": "string", "a": "number"})[0] == [("x", 1), ("y", 2)]
+
+
+def test_the_first_problems_are_described_and_all_are_counted():
+    text = np.frombuffer(b"x,y\n" * 10 + b"1,z\n", np.uint8)
+    batch, lines, _, described, bad = batch_of(text, len(text), ["a", "b"], KINDS, ",", False, 3)
+    assert (batch.num_rows, lines.tolist(), [row.line for row in described], bad) == (1, [10], [0, 1, 2], 10)
+
+
+def test_a_mark_that_begins_a_block_is_not_removed():
+    assert read("\ufeffx,1\n", kinds={"a": "string", "b": "number"})[0] == [("\ufeffx", 1)]
+    assert list(read("\ufeff1,x\n2,y\n")[2]) == [0]
+
+
+def test_a_large_block_is_one_batch():
+    count = 1_200_000
+    text = b"1,abcdefgh\n" * count
+    array = np.frombuffer(text, np.uint8)
+    batch, lines, line_count, _, _ = batch_of(array, len(array), ["a", "b"], KINDS, ",", False, 1)
+    assert batch.num_rows == line_count == count
+    assert np.array_equal(lines, np.arange(count))
+    long = "x" * 5_000_000
+    assert read(f'1,"{long}"\n2,y\n')[0] == [(1, long), (2, "y")]
+    assert read(f"1,{long}\n2\n")[0] == [(1, long)]
+
+
+def test_a_good_block_is_parsed_once(monkeypatch):
+    calls = []
+    real = delimited._read_csv
+    monkeypatch.setattr(delimited, "_read_csv", lambda *args: calls.append(1) or real(*args))
+    assert len(read('1,"x,y"\r\n\r\n,é\r\n')[0]) == 2
+    assert calls == [1]
+
+
+SEED_TEXT = 'a,b,c\n1,"x, y",2\r\n\n3.5,é""z,\n,"q""r",1e3\n4,"",-7\n'.encode()
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=400)
+def test_mutated_bytes_lose_no_line(seed):
+    chance = random.Random(seed)
+    data = bytearray(SEED_TEXT * chance.randint(1, 3))
+    for _ in range(chance.randint(1, 12)):
+        at = chance.randrange(len(data))
+        data[at : at + chance.choice([0, 1, 1, 2])] = chance.choice(
+            [b'"', b",", b"\r", b"\n", b"\xff", b"\0", b"\xc3", b" ", bytes([chance.randrange(256)])]
+        )
+    data = bytes(data) + b"\n"
+    kinds = {"a": "number", "b": "string", "c": "number"}
+    rows, lines, bad = read(data, ["a", "b", "c"], kinds)  # which accounts for every line
+    # Each line on its own fares as it does among the others.
+    for line, raw in enumerate(data.split(b"\n")[:-1]):
+        alone, _, problem = read(raw + b"\n", ["a", "b", "c"], kinds)
+        assert alone == ([rows[lines.index(line)]] if line in lines else [])
+        assert problem == ({0: bad[line]} if line in bad else {})
+
+
+def test_names():
+    assert names_of(b'a,"b ""c"", d",e\r\n1,2,3\n', ",", True) == ["a", 'b "c", d', "e"]
+    assert names_of('\ufeff"é"\tb\n'.encode(), "\t", True) == ["é", "b"]
+    assert names_of(b'   "a",b\n', ",", True) == ["a", "b"]
+    assert names_of(b'x,"y,z",\n', ",", False) == ["0", "1", "2"]
+    assert names_of(b"x", ",", False) == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (b"a,b,a\n", "two columns have the name 'a'; rename one, or use --no-header"),
+        (b"a,,b\n", "column 2 has no name in the first line; give it one, or use --no-header"),
+        (b"\n1,2\n", "the first line is empty; begin the file with the names of its columns, or its first row"),
+        (b"", "the first line is empty; begin the file with the names of its columns, or its first row"),
+        (b"a,\xff\n", "the first line is not UTF-8 text; convert the file to UTF-8"),
+        (b'a,"b\nc"\n', "the first line ends within a quote; close it, and let no line break stand in quotes"),
+        (b"a\rb\n", "the first line cannot be read"),
+    ],
+)
+def test_bad_names(head, message):
+    with pytest.raises(InputError, match=message):
+        names_of(head, ",", True)

@@ -16,7 +16,7 @@ from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.manifest import Recipe
 from ooc_pegasos.readers import arrays, folders, svmlight, tables, vw
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
-from ooc_pegasos.readers.sources import STDIN, expand
+from ooc_pegasos.readers.sources import STDIN, expand, spoken
 from ooc_pegasos.readers.text import TextHasher
 from ooc_pegasos.readers.vectors import features_of
 from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens
@@ -64,7 +64,7 @@ def find(inputs: Sequence[str]) -> tuple[list[str], Format]:
 def _kind_of(name: str) -> Format:
     if tables.form_of(name) is not None:
         return "table"
-    stem = name
+    stem = spoken(name)
     for suffix in (".gz", ".bz2", ".xz", ".zst"):
         stem = stem.removesuffix(suffix)
     if stem.endswith((".npz", ".npy")):

@@ -23,6 +23,7 @@ from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels.svmlight import PADDING
 from ooc_pegasos.manifest import SourceInfo
+from ooc_pegasos.readers.remote import expand_url, is_remote, look, open_remote, spoken_url
 
 STDIN = "-"
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -42,7 +43,9 @@ def expand(inputs: Sequence[str]) -> list[str]:
     """The files that the inputs name: patterns opened in sorted order, every name checked to be there."""
     names: list[str] = []
     for given in inputs:
-        if given == STDIN or (given and Path(given).exists()):
+        if is_remote(given):
+            names.extend(expand_url(given))
+        elif given == STDIN or (given and Path(given).exists()):
             names.append(given)
         elif glob.has_magic(given):
             found = sorted(glob.glob(given, recursive=True))
@@ -54,7 +57,7 @@ def expand(inputs: Sequence[str]) -> list[str]:
     for name in names:
         if Path(name).is_dir():
             raise InputError(f"{name}: is a folder; name the files in it, for example '{name}/*.svm'")
-    real = [name if name == STDIN else os.path.realpath(name) for name in names]
+    real = [name if name == STDIN or is_remote(name) else os.path.realpath(name) for name in names]
     if len(set(real)) != len(real):
         twice = next(name for name, path in zip(names, real, strict=True) if real.count(path) > 1)
         raise InputError(f"{twice}: named twice; name each input once")
@@ -77,6 +80,8 @@ class Stamp:
 
 def spoken(name: str) -> str:
     """The name of an input in messages."""
+    if is_remote(name):
+        return spoken_url(name)
     return "standard input" if name == STDIN else name
 
 
@@ -84,16 +89,23 @@ def stamp_of(name: str) -> Stamp:
     """The stamp of a file, or a size of 0 for standard input."""
     if name == STDIN:
         return Stamp(0, 0, False)
+    if is_remote(name):
+        return Stamp(*look(name), True)
     try:
         return Stamp.of(os.stat(name))
     except OSError as error:
         raise InputError(f"{name}: {error.strerror}; check the path and its permissions") from error
 
 
+def open_input(name: str) -> Any:
+    """A file, here or elsewhere, to be read without a buffer."""
+    return open_remote(name) if is_remote(name) else open(name, "rb", buffering=0)
+
+
 def hash_of(name: str) -> str:
     """XXH64 of a file as it lies on disk."""
     hashing = RunningHash()
-    with open(name, "rb", buffering=0) as file:
+    with open_input(name) as file:
         while piece := file.read(1 << 22):
             hashing.update(piece)
     return hashing.hexdigest()
@@ -148,7 +160,8 @@ class TextSource:
     def blocks(self, start: int = 0, hash_state: dict[str, Any] | None = None) -> Generator[TextBlock, None, None]:
         """The rest of the text from position `start` on, in blocks of whole lines."""
         with self._open() as raw:
-            self._before = Stamp.of(os.fstat(raw.fileno())) if self.name != STDIN else stamp_of(STDIN)
+            here = self.name != STDIN and not is_remote(self.name)
+            self._before = Stamp.of(os.fstat(raw.fileno())) if here else stamp_of(self.name)
             try:
                 stream, plain = self._decompressed(raw)
                 if start:
@@ -160,9 +173,13 @@ class TextSource:
                 if error.errno is None:  # bz2 and pyarrow say it without a number
                     raise self._damaged(error) from error
                 raise InputError(
-                    f"{self.name}: {error.strerror} while reading; check the disk and try again"
+                    f"{self._said}: {error.strerror} while reading; check the disk and try again"
                 ) from error
             self._check_unchanged(raw)
+
+    @property
+    def _said(self) -> str:
+        return spoken(self.name)
 
     def info(self, rows: int) -> SourceInfo:
         """The fingerprint of what was read."""
@@ -174,9 +191,9 @@ class TextSource:
                 raise InputError("standard input is closed; name a file")
             return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
         try:
-            return open(self.name, "rb", buffering=0)
+            return cast(BinaryIO, open_input(self.name))
         except OSError as error:
-            raise InputError(f"{self.name}: {error.strerror}; check the path and its permissions") from error
+            raise InputError(f"{self._said}: {error.strerror}; check the path and its permissions") from error
 
     def _decompressed(self, raw: BinaryIO) -> tuple[BinaryIO, bool]:
         """(stream of text, whether it is the file itself), by the first bytes."""
@@ -190,7 +207,7 @@ class TextSource:
             source = _Pushback(head, raw)
         for magic, what in _OTHER_FORMATS.items():
             if head.startswith(magic):
-                raise InputError(f"{self.name}: this is {what}, not {self._kind}; convert it to text first")
+                raise InputError(f"{self._said}: this is {what}, not {self._kind}; convert it to text first")
         kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
         if kind is None:
             return source, True
@@ -214,7 +231,7 @@ class TextSource:
         while left > 0:
             got = len(stream.read(min(left, 1 << 22)))
             if got == 0:
-                raise InputError(f"{self.name}: shorter than when the conversion began; start over without --resume")
+                raise InputError(f"{self._said}: shorter than when the conversion began; start over without --resume")
             left -= got
 
     def _cut(self, stream: BinaryIO, plain: bool, at: int) -> Iterator[TextBlock]:
@@ -264,24 +281,24 @@ class TextSource:
             if cut:
                 return text, filled, cut
             if room >= _LONGEST_LINE:
-                raise InputError(f"{self.name}: a line of more than {_LONGEST_LINE >> 20} MB; is this {self._kind}?")
+                raise InputError(f"{self._said}: a line of more than {_LONGEST_LINE >> 20} MB; is this {self._kind}?")
             room *= 2
 
     def _damaged(self, error: Exception) -> InputError:
-        return InputError(f"{self.name}: the compressed data is truncated or damaged ({error}); fetch the file again")
+        return InputError(f"{self._said}: the compressed data is truncated or damaged ({error}); fetch the file again")
 
     def _check_unchanged(self, raw: BinaryIO) -> None:
         if self.name == STDIN or self._before is None or not self._before.regular:
             return
         try:
-            now = Stamp.of(os.stat(self.name))
-        except OSError:
+            now = stamp_of(self.name)
+        except InputError:
             raise self._changed("vanished") from None
-        if now != self._before or Stamp.of(os.fstat(raw.fileno())) != self._before:
+        if now != self._before or (not is_remote(self.name) and Stamp.of(os.fstat(raw.fileno())) != self._before):
             raise self._changed("changed")
 
     def _changed(self, how: str) -> InputError:
-        return InputError(f"{self.name}: {how} during the conversion; convert again when nobody writes to it")
+        return InputError(f"{self._said}: {how} during the conversion; convert again when nobody writes to it")
 
 
 class _Pushback(io.RawIOBase):

@@ -16,7 +16,8 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers import delimited, jsonlines
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
-from ooc_pegasos.readers.sources import STDIN, TextBlock, TextSource, hash_of, spoken, stamp_of
+from ooc_pegasos.readers.remote import is_remote
+from ooc_pegasos.readers.sources import STDIN, TextBlock, TextSource, hash_of, open_input, spoken, stamp_of
 from ooc_pegasos.readers.vectors import Vectorizer
 from ooc_pegasos.recipe import Table
 from ooc_pegasos.scratch import Pool
@@ -47,14 +48,14 @@ def form_of(name: str) -> Form | None:
     if name == STDIN:
         return None
     try:
-        with open(name, "rb") as file:
+        with open_input(name) as file:
             head = file.read(8)
     except OSError:
         return None
     for magic, form in _MAGIC.items():
         if head.startswith(magic):
             return form
-    path = Path(name)
+    path = Path(spoken(name))
     suffix = Path(path.stem).suffix if path.suffix.lower() in _COMPRESSED else path.suffix
     return _FORMS.get(suffix.lower())
 
@@ -151,16 +152,16 @@ def schema_of(name: str, table: Table | None = None) -> dict[str, Any]:
     if form == "parquet":
         import pyarrow.parquet as pq
 
-        with _arrow_errors(name):
-            schema = pq.read_schema(name)
+        with _arrow_errors(spoken(name)):
+            schema = pq.read_schema(open_input(name) if is_remote(name) else name)
     elif form == "arrow":
-        with _arrow_errors(name), _opened_ipc(name) as opened:
+        with _arrow_errors(spoken(name)), _opened_ipc(name) as opened:
             schema = opened.schema
     else:
         schema = _schema_of_text(name, form, table)
     columns = {field.name: field.type for field in schema}
     if len(columns) != len(schema):
-        raise InputError(f"{name}: two columns of the same name; rename one")
+        raise InputError(f"{spoken(name)}: two columns of the same name; rename one")
     return columns | {key: pa.string() for key in partition_of(name) if key not in columns}
 
 
@@ -169,7 +170,7 @@ def partition_of(name: str) -> dict[str, str]:
     from urllib.parse import unquote
 
     found = {}
-    for part in Path(name).parts[:-1]:
+    for part in Path(spoken(name)).parts[:-1]:
         key, equals, value = part.partition("=")
         if equals and key:
             found[key] = unquote(value)
@@ -178,7 +179,7 @@ def partition_of(name: str) -> dict[str, str]:
 
 def delimiter_of(name: str) -> str:
     """Of a file whose name says so."""
-    stem = name
+    stem = spoken(name)
     for suffix in _COMPRESSED:
         stem = stem.removesuffix(suffix)
     return "\t" if stem.endswith((".tsv", ".tab")) else ","
@@ -232,7 +233,7 @@ class _BinaryTable:
             share = self._stamp.size * batch.num_rows / max(self._total, 1)
             yield Piece(self._number, done, int(share), batch)
         if stamp_of(self.name) != self._stamp:
-            raise InputError(f"{self.name}: changed during the conversion; convert again when nobody writes to it")
+            raise InputError(f"{spoken(self.name)}: changed meanwhile; convert again when nobody writes to it")
 
     _total = 0
 
@@ -253,20 +254,21 @@ class _BinaryTable:
             columns.append(column)
         made = pa.RecordBatch.from_arrays(columns, names=self._wanted)
         for name, kind in self._kinds.items():
-            check_type(self.name, name, made.column(name).type, kind)
+            check_type(spoken(self.name), name, made.column(name).type, kind)
         return Batch(made, np.arange(given.num_rows), given.num_rows, [], 0)
 
     def info(self, rows: int) -> SourceInfo:
         """See `Source`."""
-        return SourceInfo(self.name, self._stamp.size, hash_of(self.name), rows)
+        return SourceInfo(spoken(self.name), self._stamp.size, hash_of(self.name), rows)
 
 
 class _ParquetTable(_BinaryTable):
     def _batches(self, start: int) -> Generator[Any, None, None]:
         import pyarrow.parquet as pq
 
-        with _arrow_errors(self.name):
-            file = pq.ParquetFile(self.name, memory_map=True, read_dictionary=self._categorical)
+        with _arrow_errors(spoken(self.name)):
+            place = open_input(self.name) if is_remote(self.name) else self.name
+            file = pq.ParquetFile(place, memory_map=True, read_dictionary=self._categorical)
         with file:
             there = set(file.schema_arrow.names)
             columns = [name for name in self._wanted if name in there]
@@ -277,7 +279,7 @@ class _ParquetTable(_BinaryTable):
                 if number + batches <= start:  # read before
                     number += batches
                     continue
-                with _arrow_errors(f"{self.name}: row group {group}"):
+                with _arrow_errors(f"{spoken(self.name)}: row group {group}"):
                     for batch in file.iter_batches(self._rows, row_groups=[group], columns=columns):
                         number += 1
                         if number > start:
@@ -287,7 +289,7 @@ class _ParquetTable(_BinaryTable):
 class _IpcTable(_BinaryTable):
     def _batches(self, start: int) -> Generator[Any, None, None]:
         number = 0
-        with _arrow_errors(self.name), _opened_ipc(self.name) as opened:
+        with _arrow_errors(spoken(self.name)), _opened_ipc(self.name) as opened:
             counts = opened.num_record_batches if hasattr(opened, "num_record_batches") else None
             stream = (opened.get_batch(i) for i in range(counts)) if counts is not None else iter(opened)
             for batch in stream:
@@ -399,7 +401,7 @@ def _opened_ipc(name: str) -> Iterator[Any]:
     """A file or a stream of record batches."""
     import pyarrow as pa
 
-    with pa.memory_map(name) as mapped:
+    with open_input(name) if is_remote(name) else pa.memory_map(name) as mapped:
         try:
             opened: Any = pa.ipc.open_file(mapped)
         except pa.ArrowInvalid:

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 from conftest import ROOT, random_rows, svmlight_text
 
-from ooc_pegasos import ConvertConfig, TrainConfig, convert
+from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert
 from ooc_pegasos.config import load_toml
 
 README = (ROOT / "README.md").read_text()
@@ -76,6 +76,41 @@ def test_examples_of_configurations(path, tmp_path, oocpeg):
     labels = {"convert.toml": [0, 1], "convert-regression.toml": [-1.5, 2.25]}[path.name]
     (tmp_path / "in.svm").write_text("".join(f"{label} 1:1 2:{i}\n" for i, label in enumerate(labels)))
     oocpeg("convert", "in.svm", "-o", "store", "--config", path)
+
+
+def inputs_for(recipe: str, folder):
+    """A little of what a recipe is for."""
+    rng = np.random.default_rng(2)
+    if recipe == "recipe-criteo":
+        lines = ["\t".join([str(i % 2), *map(str, rng.integers(0, 9, 13)), *["", "a1b2"] * 13]) for i in range(20)]
+        (folder / "day_0.tsv").write_text("\n".join(lines) + "\n")
+        return folder / "day_0.tsv", 1 << 24
+    if recipe == "recipe-texts":
+        return folder / "mails", 1 << 22
+    events = {
+        "clicked": rng.integers(0, 2, 50),
+        "importance": rng.random(50) + 0.5,
+        "user": np.arange(50),
+        "price": rng.random(50),
+        "age_years": rng.integers(20, 60, 50),
+        "city": ["Rome", "Oslo"] * 25,
+        "device_kind": ["phone"] * 50,
+        "title": ["a fine day", "rain again"] * 25,
+        "unused": np.zeros(50),
+    }
+    pyarrow.parquet.write_table(pa.table(events), folder / "made.parquet")
+    return folder / "made.parquet", 1 << 22
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("recipe*.toml")), ids=lambda path: path.stem)
+def test_examples_of_recipes(path, clicks, oocpeg):
+    config = ConvertConfig(**load_toml(ConvertConfig, path))
+    source, features = inputs_for(path.stem, clicks)
+    store = convert([str(source)], clicks / "made.store", config)
+    assert store.features == features
+    assert store.nonzeros > store.rows
+    oocpeg("convert", source, "-o", "again.store", "--recipe", path)
+    assert Store.open(clicks / "again.store").manifest.chunks == store.manifest.chunks
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("train*.toml")), ids=lambda path: path.name)

@@ -1,0 +1,103 @@
+"""Inputs that are URLs: any file system of pyarrow (s3://, gs://, hdfs://) or, where it is installed, of fsspec."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from typing import Any
+
+from ooc_pegasos.errors import InputError
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+
+
+def is_remote(name: str) -> bool:
+    """Whether an input is a URL."""
+    return _URL.match(name) is not None
+
+
+def spoken_url(url: str) -> str:
+    """A URL without the secrets that may stand in it."""
+    return re.sub(r"\?.*$", "", re.sub(r"//[^/@]*@", "//", url))
+
+
+def look(url: str) -> tuple[int, int]:
+    """(size, time of the last change in nanoseconds) of a file."""
+    filesystem, path = _filesystem_of(url)
+    with _errors(url):
+        info = filesystem.get_file_info(path)
+    if not info.is_file:
+        raise InputError(f"{spoken_url(url)}: no such file; check the address")
+    return info.size or 0, info.mtime_ns or 0
+
+
+def open_remote(url: str) -> Any:
+    """The file, to be read from anywhere in it."""
+    filesystem, path = _filesystem_of(url)
+    with _errors(url):
+        return filesystem.open_input_file(path)
+
+
+def expand_url(url: str) -> list[str]:
+    """The files that a URL names: itself, those below it, or those that match it as a pattern, in order."""
+    import pyarrow.fs as pafs
+
+    head, question, options = url.partition("?")
+    if "=" not in options:  # a question mark of a pattern
+        head, question, options = url, "", ""
+    base = re.split(r"[*?\[]", head)[0]
+    if base != head:
+        base = base[: base.rfind("/") + 1].rstrip("/")
+    filesystem, path = _filesystem_of(base + question + options)
+    with _errors(url):
+        info = filesystem.get_file_info(path)
+        if info.is_file:
+            return [url]
+        below = filesystem.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
+    wanted = path + head[len(base) :] if base != head else path.rstrip("/") + "/*"
+    start = head[: len(base)]
+    found = [
+        start + file.path[len(path) :] + question + options
+        for file in below
+        if file.is_file and fnmatch.fnmatchcase(file.path, wanted)
+    ]
+    if not found:
+        raise InputError(f"{spoken_url(url)}: no such file, and none below it or like it; check the address")
+    return sorted(found)
+
+
+def _filesystem_of(url: str) -> tuple[Any, str]:
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+    try:
+        filesystem, path = pafs.FileSystem.from_uri(url)
+        return filesystem, path
+    except pa.ArrowInvalid as error:
+        try:
+            from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+
+            other, path = url_to_fs(url)
+        except (ImportError, ValueError) as unknown:
+            problem = f"pyarrow says: {error}; fsspec says: {unknown}"
+            raise InputError(f"{spoken_url(url)}: {problem}; check the address, or install what it needs") from error
+        return pafs.PyFileSystem(pafs.FSSpecHandler(other)), path
+    except OSError as error:
+        raise InputError(f"{spoken_url(url)}: {' '.join(str(error).split())[:160]}; check the address") from error
+
+
+class _errors:  # noqa: N801
+    """Say what a file system says in the words of this program."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _where: Any) -> None:
+        import pyarrow as pa
+
+        if isinstance(error, OSError | pa.ArrowException):
+            problem = " ".join(str(error).split())[:160]
+            raise InputError(f"{spoken_url(self._url)}: {problem}; check the address and your rights") from error

@@ -510,7 +510,7 @@ def train(
         float | None, typer.Option(metavar="M", help="Write one every M minutes. Default: 5.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint, if there is one.")] = False,
-    log: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one JSON object an epoch.")] = None,
+    log: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one JSON object an epoch and model.")] = None,
     scratch: Annotated[
         Path | None,
         typer.Option(

@@ -31,14 +31,14 @@ from ooc_pegasos.files import locked, sync_folder, write_atomically, writing_err
 from ooc_pegasos.ingest import Ingest, IngestPlan
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.labels import Declared, LabelMap, settle
-from ooc_pegasos.manifest import ChunkInfo, LabelInfo, Layout, Manifest, Statistics
+from ooc_pegasos.manifest import ChunkInfo, LabelInfo, Layout, Manifest, Recipe, Statistics
 from ooc_pegasos.progress import Progress
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.reading import LARGEST_INDEX
 from ooc_pegasos.store import REJECTED_FILE, Store
 
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
-_BYTES_OF_ROWS_PER_TEXT = 0.6  # rows in a bucket against text; compressed text is taken to be a quarter
+_SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # buckets, and bytes of rows in each
 _PLAN = "plan.json"
 _BITS_OF_ONE = 0x3F800000
 _STREAM_SIZE = 4 << 30  # what standard input is taken to hold
@@ -301,7 +301,7 @@ class _Job:
             bool(recipe.normalize),
             recipe.values,
             config.seed if config.shuffle else None,
-            self._bucket_number(),
+            self._bucket_number(recipe),
             config.bucket_limit() if config.shuffle else min(config.bucket_limit(), config.chunk_size),
             config.text_block(),
             recipe,
@@ -310,13 +310,14 @@ class _Job:
             config.labels,
         )
 
-    def _bucket_number(self) -> int:
+    def _bucket_number(self, recipe: Recipe) -> int:
+        """So many that each fits the memory budget; where rows are many, at least one for each of some cores."""
         expected = 0.0
         for name, stamp in zip(self.names, self.stamps, strict=True):
-            compressed = Path(name).suffix in (".gz", ".bz2", ".xz", ".zst")
             size = stamp.size if stamp.regular else _STREAM_SIZE
-            expected += size * _BYTES_OF_ROWS_PER_TEXT * (4 if compressed else 1)
-        return int(min(256, 1 + expected // self.config.bucket_limit()))
+            expected += opening.bytes_of_rows(name, size, recipe)
+        least = min(_SOME_CORES, expected // _WORTH_A_CORE)
+        return int(min(256, max(1 + expected // self.config.bucket_limit(), least)))
 
     def published(self) -> bool:
         """Whether the store is in place already and only the scratch folder is left."""

@@ -28,6 +28,9 @@ _OF_TABLES = (
     *("header", "delimiter"),
 )
 _DEFAULTS = ConvertConfig()
+_BYTES_A_ROW, _BYTES_AN_ENTRY = 12, 8
+_ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
+"""Bytes of rows against those of text; compressed text is taken to be a quarter."""
 _LABELS = ("label", "target", "y", "class", "click", "clicked")
 
 
@@ -255,6 +258,14 @@ def reader_for(
 
 
 PLAIN = ("svmlight", "arrays")
+
+
+def bytes_of_rows(name: str, size: int, recipe: Recipe) -> float:
+    """About what the rows of an input of some bytes take while they are shuffled."""
+    if recipe.table is not None and (rows := tables.rows_of(name)) is not None:
+        return float(rows) * (_BYTES_A_ROW + _BYTES_AN_ENTRY * len(recipe.table.columns))
+    compressed = spoken(name).endswith((".gz", ".bz2", ".xz", ".zst"))
+    return size * (_ROWS_PER_TABLE if recipe.table is not None else _ROWS_PER_TEXT) * (4 if compressed else 1)
 
 
 def labels_are_text(names: Sequence[str], kind: str, recipe: Recipe, labels: str | None = None) -> bool:

@@ -165,6 +165,17 @@ def schema_of(name: str, table: Table | None = None) -> dict[str, Any]:
     return columns | {key: pa.string() for key in partition_of(name) if key not in columns}
 
 
+def rows_of(name: str) -> int | None:
+    """How many rows a file has, if it says so."""
+    if form_of(name) != "parquet":
+        return None
+    import pyarrow.parquet as pq
+
+    with _arrow_errors(spoken(name)):
+        rows: int = pq.read_metadata(open_input(name) if is_remote(name) else name).num_rows
+    return rows
+
+
 def partition_of(name: str) -> dict[str, str]:
     """Columns that a path says by folders named `key=value`."""
     from urllib.parse import unquote

@@ -1,6 +1,6 @@
 """Click logs and texts to stores, against scikit-learn's FeatureHasher and HashingVectorizer on the same rows.
 
-    python scripts/bench_readers.py [--rows 1000000] [--memory 1GB]
+    python scripts/bench_readers.py [--rows 5000000] [--memory 1GB]
 
 Data: Criteo-like (13 numbers, 26 categories, some of them missing), made here; and documents whose words follow Zipf's
 law, of the length of those in 20 newsgroups. Prints ratios within one run; an absolute time means nothing on a shared
@@ -85,7 +85,7 @@ def against_feature_hasher(folder: Path, rows: int, memory: str) -> None:
         pyarrow.csv.CSVWriter(csv, first.schema) as to_csv,
     ):
         for number in range(-(-rows // _BATCH)):
-            batch = clicks(_BATCH, number)
+            batch = clicks(_BATCH, number % 10)
             to_parquet.write_table(batch)
             to_csv.write_table(batch)
     rows = -(-rows // _BATCH) * _BATCH
@@ -130,7 +130,7 @@ def against_hashing_vectorizer() -> None:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--memory", default="1GB")
     options = parser.parse_args()
     against_hashing_vectorizer()

@@ -1,33 +1,54 @@
 """Data in memory, or in Dask collections, to a store: written out piece by piece beside it, and converted from there.
 
 So what is kept in memory is a piece at a time, and rows, labels and recipes are checked like those of any other input.
-With Dask every worker writes its own pieces, to a folder that all of them must see; nothing is gathered.
+With Dask every worker writes its own pieces, to a folder that all of them must see; nothing is gathered. The folder is
+`STORE.incoming`, locked by the process at work; what a killed one has left there is removed by the next.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import fnmatch
+import os
+import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ooc_pegasos import conversion, manifest
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.conversion import Existing, convert
-from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.files import writing_errors
+from ooc_pegasos.errors import InputError, LockedError, OocPegasosError, UsageError
+from ooc_pegasos.files import locked, writing_errors
+from ooc_pegasos.readers.tables import partition_of
 from ooc_pegasos.store import Store
 
 _ROWS = 1 << 16
+_LOCK = "lock"
+
+
+class _Written(NamedTuple):
+    """What a worker says of the piece that it wrote."""
+
+    rows: int
+    schema: Any = None
+    """Of a table."""
+    words: bool = False
+    """Whether the labels of a matrix are words."""
 
 
 def store_from_arrow(data: Any, path: str | Path, config: ConvertConfig | None, existing: Existing | None) -> Store:
     """Of a table: pyarrow, pandas, polars, or whatever exports itself as an Arrow stream."""
-    with _folder_beside(path) as folder:
-        _write_table(data, folder / "memory.arrow")
-        return convert([str(folder / "memory.arrow")], path, config, existing=existing)
+    with _folder_beside(path, existing) as folder:
+        file = folder / "memory.arrow"
+        if not _write_table(data, file, "memory").rows:
+            raise InputError("the table has no rows; check how it was made")
+        return _converted({file: "memory"}, path, config, existing)
 
 
 def store_from_matrix(
@@ -39,9 +60,11 @@ def store_from_matrix(
     existing: Existing | None,
 ) -> Store:
     """Of a scipy sparse matrix or a dense numpy array, with a label for every row."""
-    with _folder_beside(path) as folder:
-        _write_matrix(matrix, labels, weights, folder / "memory.npz")
-        return convert([str(folder / "memory.npz")], path, config, existing=existing)
+    with _folder_beside(path, existing) as folder:
+        file = folder / "memory.npz"
+        if not _write_matrix(matrix, labels, weights, file, "memory").rows:
+            raise InputError("the matrix has no rows; check how it was made")
+        return _converted({file: "memory"}, path, config, existing)
 
 
 def store_from_dask(
@@ -49,115 +72,356 @@ def store_from_dask(
 ) -> Store:
     """Of a dask.dataframe, a dask.bag of dictionaries, or a dask.array with its labels, partition by partition."""
     from dask.base import compute
-    from dask.delayed import delayed
 
-    with _folder_beside(path) as folder:
-        if hasattr(collection, "to_delayed") and hasattr(collection, "chunks"):
-            jobs, ending = _jobs_of_array(collection, labels, folder), "npz"
+    with _folder_beside(path, existing) as folder:
+        is_array = hasattr(collection, "to_delayed") and hasattr(collection, "chunks")
+        if is_array:
+            jobs = _jobs_of_array(collection, labels, folder)
         elif hasattr(collection, "to_delayed"):
-            if labels is not None:
-                raise UsageError("labels are a column of the collection; say which with ConvertConfig(label=...)")
-            write = delayed(_write_table, pure=False)
-            parts = collection.to_delayed()
-            jobs = [write(part, folder / f"part-{i:06d}.arrow") for i, part in enumerate(parts)]
-            ending = "arrow"
+            jobs = _jobs_of_tables(collection, labels, folder)
         else:
             raise UsageError(
                 f"a {type(collection).__name__} is no Dask collection; see Store.from_arrow and Store.from_scipy"
             )
-        rows = compute(*jobs)  # type: ignore[no-untyped-call]
-        written = sorted(folder.glob(f"*.{ending}"))
-        missing = len(jobs) - len(written)
+        try:
+            written: tuple[_Written, ...] = compute(*jobs.values())  # type: ignore[no-untyped-call]
+        except OocPegasosError as error:  # one that comes from another process has a traceback in its text
+            original = getattr(error, "exception", None)
+            raise original if isinstance(original, OocPegasosError) else error from None
+        missing = sum(not file.exists() for file in jobs)
         if missing:
             raise InputError(
                 f"{folder}: {missing} of {len(jobs)} pieces are not there; workers must see the folder of the store"
             )
-        kept = [str(file) for file, count in zip(written, rows, strict=True) if count]
-        if not kept:
+        pieces = {
+            file: (f"part {number}", piece)
+            for number, (file, piece) in enumerate(zip(jobs, written, strict=True))
+            if piece.rows
+        }
+        if not pieces:
             raise InputError("the collection has no rows; check how it was made")
-        return convert(kept, path, config, existing=existing)
+        if is_array:
+            _check_labels_alike(list(pieces.values()))
+        else:
+            categorical = config.categorical if config else ()
+            _make_alike(pieces, categorical, may_lack_columns=not hasattr(collection, "columns"))
+        return _converted({file: name for file, (name, _piece) in pieces.items()}, path, config, existing)
 
 
-def _jobs_of_array(collection: Any, labels: Any, folder: Path) -> list[Any]:
+def _jobs_of_tables(collection: Any, labels: Any, folder: Path) -> dict[Path, Any]:
+    """Files and what writes them."""
+    from dask.delayed import delayed
+
+    if labels is not None:
+        raise UsageError("labels are a column of the collection; say which with ConvertConfig(label=...)")
+    write = delayed(_write_table, pure=False)
+    jobs = {}
+    for number, part in enumerate(collection.to_delayed()):
+        file = folder / f"part-{number:06d}.arrow"
+        jobs[file] = write(part, file, f"part {number}")
+    return jobs
+
+
+def _jobs_of_array(collection: Any, labels: Any, folder: Path) -> dict[Path, Any]:
+    """Files and what writes them."""
     from dask.delayed import delayed
 
     if collection.ndim != 2 or labels is None:
         raise UsageError("a dask.array must have two dimensions, and its labels be given: from_dask(x, path, labels=y)")
     if len(collection.chunks[1]) > 1:
+        if np.isnan(collection.shape[1]):
+            raise UsageError("columns fall into several blocks, of unknown size; compute_chunk_sizes() first")
         collection = collection.rechunk({1: -1})
-    if hasattr(labels, "to_delayed"):
-        if any(np.isnan(size) for size in (*labels.chunks[0], *collection.chunks[0])):
-            if len(labels.chunks[0]) != len(collection.chunks[0]):
-                raise UsageError(
-                    "rows and labels fall into different blocks, of unknown size; compute_chunk_sizes() first"
-                )
-        elif labels.chunks[0] != collection.chunks[0]:
-            labels = labels.rechunk((collection.chunks[0],))
-        cut = list(labels.to_delayed().ravel())
-    else:
-        ends = np.cumsum([0, *collection.chunks[0]])
-        cut = [np.asarray(labels)[ends[i] : ends[i + 1]] for i in range(len(ends) - 1)]
+    cut = _cut(labels, collection.chunks[0])
     write = delayed(_write_matrix, pure=False)
     blocks = collection.to_delayed().ravel()
-    return [
-        write(block, some, None, folder / f"part-{i:06d}.npz")
-        for i, (block, some) in enumerate(zip(blocks, cut, strict=True))
-    ]
+    jobs = {}
+    for number, (block, some) in enumerate(zip(blocks, cut, strict=True)):
+        file = folder / f"part-{number:06d}.npz"
+        jobs[file] = write(block, some, None, file, f"part {number}")
+    return jobs
+
+
+def _cut(labels: Any, sizes: tuple[float, ...]) -> list[Any]:
+    """The labels of blocks of so many rows each; nan: not known."""
+    unknown = any(np.isnan(size) for size in sizes)
+    if hasattr(labels, "to_dask_array"):  # a column of dask.dataframe
+        parts = list(labels.to_delayed())
+        if len(parts) != len(sizes):
+            problem = f"labels fall into {len(parts):,} partitions, and rows into {len(sizes):,} blocks"
+            raise UsageError(f"{problem}; make them alike, or give labels.to_dask_array(lengths=True)")
+        return parts
+    if not hasattr(labels, "to_delayed"):
+        if unknown:
+            raise UsageError("rows fall into blocks of unknown size; compute_chunk_sizes() first, or give a dask.array")
+        labels = _plain(labels, int(sum(sizes)), "labels", "biufU", "the collection")
+        return np.split(labels, np.cumsum(sizes)[:-1].astype(np.int64))
+    if labels.ndim != 1:
+        raise UsageError(f"labels of {labels.ndim} dimensions; give one for each row, like labels[:, 0]")
+    if unknown or any(np.isnan(size) for size in labels.chunks[0]):
+        if len(labels.chunks[0]) != len(sizes):
+            raise UsageError("rows and labels fall into different blocks, of unknown size; compute_chunk_sizes() first")
+    elif sum(labels.chunks[0]) != sum(sizes):
+        raise InputError(f"{sum(sizes):,} rows and {sum(labels.chunks[0]):,} labels; give every row one")
+    elif labels.chunks[0] != sizes:
+        labels = labels.rechunk((sizes,))
+    return list(labels.to_delayed().ravel())
 
 
 @contextmanager
-def _folder_beside(path: str | Path) -> Iterator[Path]:
-    """A folder of its own for pieces, gone afterwards."""
-    target = Path(path)
-    if not target.parent.exists():
-        raise InputError(f"{target.parent}: no such folder; create it first")
+def _folder_beside(path: str | Path, existing: Existing | None) -> Iterator[Path]:
+    """A folder of its own for pieces, gone afterwards, where the store may be made."""
+    existing = existing or Existing()
+    if existing.resume:
+        raise UsageError("resume: what is in memory cannot be read again later; start over without it")
+    target = Path(path).absolute()
     folder = target.with_name(f"{target.name}.incoming")
     with writing_errors(folder):
-        folder.mkdir(exist_ok=False)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        conversion._check_output(target, existing)  # before hours of work
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / _LOCK).exists():
+            raise InputError(f"{folder}: not made by oocpeg, and in the way; move it elsewhere")
+        with locked(folder / _LOCK, str(target)):
+            try:
+                for left in folder.iterdir():  # by a process that was killed
+                    if left.is_dir():
+                        shutil.rmtree(left)
+                    elif left.name != _LOCK:
+                        left.unlink()
+                room = folder / secrets.token_hex(8)  # so that a worker of an earlier attempt cannot write to it
+                room.mkdir()
+                yield room
+            finally:
+                _remove(folder)
 
 
-def _write_table(data: Any, file: Path) -> int:
-    """Write a table as Arrow; returns its rows."""
+def _remove(folder: Path) -> None:
+    """Remove a folder, to which other workers may still be writing after one has failed."""
+    for _attempt in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+
+
+def _converted(
+    pieces: dict[Path, str], path: str | Path, config: ConvertConfig | None, existing: Existing | None
+) -> Store:
+    """Convert files; errors and the manifest call them what they are to the caller: `memory` or `part 3`."""
+    folder, descriptor = next(iter(pieces)).parent, None
+    given = str(folder)
+    if partition_of(str(folder / "file")):  # folders on the way named `key=value`, which would become columns
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        given = f"/proc/self/fd/{descriptor}"
+    names = {f"{given}/{file.name}": name for file, name in pieces.items()}
+    try:
+        convert(list(names), path, config, existing=existing)
+    except OocPegasosError as error:
+        told = str(error)
+        for file, name in names.items():
+            told = told.replace(file, name)
+        raise type(error)(told) from error
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+    _name_sources(Path(path), names)
+    return Store.open(path)
+
+
+def _name_sources(target: Path, names: dict[str, str]) -> None:
+    """Give sources other names, unless somebody is already at work on the store again."""
+    scratch = Path(os.path.abspath(target) + ".unfinished")
+    with suppress(LockedError), locked(scratch / "lock", str(target)):
+        if os.listdir(scratch) != ["lock"]:
+            return
+        made = manifest.read(target)
+        sources = [dataclasses.replace(source, name=names.get(source.name, source.name)) for source in made.sources]
+        manifest.write(target, dataclasses.replace(made, sources=sources))
+        shutil.rmtree(scratch)
+
+
+# --- tables -------------------------------------------------------------------------------------------
+
+
+def _write_table(data: Any, file: Path, name: str) -> _Written:
+    """Write a table as a stream of Arrow, whose dictionaries may change from batch to batch."""
     import pyarrow as pa
 
-    if isinstance(data, list):  # a partition of a bag
-        data = pa.Table.from_pylist(data) if data else pa.table({})
-    elif isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
-    elif not isinstance(data, pa.Table | pa.RecordBatchReader):
-        if type(data).__module__.split(".")[0] == "pandas":
-            data = pa.Table.from_pandas(data, preserve_index=False)
-        elif hasattr(data, "__arrow_c_stream__"):
-            data = pa.RecordBatchReader.from_stream(data)
-        else:
-            raise UsageError(f"a {type(data).__name__} is no table; give one of pyarrow, pandas or polars")
+    schema, batches = _batches_of(data, name)
     rows = 0
-    batches = data.to_batches(max_chunksize=_ROWS) if isinstance(data, pa.Table) else data
-    with pa.ipc.new_file(str(file), data.schema) as writer:
+    with pa.ipc.new_stream(str(file), schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
             rows += batch.num_rows
-    return rows
+    return _Written(rows, schema)
 
 
-def _write_matrix(matrix: Any, labels: Any, weights: Any, file: Path) -> int:
-    """Write rows as scipy's save_npz does, with their labels; returns how many."""
+def _batches_of(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
+    """(schema, record batches) of whatever is a table."""
+    import pyarrow as pa
+
+    origin, kind = type(data).__module__.split(".")[0], type(data).__name__
+    if isinstance(data, pa.RecordBatchReader):
+        return data.schema, data
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    elif origin == "pandas" and kind == "DataFrame":
+        try:
+            data = pa.Table.from_pandas(data, preserve_index=False)
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            problem = " ".join(" ".join(map(str, error.args)).split())[:200]
+            raise InputError(f"{name}: {problem}; give every column a name and one type of its own") from error
+    elif origin == "polars" and kind == "DataFrame":  # its own stream has strings of a type that few can read
+        tables = (piece.to_arrow() for piece in data.iter_slices(_ROWS))
+        return data.head(0).to_arrow().schema, (batch for table in tables for batch in table.to_batches())
+    elif kind == "LazyFrame":
+        raise UsageError("a LazyFrame is not yet a table; call .collect() on it, or .sink_parquet() and convert that")
+    elif isinstance(data, pa.Table):
+        pass
+    elif origin in ("pandas", "polars") or not (
+        hasattr(data, "__arrow_c_stream__") or (isinstance(data, Iterable) and not isinstance(data, str | bytes | dict))
+    ):
+        raise UsageError(f"{name}: a {kind} is no table; give one of pyarrow, pandas or polars")
+    elif hasattr(data, "__arrow_c_stream__"):
+        reader = pa.RecordBatchReader.from_stream(data)
+        return reader.schema, reader
+    else:
+        data = _table_of_rows(data, name)
+    return data.schema, data.to_batches(max_chunksize=_ROWS)
+
+
+def _table_of_rows(data: Iterable[Any], name: str) -> Any:
+    """Dictionaries, as in a bag; what one of them lacks is null."""
+    import pyarrow as pa
+
+    rows = list(data)
+    odd = next((row for row in rows if not isinstance(row, dict)), None)
+    if odd is not None:
+        raise UsageError(f"{name}: a row is a {type(odd).__name__}; make every row a dictionary, column to value")
+    columns = {}
+    for column in dict.fromkeys(key for row in rows for key in row):
+        try:
+            columns[str(column)] = pa.array([row.get(column) for row in rows])
+        except (pa.ArrowException, OverflowError) as error:
+            problem = " ".join(str(error).split())[:200]
+            raise InputError(f"{name}: column '{column}': {problem}; give its values one type") from error
+    return pa.table(columns)
+
+
+def _make_alike(
+    pieces: dict[Path, tuple[str, _Written]], categorical: tuple[str, ...], *, may_lack_columns: bool
+) -> None:
+    """Refuse pieces whose columns differ in kind, and fill in columns of which a piece has only nulls, or nothing."""
+    import pyarrow as pa
+
+    known: dict[str, Any] = {}
+    where: dict[str, str] = {}
+    for name, piece in pieces.values():
+        for field in piece.schema:
+            before = known.get(field.name)
+            if before is None or pa.types.is_null(before):
+                known[field.name], where[field.name] = field.type, name
+            elif not pa.types.is_null(field.type):
+                exact = any(fnmatch.fnmatchcase(field.name, pattern) for pattern in categorical)
+                if _sort_of(field.type, exact) != _sort_of(before, exact):
+                    problem = f"column '{field.name}' is of type {field.type}, but in {where[field.name]} {before}"
+                    raise InputError(f"{name}: {problem}; make partitions alike, for example with astype")
+    for file, (name, piece) in pieces.items():
+        own = {field.name: field.type for field in piece.schema}
+        lacking = [column for column in known if column not in own]
+        if lacking and not may_lack_columns:
+            raise InputError(f"{name}: no column '{lacking[0]}', which {where[lacking[0]]} has; make partitions alike")
+        if lacking or any(pa.types.is_null(own[column]) and not pa.types.is_null(known[column]) for column in own):
+            _fill_in(file, {column: known[column] for column in (*own, *lacking)})
+
+
+def _sort_of(kind: Any, exact: bool) -> str:
+    """What a type counts as; exactly, whole numbers differ from others, as their categories are spelled otherwise."""
+    import pyarrow as pa
+
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_nested(inner):
+        return "nested"
+    if pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_decimal(inner):
+        sort = ("integer" if pa.types.is_integer(inner) else "other number") if exact or inner is not kind else "number"
+        return f"{sort} as a category" if inner is not kind else sort
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return "text" if any(test(inner) for test in texts) else str(inner)
+
+
+def _fill_in(file: Path, columns: dict[str, Any]) -> None:
+    """Write a piece once more, with nulls of the right type where it has none or nothing."""
+    import pyarrow as pa
+
+    new = file.with_suffix(".new")
+    with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as reader:
+        types = {
+            name: reader.schema.field(name).type
+            if name in reader.schema.names and not pa.types.is_null(reader.schema.field(name).type)
+            else kind
+            for name, kind in columns.items()
+        }
+        schema = pa.schema(list(types.items()))
+        with pa.ipc.new_stream(str(new), schema) as writer:
+            for batch in reader:
+                arrays = [
+                    batch.column(name)
+                    if name in batch.schema.names and batch.column(name).type == kind
+                    else pa.nulls(batch.num_rows, kind)
+                    for name, kind in types.items()
+                ]
+                writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    os.replace(new, file)
+
+
+# --- matrices -----------------------------------------------------------------------------------------
+
+
+def _write_matrix(matrix: Any, labels: Any, weights: Any, file: Path, name: str) -> _Written:
+    """Write rows as scipy's save_npz does, with their labels."""
+    rows = _csr_of(matrix, name)
+    count = int(rows.shape[0])
+    members = {"indices": rows.indices, "indptr": rows.indptr, "data": rows.data}
+    members["labels"] = _plain(labels, count, "labels", "biufU", name)
+    if weights is not None:
+        members["weights"] = _plain(weights, count, "weights", "biuf", name)
+    np.savez(file, format=np.array(b"csr"), shape=np.array(rows.shape), **members)
+    return _Written(count, words=members["labels"].dtype.kind == "U")
+
+
+def _csr_of(matrix: Any, name: str) -> Any:
     import scipy.sparse as sp
 
-    if not sp.issparse(matrix) and hasattr(matrix, "tocsr"):  # pydata/sparse
-        matrix = matrix.tocsr()
-    rows = sp.csr_matrix(matrix)
-    labels = np.asarray(labels)
-    if labels.shape != (rows.shape[0],):
-        raise InputError(f"{rows.shape[0]:,} rows and labels of shape {labels.shape}; give every row one")
-    members = {"indices": rows.indices, "indptr": rows.indptr, "data": rows.data, "labels": labels}
-    if weights is not None:
-        members["weights"] = np.asarray(weights)
-    if any(array.dtype == object for array in members.values()):
-        members["labels"] = labels.astype(str)
-    np.savez(file, format=np.array(b"csr"), shape=np.array(rows.shape), **members)
-    return int(rows.shape[0])
+    if not sp.issparse(matrix):
+        matrix = matrix.tocsr() if hasattr(matrix, "tocsr") else np.asarray(matrix)  # pydata/sparse
+    if len(matrix.shape) != 2:
+        raise InputError(f"{name}: rows of shape {matrix.shape}; give a matrix, with a row for each label")
+    if matrix.dtype.kind not in "biuf":
+        raise InputError(f"{name}: values of type {matrix.dtype}; give numbers, for example with astype('float32')")
+    return sp.csr_matrix(matrix if matrix.dtype != np.float16 else matrix.astype(np.float32))
+
+
+def _plain(given: Any, rows: int, what: str, kinds: str, name: str) -> np.ndarray:
+    """Labels or weights as numbers or words, one a row."""
+    array = np.asarray(given)
+    if array.shape != (rows,):
+        raise InputError(f"{name}: {rows:,} rows and {what} of shape {array.shape}; give every row one")
+    if array.dtype.kind in "OT":  # as pandas, or numpy itself, may have words
+        items = array.tolist()
+        odd = sum(not isinstance(item, str) for item in items)
+        if 0 < odd < len(items):
+            raise InputError(f"{name}: {what} of which {odd:,} are not words, and the others are; give every row one")
+        array = np.asarray(items, None if odd else str)
+    if array.dtype.kind not in kinds:
+        raise InputError(f"{name}: {what} of type {array.dtype}; give numbers" + ", or words" * ("U" in kinds))
+    return array
+
+
+def _check_labels_alike(pieces: list[tuple[str, _Written]]) -> None:
+    """Refuse labels that are words in one piece and numbers in another."""
+    spoken = {True: "words", False: "numbers"}
+    (first, one), *others = pieces
+    for name, piece in others:
+        if piece.words != one.words:
+            raise InputError(
+                f"{name}: its labels are {spoken[piece.words]}, those of {first} {spoken[one.words]}; make them alike"
+            )

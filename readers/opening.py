@@ -78,6 +78,8 @@ def _kind_of(name: str) -> Format:
 def new_recipe(config: ConvertConfig, names: Sequence[str], note: Callable[[str], None]) -> Recipe:
     """How the rows of a new store are made; `note` is told what was taken for what."""
     kind = config.format
+    if kind != "svmlight" and kind != "vw" and STDIN in names:
+        raise UsageError(f"standard input can be read only once, which --format {kind} does not do; name a file")
     recipe = Recipe(kind, 0, config.features, config.normalize, config.rounding)
     least, most = config.ngram_range()
     tokens = Tokens(characters=config.characters, least=least, most=most)

@@ -279,10 +279,11 @@ class _ParquetTable(_BinaryTable):
 
         with _arrow_errors(spoken(self.name)):
             place = open_input(self.name) if is_remote(self.name) else self.name
-            file = pq.ParquetFile(place, memory_map=True, read_dictionary=self._categorical)
+            own = set(pq.read_schema(place).names)
+            coded = [name for name in self._categorical if name in own]
+            file = pq.ParquetFile(place, memory_map=True, read_dictionary=coded)
         with file:
-            there = set(file.schema_arrow.names)
-            columns = [name for name in self._wanted if name in there]
+            columns = [name for name in self._wanted if name in own]
             self._total, number = file.metadata.num_rows, 0
             for group in range(file.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows

@@ -83,7 +83,7 @@ def test_the_shuffle_is_uniform(tmp_path, monkeypatch, limit):
     rows, cells = 20_000, 20
     source = numbered(tmp_path, rows)
     config = ConvertConfig(block_size=30_000)
-    monkeypatch.setattr("ooc_pegasos.conversion._BYTES_OF_ROWS_PER_TEXT", 0.1)  # few buckets: some must be split
+    monkeypatch.setattr("ooc_pegasos.readers.opening._ROWS_PER_TEXT", 0.1)  # few buckets: some must be split
     order = np.array(order_of(convert([source], tmp_path / "store", config)))
     table = np.zeros((cells, cells))
     np.add.at(table, (order * cells // rows, np.arange(rows) * cells // rows), 1)

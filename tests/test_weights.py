@@ -137,7 +137,7 @@ def test_without_shuffle_weights_stand_in_the_order_of_rows(tmp_path, monkeypatc
 def test_weights_follow_their_rows_through_the_shuffle(tmp_path, monkeypatch, lines, weights, limit, why):
     small_buckets(monkeypatch, limit)
     if why == "buckets are split":
-        monkeypatch.setattr("ooc_pegasos.conversion._BYTES_OF_ROWS_PER_TEXT", 0.1)
+        monkeypatch.setattr("ooc_pegasos.readers.opening._ROWS_PER_TEXT", 0.1)
     source, file = write_lines(tmp_path / "in.svm", lines), write_lines(tmp_path / "w.txt", weights)
     config = ConvertConfig(weights=file, **SMALL)
     store = convert([source], tmp_path / "store", config)

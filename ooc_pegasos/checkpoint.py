@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.arrow import array_of
 from ooc_pegasos.errors import DamagedError, InputError
 from ooc_pegasos.files import write_atomically
 from ooc_pegasos.seal import PLACE, is_sealed, seal
@@ -36,8 +37,8 @@ class Checkpoint:
         schema = pa.schema([pa.field("values", pa.list_(pa.float64()))], metadata={_KEY: head.encode(), **PLACE})
         with pa.ipc.new_file(sink, schema) as writer:
             for array in columns.values():
-                offsets = pa.array([0, len(array)], pa.int32())
-                column = pa.ListArray.from_arrays(offsets, pa.array(array))
+                offsets = array_of(np.array([0, len(array)], np.int32))
+                column = pa.ListArray.from_arrays(offsets, array_of(array))
                 writer.write_batch(pa.record_batch([column], schema=schema))
         write_atomically(folder / FILE_NAME, seal(sink.getvalue().to_pybytes()))
 

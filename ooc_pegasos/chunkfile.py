@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ooc_pegasos.arrow import array_of
 from ooc_pegasos.block import LEVELS, NO_LEVELS, CsrBlock, all_levels
 from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import DamagedError
@@ -78,16 +79,18 @@ def schema_of(block: CsrBlock) -> pa.Schema:
 def _batch_of(block: CsrBlock) -> pa.RecordBatch:
     schema = schema_of(block)
     items = schema.field("features").type.value_type
-    content = pa.array(block.indices)
+    content = array_of(block.indices)
     if block.values is not None:
-        values = pa.array(block.values)
+        values = array_of(block.values)
         if block.value_coding == "code8":
-            values = pa.DictionaryArray.from_arrays(values, pa.array(block.levels))
+            values = pa.DictionaryArray.from_arrays(values, array_of(block.levels))
         content = pa.StructArray.from_arrays([content, values], fields=list(items))
-    features = pa.ListArray.from_arrays(pa.array(block.indptr, pa.int32()), content, type=schema.field("features").type)
-    columns = [pa.array(block.labels)]
+    features = pa.ListArray.from_arrays(
+        array_of(block.indptr.astype(np.int32)), content, type=schema.field("features").type
+    )
+    columns = [array_of(block.labels)]
     if block.weights is not None:
-        columns.append(pa.array(block.weights))
+        columns.append(array_of(block.weights))
     return pa.record_batch([*columns, features], schema=schema)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.arrow import array_of
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.files import sync_folder, writing_errors
 from ooc_pegasos.kernels.multiclass import class_losses_of
@@ -107,9 +108,7 @@ def _plain(column: Any) -> Any:
 
 
 def _columns(table: np.ndarray) -> list[Any]:
-    import pyarrow as pa
-
-    return [pa.array(column) for column in (table.T.copy() if table.ndim > 1 else [table])]
+    return [array_of(column) for column in (table.T.copy() if table.ndim > 1 else [table])]
 
 
 @contextmanager

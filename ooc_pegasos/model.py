@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ooc_pegasos import typed
+from ooc_pegasos.arrow import array_of
 from ooc_pegasos.calibration import Calibration
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import write_atomically, writing_errors
@@ -79,14 +80,14 @@ class Model:
         several = self.weights.ndim > 1
         chosen = np.flatnonzero(self.weights.any(axis=1) if several else self.weights)
         features, weights = chosen.astype(np.uint32), self.weights[chosen]
-        column = pa.array(weights.ravel())
+        column = array_of(weights.ravel())
         if several:
             column = pa.FixedSizeListArray.from_arrays(column, weights.shape[1])
         table = typed.dump(self.info)
         content = json.dumps(table, allow_nan=False)
         head = {"format": FORMAT, "version": VERSION, "info": content, "bias": self.bias.tolist()}
         fields = [pa.field("feature", pa.uint32(), nullable=False), pa.field("weight", column.type, nullable=False)]
-        columns = [pa.array(features), column]
+        columns = [array_of(features), column]
         if self.names:
             fields.append(pa.field("name", pa.string()))
             columns.append(pa.array([self.names.get(place) for place in features.tolist()], pa.string()))

@@ -76,12 +76,12 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         text = opening.labels_are_text(names[:1], config.format, recipe, config.labels)
     block_size = min(config.text_block(), 1 << 20)
     reader = opening.reader_for(names, recipe, block_size, text_labels=text, stop_at_bad=False, labels=config.labels)
-    reader.read(next(iter(reader.tasks())))  # compiles what is needed
-    began = time.perf_counter()
-    tasks = reader.tasks()
-    task = next(iter(tasks), None)
+    task = next(iter(reader.tasks()), None)
     if task is None:
-        raise InputError(f"{names[0]}: the file is empty; leave it out or check how it was made")
+        raise InputError(f"{names[0]}: no rows in it; leave it out or check how it was made")
+    reader.read(task)  # compiles what is needed
+    task = next(iter(reader.tasks()))
+    began = time.perf_counter()
     parsed = reader.read(task)
     seconds = time.perf_counter() - began
     total = sum(sources.stamp_of(name).size for name in names)

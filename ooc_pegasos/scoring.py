@@ -125,7 +125,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
     # without labels any word will do in their place, so that files to be predicted may hold a dummy
     reader = opening.reader_for(
         names,
-        recipe,
+        _needed(recipe, with_labels),
         _TEXT_BLOCK,
         text_labels=info.labels.text if with_labels else recipe.reader == "svmlight",
         smallest_index=recipe.index_base,
@@ -154,6 +154,14 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
         yield Scored(scores, labels.apply(parsed.block.labels) if with_labels else None, parsed.ids)
         line += parsed.line_count
         reader.release(parsed)
+
+
+def _needed(recipe: manifest.Recipe, with_labels: bool) -> manifest.Recipe:
+    """The recipe without columns that have no part in scores: weights and, unless rows are given back, their ids."""
+    if recipe.table is None:
+        return recipe
+    table = dataclasses.replace(recipe.table, weight=None, id=None if with_labels else recipe.table.id)
+    return dataclasses.replace(recipe, table=table)
 
 
 def _known_features(block: CsrBlock, model: Model) -> CsrBlock:

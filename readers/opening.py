@@ -1,4 +1,7 @@
-"""Which reader reads what, and what it needs to know: the one place that knows all readers."""
+"""Which reader reads what, and what it needs to know: the one place that knows all readers.
+
+Each is imported when it is needed, with its kernels.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,12 @@ import numpy as np
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.manifest import Recipe
-from ooc_pegasos.readers import arrays, folders, svmlight, tables, vw
+from ooc_pegasos.readers import svmlight, tables
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
 from ooc_pegasos.readers.sources import STDIN, expand, spoken
-from ooc_pegasos.readers.text import TextHasher
-from ooc_pegasos.readers.vectors import features_of
 from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens
 
 Format = Literal["auto", "svmlight", "vw", "table", "arrays", "folders"]
-_TABLES = ("*.parquet", "*.arrow", "*.feather", "*.csv", "*.tsv", "*.jsonl", "*.csv.gz", "*.tsv.gz", "*.jsonl.gz")
 _OF_TABLES = (
     *("label", "weight", "id", "numeric", "categorical", "text", "preset", "nulls", "log1p", "clip"),
     *("header", "delimiter"),
@@ -42,7 +42,11 @@ def find(inputs: Sequence[str]) -> tuple[list[str], Format]:
             names += expand([given])
             continue
         found = sorted(
-            {path for pattern in _TABLES for path in glob.glob(f"{glob.escape(given)}/**/{pattern}", recursive=True)}
+            {
+                path
+                for pattern in tables.patterns()
+                for path in glob.glob(f"{glob.escape(given)}/**/{pattern}", recursive=True)
+            }
         )
         if found:
             names += found
@@ -78,13 +82,13 @@ def _kind_of(name: str) -> Format:
 def new_recipe(config: ConvertConfig, names: Sequence[str], note: Callable[[str], None]) -> Recipe:
     """How the rows of a new store are made; `note` is told what was taken for what."""
     kind = config.format
-    if kind != "svmlight" and kind != "vw" and STDIN in names:
-        raise UsageError(f"standard input can be read only once, which --format {kind} does not do; name a file")
     recipe = Recipe(kind, 0, config.features, config.normalize, config.rounding)
     least, most = config.ngram_range()
     tokens = Tokens(characters=config.characters, least=least, most=most)
     hashing = Hashing(config.hash_bits or 22, config.hash_signed)
     if kind == "table":
+        if config.hash_bits == 0:
+            raise UsageError("--hash-bits 0 is for Vowpal Wabbit text; choose 1 to 31")
         wanted = {name: getattr(config, name) for name in _OF_TABLES}
         if config.delimiter is None:
             del wanted["delimiter"]
@@ -93,6 +97,8 @@ def new_recipe(config: ConvertConfig, names: Sequence[str], note: Callable[[str]
             note(remark)
         if config.standardize:
             table = standardized(table, names, config.text_block())
+        from ooc_pegasos.readers.vectors import features_of
+
         return dataclasses.replace(recipe, table=table, features=features_of(table) or config.features)
     given = [name for name in _OF_TABLES if getattr(config, name) != getattr(_DEFAULTS, name)]
     if kind == "arrays" and config.label is not None and config.label.removeprefix("-").isdigit():
@@ -118,14 +124,20 @@ def standardized(table: Table, names: Sequence[str], block_size: int) -> Table:
         raise UsageError("--standardize: no column holds numbers; leave it out")
     numbers = dataclasses.replace(table, columns=columns, nulls="absent")
     settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
-    rows, sums, squares = 0, np.zeros(len(columns)), np.zeros(len(columns))
+    number = len(columns)
+    rows, shift, sums, squares = 0, np.zeros(number), np.zeros(number), np.zeros(number)
     reader = tables.TablesReader(names, settings, block_size)
     for task in reader.tasks():
         parsed = reader.read(task)
         values, places = parsed.block.values.astype(np.float64), parsed.block.indices  # type: ignore[union-attr]
+        counts = np.bincount(places, minlength=number)
+        if not rows:  # close to the means, so that squares of differences lose no digits
+            shift = np.bincount(places, values, number) / max(parsed.block.rows, 1)
         rows += parsed.block.rows
-        sums += np.bincount(places, values, len(columns))
-        squares += np.bincount(places, values * values, len(columns))
+        values -= shift[places]
+        zeros = parsed.block.rows - counts
+        sums += np.bincount(places, values, number) - zeros * shift
+        squares += np.bincount(places, values * values, number) + zeros * shift**2
         reader.release(parsed)
     if not rows:
         raise InputError(f"{names[0]}: no row to keep; check the file")
@@ -150,6 +162,9 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
     preset = wanted.pop("preset", None)
     wanted.setdefault("delimiter", tables.delimiter_of(name))
     if preset == "criteo":
+        given = [option for option, found in (*patterns.items(), ("label", wanted.get("label"))) if found]
+        if given:
+            raise UsageError(f"--{given[0]} and --preset criteo, which says what its columns are; leave one out")
         return criteo(wanted), []
     blank = Table([], None, header=wanted.get("header", True), delimiter=wanted["delimiter"])
     known = tables.schema_of(name, blank)
@@ -165,10 +180,15 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
         if column is not None and column not in known:
             raise UsageError(f"{option} {column}: {tables.difference([column], known)}")
     taken = {label, wanted.get("weight"), wanted.get("id")}
+    if label in (wanted.get("weight"), wanted.get("id")):
+        option = "weight" if label == wanted.get("weight") else "id"
+        raise UsageError(f"--{option} {label}: this column is the label; name another, or leave it out")
     chosen: dict[str, Kind] = {}
     for kind, given in patterns.items():
         for pattern in given:
             found = [column for column in known if fnmatch.fnmatchcase(column, pattern) and column not in taken]
+            if not found and pattern in taken:
+                raise UsageError(f"--{kind} {pattern}: this column is the label, the weight or the id; choose one")
             if not found:
                 raise UsageError(f"--{kind} {pattern}: {tables.difference([pattern], known)}")
             for column in found:
@@ -193,6 +213,8 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
             f"{name}: column '{lists[0].name}' has indices of its own, which do not go together with hashed columns; "
             "leave the others out by naming columns with --numeric, --categorical or --text"
         )
+    if lists and wanted.get("nulls") == "mark":
+        raise UsageError(f"--nulls mark: the indices of column '{lists[0].name}' have no room for it; leave it out")
     return Table(columns, label, **wanted), remarks
 
 
@@ -240,12 +262,19 @@ def reader_for(
         table = tables.Settings(recipe.table, text_labels, stop_at_bad, with_labels, feature_names)
         return tables.TablesReader(names, table, block_size)
     if kind == "folders":
+        from ooc_pegasos.readers import folders
+        from ooc_pegasos.readers.text import TextHasher
+
         hasher = TextHasher(recipe.tokens or Tokens(), recipe.hashing or Hashing())
         return folders.TextFoldersReader(names[0], hasher, text_labels, stop_at_bad=stop_at_bad)
     if kind == "vw":
+        from ooc_pegasos.readers import vw
+
         said = vw.Settings(recipe.hashing, text_labels, smallest_index, largest_index, stop_at_bad, labels=with_labels)
         return vw.VwReader(names, said, block_size)
     if kind == "arrays":
+        from ooc_pegasos.readers import arrays
+
         given = arrays.Settings(
             text_labels,
             labels if with_labels else None,
@@ -279,6 +308,8 @@ def labels_are_text(names: Sequence[str], kind: str, recipe: Recipe, labels: str
     if kind == "vw":
         return False
     if kind == "arrays":
+        from ooc_pegasos.readers import arrays
+
         return arrays.labels_are_text(names, labels)
     reader = reader_for(names[:1], recipe, 1 << 16, text_labels=True, stop_at_bad=False)
     for task in reader.tasks():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,6 @@ from ooc_pegasos.readers import delimited, jsonlines
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import STDIN, TextBlock, TextSource, hash_of, open_input, spoken, stamp_of
-from ooc_pegasos.readers.vectors import Vectorizer
 from ooc_pegasos.recipe import Table
 from ooc_pegasos.scratch import Pool
 
@@ -81,7 +81,7 @@ class Batch:
     """Of each row: its line or number, counted from 0 at the start of the piece."""
     line_count: int
     bad: list[BadRow]
-    bad_rows: int
+    """All of them."""
 
 
 class TablesReader:
@@ -89,6 +89,8 @@ class TablesReader:
 
     def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
         self.settings = settings
+        from ooc_pegasos.readers.vectors import Vectorizer
+
         self.vectorizer = Vectorizer(
             settings.table, settings.text_labels, with_labels=settings.with_labels, names=settings.names
         )
@@ -109,8 +111,9 @@ class TablesReader:
     def read(self, task: Any) -> ParsedBlock:
         """See `Reader`."""
         source = self.sources[task.source]
-        batch = source.batch(task)
-        found = self.vectorizer.vectors(batch.batch)
+        with _arrow_errors(spoken(source.name)):
+            batch = source.batch(task)
+            found = self.vectorizer.vectors(batch.batch)
         numbers = _numbers(batch.lines, batch.bad)
         bad = sorted(
             [*batch.bad, *(BadRow(int(batch.lines[row.line]), row.problem) for row in found.bad)],
@@ -125,7 +128,7 @@ class TablesReader:
             numbers[found.good],
             batch.line_count,
             bad[:DESCRIBED_BAD_ROWS],
-            batch.bad_rows + found.bad_rows,
+            len(batch.bad) + found.bad_rows,
             found.names,
             self._pool.take(),
             ids,
@@ -158,11 +161,19 @@ def schema_of(name: str, table: Table | None = None) -> dict[str, Any]:
         with _arrow_errors(spoken(name)), _opened_ipc(name) as opened:
             schema = opened.schema
     else:
+        _refuse_pipe(name)
         schema = _schema_of_text(name, form, table)
     columns = {field.name: field.type for field in schema}
     if len(columns) != len(schema):
-        raise InputError(f"{spoken(name)}: two columns of the same name; rename one")
+        twice = next(column for column in schema.names if schema.names.count(column) > 1)
+        raise InputError(f"{spoken(name)}: two columns have the name '{twice}'; rename one")
     return columns | {key: pa.string() for key in partition_of(name) if key not in columns}
+
+
+def _refuse_pipe(name: str) -> None:
+    """What can be read only once is no table, as its columns are looked for first."""
+    if not stamp_of(name).regular:
+        raise InputError(f"{spoken(name)}: a table is read more than once, so it cannot come from a pipe; name a file")
 
 
 def rows_of(name: str) -> int | None:
@@ -188,6 +199,12 @@ def partition_of(name: str) -> dict[str, str]:
     return found
 
 
+def patterns() -> list[str]:
+    """The names that tables have."""
+    texts = [suffix for suffix, form in _FORMS.items() if form in ("delimited", "jsonlines")]
+    return [f"*{suffix}" for suffix in _FORMS] + [f"*{suffix}{packed}" for suffix in texts for packed in _COMPRESSED]
+
+
 def delimiter_of(name: str) -> str:
     """Of a file whose name says so."""
     stem = spoken(name)
@@ -202,8 +219,21 @@ def _source_of(
     form = form_of(name) or "delimited"
     known = schema_of(name, table)
     missing = [column for column in wanted if column not in known]
+    if missing and form == "delimited" and delimiter_of(name) != table.delimiter:  # as other files had it
+        other = replace(table, delimiter=delimiter_of(name))
+        columns = schema_of(name, other)
+        if len(still := [column for column in wanted if column not in columns]) < len(missing):
+            table, known, missing = other, columns, still
     if missing:
         raise InputError(f"{spoken(name)}: {difference(missing, known)}")
+    binary = form in ("parquet", "arrow")
+    from_path = partition_of(name)
+    for column in table.columns:
+        if column.name in wanted and (binary or column.name in from_path):
+            check_type(spoken(name), column.name, known[column.name], column.kind)
+    for extra in (table.label, table.weight):
+        if binary and extra in wanted:
+            check_type(spoken(name), str(extra), known[str(extra)], "label")
     rows = max(256, min(1 << 16, _ENTRIES // max(len(table.columns), 1), block_size))
     if form == "parquet":
         return _ParquetTable(name, number, table, wanted, rows)
@@ -232,15 +262,14 @@ class _BinaryTable:
         self._partition = partition_of(name)
         self._wanted = wanted
         self._categorical = [column.name for column in table.columns if column.kind == "categorical"]
-        self._kinds = {column.name: column.kind for column in table.columns}
         self._rows = rows
         self._stamp = stamp_of(name)
 
     def pieces(self, start: int, _state: dict[str, Any] | None) -> Iterator[Piece]:
-        """The batches from number `start` on."""
-        done, share = start, 0.0
+        """The batches from row `start` on."""
+        done = start
         for batch in self._batches(start):
-            done += 1
+            done += batch.num_rows
             share = self._stamp.size * batch.num_rows / max(self._total, 1)
             yield Piece(self._number, done, int(share), batch)
         if stamp_of(self.name) != self._stamp:
@@ -262,11 +291,12 @@ class _BinaryTable:
                 column = given.column(name)
             else:
                 column = pa.repeat(pa.scalar(self._partition[name]), given.num_rows)
+            column.validate(full=True)  # nobody has looked yet at offsets, codes and UTF-8
+            if pa.types.is_dictionary(column.type) and column.dictionary.null_count:
+                column = column.dictionary_decode()  # nulls by their code
             columns.append(column)
         made = pa.RecordBatch.from_arrays(columns, names=self._wanted)
-        for name, kind in self._kinds.items():
-            check_type(spoken(self.name), name, made.column(name).type, kind)
-        return Batch(made, np.arange(given.num_rows), given.num_rows, [], 0)
+        return Batch(made, np.arange(given.num_rows), given.num_rows, [])
 
     def info(self, rows: int) -> SourceInfo:
         """See `Source`."""
@@ -279,38 +309,46 @@ class _ParquetTable(_BinaryTable):
 
         with _arrow_errors(spoken(self.name)):
             place = open_input(self.name) if is_remote(self.name) else self.name
-            own = set(pq.read_schema(place).names)
-            coded = [name for name in self._categorical if name in own]
-            file = pq.ParquetFile(place, memory_map=True, read_dictionary=coded)
+            named = set(pq.read_schema(place).names)
+            file = pq.ParquetFile(
+                place,
+                memory_map=True,
+                read_dictionary=[name for name in self._categorical if name in named],
+                page_checksum_verification=True,
+            )
         with file:
-            columns = [name for name in self._wanted if name in own]
-            self._total, number = file.metadata.num_rows, 0
+            there = set(file.schema_arrow.names)
+            columns = [name for name in self._wanted if name in there]
+            self._total, end = file.metadata.num_rows, 0
             for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
-                batches = -(-rows // self._rows)
-                if number + batches <= start:  # read before
-                    number += batches
+                begin, end = end, end + file.metadata.row_group(group).num_rows
+                if end <= start:  # read before
                     continue
+                at = begin
                 with _arrow_errors(f"{spoken(self.name)}: row group {group}"):
+                    # of how many rows is up to Arrow: where a dictionary ends there are fewer
                     for batch in file.iter_batches(self._rows, row_groups=[group], columns=columns):
-                        number += 1
-                        if number > start:
+                        at += batch.num_rows
+                        if at > start and batch.num_rows:
                             yield batch
+                if at != end:
+                    problem = f"{at - begin:,} rows in row group {group} instead of {end - begin:,}"
+                    raise InputError(f"{spoken(self.name)}: {problem}; fetch or write it again")
 
 
 class _IpcTable(_BinaryTable):
     def _batches(self, start: int) -> Generator[Any, None, None]:
-        number = 0
+        at = 0
         with _arrow_errors(spoken(self.name)), _opened_ipc(self.name) as opened:
             counts = opened.num_record_batches if hasattr(opened, "num_record_batches") else None
             stream = (opened.get_batch(i) for i in range(counts)) if counts is not None else iter(opened)
             for batch in stream:
-                batch.validate(full=True)
                 self._total = batch.num_rows if counts is None else batch.num_rows * counts
                 for begin in range(0, batch.num_rows, self._rows):
-                    number += 1
-                    if number > start:
-                        yield batch.slice(begin, self._rows)
+                    part = batch.slice(begin, self._rows)
+                    at += part.num_rows
+                    if at > start:
+                        yield part
 
 
 class _TextTable(TextSource):
@@ -329,11 +367,12 @@ class _TextTable(TextSource):
         super().__init__(name, number, block_size, spare, "a text table")
         self.spare = spare
         self._table, self._form = table, form
-        self._fields = schema_of(name, table)
+        self._fields = {field.name: field.type for field in _schema_of_text(name, form, table)}
         self._wanted = wanted
         numbers = {column.name for column in table.columns if column.kind == "numeric"}
         self._kinds = {column: "number" if column in numbers else "string" for column in wanted}
-        self._partition = partition_of(name)
+        self._own = list(self._fields)
+        self._partition = {key: value for key, value in partition_of(name).items() if key not in self._own}
 
     def pieces(self, start: int, state: dict[str, Any] | None) -> Iterator[TextBlock]:
         """The blocks of lines from position `start` on."""
@@ -346,22 +385,18 @@ class _TextTable(TextSource):
         inside: dict[str, Any] = {name: kind for name, kind in self._kinds.items() if name in self._own}
         if self._form == "jsonlines":
             types = {name: self._type_of(name) for name in inside}
-            found = jsonlines.batch_of(task.text, task.length, types, DESCRIBED_BAD_ROWS)
+            found = jsonlines.batch_of(task.text, task.length, types, task.length)
         else:
             first = self._table.header and task.begin == 0
             found = delimited.batch_of(
-                task.text, task.length, self._own, inside, self._table.delimiter, first, DESCRIBED_BAD_ROWS
+                task.text, task.length, self._own, inside, self._table.delimiter, first, task.length
             )
-        batch, lines, line_count, bad, bad_rows = found
+        batch, lines, line_count, bad, _bad_rows = found
         columns = [
             batch.column(name) if name in inside else pa.repeat(pa.scalar(self._partition[name]), batch.num_rows)
             for name in self._wanted
         ]
-        return Batch(pa.RecordBatch.from_arrays(columns, names=self._wanted), lines, line_count, bad, bad_rows)
-
-    @property
-    def _own(self) -> list[str]:
-        return [name for name in self._fields if name not in self._partition]
+        return Batch(pa.RecordBatch.from_arrays(columns, names=self._wanted), lines, line_count, bad)
 
     def _type_of(self, name: str) -> Any:
         import pyarrow as pa
@@ -371,7 +406,25 @@ class _TextTable(TextSource):
             return pa.float64()
         if name in (self._table.label, self._table.weight) and pa.types.is_integer(kind):
             return pa.float64()
-        return kind if pa.types.is_list(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) else pa.string()
+        if pa.types.is_list(kind):
+            return _widened(kind)
+        return kind if pa.types.is_integer(kind) or pa.types.is_boolean(kind) else pa.string()
+
+
+def _widened(kind: Any) -> Any:
+    """A list of (index, value) whose first values were whole numbers may have others later."""
+    import pyarrow as pa
+
+    from ooc_pegasos.readers.vectors import fields_of_entries
+
+    inner = kind.value_type
+    if not pa.types.is_struct(inner) or _problem_of_entries(kind) is not None:
+        return kind
+    _index, value = fields_of_entries(inner)
+    fields = [inner.field(at) for at in range(inner.num_fields)]
+    return pa.list_(
+        pa.struct([field.with_type(pa.float64()) if at == value else field for at, field in enumerate(fields)])
+    )
 
 
 def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
@@ -379,19 +432,53 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
     import pyarrow as pa
 
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    is_number = any(
-        test(inner) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    )
-    is_text = pa.types.is_string(inner) or pa.types.is_large_string(inner)
-    nested = pa.types.is_nested(inner)
-    if wanted == "numeric" and (not is_number or pa.types.is_dictionary(kind)):
-        raise InputError(f"{where}: column '{name}' is of type {kind}, not a number; give it by --categorical {name}")
-    if wanted == "text" and not is_text:
-        raise InputError(f"{where}: column '{name}' is of type {kind}, not text; give it by --categorical {name}")
+    is_number = _is_number(inner)
+    is_text = pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)
+    nested, unknown = pa.types.is_nested(inner), pa.types.is_null(inner)
+    column = f"{where}: column '{name}' is of type {kind}"
+    if wanted == "numeric" and not unknown and (not is_number or pa.types.is_dictionary(kind)):
+        raise InputError(f"{column}, not a number; write it as numbers, or convert with --categorical {name}")
+    if wanted == "text" and not unknown and not is_text:
+        raise InputError(f"{column}, not text; write it as text, or convert with --categorical {name}")
     if wanted == "categorical" and nested:
-        raise InputError(f"{where}: column '{name}' is of type {kind}, which is no category; leave it out")
-    if wanted == "entries" and not nested:
-        raise InputError(f"{where}: column '{name}' is of type {kind}, not a list of indices; leave it out")
+        raise InputError(f"{column}, which is no category; leave it out")
+    if wanted == "label" and not unknown and not (is_number or is_text):
+        raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")
+    if wanted == "entries":
+        problem = _problem_of_entries(kind)
+        if problem is not None:
+            raise InputError(
+                f"{column}, {problem}; write lists of indices, of (index, value), or maps, or leave it out"
+            )
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def _problem_of_entries(kind: Any) -> str | None:
+    """Why a column of this type is none of entries."""
+    import pyarrow as pa
+
+    from ooc_pegasos.readers.vectors import fields_of_entries
+
+    if pa.types.is_map(kind):
+        index, value = kind.key_type, kind.item_type
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        index, value = kind.value_type, None
+        if pa.types.is_struct(index):
+            if index.num_fields != 2:
+                return f"and its entries have {index.num_fields} fields, not an index and a value"
+            places = fields_of_entries(index)
+            index, value = (index.field(at).type for at in places)
+    else:
+        return "not a list of indices"
+    if not pa.types.is_integer(index):
+        return f"and its indices are of type {index}, not whole numbers"
+    return None if value is None or _is_number(value) else f"and its values are of type {value}, not numbers"
 
 
 @contextmanager
@@ -426,32 +513,84 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None) -> Any:
     """The columns of a text and what the first megabyte of it seems to hold."""
     import pyarrow as pa
 
-    block = next(iter(TextSource(name, 0, _HEAD, deque(), "a text table").blocks()), None)
-    if block is None:
-        raise InputError(f"{spoken(name)}: the file is empty; leave it out or check how it was made")
-    head = block.text[: block.length].tobytes().removeprefix(b"   ")  # of a mark of UTF-8
+    head = _head_of(name)
     with _arrow_errors(spoken(name)):
+        names = _names_in(name, head, form, table)
         if form == "jsonlines":
-            import pyarrow.json
-
-            names = jsonlines.names_of(head)
-            try:
-                guessed = pyarrow.json.read_json(pa.BufferReader(head)).schema
-            except pa.ArrowInvalid:  # of which bad rows will be told where they stand
-                return pa.schema([(column, pa.string()) for column in names])
-            return guessed
+            kinds = _kinds_of_json(head)
+            return pa.schema([(column, kinds.get(column, pa.string())) for column in dict.fromkeys([*names, *kinds])])
         import pyarrow.csv
 
         header = table.header if table else True
         delimiter = table.delimiter if table else delimiter_of(name)
-        names = delimited.names_of(head, delimiter, header)
-        options = pyarrow.csv.ReadOptions(column_names=names, skip_rows=int(header), use_threads=False)
+        options = pyarrow.csv.ReadOptions(
+            column_names=names, skip_rows=int(header), use_threads=False, block_size=len(head) + 1
+        )
         parse = pyarrow.csv.ParseOptions(delimiter=delimiter, invalid_row_handler=lambda _row: "skip")
         kinds = pyarrow.csv.ConvertOptions(null_values=[""], strings_can_be_null=True)
+        # of good rows: of others is told where they stand
+        text = np.frombuffer(head, np.uint8)
+        lines = delimited.batch_of(text, len(text), names, dict.fromkeys(names, "string"), delimiter, header, 0)[1]
+        rows = [line + b"\n" for line in head.split(b"\n")]
+        if len(lines) and len(rows) > lines[-1]:
+            head = b"".join([*rows[: int(header)], *(rows[line] for line in lines.tolist())])
         try:
             return pyarrow.csv.read_csv(pa.BufferReader(head), options, parse, kinds).schema
         except pa.ArrowInvalid:
             return pa.schema([(column, pa.string()) for column in names])
+
+
+def _head_of(name: str) -> bytes:
+    """The first lines of a text."""
+    block = next(iter(TextSource(name, 0, _HEAD, deque(), "a text table").blocks()), None)
+    if block is None:
+        raise InputError(f"{spoken(name)}: the file is empty; leave it out or check how it was made")
+    return block.text[: block.length].tobytes().removeprefix(b"   ")  # of a mark of UTF-8
+
+
+def _names_in(name: str, head: bytes, form: Form | None, table: Table | None) -> list[str]:
+    """The columns that the first line of a text names."""
+    try:
+        if form == "jsonlines":
+            return jsonlines.names_of(head)
+        return delimited.names_of(
+            head, table.delimiter if table else delimiter_of(name), table.header if table else True
+        )
+    except InputError as error:
+        raise InputError(f"{spoken(name)}: {error}") from error
+
+
+def _kinds_of_json(head: bytes) -> dict[str, Any]:
+    """What the keys of the first objects seem to hold; lines that are none are told of where they stand."""
+    import pyarrow as pa
+
+    schema = _guessed_json(head)
+    if schema is None:
+        objects = []
+        for line in head.splitlines():
+            with suppress(ValueError, RecursionError):
+                objects.append(json.loads(line))
+        objects = [one for one in objects if isinstance(one, dict)]
+        kinds = {}
+        for column in dict.fromkeys(key for one in objects for key in one):
+            lines = [json.dumps({column: one[column]}) for one in objects if column in one]
+            found = _guessed_json("\n".join(lines).encode())
+            kinds[column] = pa.string() if found is None else found.field(0).type
+    else:
+        kinds = {field.name: field.type for field in schema}
+    # words that look like dates are words
+    return {column: pa.string() if pa.types.is_temporal(kind) else kind for column, kind in kinds.items()}
+
+
+def _guessed_json(text: bytes) -> Any:
+    import pyarrow as pa
+    import pyarrow.json
+
+    try:
+        options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        return pyarrow.json.read_json(pa.BufferReader(text), options).schema
+    except pa.ArrowInvalid:
+        return None
 
 
 def _numbers(lines: np.ndarray, bad: list[BadRow]) -> np.ndarray:

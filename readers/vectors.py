@@ -76,10 +76,8 @@ class Vectorizer:
         self._names_left = names
         self._known = np.zeros(features_of(table) or 0, bool) if names else np.zeros(0, bool)
         self._numbers = [column.name for column in table.columns if column.kind == "numeric"]
-        self._places: dict[str, tuple[int, float]] = {}
-        for column in table.columns:
-            for token in (column.name, f"{column.name}=null"):
-                self._places[token] = self.place(token)
+        self._places = {column.name: self._place_of(column.name, False) for column in table.columns}
+        self._null_places = {column.name: self._place_of(column.name, True) for column in table.columns}
 
     @property
     def wanted(self) -> list[str]:
@@ -121,12 +119,14 @@ class Vectorizer:
 
     # --- columns ----------------------------------------------------------------------------------
 
-    def place(self, token: str) -> tuple[int, float]:
-        """Where a feature is, and by what its values are multiplied."""
+    def _place_of(self, column: str, null: bool) -> tuple[int, float]:
+        """As `place`, of a number or of the feature that says that there is none."""
         if self._dense:
-            name = token.removesuffix("=null")
-            at = self._numbers.index(name) if name in self._numbers else 0
-            return (at + len(self._numbers) if token != name else at), 1.0
+            return self._numbers.index(column) + (len(self._numbers) if null else 0), 1.0
+        return self.place(f"{column}=null" if null else column)
+
+    def place(self, token: str) -> tuple[int, float]:
+        """Where a hashed feature is, and by what its values are multiplied."""
         raw = np.frombuffer(token.encode(), np.uint8)
         place, sign = np.empty(1, np.uint32), np.empty(1, np.float32)
         hashing = self.table.hashing
@@ -148,7 +148,7 @@ class Vectorizer:
         else:
             yield _entries(column, array, nulls, problems)
         if nulls is not None and self.table.nulls == "mark":
-            place, sign = self._places[f"{column.name}=null"]
+            place, sign = self._null_places[column.name]
             self._name(np.array([place]), lambda _at: f"{column.name}=null", new)
             yield _one_each(nulls, np.full(len(nulls), place, np.uint32), np.full(len(nulls), sign, np.float32))
 
@@ -185,17 +185,21 @@ class Vectorizer:
         prefix = np.frombuffer(f"{column.name}=".encode(), np.uint8)
         there = ~nulls if nulls is not None else np.ones(len(array), bool)
         if self._names_left > 0 and not pa.types.is_dictionary(array.type):
-            array = array.dictionary_encode()
+            array = _as_strings(array).dictionary_encode()
         if not pa.types.is_dictionary(array.type):
             places, signs = self._hashed(_as_strings(array), prefix)
             return _one_each(there, places, signs)
         words = _as_strings(array.dictionary)
         places, signs = self._hashed(words, prefix)
-        self._name(places, lambda at: f"{column.name}={words[at].as_py()}", new)
         codes = array.indices.fill_null(0).to_numpy(zero_copy_only=False) if nulls is not None else array.indices
         codes = np.asarray(codes)
         if not len(places):  # nothing but nulls
             return _one_each(there, np.zeros(len(array), np.uint32), np.zeros(len(array), np.float32))
+        if self._names_left > len(new):
+            used = np.zeros(len(words), bool)
+            used[codes[there]] = True
+            met = np.flatnonzero(used)
+            self._name(places[met], lambda at: f"{column.name}={words[int(met[at])].as_py()}", new)
         return _one_each(there, places[codes], signs[codes])
 
     def _hashed(self, strings: Any, prefix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -207,10 +211,11 @@ class Vectorizer:
 
     def _name(self, places: np.ndarray, name: Callable[[int], str], new: dict[int, str]) -> None:
         """Tell the names of places that have none yet."""
-        if self._names_left <= len(new):
-            return
-        for at in np.flatnonzero(~self._known[places])[: self._names_left - len(new)].tolist():
-            new.setdefault(int(places[at]), name(at))
+        for at in np.flatnonzero(~self._known[places]).tolist() if self._names_left > len(new) else []:
+            if len(new) >= self._names_left:
+                break
+            if int(places[at]) not in new:
+                new[int(places[at])] = name(at)
 
     # --- labels and weights -----------------------------------------------------------------------
 
@@ -223,7 +228,14 @@ class Vectorizer:
             missing = np.flatnonzero(np.asarray(array.is_null()))
             problems.add(missing, lambda _row: f"no label in column '{name}'; give every row one, or leave it out")
         if self._text_labels:
-            return _keys_of(array)
+            keys, names = _keys_of(array)
+            empty = np.array([key for key, word in names.items() if not word], np.uint64)
+            if len(empty):
+                wrong = np.flatnonzero(np.isin(keys.view(np.uint64), empty))
+                problems.add(
+                    wrong, lambda _row: f"an empty label in column '{name}'; give every row one, or leave it out"
+                )
+            return keys, {key: word for key, word in names.items() if word}
         numbers, wrong = _parsed(array)
         wrong &= ~problems.bad
 
@@ -358,26 +370,30 @@ def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Pro
     """A column of lists of indices, or of indices and values, or of maps."""
     import pyarrow as pa
 
+    if pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
     kind = array.type
-    if nulls is not None:
-        array = array.fill_null([]) if not pa.types.is_map(kind) else array
     offsets = np.asarray(array.offsets).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     if pa.types.is_map(kind):
         indices, values = array.keys[first:last], array.items[first:last]
     else:
         inner = array.values[first:last]
+        indices, values = inner, None
         if pa.types.is_struct(inner.type):
-            indices, values = inner.field(0), inner.field(1)
-        else:
-            indices, values = inner, None
-    offsets = offsets - first
+            index, value = fields_of_entries(inner.type)
+            fields = inner.flatten()  # a null entry is one of nulls
+            indices, values = fields[index], fields[value]
     lengths = np.diff(offsets)
     places = as_numbers(indices)
     numbers = np.ones(len(places)) if values is None else as_numbers(values)
+    if nulls is not None:  # which may have entries that do not count
+        there = np.repeat(~nulls, lengths)
+        places, numbers, lengths = places[there], numbers[there], np.where(nulls, 0, lengths)
     wrong = ~((places >= 0) & (places <= LARGEST_INDEX)) | ~np.isfinite(numbers)
     if wrong.any():
-        rows = np.unique(np.searchsorted(offsets, np.flatnonzero(wrong), "right") - 1)
+        ends = np.cumsum(lengths)
+        rows = np.unique(np.searchsorted(ends, np.flatnonzero(wrong), "right"))
         problem = (
             f"an index in column '{column.name}' is missing or not from 0 to {LARGEST_INDEX:,}, or a value is none"
         )
@@ -386,6 +402,12 @@ def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Pro
     with np.errstate(over="ignore"):
         values32 = (numbers * column.scale).astype(np.float32)
     return Part(lengths.astype(np.uint32), places.astype(np.uint32), values32)
+
+
+def fields_of_entries(kind: Any) -> tuple[int, int]:
+    """Which fields of a struct are (index, value): those of these names, or the first and the second."""
+    names = [kind.field(at).name for at in range(kind.num_fields)]
+    return (names.index("index"), names.index("value")) if {"index", "value"} <= set(names) else (0, 1)
 
 
 def refuse(name: str, problem: str) -> InputError:

@@ -128,7 +128,7 @@ def test_pandas_columns(tmp_path):
     assert {name for name, kind in kinds.items() if kind == "numeric"} == {"with nan", "nullable"}
     refused(
         InputError,
-        "column 'day' is of type timestamp.*not a number; give it by --categorical day",
+        "column 'day' is of type timestamp.*not a number; write it as numbers, or convert with --categorical day",
         Store.from_pandas,
         frame,
         path=tmp_path / "t",

@@ -9,6 +9,18 @@ from pathlib import Path
 from conftest import ROOT
 
 
+def test_pandas_is_not_imported_where_it_is_not_needed(tmp_path):
+    (tmp_path / "in.svm").write_text("1 1:0.5 2:1\n-1 2:2\n" * 50)
+    code = """
+import sys
+from ooc_pegasos import Model, TrainConfig, convert, train
+train(convert(["in.svm"], "store"), TrainConfig(lam=0.1)).model.save("model")
+Model.load("model")
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
 def test_the_wheel_alone(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ooc_pegasos import typed
-from ooc_pegasos.arrow import array_of
+from ooc_pegasos.arrow import array_of, numbers_of
 from ooc_pegasos.calibration import Calibration
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import write_atomically, writing_errors
@@ -115,10 +115,10 @@ class Model:
             head = json.loads(table.schema.metadata[_KEY])
             if (head["format"], head["version"]) != (FORMAT, VERSION):
                 raise InputError(f"{path}: not a model of this version; train again")
-            features = table.column("feature").combine_chunks().to_numpy()
+            features = numbers_of(table.column("feature").combine_chunks())
             info = typed.load(ModelInfo, json.loads(head["info"]))
             column, bias = table.column("weight").combine_chunks(), np.array(head["bias"], np.float64)
-            weights = column.flatten().to_numpy().reshape(-1, len(bias)) if bias.ndim else column.to_numpy()
+            weights = numbers_of(column.flatten()).reshape(-1, len(bias)) if bias.ndim else numbers_of(column)
         except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError, OSError) as error:
             problem = " ".join(str(error).split())[:100]
             raise DamagedError(f"{path}: not a model of oocpeg, or damaged ({problem}); train again") from error

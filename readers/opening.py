@@ -41,15 +41,11 @@ def find(inputs: Sequence[str]) -> tuple[list[str], Format]:
         if not os.path.isdir(given):
             names += expand([given])
             continue
-        found = sorted(
-            {
-                path
-                for pattern in tables.patterns()
-                for path in glob.glob(f"{glob.escape(given)}/**/{pattern}", recursive=True)
-            }
-        )
+        found = {
+            path for pattern in tables.patterns() for path in glob.glob(f"**/{pattern}", root_dir=given, recursive=True)
+        }
         if found:
-            names += found
+            names += [f"{given.rstrip('/')}/./{path}" for path in sorted(found)]  # see `tables.partition_of`
         elif any(entry.is_file() and not entry.name.startswith(".") for entry in os.scandir(given)):
             problem = "is a folder without tables, and has more in it than folders of texts"
             raise InputError(f"{given}: {problem}; name the files in it, for example '{given}/*.svm'")

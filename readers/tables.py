@@ -188,11 +188,12 @@ def rows_of(name: str) -> int | None:
 
 
 def partition_of(name: str) -> dict[str, str]:
-    """Columns that a path says by folders named `key=value`."""
+    """Columns that a path says by folders `key=value` below `/./`, which stands after a folder that was given."""
     from urllib.parse import unquote
 
     found = {}
-    for part in Path(spoken(name)).parts[:-1]:
+    below = spoken(name) if is_remote(name) else name.partition("/./")[2]
+    for part in Path(below).parts[:-1]:
         key, equals, value = part.partition("=")
         if equals and key:
             found[key] = unquote(value)

@@ -15,7 +15,7 @@ def array_of(numbers: np.ndarray) -> Any:
     return pa.Array.from_buffers(pa.from_numpy_dtype(whole.dtype), len(whole), [None, pa.py_buffer(whole)])
 
 
-_KINDS = {"float": np.float32, "double": np.float64, "uint32": np.uint32}
+_KINDS = {"float": np.float32, "double": np.float64, "uint32": np.uint32, "int64": np.int64}
 
 
 def numbers_of(column: Any) -> np.ndarray:

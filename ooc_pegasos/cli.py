@@ -151,11 +151,21 @@ def convert(
     hash_signed: Annotated[
         bool | None, typer.Option("--hash-signed/--no-hash-signed", help="Hashes give a sign as well. Default: yes.")
     ] = None,
+    dictionary: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Instead of hashing: names have places of their own, N at most, those in most rows. A first pass.",
+        ),
+    ] = None,
     ngrams: Annotated[
         str | None, typer.Option(metavar="N|N:M", help="Text: how many words are joined. Default: 1.")
     ] = None,
     characters: Annotated[
         bool | None, typer.Option("--characters", help="Text falls into characters instead of words.")
+    ] = None,
+    idf: Annotated[
+        bool | None, typer.Option("--idf", help="Text: counts times how rare a word is (tf-idf). A first pass.")
     ] = None,
     nulls: Annotated[
         str | None,
@@ -229,8 +239,10 @@ def convert(
         "preset": preset,
         "hash_bits": hash_bits,
         "hash_signed": hash_signed,
+        "dictionary": dictionary,
         "ngrams": ngrams,
         "characters": characters,
+        "idf": idf,
         "nulls": nulls,
         "log1p": log1p,
         "clip": clip,
@@ -313,13 +325,13 @@ def info(
 
     opened = Store.open(store)
     if features:
-        from ooc_pegasos import feature_names
+        from ooc_pegasos import vocabulary
 
-        names = feature_names.of_store(opened.path, opened.manifest)
+        names = vocabulary.of_store(opened.path, opened.manifest).known_names()
         if json_output:
             _print_json({"features": opened.features, "names": {str(place): names[place] for place in sorted(names)}})
         elif not names:
-            typer.echo("no names are known; convert with --feature-names N to keep them")
+            typer.echo("no names are known; convert with --feature-names N or --dictionary N to keep them")
         else:
             typer.echo("\n".join(f"{place}\t{names[place]}" for place in sorted(names)))
         return
@@ -340,15 +352,15 @@ def inspect(
     json_output: Json = False,
 ) -> None:
     """Show the features with the largest weights, by name where names are known."""
-    from ooc_pegasos.feature_names import heaviest, signs
     from ooc_pegasos.model import Model
+    from ooc_pegasos.vocabulary import heaviest, signs
 
     opened = Model.load(model)
     chosen = heaviest(opened.weights, top).tolist()
-    sign = signs({place: opened.names[place] for place in chosen if place in opened.names}, opened.info.recipe)
+    names = dict(zip(chosen, opened.vocabulary.names_of(chosen), strict=True))
+    sign = signs({place: name for place, name in names.items() if name is not None}, opened.info.recipe)
     rows = [
-        {"feature": at, "name": opened.names.get(at), "weight": (opened.weights[at] * sign.get(at, 1.0)).tolist()}
-        for at in chosen
+        {"feature": at, "name": names[at], "weight": (opened.weights[at] * sign.get(at, 1.0)).tolist()} for at in chosen
     ]
     if json_output:
         _print_json({"bias": opened.bias.tolist(), "features": rows, "classes": opened.info.labels.classes})

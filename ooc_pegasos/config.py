@@ -15,6 +15,7 @@ from ooc_pegasos.labels import Declared, TaskChoice
 from ooc_pegasos.losses import LossName
 from ooc_pegasos.machine import available_memory
 from ooc_pegasos.parallel import cores
+from ooc_pegasos.recipe import MOST_NAMES
 
 Config = TypeVar("Config")
 
@@ -64,10 +65,14 @@ class ConvertConfig:
     hash_bits: int | None = None
     """Names of features are hashed to 2^hash_bits places: 22 by default; 0: names are indices (Vowpal Wabbit text)."""
     hash_signed: bool = True
+    dictionary: int | None = None
+    """At most so many names, those in most rows, get places of their own instead, in a first pass."""
     ngrams: str = "1"
     """How many tokens of text are joined: 1, or from 1 to 2 as 1:2."""
     characters: bool = False
     """Text falls into characters instead of words."""
+    idf: bool = False
+    """Counts of words are multiplied by how rare the words are, found in a first pass."""
     nulls: Literal["absent", "mark", "bad"] = "absent"
     log1p: bool = False
     clip: float | None = None
@@ -98,6 +103,10 @@ class ConvertConfig:
         self.ngram_range()
         if self.hash_bits is not None and not 0 <= self.hash_bits <= 31:
             raise UsageError(f"--hash-bits {self.hash_bits} is out of range; choose 1 to 31")
+        if self.dictionary is not None and not 1 <= self.dictionary <= MOST_NAMES:
+            raise UsageError(f"--dictionary {self.dictionary} is out of range; choose 1 to {MOST_NAMES}")
+        if self.dictionary is not None and self.hash_bits is not None:
+            raise UsageError("--dictionary gives names places of their own and --hash-bits hashes them; give one")
         if self.clip is not None and not 0 < self.clip < float("inf"):
             raise UsageError(f"--clip {self.clip} is out of range; choose a positive number")
         if self.delimiter is not None and len(self.delimiter) != 1:

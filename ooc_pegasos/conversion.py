@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos import __version__, feature_names, manifest, typed
+from ooc_pegasos import __version__, manifest, typed, vocabulary
 from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding, coded_sizes
 from ooc_pegasos.block import LEVELS
 from ooc_pegasos.config import ConvertConfig
@@ -36,6 +36,7 @@ from ooc_pegasos.progress import Progress
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.reading import LARGEST_INDEX
 from ooc_pegasos.store import REJECTED_FILE, Store
+from ooc_pegasos.vocabulary import Vocabulary
 
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
 _SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # buckets, and bytes of rows in each
@@ -157,14 +158,9 @@ def _check_output(target: Path, existing: Existing) -> Manifest | None:
 
 def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append: bool) -> bool:
     """Whether the last sources of a store are just these files: then there is nothing left to resume."""
-    seed = config.seed if config.shuffle else None
-    recipe = store.recipe
-    if not append and (recipe.normalize, recipe.values, recipe.features, store.shuffle_seed) != (
-        config.normalize,
-        config.rounding,
-        config.features,
-        seed,
-    ):
+    if not append and store.shuffle_seed != (config.seed if config.shuffle else None):
+        return False
+    if not append and not _comes_of(store.recipe, opening.new_recipe(config, names, lambda _remark: None), config):
         return False
     if config.values == "float32" and store.layout.values != "float32":
         return False
@@ -177,6 +173,18 @@ def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append:
     if any(source.weights != weights for source in store.sources[-len(names) :]):
         return False
     return [(name, size, sources.hash_of(name)) for name, size, _hash in made_from] == made_from
+
+
+def _comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
+    """Whether a store's recipe is what these options ask for, whatever a first pass over the inputs has found."""
+    hashing, tokens = recipe.hashing_of_names, recipe.tokens_of_texts
+    names = hashing.dictionary if hashing else 0
+    scaled = recipe.table is not None and any(column.scale != 1 for column in recipe.table.columns)
+    found = (scaled, bool(tokens and tokens.texts), bool(names))
+    if found != (config.standardize, config.idf, config.dictionary is not None) or names > (config.dictionary or 0):
+        return False
+    known = dataclasses.replace(recipe.without_findings(), index_base=wanted.index_base)
+    return known == (dataclasses.replace(wanted, features=recipe.features) if names else wanted)
 
 
 def _check_base(store: Store, config: ConvertConfig) -> None:
@@ -277,7 +285,7 @@ class _Job:
 
     def _new_plan(self) -> IngestPlan:
         config, kind = self.config, self.config.format
-        recipe = self.base.recipe if self.base else opening.new_recipe(config, self.names, self.progress.note)
+        recipe, known = self._recipe()
         if recipe.reader != kind and not {recipe.reader, kind} <= set(opening.PLAIN):
             problem = f"made of {recipe.reader}, and these inputs are read as {kind}"
             raise InputError(f"{self.target}: {problem}; append inputs of the same kind")
@@ -308,6 +316,24 @@ class _Job:
             config.feature_names,
             config.weights,
             config.labels,
+            vocabulary.write(self.scratch, known) if known else None,
+        )
+
+    def _recipe(self) -> tuple[Recipe, Vocabulary | None]:
+        """How rows are made, and the vocabulary that this needs, if any."""
+        if self.base:
+            recipe = self.base.recipe
+            return recipe, vocabulary.of_store(self.target, self.base) if recipe.needs_vocabulary else None
+        recipe = opening.new_recipe(self.config, self.names, self.progress.note)
+        if not (self.config.standardize or self.config.dictionary or self.config.idf):
+            return recipe, None
+        from ooc_pegasos.readers.survey import Survey, surveyed
+
+        size = sum(stamp.size for stamp in self.stamps)
+        progress = self.progress
+        return surveyed(
+            recipe,
+            Survey(self.names, self.config, progress.note, lambda what: progress.begin(what, size), progress.advance),
         )
 
     def _bucket_number(self, recipe: Recipe) -> int:
@@ -354,6 +380,7 @@ class _Job:
             feature_names=self.plan.feature_names,
             labels=self.plan.labels,
             label_column=self.plan.recipe.label_column,
+            vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
         )
         ingest.run(reader, config.reading_threads(), self.progress.advance)
         if ingest.totals.rows == 0:
@@ -458,9 +485,14 @@ class _Job:
                 os.rename(built / chunk.file, built / name)
             chunks.append(dataclasses.replace(chunk, file=name))
         made = self._manifest(ingest, plan, labels.info, chunks, assembled)
-        known = feature_names.read(self.target, self.base.names) if self.base and self.base.names else {}
-        if ingest.names or known:
-            made = dataclasses.replace(made, names=feature_names.write(built, ingest.names | known))
+        known = Vocabulary()
+        if self.plan.vocabulary:
+            known = vocabulary.read(self.scratch, self.plan.vocabulary)
+        elif self.base and self.base.vocabulary:
+            known = vocabulary.of_store(self.target, self.base)
+        known = known.named({place: name for place, name in ingest.names.items() if place not in known.known_names()})
+        if len(known):
+            made = dataclasses.replace(made, vocabulary=vocabulary.write(built, known))
         if ingest.totals.rejected:
             self._write_rejected(ingest.rejected_path, built / REJECTED_FILE)
         content = manifest.encode(made)
@@ -487,8 +519,8 @@ class _Job:
 
     def _remove_what_nobody_names(self, made: Manifest) -> None:
         keep = {chunk.file for chunk in made.chunks}
-        if made.names:
-            keep.add(made.names.file)
+        if made.vocabulary:
+            keep.add(made.vocabulary.file)
         for path in [*self.target.glob("chunk-*.arrow"), *self.target.glob("features-*.arrow")]:
             if path.name not in keep:
                 path.unlink()

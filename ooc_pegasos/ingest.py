@@ -19,7 +19,7 @@ from ooc_pegasos.kernels import values as kernels
 from ooc_pegasos.kernels.rows import random_buckets
 from ooc_pegasos.kernels.values import ROUNDINGS
 from ooc_pegasos.labels import Declared, Distinct, LabelCollector, distinct_of
-from ooc_pegasos.manifest import Recipe, SourceInfo
+from ooc_pegasos.manifest import Recipe, SourceInfo, VocabularyInfo
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, place
 from ooc_pegasos.readers.sources import spoken
@@ -46,6 +46,8 @@ class IngestPlan:
     feature_names: int
     weights: str | None = None
     labels: str | None = None
+    vocabulary: VocabularyInfo | None = None
+    """What the recipe needs, in the scratch folder."""
 
 
 @dataclass

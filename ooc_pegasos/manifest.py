@@ -7,7 +7,7 @@ import math
 import re
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,14 +15,14 @@ from ooc_pegasos import typed
 from ooc_pegasos.block import LEVELS, entry_bytes
 from ooc_pegasos.errors import DamagedError, InputError
 from ooc_pegasos.files import write_atomically
-from ooc_pegasos.recipe import Hashing, Table, Tokens, problem_of_hashing, problem_of_table
+from ooc_pegasos.recipe import Hashing, Table, Tokens, problem_of_hashing, problem_of_table, problem_of_tokens
 
 FORMAT, VERSION = "ooc-pegasos store", 1
 FILE_NAME = "manifest.json"
 PAGE = 4096
 """Indices and values begin at multiples of this, so that they can be mapped or read to where they are wanted."""
 _CHUNK_NAME = re.compile(r"chunk-\d{6,}-[0-9a-f]{8}\.arrow")
-_NAMES_NAME = re.compile(r"features-[0-9a-f]{16}\.arrow")
+_VOCABULARY_NAME = re.compile(r"features-[0-9a-f]{16}\.arrow")
 
 Task = Literal["binary", "multiclass", "regression"]
 
@@ -114,13 +114,39 @@ class Recipe:
     tokens: Tokens | None = None
     """What text falls into, where rows are whole texts."""
 
+    @property
+    def needs_vocabulary(self) -> bool:
+        """Whether it takes more than itself to make rows: places of names, or how rare each is; see `vocabulary.py`."""
+        hashing, tokens = self.hashing_of_names, self.tokens_of_texts
+        return bool((hashing and hashing.dictionary) or (tokens and tokens.texts))
+
+    def without_findings(self) -> Recipe:
+        """The same before anything was found out by a pass over the inputs."""
+        hashing = self.hashing and replace(self.hashing, dictionary=0)
+        tokens, table = self.tokens and replace(self.tokens, texts=0), self.table
+        if table:
+            columns = [replace(column, scale=1.0) for column in table.columns]
+            whole = replace(table.hashing, dictionary=0), replace(table.tokens, texts=0)
+            table = replace(table, columns=columns, hashing=whole[0], tokens=whole[1])
+        return replace(self, hashing=hashing, tokens=tokens, table=table)
+
+    @property
+    def hashing_of_names(self) -> Hashing | None:
+        """Wherever it stands."""
+        return self.table.hashing if self.table else self.hashing
+
+    @property
+    def tokens_of_texts(self) -> Tokens | None:
+        """Wherever they stand."""
+        return self.table.tokens if self.table else self.tokens
+
 
 @dataclass(frozen=True)
-class NamesInfo:
-    """The file with the names of features."""
+class VocabularyInfo:
+    """The file with what is known of features: their names, how many texts have them."""
 
     file: str
-    names: int
+    features: int
     bytes: int
     xxh64: str
 
@@ -164,8 +190,8 @@ class Manifest:
     chunks: list[ChunkInfo]
     sources: list[SourceInfo]
     written_by: str
-    names: NamesInfo | None = None
-    """Where features have names; see `feature_names.py`."""
+    vocabulary: VocabularyInfo | None = None
+    """Where something is known of features; see `vocabulary.py`."""
 
     @property
     def bytes(self) -> int:
@@ -267,12 +293,14 @@ def inconsistency(manifest: Manifest) -> str | None:
             return "labels and their counts differ in number"
         if sums != manifest.labels.counts or sum(sums) != manifest.rows:
             return "the chunks' label counts do not add up"
-    if manifest.names and not _NAMES_NAME.fullmatch(manifest.names.file):
-        return f"{manifest.names.file!r} is not the name of a file of names"
+    if manifest.vocabulary and not _VOCABULARY_NAME.fullmatch(manifest.vocabulary.file):
+        return f"{manifest.vocabulary.file!r} is not the name of a file of features"
     recipe = manifest.recipe
-    wrong = (recipe.hashing and problem_of_hashing(recipe.hashing)) or (recipe.table and problem_of_table(recipe.table))
+    wrong = problem_of_recipe(recipe)
     if wrong:
         return f"a recipe with {wrong}"
+    if recipe.needs_vocabulary and manifest.vocabulary is None:
+        return "a recipe that needs a vocabulary, and none"
     told = manifest.statistics
     numbers = (told.max_row_norm, told.mean_row_norm, told.rounding_error, told.mean_weight, told.max_weight)
     if not all(map(math.isfinite, (*numbers, told.largest_square))):
@@ -282,6 +310,14 @@ def inconsistency(manifest: Manifest) -> str | None:
     if not manifest.weighted and (told.mean_weight, told.max_weight, told.max_weighted_square) != (1, 1, None):
         return "the statistics tell of weights, of which there are none"
     return None
+
+
+def problem_of_recipe(recipe: Recipe) -> str | None:
+    """What in a recipe contradicts itself, if anything."""
+    if recipe.table:
+        return problem_of_table(recipe.table)
+    problem = problem_of_hashing(recipe.hashing) if recipe.hashing else None
+    return problem or (problem_of_tokens(recipe.tokens) if recipe.tokens else None)
 
 
 def _float32(number: float) -> float:

@@ -16,6 +16,7 @@ from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import write_atomically, writing_errors
 from ooc_pegasos.manifest import LabelInfo, Recipe
 from ooc_pegasos.seal import PLACE, is_sealed, seal
+from ooc_pegasos.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -70,8 +71,8 @@ class Model:
     info: ModelInfo = field(repr=False)
     bias: np.ndarray = field(default_factory=lambda: np.array(0.0))
     """What is added to scores: one number, or one a class."""
-    names: dict[int, str] = field(default_factory=dict, repr=False)
-    """Of features, where they are known."""
+    vocabulary: Vocabulary = field(default_factory=Vocabulary, repr=False)
+    """What is known of features."""
 
     def save(self, path: str | Path) -> None:
         """Write the model, all or nothing."""
@@ -79,6 +80,8 @@ class Model:
 
         several = self.weights.ndim > 1
         chosen = np.flatnonzero(self.weights.any(axis=1) if several else self.weights)
+        if self.info.recipe.needs_vocabulary:  # also of features without weight
+            chosen = np.union1d(chosen, self.vocabulary.places.astype(np.int64))
         features, weights = chosen.astype(np.uint32), self.weights[chosen]
         column = array_of(weights.ravel())
         if several:
@@ -88,9 +91,9 @@ class Model:
         head = {"format": FORMAT, "version": VERSION, "info": content, "bias": self.bias.tolist()}
         fields = [pa.field("feature", pa.uint32(), nullable=False), pa.field("weight", column.type, nullable=False)]
         columns = [array_of(features), column]
-        if self.names:
-            fields.append(pa.field("name", pa.string()))
-            columns.append(pa.array([self.names.get(place) for place in features.tolist()], pa.string()))
+        for name, known in self.vocabulary.at(chosen).columns().items():
+            fields.append(pa.field(name, known.type))
+            columns.append(known)
         schema = pa.schema(fields, metadata={_KEY: json.dumps(head).encode(), **PLACE})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
@@ -115,22 +118,20 @@ class Model:
             head = json.loads(table.schema.metadata[_KEY])
             if (head["format"], head["version"]) != (FORMAT, VERSION):
                 raise InputError(f"{path}: not a model of this version; train again")
-            features = numbers_of(table.column("feature").combine_chunks())
+            vocabulary = Vocabulary.of_columns(table.drop_columns("weight"))
+            features = vocabulary.places
             info = typed.load(ModelInfo, json.loads(head["info"]))
             column, bias = table.column("weight").combine_chunks(), np.array(head["bias"], np.float64)
             weights = numbers_of(column.flatten()).reshape(-1, len(bias)) if bias.ndim else numbers_of(column)
         except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError, OSError) as error:
             problem = " ".join(str(error).split())[:100]
             raise DamagedError(f"{path}: not a model of oocpeg, or damaged ({problem}); train again") from error
-        if (len(features) and (np.diff(features.astype(np.int64)) <= 0).any()) or (features >= info.features).any():
-            raise DamagedError(f"{path}: a feature is out of range; train again")
+        wrong = "a feature is out of range" if (features >= info.features).any() else vocabulary.check(info.recipe)
+        if wrong:
+            raise DamagedError(f"{path}: {wrong}; train again")
         dense = np.zeros((info.features, *bias.shape))
         dense[features] = weights
-        names: dict[int, str] = {}
-        if "name" in table.schema.names:
-            told = zip(features.tolist(), table.column("name").to_pylist(), strict=True)
-            names = {place: name for place, name in told if name is not None}
-        return cls(dense, info, bias, names)
+        return cls(dense, info, bias, vocabulary)
 
     @property
     def has_probabilities(self) -> bool:

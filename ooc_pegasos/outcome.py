@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooc_pegasos import __version__, feature_names, manifest
+from ooc_pegasos import __version__, manifest, vocabulary
 from ooc_pegasos.accounting import EpochCost
 from ooc_pegasos.calibration import ScoreSummary, isotonic, platt
 from ooc_pegasos.certificate import relative_gap
@@ -148,7 +148,7 @@ class Outcome:
             store_checksum=manifest.checksum_of(self._store.manifest),
             versions={"ooc-pegasos": __version__, "numpy": np.__version__},
         )
-        return Model(*self._weights(info), feature_names.of_store(self._store.path, self._store.manifest))
+        return Model(*self._weights(info), vocabulary.of_store(self._store.path, self._store.manifest))
 
     def _weights(self, info: ModelInfo) -> tuple[np.ndarray, ModelInfo, np.ndarray]:
         """Weights and biases of the models that are kept."""

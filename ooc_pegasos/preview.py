@@ -20,6 +20,7 @@ from ooc_pegasos.manifest import Recipe
 from ooc_pegasos.readers import opening, sources
 
 _SHOWN_ROWS, _SHOWN_ENTRIES = 3, 12
+_SURVEYED = 2  # tasks
 _BYTES_AN_ENTRY, _PASSES = 4.0, 2.0
 """What an entry takes in a store, and how much longer it takes to write it as well, more or less."""
 
@@ -70,12 +71,19 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         raise InputError("standard input can be read only once; name a file to see what would be done with it")
     config = dataclasses.replace(config, format=kind if config.format == "auto" else config.format)
     remarks: list[str] = []
-    recipe = opening.new_recipe(config, names, remarks.append)
+    recipe, known = opening.new_recipe(config, names, remarks.append), None
+    if config.standardize or config.dictionary or config.idf:
+        from ooc_pegasos.readers.survey import Survey, surveyed
+
+        recipe, known = surveyed(recipe, Survey(names, config, remarks.append, tasks=_SURVEYED))
+        remarks.append("what a first pass finds is that of the beginning of the first input only")
     text = config.declared().wants_text()
     if text is None:
         text = opening.labels_are_text(names[:1], config.format, recipe, config.labels)
     block_size = min(config.text_block(), 1 << 20)
-    reader = opening.reader_for(names, recipe, block_size, text_labels=text, stop_at_bad=False, labels=config.labels)
+    reader = opening.reader_for(
+        names, recipe, block_size, text_labels=text, stop_at_bad=False, labels=config.labels, vocabulary=known
+    )
     task = next(iter(reader.tasks()), None)
     if task is None:
         raise InputError(f"{names[0]}: no rows in it; leave it out or check how it was made")

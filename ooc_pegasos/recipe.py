@@ -8,6 +8,7 @@ from typing import Literal
 
 Kind = Literal["numeric", "categorical", "text", "entries"]
 Nulls = Literal["absent", "mark", "bad"]
+MOST_NAMES = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,13 @@ class Hashing:
 
     bits: int = 22
     signed: bool = True
+    dictionary: int = 0
+    """If not 0, so many names have a place of their own, in the vocabulary; nothing is hashed, others do not count."""
+
+    @property
+    def places(self) -> int:
+        """How many there are."""
+        return self.dictionary or 1 << self.bits
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,8 @@ class Tokens:
     least: int = 1
     most: int = 1
     """n-grams from `least` to `most` are counted."""
+    texts: int = 0
+    """If not 0, counts are multiplied by ln((1 + texts) / (1 + those that have the n-gram)) + 1; see the vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,16 @@ class Table:
 
 def problem_of_hashing(hashing: Hashing) -> str | None:
     """What is out of range, if anything."""
+    if not 0 <= hashing.dictionary <= MOST_NAMES:
+        return f"a dictionary of {hashing.dictionary} names"
     return None if 1 <= hashing.bits <= 31 else f"{hashing.bits} bits of hash, not 1 to 31"
+
+
+def problem_of_tokens(tokens: Tokens) -> str | None:
+    """What is out of range, if anything."""
+    if not 1 <= tokens.least <= tokens.most <= 10:
+        return "lengths of n-grams that cannot be"
+    return "a negative number of texts" if tokens.texts < 0 else None
 
 
 def problem_of_table(table: Table) -> str | None:
@@ -80,6 +99,6 @@ def problem_of_table(table: Table) -> str | None:
         return "a scale that is no positive number"
     if table.clip is not None and not 0 < table.clip < math.inf:
         return "a --clip that is no positive number"
-    if len(table.delimiter) != 1 or not 1 <= table.tokens.least <= table.tokens.most <= 10:
-        return "a delimiter or lengths of n-grams that cannot be"
-    return problem_of_hashing(table.hashing)
+    if len(table.delimiter) != 1:
+        return "a delimiter that is not one character"
+    return problem_of_tokens(table.tokens) or problem_of_hashing(table.hashing)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos import manifest
+from ooc_pegasos import manifest, vocabulary
 from ooc_pegasos.block import OVERFLOWS, CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels.pegasos import score_rows
@@ -59,6 +59,11 @@ def _score_store(model: Model, store: Store, threads: int, with_labels: bool) ->
     if dataclasses.replace(made.recipe, features=None) != dataclasses.replace(trained.recipe, features=None):
         problem = f"{store.path}: made with {_recipe(made.recipe)}, the model's data with {_recipe(trained.recipe)}"
         raise InputError(f"{problem}; convert it the same way")
+    if trained.recipe.needs_vocabulary and not model.vocabulary.serves_as(
+        vocabulary.of_store(store.path, made), made.recipe
+    ):
+        problem = f"{store.path}: made with a vocabulary of its own, not the model's"
+        raise InputError(f"{problem}; give the files it was made from, which the model can read")
     if with_labels and (made.labels.task, made.labels.classes) != (trained.labels.task, trained.labels.classes):
         problem = f"{store.path}: its labels are {made.labels.classes}, the model's are {trained.labels.classes}"
         raise InputError(f"{problem}; convert it with --classes {','.join(trained.labels.classes)}")
@@ -131,6 +136,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
         smallest_index=recipe.index_base,
         with_labels=with_labels,
         label_column=recipe.label_column,
+        vocabulary=model.vocabulary,
     )
     scorer = Scorer(model, 0)
     line = source = 0

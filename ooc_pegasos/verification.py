@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooc_pegasos import feature_names
 from ooc_pegasos import manifest as manifests
+from ooc_pegasos import vocabulary
 from ooc_pegasos.block import STRUCTURE_PROBLEMS, CsrBlock, all_levels, escape_of
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.kernels import rows as kernels
@@ -72,10 +72,10 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
     if not problems:
         problems += weight_problems(weight_sum, max_weight, store)
     known = {chunk.file for chunk in store.manifest.chunks} | {manifests.FILE_NAME, REJECTED_FILE}
-    if store.manifest.names:
-        known.add(store.manifest.names.file)
+    if store.manifest.vocabulary:
+        known.add(store.manifest.vocabulary.file)
         try:
-            feature_names.read(store.path, store.manifest.names)
+            vocabulary.of_store(store.path, store.manifest)
         except DamagedError as error:
             problems.append(str(error))
     strays = sorted(path.name for path in store.path.iterdir() if path.name not in known)

@@ -223,6 +223,17 @@ class TextFoldersReader:
         described = bad[:DESCRIBED_BAD_ROWS]
         return ParsedBlock(task, block, lines, numbers, tried, described, len(bad), names, scratch)
 
+    def strings(self, task: Piece) -> Iterator[tuple[None, Any]]:
+        """The texts of one batch, as `TablesReader.strings` has them."""
+        import pyarrow as pa
+
+        strings, bad = self._texts(task.content.documents, task.content.contents)
+        if strings is None:
+            wrong = {row.line for row in bad}
+            good = [content for number, content in enumerate(task.content.contents) if number not in wrong]
+            strings = pa.array(good, pa.large_binary()).cast(pa.large_string())
+        yield None, strings
+
     def release(self, parsed: ParsedBlock) -> None:
         """The arrays of `parsed` may be used for another block."""
         self._pool.give_back(parsed.scratch)

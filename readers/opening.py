@@ -12,8 +12,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import numpy as np
-
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.manifest import Recipe
@@ -21,6 +19,7 @@ from ooc_pegasos.readers import svmlight, tables
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
 from ooc_pegasos.readers.sources import STDIN, expand, spoken
 from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens
+from ooc_pegasos.vocabulary import Vocabulary
 
 Format = Literal["auto", "svmlight", "vw", "table", "arrays", "folders"]
 _OF_TABLES = (
@@ -91,8 +90,6 @@ def new_recipe(config: ConvertConfig, names: Sequence[str], note: Callable[[str]
         table, remarks = plan_table(names[0], wanted | {"hashing": hashing, "tokens": tokens})
         for remark in remarks:
             note(remark)
-        if config.standardize:
-            table = standardized(table, names, config.text_block())
         from ooc_pegasos.readers.vectors import features_of
 
         return dataclasses.replace(recipe, table=table, features=features_of(table) or config.features)
@@ -100,48 +97,21 @@ def new_recipe(config: ConvertConfig, names: Sequence[str], note: Callable[[str]
     if kind == "arrays" and config.label is not None and config.label.removeprefix("-").isdigit():
         given.remove("label")  # a column of a dense array
         recipe = dataclasses.replace(recipe, label_column=int(config.label))
+    given += ["standardize"] if config.standardize else []
     if config.labels is not None and kind != "arrays":
         raise UsageError(f"--labels is for arrays, and {names[0]} is read as {kind}; leave it out")
+    if kind != "folders":
+        given += [name for name in ("dictionary", "idf") if getattr(config, name)]
     if given:
+        also = " and folders of texts" if given[0] in ("dictionary", "idf") else ""
         raise UsageError(
-            f"--{given[0].replace('_', '-')} is for tables, and {names[0]} is read as {kind}; leave it out"
+            f"--{given[0].replace('_', '-')} is for tables{also}, and {names[0]} is read as {kind}; leave it out"
         )
     if kind == "folders":
-        return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=1 << hashing.bits)
+        return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=hashing.places)
     if kind == "vw" and config.hash_bits != 0:
         return dataclasses.replace(recipe, hashing=hashing, features=1 << hashing.bits)
     return recipe
-
-
-def standardized(table: Table, names: Sequence[str], block_size: int) -> Table:
-    """The same with the scales that make numbers vary by 1: a pass over the data."""
-    columns = [column for column in table.columns if column.kind == "numeric"]
-    if not columns:
-        raise UsageError("--standardize: no column holds numbers; leave it out")
-    numbers = dataclasses.replace(table, columns=columns, nulls="absent")
-    settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
-    number = len(columns)
-    rows, shift, sums, squares = 0, np.zeros(number), np.zeros(number), np.zeros(number)
-    reader = tables.TablesReader(names, settings, block_size)
-    for task in reader.tasks():
-        parsed = reader.read(task)
-        values, places = parsed.block.values.astype(np.float64), parsed.block.indices  # type: ignore[union-attr]
-        counts = np.bincount(places, minlength=number)
-        if not rows:  # close to the means, so that squares of differences lose no digits
-            shift = np.bincount(places, values, number) / max(parsed.block.rows, 1)
-        rows += parsed.block.rows
-        values -= shift[places]
-        zeros = parsed.block.rows - counts
-        sums += np.bincount(places, values, number) - zeros * shift
-        squares += np.bincount(places, values * values, number) + zeros * shift**2
-        reader.release(parsed)
-    if not rows:
-        raise InputError(f"{names[0]}: no row to keep; check the file")
-    deviation = np.sqrt(np.maximum(squares / rows - (sums / rows) ** 2, 0.0))
-    scales = {column.name: 1 / d for column, d in zip(columns, deviation.tolist(), strict=True) if d > 1e-12}
-    return dataclasses.replace(
-        table, columns=[dataclasses.replace(c, scale=scales.get(c.name, 1.0)) for c in table.columns]
-    )
 
 
 def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
@@ -247,21 +217,22 @@ def reader_for(
     feature_names: int = 0,
     labels: str | None = None,
     label_column: int | None = None,
+    vocabulary: Vocabulary | None = None,
 ) -> Reader:
-    """The reader of a recipe for some files."""
+    """The reader of a recipe for some files, which may need a vocabulary."""
     kind = recipe.reader
     if kind in PLAIN:  # indices as they stand: any reader of such will do
         found = {_kind_of(name) for name in names}
         kind = found.pop() if len(found) == 1 and found <= set(PLAIN) else kind
     if kind == "table":
         assert recipe.table is not None
-        table = tables.Settings(recipe.table, text_labels, stop_at_bad, with_labels, feature_names)
+        table = tables.Settings(recipe.table, text_labels, stop_at_bad, with_labels, feature_names, vocabulary)
         return tables.TablesReader(names, table, block_size)
     if kind == "folders":
         from ooc_pegasos.readers import folders
         from ooc_pegasos.readers.text import TextHasher
 
-        hasher = TextHasher(recipe.tokens or Tokens(), recipe.hashing or Hashing())
+        hasher = TextHasher(recipe.tokens or Tokens(), recipe.hashing or Hashing(), vocabulary)
         return folders.TextFoldersReader(names[0], hasher, text_labels, stop_at_bad=stop_at_bad)
     if kind == "vw":
         from ooc_pegasos.readers import vw
@@ -307,7 +278,7 @@ def labels_are_text(names: Sequence[str], kind: str, recipe: Recipe, labels: str
         from ooc_pegasos.readers import arrays
 
         return arrays.labels_are_text(names, labels)
-    reader = reader_for(names[:1], recipe, 1 << 16, text_labels=True, stop_at_bad=False)
+    reader = reader_for(names[:1], recipe.without_findings(), 1 << 16, text_labels=True, stop_at_bad=False)
     for task in reader.tasks():
         found = reader.read(task).names.values()
         if found:

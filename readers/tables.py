@@ -19,8 +19,10 @@ from ooc_pegasos.readers import delimited, jsonlines
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import STDIN, TextBlock, TextSource, hash_of, open_input, spoken, stamp_of
+from ooc_pegasos.readers.strings import as_strings
 from ooc_pegasos.recipe import Table
 from ooc_pegasos.scratch import Pool
+from ooc_pegasos.vocabulary import Vocabulary
 
 NAME = "table"
 Form = Literal["parquet", "arrow", "delimited", "jsonlines"]
@@ -70,6 +72,8 @@ class Settings:
     with_labels: bool = True
     names: int = 0
     """How many names of features are wanted."""
+    vocabulary: Vocabulary | None = None
+    """That the table needs."""
 
 
 @dataclass
@@ -92,7 +96,11 @@ class TablesReader:
         from ooc_pegasos.readers.vectors import Vectorizer
 
         self.vectorizer = Vectorizer(
-            settings.table, settings.text_labels, with_labels=settings.with_labels, names=settings.names
+            settings.table,
+            settings.text_labels,
+            with_labels=settings.with_labels,
+            names=settings.names,
+            vocabulary=settings.vocabulary,
         )
         self._pool = Pool()
         spare: deque[np.ndarray] = deque()
@@ -134,6 +142,15 @@ class TablesReader:
             ids,
             found.features,
         )
+
+    def strings(self, task: Any) -> Iterator[tuple[str | None, Any]]:
+        """What the columns of a task hold, and what comes before it in names of features; None: they are texts."""
+        source = self.sources[task.source]
+        with _arrow_errors(spoken(source.name)):
+            batch = source.batch(task).batch
+            for column in self.settings.table.columns:
+                prefix = None if column.kind == "text" else f"{column.name}="
+                yield prefix, as_strings(batch.column(column.name))
 
     def named(self, features: dict[int, str]) -> None:
         """These places have a name now."""

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.block import read_only
-from ooc_pegasos.errors import UsageError
+from ooc_pegasos.errors import DamagedError, UsageError
 from ooc_pegasos.kernels import text as kernels
+from ooc_pegasos.readers.places import places_of
+from ooc_pegasos.readers.strings import buffers_of
 from ooc_pegasos.recipe import Hashing, Tokens
-
-MOST_BITS = 31
+from ooc_pegasos.vocabulary import Vocabulary
 
 
 @cache
@@ -39,27 +40,50 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
     return read_only(classes), read_only(lower)
 
 
+_Cut = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool, bool, int, int]
+
+
 class TextHasher:
     """What turns texts into rows; any number of threads may use one."""
 
-    def __init__(self, tokens: Tokens, hashing: Hashing) -> None:
-        if not 1 <= hashing.bits <= MOST_BITS:
-            raise UsageError(f"{hashing.bits} bits for hashed features; give 1 to {MOST_BITS}")
+    def __init__(self, tokens: Tokens, hashing: Hashing, vocabulary: Vocabulary | None = None) -> None:
         if not 1 <= tokens.least <= tokens.most:
             raise UsageError(f"n-grams from {tokens.least} to {tokens.most}; give numbers from 1 on, the smaller first")
         self.tokens = tokens
         self.hashing = hashing
+        self.places = places_of(hashing, vocabulary.names if vocabulary else None)
+        self._rarities = rarities(tokens.texts, self.places.number, vocabulary) if tokens.texts else None
 
     @property
     def features(self) -> int:
         """How many places there are."""
-        return 1 << self.hashing.bits
+        return self.places.number
 
     def part(self, strings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(entries of each text, their indices, their values) of an Arrow array of strings; a null is an empty text.
 
         The indices of a text increase; n-grams whose signs cancel out in a place have no entry there.
         """
+        hashing = self.hashing
+        places = (hashing.bits, hashing.signed, self.places.dictionary)
+        lengths, indices, values = kernels.hash_documents(*self._cut(strings), *places)
+        if self._rarities is not None:
+            values = (values * self._rarities[indices]).astype(np.float32)
+        return lengths, indices, values
+
+    def ngrams(self, strings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(bytes, offsets, which text each is in) of all n-grams, in order of the texts and of their length."""
+        data, offsets, rows = kernels.cut_documents(*self._cut(strings))
+        return read_only(data), read_only(offsets), read_only(rows)
+
+    def count_documents(self, strings: Any, counts: np.ndarray) -> None:
+        """Add 1 to `counts` (int64) at each place where a text has an entry, for every text."""
+        if counts.dtype != np.int64 or len(counts) != self.features:
+            raise ValueError(f"counts must be {self.features} numbers of type int64")
+        kernels.count_documents(read_only(self.part(strings)[1]), counts)
+
+    def _cut(self, strings: Any) -> _Cut:
+        """What kernels need to cut texts: their bytes and how."""
         import pyarrow as pa
 
         tokens = self.tokens
@@ -69,42 +93,20 @@ class TextHasher:
             strings = strings.fill_null("")
         classes, lower = _tables()
         ready = np.zeros(len(strings), np.bool_)
-        data, offsets = _bytes_of(strings)
+        data, offsets = buffers_of(strings)
         if tokens.lowercase and kernels.find_context(data, offsets, classes, ready):
-            data, offsets = _bytes_of(_lowered(strings, ready))
-        lengths, indices, values = kernels.hash_documents(
-            data,
-            offsets,
-            read_only(ready),
-            classes,
-            lower,
-            tokens.lowercase,
-            tokens.characters,
-            tokens.least,
-            tokens.most,
-            self.hashing.bits,
-            self.hashing.signed,
-        )
-        return lengths, indices, values
-
-    def count_documents(self, strings: Any, counts: np.ndarray) -> None:
-        """Add 1 to `counts` (int64) at each place where a text has an entry, for every text."""
-        if counts.dtype != np.int64 or len(counts) != self.features:
-            raise ValueError(f"counts must be {self.features} numbers of type int64")
-        kernels.count_documents(read_only(self.part(strings)[1]), counts)
+            data, offsets = buffers_of(_lowered(strings, ready))
+        how = (tokens.lowercase, tokens.characters, tokens.least, tokens.most)
+        return data, offsets, read_only(ready), classes, lower, *how
 
 
-def _bytes_of(strings: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(bytes, offsets) of an Arrow array of strings without nulls."""
-    import pyarrow as pa
-
-    _validity, places, content = strings.buffers()
-    kind: Any = np.int64 if pa.types.is_large_string(strings.type) else np.int32
-    if places is None or len(strings) == 0:
-        return read_only(np.empty(0, np.uint8)), read_only(np.zeros(1, kind))
-    data = np.frombuffer(content, np.uint8) if content is not None else np.empty(0, np.uint8)
-    offsets = np.frombuffer(places, kind)[strings.offset : strings.offset + len(strings) + 1]
-    return read_only(data), read_only(offsets)
+def rarities(texts: int, places: int, vocabulary: Vocabulary | None) -> np.ndarray:
+    """What counts are multiplied by at each place: ln((1 + texts) / (1 + those that have it)) + 1, as scikit-learn."""
+    if vocabulary is None or vocabulary.texts is None:
+        raise DamagedError("the recipe weighs words by how rare they are, which is not there; convert or train again")
+    having = np.zeros(places)
+    having[vocabulary.places] = vocabulary.texts
+    return np.log((1 + texts) / (1 + having)) + 1
 
 
 def _lowered(strings: Any, which: np.ndarray) -> Any:

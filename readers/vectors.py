@@ -16,9 +16,12 @@ from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import hashing as kernels
 from ooc_pegasos.labels import key_of
+from ooc_pegasos.readers.places import NOWHERE
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
+from ooc_pegasos.readers.strings import as_strings, strings_of
 from ooc_pegasos.readers.text import TextHasher
 from ooc_pegasos.recipe import Column, Table
+from ooc_pegasos.vocabulary import Vocabulary
 
 LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
 
@@ -67,17 +70,27 @@ class Problems:
 class Vectorizer:
     """Turns batches of a table into rows. Any number of threads may use it."""
 
-    def __init__(self, table: Table, text_labels: bool, *, with_labels: bool = True, names: int = 0) -> None:
+    def __init__(
+        self,
+        table: Table,
+        text_labels: bool,
+        *,
+        with_labels: bool = True,
+        names: int = 0,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
         self.table = table
         self._text_labels = text_labels
         self._with_labels = with_labels
-        self._hasher = TextHasher(table.tokens, table.hashing)
+        self._hasher = TextHasher(table.tokens, table.hashing, vocabulary)
+        self._find = self._hasher.places
         self._dense = is_dense(table)
-        self._names_left = names
-        self._known = np.zeros(features_of(table) or 0, bool) if names else np.zeros(0, bool)
+        self._names_left = 0 if table.hashing.dictionary else names
+        self._known = np.zeros(features_of(table) or 0, bool) if self._names_left else np.zeros(0, bool)
         self._numbers = [column.name for column in table.columns if column.kind == "numeric"]
-        self._places = {column.name: self._place_of(column.name, False) for column in table.columns}
-        self._null_places = {column.name: self._place_of(column.name, True) for column in table.columns}
+        marked = [column.name for column in table.columns] if table.nulls == "mark" else []
+        self._places = {name: self._place_of(name, False) for name in self._numbers}
+        self._null_places = {name: self._place_of(name, True) for name in marked}
 
     @property
     def wanted(self) -> list[str]:
@@ -123,16 +136,7 @@ class Vectorizer:
         """As `place`, of a number or of the feature that says that there is none."""
         if self._dense:
             return self._numbers.index(column) + (len(self._numbers) if null else 0), 1.0
-        return self.place(f"{column}=null" if null else column)
-
-    def place(self, token: str) -> tuple[int, float]:
-        """Where a hashed feature is, and by what its values are multiplied."""
-        raw = np.frombuffer(token.encode(), np.uint8)
-        place, sign = np.empty(1, np.uint32), np.empty(1, np.float32)
-        hashing = self.table.hashing
-        empty = np.empty(0, np.uint8)
-        kernels.hash_strings(raw, np.array([0, len(raw)]), empty, hashing.bits, hashing.signed, place, sign)
-        return int(place[0]), float(sign[0])
+        return self._find.one(f"{column}=null" if null else column)
 
     def _parts(self, column: Column, array: Any, problems: Problems, new: dict[int, str]) -> Iterable[Part]:
         nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
@@ -144,7 +148,7 @@ class Vectorizer:
         elif column.kind == "categorical":
             yield self._categorical(column, array, nulls, new)
         elif column.kind == "text":
-            yield Part(*self._hasher.part(_as_strings(array)))
+            yield self._text(as_strings(array), new)
         else:
             yield _entries(column, array, nulls, problems)
         if nulls is not None and self.table.nulls == "mark":
@@ -182,15 +186,15 @@ class Vectorizer:
     def _categorical(self, column: Column, array: Any, nulls: np.ndarray | None, new: dict[int, str]) -> Part:
         import pyarrow as pa
 
-        prefix = np.frombuffer(f"{column.name}=".encode(), np.uint8)
+        prefix = f"{column.name}="
         there = ~nulls if nulls is not None else np.ones(len(array), bool)
         if self._names_left > 0 and not pa.types.is_dictionary(array.type):
-            array = _as_strings(array).dictionary_encode()
+            array = as_strings(array).dictionary_encode()
         if not pa.types.is_dictionary(array.type):
-            places, signs = self._hashed(_as_strings(array), prefix)
-            return _one_each(there, places, signs)
-        words = _as_strings(array.dictionary)
-        places, signs = self._hashed(words, prefix)
+            places, signs = self._find.of(as_strings(array), prefix)
+            return _one_each(there & (places != NOWHERE), places, signs)
+        words = as_strings(array.dictionary)
+        places, signs = self._find.of(words, prefix)
         codes = array.indices.fill_null(0).to_numpy(zero_copy_only=False) if nulls is not None else array.indices
         codes = np.asarray(codes)
         if not len(places):  # nothing but nulls
@@ -200,14 +204,18 @@ class Vectorizer:
             used[codes[there]] = True
             met = np.flatnonzero(used)
             self._name(places[met], lambda at: f"{column.name}={words[int(met[at])].as_py()}", new)
-        return _one_each(there, places[codes], signs[codes])
+        places = places[codes]
+        return _one_each(there & (places != NOWHERE), places, signs[codes])
 
-    def _hashed(self, strings: Any, prefix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        data, offsets = buffers_of(strings)
-        places, signs = np.empty(len(strings), np.uint32), np.empty(len(strings), np.float32)
-        hashing = self.table.hashing
-        kernels.hash_strings(data, offsets, prefix, hashing.bits, hashing.signed, places, signs)
-        return places, signs
+    def _text(self, strings: Any, new: dict[int, str]) -> Part:
+        if self._names_left > len(new):
+            data, offsets, _rows = self._hasher.ngrams(strings)
+            words = strings_of(data, offsets)
+            places, _signs = self._find.of(words)
+            places, first = np.unique(places, return_index=True)
+            order = np.argsort(first)
+            self._name(places[order], lambda at: words[int(first[order[at]])].as_py(), new)
+        return Part(*self._hasher.part(strings))
 
     def _name(self, places: np.ndarray, name: Callable[[int], str], new: dict[int, str]) -> None:
         """Tell the names of places that have none yet."""
@@ -267,7 +275,7 @@ def features_of(table: Table) -> int | None:
     """How many there are; None if lists of indices say so themselves."""
     if any(column.kind == "entries" for column in table.columns):
         return None
-    return len(table.columns) * (2 if table.nulls == "mark" else 1) if is_dense(table) else 1 << table.hashing.bits
+    return len(table.columns) * (2 if table.nulls == "mark" else 1) if is_dense(table) else table.hashing.places
 
 
 def join(rows: int, parts: list[Part]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -284,20 +292,6 @@ def join(rows: int, parts: list[Part]) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return indptr, indices[:count], values[:count]
 
 
-def buffers_of(strings: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(bytes, offsets) of an Arrow array of strings; a null is empty."""
-    import pyarrow as pa
-
-    kind = np.int64 if pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type) else np.int32
-    if strings.null_count:
-        strings = strings.fill_null("")
-    _valid, offsets, data = strings.buffers()
-    if offsets is None or not len(strings):
-        return np.zeros(0, np.uint8), np.zeros(len(strings) + 1, kind)
-    ends = np.frombuffer(offsets, kind, len(strings) + 1, strings.offset * np.dtype(kind).itemsize)
-    return np.frombuffer(data if data is not None else b"", np.uint8), ends
-
-
 def as_numbers(array: Any) -> np.ndarray:
     """An Arrow array of numbers as float64; nulls are NaN."""
     import pyarrow as pa
@@ -309,18 +303,6 @@ def as_numbers(array: Any) -> np.ndarray:
     return numbers
 
 
-def _as_strings(array: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind = array.type
-    if pa.types.is_dictionary(kind):
-        return _as_strings(array.dictionary_decode())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return array
-    return pc.cast(array, pa.string())
-
-
 def _parsed(array: Any) -> tuple[np.ndarray, np.ndarray]:
     """(numbers, which of them are none) of a column of numbers, or of text that spells numbers."""
     import pyarrow as pa
@@ -328,7 +310,7 @@ def _parsed(array: Any) -> tuple[np.ndarray, np.ndarray]:
 
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        words = pc.utf8_trim_whitespace(_as_strings(array))
+        words = pc.utf8_trim_whitespace(as_strings(array))
         try:
             array = pc.cast(words, pa.float64())
         except pa.ArrowInvalid:
@@ -349,8 +331,8 @@ def _keys_of(array: Any) -> tuple[np.ndarray, dict[int, str]]:
     import pyarrow as pa
 
     if not pa.types.is_dictionary(array.type):
-        array = _as_strings(array).dictionary_encode()
-    words = _as_strings(array.dictionary).to_pylist()
+        array = as_strings(array).dictionary_encode()
+    words = as_strings(array.dictionary).to_pylist()
     names = {key_of(word, True): word for word in words if word is not None}
     keys = np.array([0 if word is None else key_of(word, True) for word in words] or [0], np.uint64)
     codes = np.asarray(array.indices.fill_null(0))

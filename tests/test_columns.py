@@ -17,10 +17,10 @@ from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
 from ooc_pegasos.conversion import Existing
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.feature_names import signs
 from ooc_pegasos.preview import preview
 from ooc_pegasos.readers import opening
 from ooc_pegasos.verification import verify
+from ooc_pegasos.vocabulary import signs
 
 BITS = 10
 
@@ -246,8 +246,8 @@ def test_names_of_features(tmp_path):
     assert not verify(store).strays
     model = train(store, TrainConfig(lam=0.01)).model
     model.save(tmp_path / "model")
-    names = {name: place for place, name in model.load(tmp_path / "model").names.items()}
-    sign = signs(model.names, model.info.recipe)
+    names = {name: place for place, name in model.load(tmp_path / "model").vocabulary.known_names().items()}
+    sign = signs(model.vocabulary.known_names(), model.info.recipe)
     cities = {f"city={city}" for city in table.column("city").to_pylist() if city is not None}
     assert cities | {"price", "clicks"} <= set(names)
     hasher = FeatureHasher(2**20)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 
 import numpy as np
@@ -18,10 +19,10 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, train
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.feature_names import of_store, signs
 from ooc_pegasos.preview import preview
 from ooc_pegasos.readers import opening
 from ooc_pegasos.verification import verify
+from ooc_pegasos.vocabulary import of_store, signs
 
 BITS = 10
 
@@ -131,7 +132,7 @@ def test_numbers_alone_have_places_of_their_own(tmp_path):
     store = made(tmp_path, data)
     assert store.features == 3
     np.testing.assert_array_equal(dense_of(store), numbers)
-    assert of_store(store.path, store.manifest) == {0: "b", 1: "a", 2: "a=null"}
+    assert of_store(store.path, store.manifest).known_names() == {0: "b", 1: "a", 2: "a=null"}
     data["a"] = pa.array([None if i % 3 == 0 else 1.0 for i in range(100)])
     store = made(tmp_path, data, config(nulls="mark"))
     expected = np.zeros((100, 6), np.float32)
@@ -816,6 +817,8 @@ def true_names(found):
     names = {"n", "x"}
     for column in KINDS["categorical"]:
         names |= {f"{column}={spelled(value)}" for value in found[column] if value is not None}
+    for column in KINDS["text"]:
+        names |= {word for text in found[column] if text for word in re.findall(r"\w\w+", text.lower())}
     return names
 
 
@@ -827,7 +830,7 @@ def test_names_are_real_ones(tmp_path, threads):
     data = table_of(found).set_column(6, "d", unused)
     options = config(**KINDS, hash_bits=16, feature_names=10_000, threads=threads, block_size=300)
     store = Store.from_arrow(data, tmp_path / "store", options)
-    names = of_store(store.path, store.manifest)
+    names = of_store(store.path, store.manifest).known_names()
     assert set(names.values()) <= true_names(found)
     places = {place_by_sklearn(name, 16)[0] for name in true_names(found)}
     assert set(names) == places
@@ -844,7 +847,7 @@ def test_as_many_names_as_are_wanted_and_always_the_same(tmp_path):
     for threads in (1, 2, 2):
         options = config(**KINDS, feature_names=70, threads=threads, block_size=256)
         store = made(tmp_path, data, options)
-        kept.append(of_store(store.path, store.manifest))
+        kept.append(of_store(store.path, store.manifest).known_names())
         assert len(kept[-1]) == 70
     assert kept[0] == kept[1] == kept[2]
 
@@ -852,17 +855,17 @@ def test_as_many_names_as_are_wanted_and_always_the_same(tmp_path):
 def test_appended_stores_keep_names(tmp_path):
     options = config(hash_bits=16, feature_names=100, values="float32")
     store = made(tmp_path, {"y": [0, 1, 0], "c": ["a", "b", "a"]}, options)
-    before = of_store(store.path, store.manifest)
+    before = of_store(store.path, store.manifest).known_names()
     pq.write_table(pa.table({"y": [0, 1], "c": ["z", "a"]}), tmp_path / "more.parquet")
     append = ConvertConfig(feature_names=100, shuffle=False)
     store = convert([str(tmp_path / "more.parquet")], store.path, append, existing=Existing(append=True))
-    after = of_store(store.path, store.manifest)
+    after = of_store(store.path, store.manifest).known_names()
     assert before.items() <= after.items()
     assert set(after.values()) == {"c=a", "c=b", "c=z"}
     pq.write_table(pa.table({"y": [0, 1], "c": ["q", "a"]}), tmp_path / "more.parquet")
     without = ConvertConfig(shuffle=False)
     store = convert([str(tmp_path / "more.parquet")], store.path, without, existing=Existing(append=True))
-    assert of_store(store.path, store.manifest).items() >= after.items()
+    assert of_store(store.path, store.manifest).known_names().items() >= after.items()
 
 
 def test_weight_times_sign_is_the_effect_of_a_feature(tmp_path):
@@ -875,8 +878,8 @@ def test_weight_times_sign_is_the_effect_of_a_feature(tmp_path):
     model = train(store, TrainConfig(lam=0.01)).model
     model.save(tmp_path / "model")
     model = Model.load(tmp_path / "model")
-    signed = signs(model.names, model.info.recipe)
-    by_name = {name: place for place, name in model.names.items()}
+    signed = signs(model.vocabulary.known_names(), model.info.recipe)
+    by_name = {name: place for place, name in model.vocabulary.known_names().items()}
     assert {place_by_sklearn(f"c={word}", 18)[1] for word in words} == {-1.0, 1.0}
     file = write(pa.table({"c": [*words, "unseen"], "x": [0.25] * 13}), tmp_path / "new.jsonl")
     predict(model, file, tmp_path / "o.parquet")

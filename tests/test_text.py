@@ -18,10 +18,12 @@ from ooc_pegasos.kernels import text as kernels
 from ooc_pegasos.labels import key_of
 from ooc_pegasos.readers import folders
 from ooc_pegasos.readers.folders import TextFoldersReader
+from ooc_pegasos.readers.places import HashedPlaces
 from ooc_pegasos.readers.text import TextHasher, _tables
 from ooc_pegasos.recipe import Hashing, Tokens
 
 WORDS = Tokens()
+NO_DICTIONARY = HashedPlaces(Hashing()).dictionary
 N_GRAMS = [(False, 1, 1), (False, 1, 2), (False, 2, 3), (True, 1, 1), (True, 2, 4)]
 
 
@@ -143,11 +145,15 @@ def test_what_is_no_utf8_stays_within_bounds(contents, characters, lowercase):
     ready = np.zeros(len(contents), np.bool_)
     kernels.find_context(data, offsets, classes, ready)
     lengths, indices, values = kernels.hash_documents(
-        data, offsets, ready, classes, lower, lowercase, characters, 1, 2, 20, True
+        data, offsets, ready, classes, lower, lowercase, characters, 1, 2, 20, True, NO_DICTIONARY
     )
     assert len(indices) == len(values) == lengths.sum()
     assert (lengths <= 2 * np.diff(offsets)).all()
     assert (indices < 2**20).all()
+    text, ends, rows = kernels.cut_documents(data, offsets, ready, classes, lower, lowercase, characters, 1, 2)
+    assert len(ends) == len(rows) + 1
+    assert ends[-1] == len(text)
+    assert (np.bincount(rows, minlength=len(contents)) >= lengths).all()
 
 
 def test_offsets_that_are_wrong_stay_within_bounds():
@@ -156,7 +162,9 @@ def test_offsets_that_are_wrong_stay_within_bounds():
     offsets = np.array([-9, 4, 2**40, 1], np.int64)
     ready = np.zeros(3, np.bool_)
     assert kernels.find_context(data, offsets, classes, ready) == 0
-    lengths, _, _ = kernels.hash_documents(data, offsets, ready, classes, lower, True, False, 1, 1, 20, True)
+    lengths, _, _ = kernels.hash_documents(
+        data, offsets, ready, classes, lower, True, False, 1, 1, 20, True, NO_DICTIONARY
+    )
     assert lengths.tolist() == [1, 1, 0]
 
 

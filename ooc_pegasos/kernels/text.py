@@ -6,6 +6,7 @@ against the ends of the arrays whatever the bytes are; what is no UTF-8 counts a
 
 import numpy as np
 
+from ooc_pegasos.kernels.dictionary import slot_of
 from ooc_pegasos.kernels.hashing import is_negative, murmur3, place_of
 from ooc_pegasos.kernels.intrinsics import load_u64
 from ooc_pegasos.kernels.jit import inlined, kernel
@@ -222,6 +223,90 @@ def _sorted_keys(keys: np.ndarray, spare: np.ndarray, number: int, counts: np.nd
     return keys
 
 
+@inlined
+def _longest(offsets, size):
+    """The bytes of the longest document."""
+    longest = np.int64(0)
+    for row in range(len(offsets) - 1):
+        begin, end = _span(offsets, row, size)
+        longest = max(longest, end - begin)
+    return longest
+
+
+@inlined
+def _room(longest, characters):
+    """(room for the tokens of the longest document, for where each begins): words take two bytes and one between."""
+    tokens = longest if characters else longest // 3 + 1
+    return np.empty(_WIDEST * longest + 4, np.uint8), np.empty(tokens + 2, np.int64)
+
+
+@inlined
+def _ngrams(tokens, least, most):
+    """How many n-grams so many tokens have."""
+    number = np.int64(0)
+    for n in range(least, min(most, tokens) + 1):
+        number += tokens - n + 1
+    return number
+
+
+@inlined
+def _cut(data, begin, end, classes, lower, lowered, characters, folded, as_is, buffer, starts):
+    """Write the tokens of a document; how many they are."""
+    if characters:
+        return _cut_characters(data, begin, end, classes, lower, lowered, buffer, starts)
+    fold = folded if lowered else as_is
+    return _cut_words(data, begin, end, classes, lower, lowered, fold, buffer, starts)
+
+
+@inlined
+def _summed(ordered, number, indices, values, used):
+    """Write an entry for each place among sorted keys where counts do not cancel out; where the next one goes."""
+    at = np.int64(0)
+    while at < number:
+        place = ordered[at] >> np.uint32(1)
+        total = np.int64(0)
+        while at < number and ordered[at] >> np.uint32(1) == place:
+            total += 1 - 2 * np.int64(ordered[at] & np.uint32(1))
+            at += 1
+        if total != 0:
+            indices[used] = place
+            values[used] = np.float32(total)
+            used += 1
+    return used
+
+
+@kernel
+def _keys_of(
+    buffer: np.ndarray,
+    starts: np.ndarray,
+    tokens: int,
+    gap: int,
+    least: int,
+    most: int,
+    mask: int,
+    signed: bool,
+    dictionary: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    keys: np.ndarray,
+) -> int:
+    """Write place and sign of each n-gram that has a place; how many they are."""
+    slots, hashes, ends, text = dictionary
+    number = np.int64(0)
+    for n in range(least, min(most, tokens) + 1):
+        for token in range(tokens - n + 1):
+            begin, end = starts[token], starts[token + n] - gap
+            if len(hashes) == 0:
+                hashed = murmur3(buffer, begin, end)
+                negative = signed and is_negative(hashed)
+                keys[number] = (np.uint64(place_of(hashed, mask)) << np.uint64(1)) | np.uint64(negative)
+                number += 1
+            else:
+                slot, _hashed = slot_of(buffer, begin, end, slots, hashes, ends, text)
+                if slots[slot] >= 0:
+                    keys[number] = np.uint64(slots[slot]) << np.uint64(1)
+                    number += 1
+    return number
+
+
 @kernel
 def hash_documents(
     data: np.ndarray,
@@ -235,22 +320,17 @@ def hash_documents(
     most: int,
     bits: int,
     signed: bool,
+    dictionary: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(entries of each document, their indices, their values): hashed n-grams, counted, the indices increasing.
+    """(entries of each document, their indices, their values): n-grams at their places, counted, indices increasing.
 
-    Documents that are `ready` are in lower case already. `bits` is at most 31.
+    Documents that are `ready` are in lower case already. `bits` is at most 31. A place is a hash, unless the
+    `dictionary` has strings; see dictionary.py.
     """
     rows = max(len(offsets) - 1, 0)
     size = np.int64(len(data))
     mask = np.uint32((np.int64(1) << bits) - 1)
-    longest = np.int64(0)
-    for row in range(rows):
-        begin, end = _span(offsets, row, size)
-        longest = max(longest, end - begin)
-    # words take two bytes and one between them
-    tokens = longest if characters else longest // 3 + 1
-    buffer = np.empty(_WIDEST * longest + 4, np.uint8)
-    starts = np.empty(tokens + 2, np.int64)
+    buffer, starts = _room(_longest(offsets, size), characters)
     gap = 0 if characters else 1  # bytes between tokens
     as_is = _fold(classes, lower, False)
     folded = _fold(classes, lower, lowercase)
@@ -264,24 +344,12 @@ def hash_documents(
     for row in range(rows):
         begin, end = _span(offsets, row, size)
         lowered = lowercase and not ready[row]
-        fold = folded if lowered else as_is
-        if characters:
-            tokens = _cut_characters(data, begin, end, classes, lower, lowered, buffer, starts)
-        else:
-            tokens = _cut_words(data, begin, end, classes, lower, lowered, fold, buffer, starts)
-        number = np.int64(0)
-        for n in range(least, min(most, tokens) + 1):
-            number += tokens - n + 1
+        tokens = _cut(data, begin, end, classes, lower, lowered, characters, folded, as_is, buffer, starts)
+        number = _ngrams(tokens, least, most)
         if number > len(keys):
             keys = np.empty(number + number // 2, np.uint32)
             spare = np.empty(len(keys), np.uint32)
-        number = np.int64(0)
-        for n in range(least, min(most, tokens) + 1):
-            for token in range(tokens - n + 1):
-                hashed = murmur3(buffer, starts[token], starts[token + n] - gap)
-                negative = signed and is_negative(hashed)
-                keys[number] = (np.uint64(place_of(hashed, mask)) << np.uint64(1)) | np.uint64(negative)
-                number += 1
+        number = _keys_of(buffer, starts, tokens, gap, least, most, mask, signed, dictionary, keys)
         if used + number > len(indices):
             room = used + number + len(indices)
             more_indices = np.empty(room, np.uint32)
@@ -289,21 +357,61 @@ def hash_documents(
             more_indices[:used] = indices[:used]
             more_values[:used] = values[:used]
             indices, values = more_indices, more_values
-        ordered = _sorted_keys(keys, spare, number, counts)
         before = used
-        at = np.int64(0)
-        while at < number:
-            place = ordered[at] >> np.uint32(1)
-            total = np.int64(0)
-            while at < number and ordered[at] >> np.uint32(1) == place:
-                total += 1 - 2 * np.int64(ordered[at] & np.uint32(1))
-                at += 1
-            if total != 0:
-                indices[used] = place
-                values[used] = np.float32(total)
-                used += 1
+        used = _summed(_sorted_keys(keys, spare, number, counts), number, indices, values, used)
         lengths[row] = used - before
     return lengths, indices[:used], values[:used]
+
+
+@kernel
+def cut_documents(
+    data: np.ndarray,
+    offsets: np.ndarray,
+    ready: np.ndarray,
+    classes: np.ndarray,
+    lower: np.ndarray,
+    lowercase: bool,
+    characters: bool,
+    least: int,
+    most: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(bytes, offsets, which document each is in) of all n-grams, in order."""
+    rows = max(len(offsets) - 1, 0)
+    size = np.int64(len(data))
+    buffer, starts = _room(_longest(offsets, size), characters)
+    gap = 0 if characters else 1
+    as_is = _fold(classes, lower, False)
+    folded = _fold(classes, lower, lowercase)
+    text = np.empty(1024, np.uint8)
+    ends = np.zeros(1025, np.int64)
+    places = np.empty(1024, np.int64)
+    number = np.int64(0)
+    for row in range(rows):
+        begin, end = _span(offsets, row, size)
+        lowered = lowercase and not ready[row]
+        tokens = _cut(data, begin, end, classes, lower, lowered, characters, folded, as_is, buffer, starts)
+        more = _ngrams(tokens, least, most)
+        needed = ends[number] + starts[tokens] * (most * (most + 1) // 2)  # each byte is in at most n n-grams of n
+        if needed > len(text):
+            larger = np.empty(2 * needed, np.uint8)
+            larger[: ends[number]] = text[: ends[number]]
+            text = larger
+        if number + more > len(places):
+            room = 2 * (number + more)
+            larger_ends, larger_places = np.empty(room + 1, np.int64), np.empty(room, np.int64)
+            larger_ends[: number + 1] = ends[: number + 1]
+            larger_places[:number] = places[:number]
+            ends, places = larger_ends, larger_places
+        for n in range(least, min(most, tokens) + 1):
+            for token in range(tokens - n + 1):
+                to = ends[number]
+                for at in range(starts[token], starts[token + n] - gap):
+                    text[to] = buffer[at]
+                    to += 1
+                number += 1
+                ends[number] = to
+                places[number - 1] = row
+    return text[: ends[number]], ends[: number + 1], places[:number]
 
 
 @kernel

@@ -1,0 +1,263 @@
+"""What must be known of all rows before the first can be made: scales of numbers, places of names, counts of texts.
+
+Each is a pass over the inputs, and only if it is wanted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.arrow import array_of
+from ooc_pegasos.block import read_only
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.kernels import dictionary as kernels
+from ooc_pegasos.kernels.text import count_documents
+from ooc_pegasos.manifest import Recipe
+from ooc_pegasos.parallel import ordered_map
+from ooc_pegasos.readers import tables
+from ooc_pegasos.readers.strings import buffers_of, strings_of, with_prefix
+from ooc_pegasos.readers.text import TextHasher
+from ooc_pegasos.recipe import Column, Hashing, Table, Tokens
+from ooc_pegasos.vocabulary import Vocabulary
+
+
+@dataclasses.dataclass
+class Survey:
+    """How to go through the inputs."""
+
+    names: Sequence[str]
+    config: ConvertConfig
+    note: Callable[[str], None]
+    begin: Callable[[str], None] = lambda _what: None
+    advance: Callable[[int], None] = lambda _bytes: None
+    tasks: int | None = None
+    """Only so many of the first, to see what would come out."""
+
+    def through(self, reader: Any, work: Callable[[Any], Any]) -> Iterator[Any]:
+        """What `work`, on all cores, makes of each task, in order."""
+        self.begin("looking")
+
+        def done(task: Any) -> tuple[Any, int]:
+            return work(task), task.consumed
+
+        for found, consumed in ordered_map(done, islice(reader.tasks(), self.tasks), self.config.reading_threads()):
+            yield found
+            self.advance(consumed)
+
+
+def surveyed(recipe: Recipe, survey: Survey) -> tuple[Recipe, Vocabulary | None]:
+    """The recipe with all that is known then, and the vocabulary it needs, if any."""
+    config, table = survey.config, recipe.table
+    vocabulary = None
+    if config.dictionary and table and all(column.kind in ("numeric", "entries") for column in table.columns):
+        raise UsageError("--dictionary: the columns have places of their own already; leave it out")
+    if config.idf and table and not any(column.kind == "text" for column in table.columns):
+        raise UsageError("--idf: no column is text; leave it out, or name one with --text")
+    if config.standardize and table:
+        recipe = dataclasses.replace(recipe, table=standardized(table, survey))
+    if config.dictionary:
+        names = _dictionary(recipe, survey)
+        recipe = _with(recipe, lambda hashing, tokens: (dataclasses.replace(hashing, dictionary=len(names)), tokens))
+        vocabulary = Vocabulary(np.arange(len(names), dtype=np.uint32), names)
+    if config.idf:
+        vocabulary, texts = _rarities(recipe, vocabulary, survey)
+        recipe = _with(recipe, lambda hashing, tokens: (hashing, dataclasses.replace(tokens, texts=texts)))
+    return recipe, vocabulary
+
+
+def _with(recipe: Recipe, change: Callable[[Hashing, Tokens], tuple[Hashing, Tokens]]) -> Recipe:
+    """The same with other hashing and tokens, wherever the recipe has them."""
+    table = recipe.table
+    if table is None:
+        hashing, tokens = change(recipe.hashing or Hashing(), recipe.tokens or Tokens())
+        return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=hashing.places)
+    hashing, tokens = change(table.hashing, table.tokens)
+    table = dataclasses.replace(table, hashing=hashing, tokens=tokens)
+    return dataclasses.replace(recipe, table=table, features=hashing.places)
+
+
+# --- scales -------------------------------------------------------------------------------------------
+
+
+def standardized(table: Table, survey: Survey) -> Table:
+    """The same with the scales that make numbers vary by 1."""
+    columns = [column for column in table.columns if column.kind == "numeric"]
+    if not columns:
+        raise UsageError("--standardize: no column holds numbers; leave it out")
+    numbers = dataclasses.replace(table, columns=columns, nulls="absent")
+    settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
+    number = len(columns)
+    rows, shift, sums, squares = 0, np.zeros(number), np.zeros(number), np.zeros(number)
+    reader = tables.TablesReader(survey.names, settings, survey.config.text_block())
+    for parsed in survey.through(reader, reader.read):
+        values, places = parsed.block.values.astype(np.float64), parsed.block.indices
+        counts = np.bincount(places, minlength=number)
+        if not rows:  # close to the means, so that squares of differences lose no digits
+            shift = np.bincount(places, values, number) / max(parsed.block.rows, 1)
+        rows += parsed.block.rows
+        values -= shift[places]
+        zeros = parsed.block.rows - counts
+        sums += np.bincount(places, values, number) - zeros * shift
+        squares += np.bincount(places, values * values, number) + zeros * shift**2
+        reader.release(parsed)
+    if not rows:
+        raise InputError(f"{survey.names[0]}: no row to keep; check the file")
+    deviation = np.sqrt(np.maximum(squares / rows - (sums / rows) ** 2, 0.0))
+    scales = {column.name: 1 / d for column, d in zip(columns, deviation.tolist(), strict=True) if d > 1e-12}
+    return dataclasses.replace(
+        table, columns=[dataclasses.replace(c, scale=scales.get(c.name, 1.0)) for c in table.columns]
+    )
+
+
+# --- names and texts ----------------------------------------------------------------------------------
+
+
+def _reader_of_strings(recipe: Recipe, survey: Survey, kinds: tuple[str, ...]) -> Any:
+    """What reads the texts, or also the categories, and nothing else."""
+    if recipe.table is None:
+        from ooc_pegasos.readers import folders
+
+        return folders.TextFoldersReader(survey.names[0], TextHasher(Tokens(), Hashing()), True, stop_at_bad=False)
+    columns = [column for column in recipe.table.columns if column.kind in kinds]
+    table = dataclasses.replace(recipe.table, columns=columns, hashing=Hashing(), tokens=Tokens())
+    settings = tables.Settings(table, stop_at_bad=False, with_labels=False)
+    return tables.TablesReader(survey.names, settings, survey.config.text_block())
+
+
+def _hasher(recipe: Recipe, vocabulary: Vocabulary | None) -> TextHasher:
+    """As the recipe has it."""
+    return TextHasher(recipe.tokens_of_texts or Tokens(), recipe.hashing_of_names or Hashing(), vocabulary)
+
+
+def _dictionary(recipe: Recipe, survey: Survey) -> Any:
+    """The names that get a place, in order: those of numbers and nulls, and of others those in most rows."""
+    import pyarrow as pa
+
+    most, table = survey.config.dictionary or 0, recipe.table
+    fixed = _names_of_columns(table.columns, table.nulls == "mark") if table else []
+    if len(fixed) > most:
+        raise UsageError(f"--dictionary {most}: the columns alone need {len(fixed)} names; raise it")
+    hasher = _hasher(recipe, None)
+    counts = NameCounts(survey.config.memory // 2)
+    reader = _reader_of_strings(recipe, survey, ("categorical", "text"))
+
+    def strings(task: Any) -> list[tuple[Any, ...]]:
+        found = []
+        for prefix, array in reader.strings(task):
+            if prefix is None:
+                found.append(hasher.ngrams(array))
+            else:
+                there = array.is_valid()
+                words = with_prefix(prefix, array.filter(there))
+                found.append((*buffers_of(words), read_only(np.flatnonzero(np.asarray(there)))))
+        return found
+
+    for columns in survey.through(reader, strings):
+        counts.add(columns)
+    chosen, left_out = counts.most_frequent(most - len(fixed), fixed)
+    if left_out:
+        kept = len(fixed) + len(chosen)
+        survey.note(f"{left_out:,} names in fewer rows than the {kept:,} that are kept count for nothing")
+    return pa.array(sorted({*fixed, *chosen}, key=str.encode), pa.large_string())
+
+
+def _names_of_columns(columns: Sequence[Column], mark: bool) -> list[str]:
+    """Of features that each row may have, whatever is in it."""
+    names = [column.name for column in columns if column.kind == "numeric"]
+    return names + [f"{column.name}=null" for column in columns if mark]
+
+
+class NameCounts:
+    """In how many rows each name occurs. It grows with the number of different names, up to a limit in bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._number = 0
+        self._rows = 0
+        self._text = np.empty(1 << 16, np.uint8)
+        self._hashes = np.empty(1 << 12, np.uint32)
+        self._ends = np.zeros(len(self._hashes) + 1, np.int64)
+        self._counts = np.empty(len(self._hashes), np.int64)
+        self._last = np.empty(len(self._hashes), np.int64)
+        self._slots = np.full(kernels.slots_for(len(self._hashes)), -1, np.int32)
+
+    def add(self, columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
+        """Count the strings of columns of some rows: bytes, offsets, and in which of the rows each is."""
+        rows = 0
+        for data, offsets, places in columns:
+            rows = max(rows, int(places.max(initial=-1)) + 1)
+            done = self._count(data, offsets, places, 0)
+            while done < len(places):
+                self._grow(int(offsets[done + 1]) - int(offsets[done]))
+                done = self._count(data, offsets, places, done)
+        self._rows += rows
+
+    def most_frequent(self, most: int, besides: Sequence[str]) -> tuple[list[str], int]:
+        """(the names in most rows, of equals the first by name; how many are left out), of all but `besides`."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        number = self._number
+        names = strings_of(self._text[: self._ends[number]], self._ends[: number + 1])
+        table = pa.table({"name": names, "rows": array_of(self._counts[:number])})
+        table = table.filter(pc.invert(pc.is_in(names, pa.array(besides, names.type))))
+        order = pc.sort_indices(table, [("rows", "descending"), ("name", "ascending")])
+        chosen = table.column("name").take(order.slice(0, most)).to_pylist()
+        return chosen, len(table) - len(chosen)
+
+    def _count(self, data: np.ndarray, offsets: np.ndarray, places: np.ndarray, first: int) -> int:
+        """Count from string number `first` on; up to which it was possible."""
+        table = (self._slots, self._hashes, self._ends, self._text, self._counts, self._last)
+        done, self._number = kernels.count_strings(data, offsets, places, self._rows, first, self._number, *table)
+        return int(done)
+
+    def _grow(self, needed: int) -> None:
+        """Make room for another name, of so many bytes."""
+        number = self._number
+        if int(self._ends[number]) + needed > len(self._text):
+            self._text = _longer(self._text, 2 * len(self._text) + needed)
+        if number == len(self._hashes):
+            room = 2 * number
+            self._hashes, self._ends = _longer(self._hashes, room), _longer(self._ends, room + 1)
+            self._counts, self._last = _longer(self._counts, room), _longer(self._last, room)
+            self._slots = np.empty(kernels.slots_for(room), np.int32)
+            kernels.fill_slots(self._hashes, number, self._slots)
+        arrays = (self._slots, self._hashes, self._ends, self._counts, self._last, self._text)
+        if sum(array.nbytes for array in arrays) > self._most_bytes:
+            raise UsageError(
+                f"--dictionary: {number:,} different names so far, and more do not fit into half of --memory; raise "
+                "it, or leave --dictionary out, to hash names"
+            )
+
+
+def _longer(array: np.ndarray, size: int) -> np.ndarray:
+    longer = np.empty(size, array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+def _rarities(recipe: Recipe, vocabulary: Vocabulary | None, survey: Survey) -> tuple[Vocabulary, int]:
+    """(the vocabulary with the number of texts that have each feature, how many texts there are)."""
+    hasher = _hasher(recipe, vocabulary)
+    counts = np.zeros(hasher.features, np.int64)
+    texts = 0
+    reader = _reader_of_strings(recipe, survey, ("text",))
+
+    def entries(task: Any) -> list[tuple[int, np.ndarray]]:
+        return [(len(array), read_only(hasher.part(array)[1])) for _prefix, array in reader.strings(task)]
+
+    for found in survey.through(reader, entries):
+        for number, places in found:
+            texts += number
+            count_documents(places, counts)
+    if not texts:
+        raise InputError(f"{survey.names[0]}: no text in it; check the file")
+    if vocabulary is None:
+        vocabulary = Vocabulary(np.flatnonzero(counts).astype(np.uint32))
+    return dataclasses.replace(vocabulary, texts=counts[vocabulary.places]), texts

@@ -7,25 +7,23 @@ With Dask every worker writes its own pieces, to a folder that all of them must 
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooc_pegasos import conversion, manifest
 from ooc_pegasos.config import ConvertConfig
-from ooc_pegasos.conversion import Existing, convert
-from ooc_pegasos.errors import InputError, LockedError, OocPegasosError, UsageError
+from ooc_pegasos.conversion import Existing, check_output, convert
+from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.files import locked, writing_errors
-from ooc_pegasos.readers.tables import partition_of
+from ooc_pegasos.readers.sources import Called
 from ooc_pegasos.store import Store
 
 _ROWS = 1 << 16
@@ -177,7 +175,7 @@ def _folder_beside(path: str | Path, existing: Existing | None) -> Iterator[Path
     target = Path(path).absolute()
     folder = target.with_name(f"{target.name}.incoming")
     with writing_errors(folder):
-        conversion._check_output(target, existing)  # before hours of work
+        check_output(target, existing)  # before hours of work
         if folder.is_dir() and any(folder.iterdir()) and not (folder / _LOCK).exists():
             raise InputError(f"{folder}: not made by oocpeg, and in the way; move it elsewhere")
         with locked(folder / _LOCK, str(target)):
@@ -206,37 +204,8 @@ def _remove(folder: Path) -> None:
 def _converted(
     pieces: dict[Path, str], path: str | Path, config: ConvertConfig | None, existing: Existing | None
 ) -> Store:
-    """Convert files; errors and the manifest call them what they are to the caller: `memory` or `part 3`."""
-    folder, descriptor = next(iter(pieces)).parent, None
-    given = str(folder)
-    if partition_of(str(folder / "file")):  # folders on the way named `key=value`, which would become columns
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        given = f"/proc/self/fd/{descriptor}"
-    names = {f"{given}/{file.name}": name for file, name in pieces.items()}
-    try:
-        convert(list(names), path, config, existing=existing)
-    except OocPegasosError as error:
-        told = str(error)
-        for file, name in names.items():
-            told = told.replace(file, name)
-        raise type(error)(told) from error
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-    _name_sources(Path(path), names)
-    return Store.open(path)
-
-
-def _name_sources(target: Path, names: dict[str, str]) -> None:
-    """Give sources other names, unless somebody is already at work on the store again."""
-    scratch = Path(os.path.abspath(target) + ".unfinished")
-    with suppress(LockedError), locked(scratch / "lock", str(target)):
-        if os.listdir(scratch) != ["lock"]:
-            return
-        made = manifest.read(target)
-        sources = [dataclasses.replace(source, name=names.get(source.name, source.name)) for source in made.sources]
-        manifest.write(target, dataclasses.replace(made, sources=sources))
-        shutil.rmtree(scratch)
+    """Convert files, which are called what they are to the caller: `memory` or `part 3`."""
+    return convert([Called(file, name) for file, name in pieces.items()], path, config, existing=existing)
 
 
 # --- tables -------------------------------------------------------------------------------------------

@@ -34,13 +34,15 @@ from ooc_pegasos.labels import Declared, LabelMap, settle
 from ooc_pegasos.manifest import ChunkInfo, LabelInfo, Layout, Manifest, Recipe, Statistics
 from ooc_pegasos.progress import Progress
 from ooc_pegasos.readers import opening, sources
-from ooc_pegasos.readers.reading import LARGEST_INDEX
+from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
 from ooc_pegasos.store import REJECTED_FILE, Store
 from ooc_pegasos.vocabulary import Vocabulary
 
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
 _SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # buckets, and bytes of rows in each
 _PLAN = "plan.json"
+_BESIDE = ("weights", "labels")
+"""Settings that name a file with something for each row of the inputs."""
 _BITS_OF_ONE = 0x3F800000
 _STREAM_SIZE = 4 << 30  # what standard input is taken to hold
 
@@ -62,13 +64,13 @@ def convert(
     existing: Existing | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """Make the store `output` from svmlight `inputs` and open it."""
+    """Make the store `output` from `inputs` and open it."""
     config = config or ConvertConfig()
     existing = existing or Existing()
     target = Path(output)
     scratch = Path(os.path.abspath(target) + ".unfinished")
     with writing_errors(target):
-        before = _check_output(target, existing)
+        before = check_output(target, existing)
         names, kind = opening.find(inputs)
         config = dataclasses.replace(
             config,
@@ -84,7 +86,7 @@ def convert(
         if scratch.is_dir() and any(scratch.iterdir()) and not (scratch / "lock").exists():
             raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
         with locked(scratch / "lock", str(target)):
-            before = _check_output(target, existing)  # another process may have been faster
+            before = check_output(target, existing)  # another process may have been faster
             _work(target, scratch, names, config, before if existing.append else None, existing, progress or Progress())
     return Store.open(target)
 
@@ -136,7 +138,7 @@ def _work(
     shutil.rmtree(done)
 
 
-def _check_output(target: Path, existing: Existing) -> Manifest | None:
+def check_output(target: Path, existing: Existing) -> Manifest | None:
     """The manifest of the store that is there, if there is one and it may be touched."""
     if existing.force and existing.append:
         raise UsageError("--force replaces the store, --append adds to it; choose one")
@@ -165,14 +167,15 @@ def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append:
     if config.values == "float32" and store.layout.values != "float32":
         return False
     made_from = [(source.name, source.size, source.xxh64) for source in store.sources[-len(names) :]]
-    if [(name, sources.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
+    if [(sources.spoken(name), sources.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
         return False
-    weights = None
-    if config.weights is not None:
-        weights = sources.hash_of(config.weights) if sources.stamp_of(config.weights).regular else "?"
-    if any(source.weights != weights for source in store.sources[-len(names) :]):
-        return False
-    return [(name, size, sources.hash_of(name)) for name, size, _hash in made_from] == made_from
+    for setting in _BESIDE:
+        file, digest = getattr(config, setting), None
+        if file is not None:
+            digest = sources.hash_of(file) if sources.stamp_of(file).regular else "?"
+        if any(getattr(source, setting) != digest for source in store.sources[-len(names) :]):
+            return False
+    return [sources.hash_of(name) for name in names] == [xxh64 for _name, _size, xxh64 in made_from]
 
 
 def _comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
@@ -223,7 +226,8 @@ class _Job:
         self.progress = progress
         self.declared = Declared.by(base.labels) if base else config.declared()
         self.stamps = [sources.stamp_of(name) for name in names]
-        self.weights_stamp = None if config.weights is None else sources.stamp_of(config.weights)
+        self.beside = {name: file for name in _BESIDE if (file := getattr(config, name)) is not None}
+        self.beside_stamps = {name: sources.stamp_of(file) for name, file in self.beside.items()}
         self.plan_path = scratch / _PLAN
         if existing.resume and self.plan_path.exists():
             self.plan = self._recorded_plan()
@@ -237,7 +241,7 @@ class _Job:
     @property
     def can_be_read_again(self) -> bool:
         """Whether what is read are files, not pipes."""
-        return all(stamp.regular for stamp in [*self.stamps, *filter(None, [self.weights_stamp])])
+        return all(stamp.regular for stamp in [*self.stamps, *self.beside_stamps.values()])
 
     def _request(self) -> dict[str, Any]:
         """What must be the same for a conversion to be taken up again."""
@@ -246,8 +250,8 @@ class _Job:
         request["inputs"] = [
             [name, *dataclasses.astuple(stamp)] for name, stamp in zip(self.names, self.stamps, strict=True)
         ]
-        if self.weights_stamp:
-            request["weights"] = [self.config.weights, *dataclasses.astuple(self.weights_stamp)]
+        for name, stamp in self.beside_stamps.items():
+            request[name] = [self.beside[name], *dataclasses.astuple(stamp)]
         request["append_to"] = manifest.encode(self.base).decode() if self.base else None
         request["written_by"] = __version__
         normal: dict[str, Any] = json.loads(json.dumps(request))
@@ -262,7 +266,7 @@ class _Job:
             wanted["append_to"] = recorded["request"]["append_to"]
         for name, value in wanted.items():
             if recorded["request"].get(name) != value:
-                what = f"the {name} were" if name in ("inputs", "weights") else f"'{name.replace('_', '-')}' was"
+                what = f"the {name} were" if name in ("inputs", *_BESIDE) else f"'{name.replace('_', '-')}' was"
                 raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
         self.rejected_before = recorded["rejected_before"]
         return typed.load(IngestPlan, recorded["ingest"])
@@ -382,12 +386,13 @@ class _Job:
             label_column=self.plan.recipe.label_column,
             vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
         )
+        features = self._columns(reader)
         ingest.run(reader, config.reading_threads(), self.progress.advance)
         if ingest.totals.rows == 0:
             rejected = f"{ingest.totals.rejected:,} were rejected"
-            raise InputError(f"{self.names[0]}: no row to keep, {rejected}; check the file")
+            raise InputError(f"{sources.spoken(self.names[0])}: no row to keep, {rejected}; check the file")
         labels = settle(ingest.totals.collector, self.declared)
-        plan = self._assembly_plan(ingest, labels)
+        plan = self._assembly_plan(ingest, labels, features)
         labels = dataclasses.replace(labels, kind=plan.layout.labels)
         assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
         assembly.replay(write_journal.events())
@@ -397,10 +402,21 @@ class _Job:
         assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
         self._publish(ingest, plan, labels, assembled)
 
-    def _assembly_plan(self, ingest: Ingest, labels: LabelMap) -> AssemblyPlan:
+    def _columns(self, reader: Reader) -> int:
+        """How many columns the inputs say that they have, empty ones included; 0 if they do not."""
+        told = getattr(reader, "features", None)
+        if told is None or self.plan.recipe.features is not None:
+            return 0
+        columns: int = told()
+        if columns > LARGEST_INDEX + 1:
+            problem = f"a matrix of {columns:,} columns is too wide; say with --features how many of them count"
+            raise InputError(f"{sources.spoken(self.names[0])}: {problem}")
+        return columns
+
+    def _assembly_plan(self, ingest: Ingest, labels: LabelMap, features: int) -> AssemblyPlan:
         totals, config = ingest.totals, self.config
         index_base = self._index_base(totals.smallest)
-        features = max(totals.largest - index_base + 1, 0)
+        features = max(features, totals.largest - index_base + 1, 0)
         limit = self.plan.recipe.features
         if limit is not None:
             if features > limit:
@@ -527,6 +543,18 @@ class _Job:
         if not made.rejected:
             (self.target / REJECTED_FILE).unlink(missing_ok=True)
 
+    def _labels_hash(self) -> str | None:
+        """Of the file of labels, if it can be read once more."""
+        before = self.beside_stamps.get("labels")
+        if before is None or not before.regular:
+            return None
+        file = self.beside["labels"]
+        digest = sources.hash_of(file)
+        if sources.stamp_of(file) != before:
+            problem = "changed during the conversion; convert again when nobody writes to it"
+            raise InputError(f"{sources.spoken(file)}: {problem}")
+        return digest
+
     def _manifest(
         self, ingest: Ingest, plan: AssemblyPlan, info: LabelInfo, chunks: list[ChunkInfo], assembled: list[Assembled]
     ) -> Manifest:
@@ -550,7 +578,8 @@ class _Job:
         number = sum(chunk.rows for chunk in chunks)
         weighted = any(chunk.starts.weights is not None for chunk in chunks)
         weights = totals.weights.xxh64 if totals.weights else None
-        new_sources = [dataclasses.replace(source, weights=weights) for source in totals.sources]
+        labels = self._labels_hash()
+        new_sources = [dataclasses.replace(source, weights=weights, labels=labels) for source in totals.sources]
         normalize: Any = "l2" if plan.normalize else None
         return Manifest(
             format=manifest.FORMAT,

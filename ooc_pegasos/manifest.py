@@ -68,6 +68,8 @@ class SourceInfo:
     rows: int
     weights: str | None = None
     """XXH64 of the file of weights that came with it; None if there was none and its rows count 1."""
+    labels: str | None = None
+    """XXH64 of the file of labels that came with it; None if there was none, or it was a pipe."""
 
 
 @dataclass(frozen=True)

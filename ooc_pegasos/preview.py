@@ -86,7 +86,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     )
     task = next(iter(reader.tasks()), None)
     if task is None:
-        raise InputError(f"{names[0]}: no rows in it; leave it out or check how it was made")
+        raise InputError(f"{sources.spoken(names[0])}: no rows in it; leave it out or check how it was made")
     reader.read(task)  # compiles what is needed
     task = next(iter(reader.tasks()))
     began = time.perf_counter()
@@ -106,9 +106,17 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         label = labels.name(int(block.labels[row : row + 1].view(np.uint64)[0]))
         more = last - first > _SHOWN_ENTRIES
         rows.append({"row": int(parsed.numbers[row]) + 1, "label": label, "entries": entries, "more": more})
-    problems = [f"{names[0]}, {reader.unit} {bad.line + 1}: {bad.problem}" for bad in parsed.bad[:3]]
+    problems = [f"{sources.spoken(names[0])}, {reader.unit} {bad.line + 1}: {bad.problem}" for bad in parsed.bad[:3]]
     size = _BYTES_AN_ENTRY * int(block.indptr[-1]) * share
-    return Preview(names, recipe, remarks, rows, problems, size, seconds * share * _PASSES / config.workers)
+    return Preview(
+        [sources.spoken(name) for name in names],
+        recipe,
+        remarks,
+        rows,
+        problems,
+        size,
+        seconds * share * _PASSES / config.workers,
+    )
 
 
 def _words(table: dict[str, Any]) -> str:

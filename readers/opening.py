@@ -17,7 +17,7 @@ from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.manifest import Recipe
 from ooc_pegasos.readers import svmlight, tables
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
-from ooc_pegasos.readers.sources import STDIN, expand, spoken
+from ooc_pegasos.readers.sources import STDIN, expand, path_of, spoken
 from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens
 from ooc_pegasos.vocabulary import Vocabulary
 
@@ -58,7 +58,8 @@ def find(inputs: Sequence[str]) -> tuple[list[str], Format]:
         one, *_rest = names
         other = next(name for name in names if kinds[name] != kinds[one])
         raise InputError(
-            f"{other}: read as {kinds[other]}, but {one} as {kinds[one]}; convert one kind at a time, with --append"
+            f"{spoken(other)}: read as {kinds[other]}, but {spoken(one)} as {kinds[one]}; convert one kind at a time, "
+            "with --append"
         )
     return names, kinds[names[0]]
 
@@ -66,7 +67,7 @@ def find(inputs: Sequence[str]) -> tuple[list[str], Format]:
 def _kind_of(name: str) -> Format:
     if tables.form_of(name) is not None:
         return "table"
-    stem = spoken(name)
+    stem = path_of(name)
     for suffix in (".gz", ".bz2", ".xz", ".zst"):
         stem = stem.removesuffix(suffix)
     if stem.endswith((".npz", ".npy")):
@@ -99,13 +100,13 @@ def new_recipe(config: ConvertConfig, names: Sequence[str], note: Callable[[str]
         recipe = dataclasses.replace(recipe, label_column=int(config.label))
     given += ["standardize"] if config.standardize else []
     if config.labels is not None and kind != "arrays":
-        raise UsageError(f"--labels is for arrays, and {names[0]} is read as {kind}; leave it out")
+        raise UsageError(f"--labels is for arrays, and {spoken(names[0])} is read as {kind}; leave it out")
     if kind != "folders":
         given += [name for name in ("dictionary", "idf") if getattr(config, name)]
     if given:
         also = " and folders of texts" if given[0] in ("dictionary", "idf") else ""
         raise UsageError(
-            f"--{given[0].replace('_', '-')} is for tables{also}, and {names[0]} is read as {kind}; leave it out"
+            f"--{given[0].replace('_', '-')} is for tables{also}, and {spoken(names[0])} is read as {kind}; leave it out"
         )
     if kind == "folders":
         return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=hashing.places)
@@ -140,7 +141,9 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
         label = next((column for column in _LABELS if column in known), None)
         if label is None:
             shown = ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
-            raise UsageError(f"{name}: which column has the labels? Say --label COLUMN; the columns are {shown}")
+            raise UsageError(
+                f"{spoken(name)}: which column has the labels? Say --label COLUMN; the columns are {shown}"
+            )
         remarks.append(f"labels are taken from column '{label}'")
     for option, column in (("--label", label), ("--weight", wanted.get("weight")), ("--id", wanted.get("id"))):
         if column is not None and column not in known:
@@ -168,16 +171,16 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
         }
         remarks += [f"{kind}: {_some(columns)}" for kind, columns in told.items() if columns]
     if not chosen:
-        raise UsageError(f"{name}: no column besides the label; check the file")
+        raise UsageError(f"{spoken(name)}: no column besides the label; check the file")
     columns = [Column(column, chosen[column]) for column in known if column in chosen]
     for column in columns:
         if tables.form_of(name) != "delimited":
-            tables.check_type(name, column.name, known[column.name], column.kind)
+            tables.check_type(spoken(name), column.name, known[column.name], column.kind)
     lists = [column for column in columns if column.kind == "entries"]
     if lists and len(columns) > 1:
         raise UsageError(
-            f"{name}: column '{lists[0].name}' has indices of its own, which do not go together with hashed columns; "
-            "leave the others out by naming columns with --numeric, --categorical or --text"
+            f"{spoken(name)}: column '{lists[0].name}' has indices of its own, which do not go together with hashed "
+            "columns; leave the others out by naming columns with --numeric, --categorical or --text"
         )
     if lists and wanted.get("nulls") == "mark":
         raise UsageError(f"--nulls mark: the indices of column '{lists[0].name}' have no room for it; leave it out")
@@ -246,6 +249,7 @@ def reader_for(
             text_labels,
             labels if with_labels else None,
             label_column,
+            smallest_index,
             largest_index,
             stop_at_bad,
             with_labels,
@@ -262,7 +266,7 @@ def bytes_of_rows(name: str, size: int, recipe: Recipe) -> float:
     """About what the rows of an input of some bytes take while they are shuffled."""
     if recipe.table is not None and (rows := tables.rows_of(name)) is not None:
         return float(rows) * (_BYTES_A_ROW + _BYTES_AN_ENTRY * len(recipe.table.columns))
-    compressed = spoken(name).endswith((".gz", ".bz2", ".xz", ".zst"))
+    compressed = path_of(name).endswith((".gz", ".bz2", ".xz", ".zst"))
     return size * (_ROWS_PER_TABLE if recipe.table is not None else _ROWS_PER_TEXT) * (4 if compressed else 1)
 
 

@@ -78,11 +78,33 @@ class Stamp:
         return cls(status.st_size, status.st_mtime_ns, stat.S_ISREG(status.st_mode))
 
 
+class Called(str):
+    """The path of a file that messages and manifests call by another name."""
+
+    called: str
+
+    def __new__(cls, path: str | Path, called: str) -> Called:
+        made = super().__new__(cls, path)
+        made.called = called
+        return made
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        """What a copy is made of."""
+        return str(self), self.called
+
+
 def spoken(name: str) -> str:
-    """The name of an input in messages."""
+    """The name of an input in messages and manifests."""
+    if isinstance(name, Called):
+        return name.called
     if is_remote(name):
         return spoken_url(name)
     return "standard input" if name == STDIN else name
+
+
+def path_of(name: str) -> str:
+    """The name of an input without the options that a URL may have: what says by its end what is in it."""
+    return spoken_url(name) if is_remote(name) else name
 
 
 def stamp_of(name: str) -> Stamp:
@@ -94,7 +116,7 @@ def stamp_of(name: str) -> Stamp:
     try:
         return Stamp.of(os.stat(name))
     except OSError as error:
-        raise InputError(f"{name}: {error.strerror}; check the path and its permissions") from error
+        raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
 
 
 def open_input(name: str) -> Any:

@@ -21,6 +21,7 @@ from ooc_pegasos.kernels.text import count_documents
 from ooc_pegasos.manifest import Recipe
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.readers import tables
+from ooc_pegasos.readers.sources import spoken
 from ooc_pegasos.readers.strings import buffers_of, strings_of, with_prefix
 from ooc_pegasos.readers.text import TextHasher
 from ooc_pegasos.recipe import Column, Hashing, Table, Tokens
@@ -107,7 +108,7 @@ def standardized(table: Table, survey: Survey) -> Table:
         squares += np.bincount(places, values * values, number) + zeros * shift**2
         reader.release(parsed)
     if not rows:
-        raise InputError(f"{survey.names[0]}: no row to keep; check the file")
+        raise InputError(f"{spoken(survey.names[0])}: no row to keep; check the file")
     deviation = np.sqrt(np.maximum(squares / rows - (sums / rows) ** 2, 0.0))
     scales = {column.name: 1 / d for column, d in zip(columns, deviation.tolist(), strict=True) if d > 1e-12}
     return dataclasses.replace(
@@ -257,7 +258,7 @@ def _rarities(recipe: Recipe, vocabulary: Vocabulary | None, survey: Survey) -> 
             texts += number
             count_documents(places, counts)
     if not texts:
-        raise InputError(f"{survey.names[0]}: no text in it; check the file")
+        raise InputError(f"{spoken(survey.names[0])}: no text in it; check the file")
     if vocabulary is None:
         vocabulary = Vocabulary(np.flatnonzero(counts).astype(np.uint32))
     return dataclasses.replace(vocabulary, texts=counts[vocabulary.places]), texts

@@ -13,7 +13,7 @@ from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import svmlight as kernels
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock
-from ooc_pegasos.readers.sources import TextBlock, TextSource
+from ooc_pegasos.readers.sources import TextBlock, TextSource, spoken
 from ooc_pegasos.scratch import Pool
 
 NAME = "svmlight"
@@ -110,7 +110,7 @@ class SvmlightReader:
                 names = self._name_labels(text, spans, labels[:rows])
             except _NotUtf8Error as wrong:
                 if not settings.stop_at_bad:  # such rows cannot be told apart by name, so they cannot be skipped
-                    raise InputError(f"{self.sources[task.source].name}: {wrong}") from wrong
+                    raise InputError(f"{spoken(self.sources[task.source].name)}: {wrong}") from wrong
                 problems.append(BadRow(int(lines[wrong.row]), str(wrong)))
                 problems.sort(key=lambda bad_row: bad_row.line)
                 bad_lines = len(problems)

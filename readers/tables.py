@@ -18,7 +18,7 @@ from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers import delimited, jsonlines
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.readers.sources import STDIN, TextBlock, TextSource, hash_of, open_input, spoken, stamp_of
+from ooc_pegasos.readers.sources import STDIN, TextBlock, TextSource, hash_of, open_input, path_of, spoken, stamp_of
 from ooc_pegasos.readers.strings import as_strings
 from ooc_pegasos.recipe import Table
 from ooc_pegasos.scratch import Pool
@@ -57,7 +57,7 @@ def form_of(name: str) -> Form | None:
     for magic, form in _MAGIC.items():
         if head.startswith(magic):
             return form
-    path = Path(spoken(name))
+    path = Path(path_of(name))
     suffix = Path(path.stem).suffix if path.suffix.lower() in _COMPRESSED else path.suffix
     return _FORMS.get(suffix.lower())
 
@@ -209,7 +209,7 @@ def partition_of(name: str) -> dict[str, str]:
     from urllib.parse import unquote
 
     found = {}
-    below = spoken(name) if is_remote(name) else name.partition("/./")[2]
+    below = path_of(name) if is_remote(name) else name.partition("/./")[2]
     for part in Path(below).parts[:-1]:
         key, equals, value = part.partition("=")
         if equals and key:
@@ -225,7 +225,7 @@ def patterns() -> list[str]:
 
 def delimiter_of(name: str) -> str:
     """Of a file whose name says so."""
-    stem = spoken(name)
+    stem = path_of(name)
     for suffix in _COMPRESSED:
         stem = stem.removesuffix(suffix)
     return "\t" if stem.endswith((".tsv", ".tab")) else ","

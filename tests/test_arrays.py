@@ -1,7 +1,11 @@
 """Arrays: .npz, .npy and memory, against scipy, damaged in every way."""
 
+import dataclasses
 import io
+import json
+import os
 import re
+import time
 import zipfile
 from pathlib import Path
 
@@ -9,13 +13,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import xxhash
+from conftest import folder_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ooc_pegasos import ConvertConfig, Existing, TrainConfig, conversion, convert, train
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.labels import key_of
-from ooc_pegasos.readers.arrays import ArraysReader, MemoryReader, Settings, labels_are_text
+from ooc_pegasos.readers.arrays import ArraysReader, Settings, labels_are_text
 from ooc_pegasos.readers.reading import LARGEST_INDEX
+from ooc_pegasos.scoring import score
 
 BLOCK = 1 << 16
 
@@ -119,12 +126,6 @@ def test_sparse_as_scipy_has_it(tmp_path_factory, rows, columns, dtype, compress
             check(rest, plain[end:], labels[end:])
             ends = [task[1] for task in found[5] if task[1] > end]
             assert [task[1] for task in rest[5]] == ends, "a resumed run cuts alike"
-    memory = csr_of(plain.astype(np.float64))
-    check(gather(MemoryReader(memory, labels, None, Settings(), block)), plain, labels)
-
-
-def csr_of(matrix):
-    return sp.csr_array(matrix)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -173,7 +174,6 @@ def test_dense(tmp_path, dtype, order, block):
         rest = gather(ArraysReader([str(tmp_path / "in.npy")], options, block), source, end, state)
         check(rest, plain[end:], labels[end:])
     assert sum(task[3] for task in found[5]) == dense.nbytes
-    check(gather(MemoryReader(dense, labels.tolist(), None, Settings(), block)), plain, labels)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (0, 0), (1, 7)])
@@ -181,7 +181,6 @@ def test_dense_of_odd_shapes(tmp_path, shape):
     dense, labels = np.ones(shape), np.ones(shape[0])
     options = Settings(labels=save_npy(tmp_path / "l.npy", labels))
     check(gather(ArraysReader([save_npy(tmp_path / "in.npy", dense)], options, 64)), dense, labels)
-    check(gather(MemoryReader(dense, labels, None, Settings(), 64)), dense, labels)
 
 
 @pytest.mark.parametrize("column", [0, 2, 4, -1, -5])
@@ -194,7 +193,6 @@ def test_a_column_for_labels(tmp_path, column):
     reader = ArraysReader([path], Settings(label_column=column), 100)
     assert reader.features() == 4
     check(gather(reader), expected, dense[:, column])
-    check(gather(MemoryReader(dense, None, None, Settings(label_column=column), 100)), expected, dense[:, column])
     check(gather(ArraysReader([path], Settings(label_column=column, with_labels=False), 99)), expected, np.zeros(20))
 
 
@@ -239,16 +237,6 @@ def test_labels_that_are_words(tmp_path):
         assert all(key == key_of(word, True) for key, word in names.items())
         with pytest.raises(InputError, match=r"in\.npz: the labels are words; name them with --classes"):
             gather(ArraysReader([path], Settings(), 300))
-    with pytest.raises(InputError, match="words"):
-        MemoryReader(matrix, words, None, Settings(), 300)
-    every_kind = [words.tolist(), words.astype(object)]
-    if hasattr(np.dtypes, "StringDType"):  # since numpy 2
-        every_kind.append(words.astype(np.dtypes.StringDType()))
-    for given_words in every_kind:
-        _found, labels, _weights, names, *_ = gather(
-            MemoryReader(matrix, given_words, None, Settings(text_labels=True), 300)
-        )
-        assert [names[key] for key in labels.view(np.uint64).tolist()] == words.tolist()
 
 
 @pytest.mark.parametrize("labels", [[1.0, -0.0, 0.5, 1e300], [3, 2**53 + 1, -7, 3], [True, False, True, True]])
@@ -278,7 +266,6 @@ def test_weights(tmp_path):
     path = save(tmp_path / "in.npz", matrix, labels=labels, weights=weights)
     found = gather(ArraysReader([path], Settings(), 100))
     assert np.array_equal(found[2], weights.astype(np.float32))
-    assert np.array_equal(gather(MemoryReader(matrix, labels, weights, Settings(), 100))[2], weights.astype(np.float32))
     weights[[3, 7, 9]] = 0, np.nan, 1e300
     path = save(tmp_path / "in.npz", matrix, labels=labels, weights=weights)
     found = gather(ArraysReader([path], Settings(stop_at_bad=False), 100))
@@ -294,25 +281,6 @@ def test_without_labels(tmp_path):
     for labels in ({}, {"labels": np.full(20, np.nan)}, {"y": np.full(20, "word")}):
         path = save(tmp_path / "in.npz", matrix, **labels)
         check(gather(ArraysReader([path], options, 100)), matrix, np.zeros(20))
-    check(gather(MemoryReader(matrix, None, None, options, 100)), matrix, np.zeros(20))
-
-
-@pytest.mark.parametrize("kind", ["csc", "coo", "lil", "bsr"])
-def test_other_matrices_in_memory(kind):
-    matrix, labels = sample(30, 9, 10)
-    check(gather(MemoryReader(matrix.asformat(kind), labels, None, Settings(), 100)), matrix, labels)
-
-
-def test_the_fingerprint_of_memory():
-    matrix, labels = sample(3000, 9, 11)
-    weights = np.ones(3000)
-    info = MemoryReader(matrix, labels, weights, Settings(), 100).sources[0].info(3000)
-    whole = b"".join(x.tobytes() for x in (matrix.indptr, matrix.indices, matrix.data, labels, weights))
-    assert (info.name, info.size, info.rows) == ("memory", len(whole), 3000)
-    assert info.xxh64 == xxhash.xxh64_hexdigest(whole)
-    dense = np.asfortranarray(np.random.default_rng(0).random((40_000, 9)))
-    info = MemoryReader(dense, np.zeros(40_000), None, Settings(), 100).sources[0].info(40_000)
-    assert info.xxh64 == xxhash.xxh64_hexdigest(dense.tobytes("C") + bytes(320_000))
 
 
 def test_rows_in_disorder_are_sorted(tmp_path):
@@ -444,48 +412,19 @@ def test_spoiled_members(tmp_path, words, spoiled, compressed):
     assert refused(words, path).startswith(path + ": ")
 
 
-def test_spoiled_matrices_in_memory():
-    for part, value, words in (
-        ("indptr", [0, 2, 1, 3], "memory: row 2: indptr decreases"),
-        ("indices", [0, -1, 2], "memory: row 2: the column -1"),
-        ("indices", [0, 1, 7], "memory: row 3: the column 7"),
-    ):
-        matrix = sp.csr_matrix(np.eye(3))
-        getattr(matrix, part)[:] = value
-        with pytest.raises(InputError, match=words):
-            gather(MemoryReader(matrix, np.ones(3), None, Settings(), 64))
-    eye = np.eye(3)
-    for given_matrix, labels, weights, options, words in (
-        (eye, None, None, {}, "no labels; give an array"),
-        (eye, [1, 2], None, {}, "2 labels for 3 rows"),
-        (eye, [1, 2, 3], [1], {}, "1 weights for 3 rows"),
-        (eye, [1, None, 3], None, {}, "labels of type object"),
-        (eye, np.eye(3), None, {}, "labels of the shape"),
-        (eye, [1, 2, 3], None, {"label_column": 1}, "label column"),
-        (sp.csr_matrix(eye), None, None, {"label_column": 1}, "label column"),
-        (eye, None, None, {"label_column": 3}, "no column 3"),
-        (eye.astype(object), [1, 2, 3], None, {}, "array of type object"),
-        (eye[0], [1, 2, 3], None, {}, "array of 1 dimensions"),
-        (sp.csr_matrix(eye.astype(complex)), [1, 2, 3], None, {}, "complex128"),
-        (sp.coo_array(eye[0]), [1, 2, 3], None, {}, "1 dimensions"),
-    ):
-        with pytest.raises(InputError, match=words):
-            MemoryReader(given_matrix, labels, weights, Settings(**options), 64)
-
-
 def test_wrong_files(tmp_path):
     dense = save_npy(tmp_path / "in.npy", np.eye(3))
     sparse = save(tmp_path / "in.npz", sp.csr_matrix(np.eye(3)))
     labelled = save(tmp_path / "with.npz", sp.csr_matrix(np.eye(3)), y=np.ones(3))
     labels = save_npy(tmp_path / "labels.npy", np.ones(3))
     refused("no labels; save them as a member 'labels' or name their file with --labels", sparse)
-    refused("no labels; name their file with --labels or their column: --label-column", dense)
+    refused("no labels; name their file with --labels or their column with --label, as a number", dense)
     refused("no column 3 among 3", dense, label_column=3)
     refused("no column -4 among 3", dense, label_column=-4)
     refused("has no label column", labelled, label_column=1)
     refused("the inputs have labels of their own; leave out --labels", labelled, labels=labels)
     refused("3 labels where the inputs have 6 rows", dense, sparse, labels=labels)
-    refused("No such file or directory", dense, labels=tmp_path / "no.npy")
+    refused("No such file or directory", dense, labels=str(tmp_path / "no.npy"))
     refused("No such file or directory", tmp_path / "no.npz")
     refused("Is a directory", tmp_path)
     refused("from files alone", "-")
@@ -497,8 +436,8 @@ def test_wrong_files(tmp_path):
     objects = np.array([[{}], [1], [2]], object)
     refused("Python objects, which are never loaded", save_npy(tmp_path / "5.npy", objects), labels=labels)
     refused("Python objects, which are", dense, labels=save_npy(tmp_path / "6.npy", objects[:, 0]))
-    refused("labels of type complex128", dense, labels=save_npy(tmp_path / "7.npy", np.ones(3, complex)))
-    refused("labels of the shape", dense, labels=dense)
+    refused("the array is of type complex128", dense, labels=save_npy(tmp_path / "7.npy", np.ones(3, complex)))
+    refused("the array has the shape", dense, labels=dense)
     refused("the labels are words", dense, labels=save_npy(tmp_path / "8.npy", np.array(["a", "b", "c"])))
     np.savez(tmp_path / "other.npz", a=np.ones(3))
     refused("save it with scipy.sparse.save_npz", tmp_path / "other.npz")
@@ -674,3 +613,113 @@ def test_arrays_of_no_bytes_and_the_largest_index(tmp_path):
     path = save(tmp_path / "in.npz", wide, labels=np.ones(2))
     found = gather(ArraysReader([path], Settings(stop_at_bad=False, largest_index=2**40), 64))
     assert found[4][0][1].startswith("the column 4294967295 is above the limit of")
+
+
+# --- stores of arrays ---------------------------------------------------------------------------------
+
+PLAIN = ConvertConfig(shuffle=False)
+
+
+def narrow(path, columns, last=True):
+    """A matrix of so many columns, of which the last but one is used and the last is empty, or is not."""
+    dense = np.zeros((4, columns))
+    dense[:, columns - 2] = [1, 2, 3, 4]
+    dense[0, columns - 1] = 0 if last else 5
+    return dense, save(path, sp.csr_matrix(dense), labels=np.array([1, -1, 1, -1]))
+
+
+def test_columns_that_are_empty_count(tmp_path):
+    dense, wide = narrow(tmp_path / "wide.npz", 10)
+    _dense, other = narrow(tmp_path / "other.npz", 6)
+    assert convert([other, wide], tmp_path / "both", PLAIN).features == 10
+    store = convert([other], tmp_path / "store", PLAIN)
+    assert store.features == 6
+    assert convert([wide], store.path, PLAIN, existing=Existing(append=True)).features == 10
+    assert convert([other], store.path, PLAIN, existing=Existing(append=True)).features == 10
+    for features in (9, 20):
+        store = convert([wide], tmp_path / f"{features}", dataclasses.replace(PLAIN, features=features))
+        assert store.features == features
+        assert np.array_equal(store.to_scipy()[0].toarray()[:, :9], dense[:, : min(features, 9)])
+    with pytest.raises(InputError, match="the column 8 is above the limit of 7; allow more --features"):
+        convert([wide], tmp_path / "8", dataclasses.replace(PLAIN, features=8))
+    labels = save_npy(tmp_path / "l.npy", np.array([1, -1, 1, -1]))
+    config = dataclasses.replace(PLAIN, labels=labels)
+    assert convert([save_npy(tmp_path / "in.npy", dense)], tmp_path / "dense", config).features == 10
+    of_column = np.column_stack([[1, -1, 1, -1], dense])  # whose label is no feature
+    config = dataclasses.replace(PLAIN, label="0", format="arrays")
+    assert convert([save_npy(tmp_path / "in.npy", of_column)], tmp_path / "column", config).features == 10
+
+
+def test_matrices_that_are_too_wide(tmp_path):
+    wide = sp.csr_matrix(([1.0, 2.0], ([0, 1], [0, 7])), shape=(2, 2**32))
+    path = save(tmp_path / "in.npz", wide, labels=np.array([1, 2]))
+    with pytest.raises(InputError, match="of 4,294,967,296 columns is too wide; say with --features how many"):
+        convert([path], tmp_path / "store", PLAIN)
+    assert convert([path], tmp_path / "store", dataclasses.replace(PLAIN, features=8)).features == 8
+
+
+def test_columns_and_indices_that_count_from_1(tmp_path):
+    """Column 0 is what svmlight text calls 1 if it counts from there: in stores and for models."""
+    dense, path = narrow(tmp_path / "in.npz", 5, last=False)
+    rows = [" ".join(f"{j + 1}:{x:g}" for j, x in enumerate(row) if x) for row in dense]
+    text = [f"{label} {row}\n" for label, row in zip([1, -1, 1, -1], rows, strict=True)]
+    (tmp_path / "in.svm").write_text("".join(text) + "1 1:7\n")  # so that it is seen to count from 1
+    store = convert([str(tmp_path / "in.svm")], tmp_path / "store", PLAIN)
+    assert store.manifest.recipe.index_base == 1
+    first = store.to_scipy()[0].toarray()
+    assert np.array_equal(first[:4], dense)
+    model = train(store, TrainConfig(lam=0.1, max_epochs=3)).model
+    expected = dense @ model.weights + model.bias
+    assert np.abs(expected).min() > 0
+    (scored,) = score(model, path, 1, with_labels=True)
+    assert np.allclose(scored.scores, expected)
+    store = convert([path], store.path, PLAIN, existing=Existing(append=True))
+    assert np.array_equal(store.to_scipy()[0].toarray(), np.vstack([first, dense]))
+    assert store.manifest.recipe.index_base == 1
+    limited = convert([str(tmp_path / "in.svm")], tmp_path / "limited", dataclasses.replace(PLAIN, features=5))
+    assert convert([path], limited.path, PLAIN, existing=Existing(append=True)).rows == 9
+    _dense, wider = narrow(tmp_path / "wider.npz", 7)
+    with pytest.raises(InputError, match="the column 5 is above the limit of 4"):
+        convert([wider], limited.path, PLAIN, existing=Existing(append=True))
+
+
+def labelled(tmp_path, labels):
+    """A matrix of 2,000 rows and a file with its labels."""
+    matrix, _ = sample(2000, 5, 3)
+    return save(tmp_path / "in.npz", matrix), save_npy(tmp_path / "l.npy", labels)
+
+
+def test_the_file_of_labels_is_known_again(tmp_path):
+    given = np.resize([1.0, -1.0], 2000)
+    path, labels = labelled(tmp_path, given)
+    config, resume = dataclasses.replace(PLAIN, labels=labels), Existing(resume=True)
+    store = convert([path], tmp_path / "store", config, existing=resume)
+    assert store.manifest.sources[0].labels == xxhash.xxh64_hexdigest(Path(labels).read_bytes())
+    assert convert([path], store.path, config, existing=resume).rows == 2000
+    other = save_npy(tmp_path / "other.npy", -given)
+    with pytest.raises(InputError, match="made from other inputs or with other options"):
+        convert([path], store.path, dataclasses.replace(config, labels=other), existing=resume)
+    save_npy(tmp_path / "l.npy", -given)
+    with pytest.raises(InputError, match="made from other inputs or with other options"):
+        convert([path], store.path, config, existing=resume)
+
+
+def test_a_conversion_is_resumed_with_the_same_labels_only(tmp_path, monkeypatch):
+    given = np.resize([1.0, -1.0], 2000)
+    path, labels = labelled(tmp_path, given)
+    config = dataclasses.replace(PLAIN, labels=labels, block_size=1000)
+    whole = convert([path], tmp_path / "whole", config)
+    with monkeypatch.context() as patched:  # the power goes
+        patched.setattr(conversion._Job, "_publish", lambda *_given: (_ for _ in ()).throw(SystemExit))
+        with pytest.raises(SystemExit):
+            convert([path], tmp_path / "store", config)
+    written = Path(labels).read_bytes()
+    time.sleep(0.01)
+    save_npy(tmp_path / "l.npy", -given)
+    with pytest.raises(UsageError, match="--resume: the labels were different when the conversion began; start over"):
+        convert([path], tmp_path / "store", config, existing=Existing(resume=True))
+    (tmp_path / "l.npy").write_bytes(written)
+    before = json.loads((tmp_path / "store.unfinished" / "plan.json").read_text())["request"]["labels"]
+    os.utime(labels, ns=(before[2], before[2]))
+    convert([path], tmp_path / "store", config, existing=Existing(resume=True))
+    assert folder_bytes(tmp_path / "store") == folder_bytes(whole.path)

@@ -2,6 +2,7 @@
 
 import fcntl
 import itertools
+import json
 import os
 import threading
 from pathlib import Path
@@ -220,6 +221,49 @@ def test_labels_of_a_matrix(tmp_path, given, classes):
 )
 def test_matrices_that_are_refused(tmp_path, matrix, given, weights, told):
     refused(InputError, told, Store.from_scipy, matrix, given, path=tmp_path / "s", weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "told"),
+    [
+        ("indptr", [0, 2, 1, 3], "^memory: row 2: indptr decreases"),
+        ("indices", [0, -1, 2], "^memory: row 2: the column -1"),
+        ("indices", [0, 1, 7], "^memory: row 3: the column 7"),
+    ],
+)
+def test_spoiled_matrices(tmp_path, part, value, told):
+    matrix = sp.csr_matrix(np.eye(3))
+    getattr(matrix, part)[:] = value
+    refused(InputError, told, Store.from_scipy, matrix, [1, 2, 1], path=tmp_path / "s")
+
+
+@pytest.mark.parametrize("kind", ["csc", "coo", "lil", "bsr", "dok", "dia"])
+def test_matrices_in_any_format(tmp_path, kind):
+    matrix, y = random_rows(30, 8, 3, 0.3)
+    store = Store.from_scipy(matrix.asformat(kind), y, tmp_path / "s", config=ConvertConfig(shuffle=False))
+    assert same_matrix(store.to_scipy()[0], matrix)
+
+
+def test_rows_that_are_skipped_are_listed_by_the_name_that_the_caller_knows(tmp_path):
+    table = pa.table({"y": [0, 1, 1], "a": [1.0, np.nan, 2.0]})
+    config = ConvertConfig(label="y", shuffle=False, on_bad_row="skip")
+    bag = db.from_sequence(table.to_pylist(), npartitions=3)
+    for name, make, source, row in (
+        ("table", lambda path: Store.from_arrow(table, path, config), "memory", 2),
+        ("bag", lambda path: Store.from_dask(bag, path, config=config), "part 1", 1),
+        (
+            "matrix",
+            lambda path: Store.from_scipy(
+                table["a"].to_numpy()[:, None], table["y"].to_numpy(), path, config=ConvertConfig(on_bad_row="skip")
+            ),
+            "memory",
+            2,
+        ),
+    ):
+        store = make(tmp_path / name)
+        (listed,) = map(json.loads, (store.path / "rejected.jsonl").read_text().splitlines())
+        assert (listed["source"], listed["line"]) == (source, row)
+        assert "incoming" not in "".join(path.read_text("latin1") for path in store.path.iterdir())
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.int8, np.uint64, bool, np.float64])

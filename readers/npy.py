@@ -1,0 +1,352 @@
+"""NumPy's file formats: arrays in .npy files and in the members of .npz files, mapped or decompressed piece by piece.
+
+Whatever is wrong with a file is told by its headers or when the bytes are met, and nothing that a header claims is
+believed before the file has that many bytes. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import mmap
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers.sources import STDIN, Stamp, spoken
+
+ZIP, EMPTY_ZIP, NPY = b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY"
+_LONGEST_HEADER = 10_000
+"""Of a .npy file; what numpy itself takes for safe to parse."""
+_LARGEST_MEMBER = 1 << 56
+STEP = 1 << 20
+AGAIN = "save it again, or fetch it again"
+
+
+@contextmanager
+def sound(name: str) -> Iterator[None]:
+    """Call whatever zipfile, numpy and the decompressors say of damaged bytes by one name."""
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, struct.error, RuntimeError) as error:
+        raise damaged(name, str(error)) from error  # RuntimeError: encrypted, or a compression nobody knows
+    except (ValueError, KeyError, IndexError, TypeError, SyntaxError, OverflowError, MemoryError) as error:
+        raise damaged(name, str(error)) from error
+    except OSError as error:
+        if error.errno is None:  # of bz2
+            raise damaged(name, str(error)) from error
+        raise InputError(f"{name}: {error.strerror} while reading; check the disk and try again") from error
+
+
+def damaged(name: str, what: str) -> InputError:
+    """The error for bytes that cannot be right."""
+    told = what.splitlines()[0][:200] if what else "its bytes make no sense"
+    return InputError(f"{name}: the file is truncated or damaged ({told}); {AGAIN}")
+
+
+class Column(Protocol):
+    """Numbers that are taken from front to back."""
+
+    dtype: np.dtype[Any]
+    length: int
+    crc: int | None
+    """Of what was taken, where that must be known to go on."""
+
+    @property
+    def taken(self) -> int:
+        """How many bytes of the file on disk what was taken amounts to."""
+
+    def take(self, count: int) -> np.ndarray:
+        """The next numbers, which there must be; a later call gives those after them."""
+
+    def go_to(self, position: int, crc: int | None) -> None:
+        """Leave out all before a position further on; `crc` as it was there, if that is known."""
+
+    def finish(self) -> None:
+        """Nothing more is wanted; check what can be checked now."""
+
+
+class ColumnAhead(Column, Protocol):
+    """A column that can be looked at before it is taken."""
+
+    def peek(self, count: int) -> np.ndarray:
+        """The next numbers, as many as there are."""
+
+
+class Array:
+    """A column, or the rows of a dense array, mapped from a file."""
+
+    crc: int | None = None
+
+    def __init__(self, array: np.ndarray, check: Callable[[], None] = lambda: None) -> None:
+        self._array, self._check = array, check  # before bytes are touched: the file may have been cut short
+        self._at = 0
+        self.dtype, self.length = array.dtype, len(array)
+
+    @property
+    def taken(self) -> int:
+        return self._at * (self._array.nbytes // self.length) if self.length else 0
+
+    def peek(self, count: int) -> np.ndarray:
+        return self._array[self._at : self._at + count]
+
+    def take(self, count: int) -> np.ndarray:
+        self._check()
+        piece = self.peek(count)
+        self._at += len(piece)
+        return piece
+
+    def go_to(self, position: int, crc: int | None) -> None:
+        self._at = position
+
+    def finish(self) -> None:
+        self._check()
+
+
+class _Stored(Array):
+    """A column mapped from a member of a zip file that is not compressed."""
+
+    def __init__(self, array: np.ndarray, name: str, member: zipfile.ZipInfo, header: bytes) -> None:
+        super().__init__(array)
+        self._name, self._member = name, member
+        self.crc = zlib.crc32(header)
+
+    def take(self, count: int) -> np.ndarray:
+        piece = super().take(count)
+        self.crc = zlib.crc32(piece.view(np.uint8).data, self.crc or 0)
+        return piece
+
+    def go_to(self, position: int, crc: int | None) -> None:
+        if crc is not None:
+            self._at, self.crc = position, crc
+        while self._at < position:
+            self.take(min(STEP, position - self._at))
+
+    def finish(self) -> None:
+        self.go_to(self.length, None)
+        if self.crc != self._member.CRC:
+            raise InputError(f"{self._name}: the checksum of {self._member.filename} does not match; {AGAIN}")
+
+
+class _Compressed:
+    """A column decompressed while it is taken."""
+
+    crc: int | None = None  # zipfile keeps it: to go on, all must be decompressed once more
+
+    def __init__(self, stream: Any, name: str, member: zipfile.ZipInfo, dtype: np.dtype[Any], length: int) -> None:
+        self._stream, self._name, self._member = stream, name, member
+        self.dtype, self.length = dtype, length
+        self._left = length
+        self._ahead = np.empty(0, dtype)
+
+    @property
+    def taken(self) -> int:
+        done = (self.length - self._left - len(self._ahead)) * self.dtype.itemsize
+        return self._member.compress_size * done // max(self._member.file_size, 1)
+
+    def peek(self, count: int) -> np.ndarray:
+        missing = min(count - len(self._ahead), self._left)
+        if missing > 0:
+            self._ahead = np.concatenate([self._ahead, self._read(missing)])
+        return self._ahead[:count]
+
+    def take(self, count: int) -> np.ndarray:
+        if not len(self._ahead):
+            return self._read(min(count, self._left))
+        piece = self.peek(count)
+        self._ahead = self._ahead[count:]
+        return piece
+
+    def go_to(self, position: int, crc: int | None) -> None:
+        at = self.length - self._left - len(self._ahead)
+        while at < position:
+            at += len(self.take(min(STEP, position - at)))
+
+    def finish(self) -> None:
+        self.go_to(self.length, None)
+        with sound(self._name):
+            self._stream.read(1)  # so that zipfile compares the checksum, even of nothing
+
+    def _read(self, count: int) -> np.ndarray:
+        """The array grows as bytes come: the file may lie about how many there are."""
+        content = bytearray()
+        size = count * self.dtype.itemsize
+        with sound(self._name):
+            while len(content) < size:
+                piece = self._stream.read(min(STEP, size - len(content)))
+                if not piece:
+                    raise EOFError(f"{self._member.filename} ends too early")
+                content += piece
+        self._left -= count
+        return np.frombuffer(content, self.dtype, count)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The first bytes of an array in NumPy's format, and what they say."""
+
+    raw: bytes
+    shape: tuple[int, ...]
+    by_columns: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        """How many bytes the array must have after the header."""
+        count = self.dtype.itemsize
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @classmethod
+    def read(cls, read: Callable[[int], bytes], name: str, what: str) -> _Header:
+        """Parse it; nothing that needs pickle to be read gets any further."""
+        with sound(name):
+            raw = read(8)
+            if raw[:6] != NPY:
+                raise ValueError(f"{what} is no array")
+            wide = {b"\x01\x00": 2, b"\x02\x00": 4}.get(raw[6:8])
+            if wide is None:
+                raise ValueError(f"{what} is of an unknown version")
+            raw += read(wide)
+            length = int.from_bytes(raw[8:], "little")
+            if length > _LONGEST_HEADER:
+                raise ValueError(f"{what} has a header of {length:,} bytes")
+            raw += read(length)
+            parse = np.lib.format.read_array_header_1_0 if wide == 2 else np.lib.format.read_array_header_2_0
+            file = io.BytesIO(raw)
+            file.seek(8)
+            try:
+                shape, by_columns, dtype = parse(file)
+            except Exception as error:  # numpy hands on whatever Python's parser thinks of odd bytes
+                raise ValueError(f"{what} has a header that cannot be read") from error
+        if dtype.hasobject:
+            raise InputError(
+                f"{name}: {what} holds Python objects, which are never loaded; save numbers, or words with .astype(str)"
+            )
+        if min(shape, default=0) < 0:
+            raise damaged(name, f"{what} has a negative extent")
+        return cls(raw, shape, by_columns, dtype)
+
+
+class Archive:
+    """A zip file of arrays: members that are not compressed are mapped, the others read as streams."""
+
+    def __init__(self, name: str, file: BinaryIO, size: int, stack: ExitStack) -> None:
+        self._name, self._size, self._stack = name, size, stack
+        with sound(name):
+            self._zip = stack.enter_context(zipfile.ZipFile(file))
+            self._members = {member.filename: member for member in self._zip.infolist()}
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.npy" in self._members
+
+    def small(self, name: str) -> np.ndarray | None:
+        """A member of a few bytes, None if there is none."""
+        if name not in self:
+            return None
+        member = self._member(name)
+        with sound(self._name), self._zip.open(member) as stream:
+            header = _Header.read(stream.read, self._name, member.filename)
+            if header.size > 1 << 10:
+                raise ValueError(f"{member.filename} has {header.size:,} bytes")
+            content = stream.read(header.size + 1)
+            if len(content) != header.size or header.dtype.itemsize == 0:
+                raise ValueError(f"{member.filename} has not as many bytes as its header says")
+            return np.frombuffer(content, header.dtype).reshape(header.shape)
+
+    def column(self, name: str, kinds: str, length: int | None) -> ColumnAhead:
+        """A member that is an array of numbers."""
+        if name not in self:
+            raise damaged(self._name, f"no member {name}.npy in it")
+        member = self._member(name)
+        content, begin = None, 0
+        if member.compress_type == zipfile.ZIP_STORED:
+            begin = self._begin(member)
+            source: Any = io.BytesIO(self._map[begin : begin + min(member.file_size, _LONGEST_HEADER + 12)])
+        else:
+            with sound(self._name):
+                source = content = self._stack.enter_context(self._zip.open(member))
+        header = _Header.read(source.read, self._name, member.filename)
+        check_column(header.shape, header.dtype, self._name, member.filename, kinds)
+        count = header.shape[0]
+        if member.file_size != len(header.raw) + header.size:
+            raise damaged(self._name, f"{member.filename} has not as many bytes as its header says")
+        if length is not None and count != length:
+            raise InputError(
+                f"{self._name}: {member.filename} has {count:,} entries where {length:,} belong; save the matrix again"
+            )
+        if content is not None:
+            return _Compressed(content, self._name, member, header.dtype, count)
+        array = np.frombuffer(self._map, header.dtype, count, begin + len(header.raw)) if count else None
+        return _Stored(np.empty(0, header.dtype) if array is None else array, self._name, member, header.raw)
+
+    def _member(self, name: str) -> zipfile.ZipInfo:
+        member = self._members[f"{name}.npy"]
+        if member.file_size > _LARGEST_MEMBER:
+            raise damaged(self._name, f"{member.filename} claims {member.file_size:,} bytes")
+        if member.flag_bits & 1:
+            raise InputError(f"{self._name}: the archive is encrypted; save it again without a password")
+        return member
+
+    def _begin(self, member: zipfile.ZipInfo) -> int:
+        """Where in the file the bytes of a member that is not compressed begin."""
+        at = member.header_offset
+        local = self._map[at : at + 30] if at >= 0 else b""
+        if len(local) < 30 or local[:4] != ZIP:
+            raise damaged(self._name, f"{member.filename} is not where it should be")
+        begin = at + 30 + int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
+        if member.compress_size != member.file_size or begin + member.file_size > self._size:
+            raise damaged(self._name, f"{member.filename} leaves the file")
+        return begin
+
+
+def open_array(name: str) -> BinaryIO:
+    """Open a file, but not standard input: arrays are not read from front to back."""
+    if name == STDIN:
+        raise InputError(f"{spoken(name)}: arrays are read from files alone; save it to one and name that")
+    try:
+        return open(name, "rb", buffering=0)
+    except OSError as error:
+        raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
+
+
+def check_unchanged(name: str, stamp: Stamp) -> None:
+    """Of a mapped file that was cut short not even the attempt to read is safe."""
+    try:
+        same = Stamp.of(os.stat(name)) == stamp
+    except OSError:
+        same = False
+    if not same:
+        raise InputError(f"{spoken(name)}: changed during the conversion; convert again when nobody writes to it")
+
+
+def check_column(shape: tuple[int, ...], dtype: np.dtype[Any], name: str, what: str, kinds: str) -> None:
+    """Refuse an array that is no column, or not of numbers that will do."""
+    if len(shape) != 1 and shape[1:] != (1,):
+        raise InputError(f"{name}: {what} has the shape {shape}; save one entry for each row")
+    if dtype.kind not in kinds or dtype.itemsize == 0:
+        wanted = "integers" if kinds == "iu" else "numbers or words" if "U" in kinds else "real numbers"
+        raise InputError(f"{name}: {what} is of type {dtype}; save {wanted}, words with .astype(str)")
+
+
+def map_npy(file: BinaryIO, size: int, name: str) -> np.ndarray:
+    """The array of a .npy file, of which nothing is read yet."""
+    file.seek(0)
+    header = _Header.read(file.read, name, "the file")
+    if len(header.raw) + header.size != size:
+        raise damaged(name, f"{size:,} bytes where its header says {len(header.raw) + header.size:,}")
+    if header.size == 0:
+        return np.empty(header.shape, header.dtype)
+    content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    array = np.frombuffer(content, header.dtype, offset=len(header.raw))
+    return array.reshape(header.shape, order="F" if header.by_columns else "C")

@@ -1,8 +1,9 @@
 """Data in memory, or in Dask collections, to a store: written out piece by piece beside it, and converted from there.
 
 So what is kept in memory is a piece at a time, and rows, labels and recipes are checked like those of any other input.
-With Dask every worker writes its own pieces, to a folder that all of them must see; nothing is gathered. The folder is
-`STORE.incoming`, locked by the process at work; what a killed one has left there is removed by the next.
+With Dask every worker writes its own pieces, to a folder that all of them must see; nothing is gathered. Each attempt
+at a piece has a file of its own, since a worker that was given up may still be writing. The folder is `STORE.incoming`,
+locked by the process at work; what a killed one has left there is removed by the next.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fnmatch
 import os
 import secrets
 import shutil
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,11 +30,16 @@ from ooc_pegasos.store import Store
 
 _ROWS = 1 << 16
 _LOCK = "lock"
+_KINDS = {"labels": "biufU", "weights": "biuf"}
+_SHARED = "workers must share the file system of the store; choose a path that all of them see"
 
 
 class _Written(NamedTuple):
     """What a worker says of the piece that it wrote."""
 
+    file: str
+    """Its name within the folder."""
+    bytes: int
     rows: int
     schema: Any = None
     """Of a table."""
@@ -43,10 +50,10 @@ class _Written(NamedTuple):
 def store_from_arrow(data: Any, path: str | Path, config: ConvertConfig | None, existing: Existing | None) -> Store:
     """Of a table: pyarrow, pandas, polars, or whatever exports itself as an Arrow stream."""
     with _folder_beside(path, existing) as folder:
-        file = folder / "memory.arrow"
-        if not _write_table(data, file, "memory").rows:
+        written = _write_table(data, folder, "memory")
+        if not written.rows:
             raise InputError("the table has no rows; check how it was made")
-        return _converted({file: "memory"}, path, config, existing)
+        return _converted({folder / written.file: "memory"}, path, config, existing)
 
 
 def store_from_matrix(
@@ -59,43 +66,37 @@ def store_from_matrix(
 ) -> Store:
     """Of a scipy sparse matrix or a dense numpy array, with a label for every row."""
     with _folder_beside(path, existing) as folder:
-        file = folder / "memory.npz"
-        if not _write_matrix(matrix, labels, weights, file, "memory").rows:
+        written = _write_matrix(matrix, labels, weights, folder, "memory")
+        if not written.rows:
             raise InputError("the matrix has no rows; check how it was made")
-        return _converted({file: "memory"}, path, config, existing)
+        return _converted({folder / written.file: "memory"}, path, config, existing)
 
 
 def store_from_dask(
-    collection: Any, path: str | Path, labels: Any, config: ConvertConfig | None, existing: Existing | None
+    collection: Any,
+    path: str | Path,
+    labels: Any,
+    weights: Any,
+    config: ConvertConfig | None,
+    existing: Existing | None,
 ) -> Store:
     """Of a dask.dataframe, a dask.bag of dictionaries, or a dask.array with its labels, partition by partition."""
-    from dask.base import compute
-
     with _folder_beside(path, existing) as folder:
+        _refuse_delayed(collection)
         is_array = hasattr(collection, "to_delayed") and hasattr(collection, "chunks")
         if is_array:
-            jobs = _jobs_of_array(collection, labels, folder)
+            jobs = _jobs_of_array(collection, labels, weights, folder)
         elif hasattr(collection, "to_delayed"):
-            jobs = _jobs_of_tables(collection, labels, folder)
+            jobs = _jobs_of_tables(collection, labels, weights, folder)
         else:
             raise UsageError(
                 f"a {type(collection).__name__} is no Dask collection; see Store.from_arrow and Store.from_scipy"
             )
-        try:
-            written: tuple[_Written, ...] = compute(*jobs.values())  # type: ignore[no-untyped-call]
-        except OocPegasosError as error:  # one that comes from another process has a traceback in its text
-            original = getattr(error, "exception", None)
-            raise original if isinstance(original, OocPegasosError) else error from None
-        missing = sum(not file.exists() for file in jobs)
+        written = _computed(jobs)
+        missing = [piece for piece in written if _size_of(folder / piece.file) != piece.bytes]
         if missing:
-            raise InputError(
-                f"{folder}: {missing} of {len(jobs)} pieces are not there; workers must see the folder of the store"
-            )
-        pieces = {
-            file: (f"part {number}", piece)
-            for number, (file, piece) in enumerate(zip(jobs, written, strict=True))
-            if piece.rows
-        }
+            raise InputError(f"{Path(path).absolute()}: {len(missing)} of {len(jobs)} pieces are not there; {_SHARED}")
+        pieces = {folder / piece.file: (f"part {i}", piece) for i, piece in enumerate(written) if piece.rows}
         if not pieces:
             raise InputError("the collection has no rows; check how it was made")
         if is_array:
@@ -106,22 +107,53 @@ def store_from_dask(
         return _converted({file: name for file, (name, _piece) in pieces.items()}, path, config, existing)
 
 
-def _jobs_of_tables(collection: Any, labels: Any, folder: Path) -> dict[Path, Any]:
-    """Files and what writes them."""
+def _computed(jobs: list[Any]) -> tuple[_Written, ...]:
+    """Run jobs on whatever scheduler is set."""
+    from dask.base import compute
+
+    try:
+        written: tuple[_Written, ...] = compute(*jobs)  # type: ignore[no-untyped-call]
+    except OocPegasosError as error:  # one that comes from another process has a traceback in its text
+        original = getattr(error, "exception", None)
+        raise original if isinstance(original, OocPegasosError) else error from None
+    except Exception as error:
+        # of dask.distributed, which tries several workers first, and of the scheduler of processes
+        if type(error).__name__ not in ("KilledWorker", "BrokenProcessPool"):
+            raise
+        problem = "workers died while they made or wrote a partition, most likely for want of memory"
+        raise InputError(f"{problem}; make partitions smaller, or give workers more memory") from error
+    return written
+
+
+def _size_of(file: Path) -> int | None:
+    """None if it is not there."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _refuse_delayed(given: Any) -> None:
+    """What is delayed claims to have every attribute that it is asked for."""
+    from dask.delayed import Delayed
+
+    if isinstance(given, Delayed):
+        raise UsageError("a Delayed may become anything; make a collection of it, for example with dd.from_delayed")
+
+
+def _jobs_of_tables(collection: Any, labels: Any, weights: Any, folder: Path) -> list[Any]:
+    """What writes the pieces."""
     from dask.delayed import delayed
 
-    if labels is not None:
-        raise UsageError("labels are a column of the collection; say which with ConvertConfig(label=...)")
+    for what, given in (("label", labels), ("weight", weights)):
+        if given is not None:
+            raise UsageError(f"{what}s are a column of the collection; say which with ConvertConfig({what}=...)")
     write = delayed(_write_table, pure=False)
-    jobs = {}
-    for number, part in enumerate(collection.to_delayed()):
-        file = folder / f"part-{number:06d}.arrow"
-        jobs[file] = write(part, file, f"part {number}")
-    return jobs
+    return [write(part, folder, f"part {number}") for number, part in enumerate(collection.to_delayed())]
 
 
-def _jobs_of_array(collection: Any, labels: Any, folder: Path) -> dict[Path, Any]:
-    """Files and what writes them."""
+def _jobs_of_array(collection: Any, labels: Any, weights: Any, folder: Path) -> list[Any]:
+    """What writes the pieces."""
     from dask.delayed import delayed
 
     if collection.ndim != 2 or labels is None:
@@ -130,40 +162,43 @@ def _jobs_of_array(collection: Any, labels: Any, folder: Path) -> dict[Path, Any
         if np.isnan(collection.shape[1]):
             raise UsageError("columns fall into several blocks, of unknown size; compute_chunk_sizes() first")
         collection = collection.rechunk({1: -1})
-    cut = _cut(labels, collection.chunks[0])
+    sizes = collection.chunks[0]
+    labels = _cut(labels, sizes, "labels")
+    weights = [None] * len(sizes) if weights is None else _cut(weights, sizes, "weights")
     write = delayed(_write_matrix, pure=False)
-    blocks = collection.to_delayed().ravel()
-    jobs = {}
-    for number, (block, some) in enumerate(zip(blocks, cut, strict=True)):
-        file = folder / f"part-{number:06d}.npz"
-        jobs[file] = write(block, some, None, file, f"part {number}")
-    return jobs
+    blocks = zip(collection.to_delayed().ravel(), labels, weights, strict=True)
+    return [write(*block, folder, f"part {number}") for number, block in enumerate(blocks)]
 
 
-def _cut(labels: Any, sizes: tuple[float, ...]) -> list[Any]:
-    """The labels of blocks of so many rows each; nan: not known."""
+def _cut(given: Any, sizes: tuple[float, ...], what: str) -> list[Any]:
+    """The labels or weights of blocks of so many rows each; nan: not known."""
+    _refuse_delayed(given)
     unknown = any(np.isnan(size) for size in sizes)
-    if hasattr(labels, "to_dask_array"):  # a column of dask.dataframe
-        parts = list(labels.to_delayed())
+    if hasattr(given, "to_dask_array"):  # a column of dask.dataframe
+        parts = list(given.to_delayed())
         if len(parts) != len(sizes):
-            problem = f"labels fall into {len(parts):,} partitions, and rows into {len(sizes):,} blocks"
-            raise UsageError(f"{problem}; make them alike, or give labels.to_dask_array(lengths=True)")
+            problem = f"{what} fall into {len(parts):,} partitions, and rows into {len(sizes):,} blocks"
+            raise UsageError(f"{problem}; make them alike, or give {what}.to_dask_array(lengths=True)")
         return parts
-    if not hasattr(labels, "to_delayed"):
+    if not hasattr(given, "to_delayed"):
         if unknown:
             raise UsageError("rows fall into blocks of unknown size; compute_chunk_sizes() first, or give a dask.array")
-        labels = _plain(labels, int(sum(sizes)), "labels", "biufU", "the collection")
-        return np.split(labels, np.cumsum(sizes)[:-1].astype(np.int64))
-    if labels.ndim != 1:
-        raise UsageError(f"labels of {labels.ndim} dimensions; give one for each row, like labels[:, 0]")
-    if unknown or any(np.isnan(size) for size in labels.chunks[0]):
-        if len(labels.chunks[0]) != len(sizes):
-            raise UsageError("rows and labels fall into different blocks, of unknown size; compute_chunk_sizes() first")
-    elif sum(labels.chunks[0]) != sum(sizes):
-        raise InputError(f"{sum(sizes):,} rows and {sum(labels.chunks[0]):,} labels; give every row one")
-    elif labels.chunks[0] != sizes:
-        labels = labels.rechunk((sizes,))
-    return list(labels.to_delayed().ravel())
+        given = _plain(given, int(sum(sizes)), what, "the collection")
+        return np.split(given, np.cumsum(sizes)[:-1].astype(np.int64))
+    if not hasattr(given, "chunks"):
+        raise UsageError(f"{what} in a {type(given).__name__}; give a dask.array or a column of a dask.dataframe")
+    if given.ndim != 1:
+        raise UsageError(f"{what} of {given.ndim} dimensions; give one for each row, like {what}[:, 0]")
+    if unknown or any(np.isnan(size) for size in given.chunks[0]):
+        if len(given.chunks[0]) != len(sizes):
+            raise UsageError(
+                f"rows and {what} fall into different blocks, of unknown size; compute_chunk_sizes() first"
+            )
+    elif sum(given.chunks[0]) != sum(sizes):
+        raise InputError(f"{sum(sizes):,} rows and {sum(given.chunks[0]):,} {what}; give every row one")
+    elif given.chunks[0] != sizes:
+        given = given.rechunk((sizes,))
+    return list(given.to_delayed().ravel())
 
 
 @contextmanager
@@ -208,20 +243,28 @@ def _converted(
     return convert([Called(file, name) for file, name in pieces.items()], path, config, existing=existing)
 
 
+def _new_file(folder: Path, name: str, suffix: str) -> Path:
+    """A file for a piece, of this attempt alone."""
+    if not folder.is_dir():
+        here = f"the worker on {socket.gethostname()} does not see {folder.parent.parent}, or not what is new in it"
+        raise InputError(f"{name}: {here}; {_SHARED}")
+    return folder / f"{name.replace(' ', '-')}-{secrets.token_hex(4)}{suffix}"
+
+
 # --- tables -------------------------------------------------------------------------------------------
 
 
-def _write_table(data: Any, file: Path, name: str) -> _Written:
+def _write_table(data: Any, folder: Path, name: str) -> _Written:
     """Write a table as a stream of Arrow, whose dictionaries may change from batch to batch."""
     import pyarrow as pa
 
     schema, batches = _batches_of(data, name)
-    rows = 0
+    file, rows = _new_file(folder, name, ".arrow"), 0
     with pa.ipc.new_stream(str(file), schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
             rows += batch.num_rows
-    return _Written(rows, schema)
+    return _Written(file.name, file.stat().st_size, rows, schema)
 
 
 def _batches_of(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
@@ -345,33 +388,48 @@ def _fill_in(file: Path, columns: dict[str, Any]) -> None:
 # --- matrices -----------------------------------------------------------------------------------------
 
 
-def _write_matrix(matrix: Any, labels: Any, weights: Any, file: Path, name: str) -> _Written:
+def _write_matrix(matrix: Any, labels: Any, weights: Any, folder: Path, name: str) -> _Written:
     """Write rows as scipy's save_npz does, with their labels."""
     rows = _csr_of(matrix, name)
     count = int(rows.shape[0])
     members = {"indices": rows.indices, "indptr": rows.indptr, "data": rows.data}
-    members["labels"] = _plain(labels, count, "labels", "biufU", name)
+    members["labels"] = _plain(labels, count, "labels", name)
     if weights is not None:
-        members["weights"] = _plain(weights, count, "weights", "biuf", name)
+        members["weights"] = _plain(weights, count, "weights", name)
+    file = _new_file(folder, name, ".npz")
     np.savez(file, format=np.array(b"csr"), shape=np.array(rows.shape), **members)
-    return _Written(count, words=members["labels"].dtype.kind == "U")
+    return _Written(file.name, file.stat().st_size, count, words=members["labels"].dtype.kind == "U")
 
 
 def _csr_of(matrix: Any, name: str) -> Any:
     import scipy.sparse as sp
 
     if not sp.issparse(matrix):
-        matrix = matrix.tocsr() if hasattr(matrix, "tocsr") else np.asarray(matrix)  # pydata/sparse
+        matrix = matrix.to_coo() if hasattr(matrix, "to_coo") else matrix  # pydata/sparse, as is what follows
+        if not hasattr(matrix, "to_scipy_sparse"):
+            _refuse_masked(matrix, "values", name)
+            matrix = np.asarray(matrix)
     if len(matrix.shape) != 2:
         raise InputError(f"{name}: rows of shape {matrix.shape}; give a matrix, with a row for each label")
     if matrix.dtype.kind not in "biuf":
         raise InputError(f"{name}: values of type {matrix.dtype}; give numbers, for example with astype('float32')")
+    if hasattr(matrix, "to_scipy_sparse"):
+        if matrix.fill_value != 0:
+            problem = f"entries that are not stored are {matrix.fill_value}"
+            raise InputError(f"{name}: {problem}; give a sparse array whose fill_value is 0")
+        matrix = matrix.to_scipy_sparse()
     return sp.csr_matrix(matrix if matrix.dtype != np.float16 else matrix.astype(np.float32))
 
 
-def _plain(given: Any, rows: int, what: str, kinds: str, name: str) -> np.ndarray:
+def _refuse_masked(given: Any, what: str, name: str) -> None:
+    if np.ma.is_masked(given):
+        raise InputError(f"{name}: some {what} are masked; leave out their rows, or fill them with .filled(value)")
+
+
+def _plain(given: Any, rows: int, what: str, name: str) -> np.ndarray:
     """Labels or weights as numbers or words, one a row."""
-    array = np.asarray(given)
+    _refuse_masked(given, what, name)
+    array, kinds = np.asarray(given), _KINDS[what]
     if array.shape != (rows,):
         raise InputError(f"{name}: {rows:,} rows and {what} of shape {array.shape}; give every row one")
     if array.dtype.kind in "OT":  # as pandas, or numpy itself, may have words

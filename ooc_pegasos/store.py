@@ -61,7 +61,7 @@ class Store:
         config: ConvertConfig | None = None,
         existing: Existing | None = None,
     ) -> Store:
-        """Make a store of a scipy sparse matrix, or a dense array, and the labels of its rows."""
+        """Make a store of a sparse matrix of scipy or pydata, or a dense array, and the labels of its rows."""
         from ooc_pegasos.collect import store_from_matrix
 
         return store_from_matrix(matrix, labels, path, weights, config, existing)
@@ -74,11 +74,13 @@ class Store:
         labels: Any = None,
         config: ConvertConfig | None = None,
         existing: Existing | None = None,
+        *,
+        weights: Any = None,
     ) -> Store:
         """Make a store of a Dask dataframe, bag of dictionaries, or array with labels, on whatever scheduler is set."""
         from ooc_pegasos.collect import store_from_dask
 
-        return store_from_dask(collection, path, labels, config, existing)
+        return store_from_dask(collection, path, labels, weights, config, existing)
 
     @property
     def rows(self) -> int:

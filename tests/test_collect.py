@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
+import sparse
 from conftest import folder_bytes, random_rows, same_matrix
 from dask.delayed import delayed
 
@@ -24,6 +25,8 @@ from ooc_pegasos import ConvertConfig, Existing, Store
 from ooc_pegasos.errors import InputError, LockedError, UsageError
 
 PLAIN = ConvertConfig(label="y", shuffle=False)
+NO_SHUFFLE = ConvertConfig(shuffle=False)
+STRINGS = getattr(np.dtypes, "StringDType", lambda: object)  # since numpy 2
 FRAME = {"y": [-1, 1, 1], "a": [1.0, 2.0, 0.5], "b": [3.0, 0.0, 1.0]}
 DENSE = [[1.0, 3.0], [2.0, 0.0], [0.5, 1.0]]
 
@@ -92,7 +95,7 @@ def test_a_stream_is_read_once_and_batch_by_batch(tmp_path):
 
     def batches():
         for i in range(20):
-            written = next(tmp_path.glob("s.incoming/*/memory.arrow")).stat().st_size
+            written = next(tmp_path.glob("s.incoming/*/memory-*.arrow")).stat().st_size
             seen.append(written)
             yield pa.record_batch({"y": [i % 2] * 1000, "a": np.arange(1000.0)})
 
@@ -192,6 +195,12 @@ def test_folders_named_key_is_value_above_the_store_make_no_columns(tmp_path):
         (pl.Series(["u", "v", "u"]), ["u", "v"]),
         (np.array([1, 2, 1], object), ["1", "2"]),
         (np.array([True, False, True]), ["0", "1"]),
+        *(
+            [(np.array(["u", "v", "u"], np.dtypes.StringDType()), ["u", "v"])]
+            if hasattr(np.dtypes, "StringDType")
+            else []
+        ),
+        (np.ma.array([1, 2, 1], mask=False), ["1", "2"]),
     ],
 )
 def test_labels_of_a_matrix(tmp_path, given, classes):
@@ -217,6 +226,12 @@ def test_labels_of_a_matrix(tmp_path, given, classes):
         (np.array(DENSE, object), [1, 2, 1], None, "values of type object"),
         ([[1.0], [np.inf], [2.0]], [1, 2, 1], None, "^memory: row 2: the value inf"),
         (sp.csr_matrix((0, 3)), [], None, "no rows"),
+        (sp.coo_array([1.0, 2.0, 3.0]), [1, 2, 1], None, "give a matrix"),
+        (sparse.COO.from_numpy(np.array(DENSE), fill_value=1), [1, 2, 1], None, "that are not stored are 1.0; give a"),
+        (sparse.COO.from_numpy(np.array(DENSE))[0], [1, 2, 1], None, "give a matrix"),
+        (np.ma.masked_equal(DENSE, 0), [1, 2, 1], None, r"some values are masked; leave out .* \.filled\(value\)"),
+        (DENSE, np.ma.masked_equal([1, 2, 1], 2), None, "some labels are masked"),
+        (DENSE, [1, 2, 1], np.ma.masked_equal([1, 2, 1], 2), "some weights are masked"),
     ],
 )
 def test_matrices_that_are_refused(tmp_path, matrix, given, weights, told):
@@ -274,6 +289,24 @@ def test_numbers_of_any_type(tmp_path, kind):
             [1, 0],
             [0, 1],
         ]
+
+
+@pytest.mark.parametrize("kind", [sparse.COO, sparse.GCXS, sparse.DOK])
+def test_matrices_of_pydata(tmp_path, kind):
+    store = Store.from_scipy(kind.from_numpy(np.array(DENSE)), [1, 2, 1], tmp_path / "s", config=NO_SHUFFLE)
+    assert dense(store) == DENSE
+
+
+def test_columns_that_are_empty_count(tmp_path):
+    matrix, y = random_rows(30, 8, 3, 0.3)
+    wide = np.hstack([matrix.toarray(), np.zeros((30, 2))])
+    assert Store.from_scipy(wide, y, tmp_path / "dense").features == 10
+    assert Store.from_scipy(sp.csr_matrix(wide), y, tmp_path / "sparse").features == 10
+    assert Store.from_dask(da.from_array(wide, (10, 4)), tmp_path / "dask", y).features == 10
+    config = ConvertConfig(shuffle=False, features=12)
+    store = Store.from_scipy(wide, y, tmp_path / "more", config=config)
+    assert store.features == 12
+    assert np.array_equal(store.to_scipy()[0].toarray()[:, :10], wide.astype(np.float32))
 
 
 # --- dask ---------------------------------------------------------------------------------------------
@@ -357,6 +390,46 @@ def test_arrays_and_their_labels(tmp_path, kind, words):
     assert same_matrix(store.to_scipy()[0], matrix)
     assert store.manifest.labels.classes == (["no", "yes"] if words else ["-1", "1"])
     assert labels(store) == np.where((y == "yes") | (y == "1") if words else y == 1, 1, -1).tolist()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "list", "series", "same chunks", "other chunks", "dataframe"])
+def test_arrays_and_their_weights(tmp_path, kind):
+    matrix, y = random_rows(30, 8, 3, 0.3)
+    weights = np.linspace(0.5, 3, 30)
+    given = {
+        "numpy": lambda: weights,
+        "list": weights.tolist,
+        "series": lambda: pd.Series(weights),
+        "same chunks": lambda: da.from_array(weights, 10),
+        "other chunks": lambda: da.from_array(weights, 7),
+        "dataframe": lambda: dd.from_pandas(pd.DataFrame({"w": weights}), npartitions=3)["w"],
+    }[kind]()
+    x = da.from_array(matrix.toarray(), (10, 3))
+    store = Store.from_dask(x, tmp_path / "s", y, NO_SHUFFLE, weights=given)
+    assert same_matrix(store.to_scipy()[0], matrix)
+    assert np.array_equal(store.weights(), weights.astype(np.float32))
+    assert chunks(store) == chunks(Store.from_scipy(matrix, y, tmp_path / "t", weights, NO_SHUFFLE))
+
+
+def test_weights_that_are_refused(tmp_path):
+    matrix, y = random_rows(30, 8, 3, 0.3)
+    x, path = da.from_array(matrix.toarray(), (10, 8)), tmp_path / "s"
+    frame = dd.from_pandas(pd.DataFrame(FRAME), npartitions=1)
+    for weights, kind, told in (
+        (np.ones(29), InputError, r"30 rows and weights of shape \(29,\)"),
+        (da.ones(29, chunks=10), InputError, "30 rows and 29 weights; give every row one"),
+        (da.ones((30, 1), chunks=10), UsageError, r"weights of 2 dimensions; .* weights\[:, 0\]"),
+        (["a"] * 30, InputError, "weights of type <U1; give numbers"),
+        (da.from_array(np.array(["a"] * 30), 10), InputError, r"part \d: weights of type <U1; give numbers$"),
+        (np.where(np.arange(30) == 13, 0, 1), InputError, "^part 1: row 4: the weight is not from 1e-9"),
+        (dd.from_pandas(pd.Series(np.ones(30)), npartitions=2), UsageError, "weights fall into 2 partitions"),
+        (db.from_sequence([1] * 30, npartitions=3), UsageError, "weights in a Bag; give a dask.array"),
+        (delayed(np.ones)(30), UsageError, "a Delayed may become anything"),
+        (da.from_array(np.ma.masked_equal(np.arange(1, 31), 5), 10), InputError, "^part 0: some weights are masked"),
+    ):
+        refused(kind, told, Store.from_dask, x, path=path, labels=y, weights=weights)
+    refused(UsageError, r"weights are a column .*weight=", Store.from_dask, frame, path=path, weights=[1, 1, 1])
+    refused(UsageError, "a Delayed may", Store.from_dask, delayed(np.ones)((3, 3)), path=path, labels=y)
 
 
 def test_sparse_blocks_of_unknown_size(tmp_path):

@@ -22,8 +22,6 @@ from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRo
 from ooc_pegasos.readers.sources import STDIN, Stamp, TextBlock, TextSource, hash_of, spoken, stamp_of
 from ooc_pegasos.scratch import Pool, Scratch
 
-NAME = "arrays"
-
 PROBLEMS = {
     kernels.INDEX_TOO_LARGE: "the column {index} is above the limit of {limit}; allow more --features "
     "(at most 4,294,967,294)",

@@ -11,9 +11,10 @@ import pyarrow.parquet
 import pytest
 from conftest import random_rows, svmlight_text
 
-from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
+from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.evaluation import evaluate
+from ooc_pegasos.preview import preview
 from ooc_pegasos.readers.remote import spoken_url
 
 
@@ -77,10 +78,14 @@ def test_text_in_s3(bucket, tmp_path):
     with filesystem.open_output_stream("events/rows.svm", compression=None) as file:
         file.write(text)
     (tmp_path / "rows.svm").write_bytes(text)
-    there = convert([f"s3://events/rows.svm{options}"], tmp_path / "there", ConvertConfig(block_size=2000))
+    url = f"s3://events/rows.svm{options}"
+    there = convert([url], tmp_path / "there", ConvertConfig(block_size=2000))
     here = convert([str(tmp_path / "rows.svm")], tmp_path / "here", ConvertConfig(block_size=2000))
     assert content(there) == content(here)
     assert there.manifest.sources[0].xxh64 == here.manifest.sources[0].xxh64
+    again = convert([url], there.path, ConvertConfig(block_size=2000), existing=Existing(resume=True))
+    assert again.manifest == there.manifest, "nothing is left to be done"
+    assert preview([url], ConvertConfig()).inputs == ["s3://events/rows.svm"]
 
 
 def test_an_arrow_file_and_lines_by_fsspec(events, tmp_path):

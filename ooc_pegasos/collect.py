@@ -43,6 +43,8 @@ class _Written(NamedTuple):
     rows: int
     schema: Any = None
     """Of a table."""
+    columns: int = 0
+    """Of a matrix."""
     words: bool = False
     """Whether the labels of a matrix are words."""
 
@@ -100,7 +102,7 @@ def store_from_dask(
         if not pieces:
             raise InputError("the collection has no rows; check how it was made")
         if is_array:
-            _check_labels_alike(list(pieces.values()))
+            _check_alike(list(pieces.values()))
         else:
             categorical = config.categorical if config else ()
             _make_alike(pieces, categorical, may_lack_columns=not hasattr(collection, "columns"))
@@ -398,7 +400,8 @@ def _write_matrix(matrix: Any, labels: Any, weights: Any, folder: Path, name: st
         members["weights"] = _plain(weights, count, "weights", name)
     file = _new_file(folder, name, ".npz")
     np.savez(file, format=np.array(b"csr"), shape=np.array(rows.shape), **members)
-    return _Written(file.name, file.stat().st_size, count, words=members["labels"].dtype.kind == "U")
+    words = members["labels"].dtype.kind == "U"
+    return _Written(file.name, file.stat().st_size, count, columns=int(rows.shape[1]), words=words)
 
 
 def _csr_of(matrix: Any, name: str) -> Any:
@@ -443,11 +446,13 @@ def _plain(given: Any, rows: int, what: str, name: str) -> np.ndarray:
     return array
 
 
-def _check_labels_alike(pieces: list[tuple[str, _Written]]) -> None:
-    """Refuse labels that are words in one piece and numbers in another."""
+def _check_alike(pieces: list[tuple[str, _Written]]) -> None:
+    """Refuse matrices of other widths, and labels that are words in one piece and numbers in another."""
     spoken = {True: "words", False: "numbers"}
     (first, one), *others = pieces
     for name, piece in others:
+        if piece.columns != one.columns:
+            raise InputError(f"{name}: {piece.columns:,} columns, but {first} has {one.columns:,}; make blocks alike")
         if piece.words != one.words:
             raise InputError(
                 f"{name}: its labels are {spoken[piece.words]}, those of {first} {spoken[one.words]}; make them alike"

@@ -462,6 +462,10 @@ def test_sparse_blocks_of_unknown_size(tmp_path):
         lambda block, block_id: block.astype(str) if block_id[0] else block, dtype=y.dtype
     )
     refused(InputError, "part 1: its labels are words, those of part 0", Store.from_dask, x, path=path, labels=mixed)
+    wider = da.from_array(matrix.toarray(), (10, 8)).map_blocks(
+        lambda block, block_id: np.pad(block, ((0, 0), (0, block_id[0]))), dtype=float
+    )
+    refused(InputError, "^part 1: 9 columns, but part 0 has 8; make", Store.from_dask, wider, path=path, labels=y)
     refused(UsageError, "a list is no Dask collection", Store.from_dask, [1], path=path)
     frame = dd.from_pandas(pd.DataFrame(FRAME), npartitions=1)
     refused(UsageError, "labels are a column", Store.from_dask, frame, path=path, labels=y)

@@ -104,10 +104,9 @@ def new_recipe(config: ConvertConfig, names: Sequence[str], note: Callable[[str]
     if kind != "folders":
         given += [name for name in ("dictionary", "idf") if getattr(config, name)]
     if given:
-        also = " and folders of texts" if given[0] in ("dictionary", "idf") else ""
-        raise UsageError(
-            f"--{given[0].replace('_', '-')} is for tables{also}, and {spoken(names[0])} is read as {kind}; leave it out"
-        )
+        what = "tables and folders of texts" if given[0] in ("dictionary", "idf") else "tables"
+        option = given[0].replace("_", "-")
+        raise UsageError(f"--{option} is for {what}, and {spoken(names[0])} is read as {kind}; leave it out")
     if kind == "folders":
         return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=hashing.places)
     if kind == "vw" and config.hash_bits != 0:

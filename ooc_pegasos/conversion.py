@@ -28,6 +28,7 @@ from ooc_pegasos.block import LEVELS
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
 from ooc_pegasos.files import locked, sync_folder, write_atomically, writing_errors
+from ooc_pegasos.growth import joined, remove_strays
 from ooc_pegasos.ingest import Ingest, IngestPlan
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.labels import Declared, LabelMap, settle
@@ -162,7 +163,7 @@ def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append:
     """Whether the last sources of a store are just these files: then there is nothing left to resume."""
     if not append and store.shuffle_seed != (config.seed if config.shuffle else None):
         return False
-    if not append and not _comes_of(store.recipe, opening.new_recipe(config, names, lambda _remark: None), config):
+    if not append and not comes_of(store.recipe, opening.new_recipe(config, names, lambda _remark: None), config):
         return False
     if config.values == "float32" and store.layout.values != "float32":
         return False
@@ -178,7 +179,7 @@ def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append:
     return [sources.hash_of(name) for name in names] == [xxh64 for _name, _size, xxh64 in made_from]
 
 
-def _comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
+def comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
     """Whether a store's recipe is what these options ask for, whatever a first pass over the inputs has found."""
     hashing, tokens = recipe.hashing_of_names, recipe.tokens_of_texts
     names = hashing.dictionary if hashing else 0
@@ -358,7 +359,7 @@ class _Job:
     def run(self) -> None:
         """Both passes, then publish."""
         if self.published():
-            self._remove_what_nobody_names(manifest.read(self.target))
+            self._tidy(manifest.read(self.target))
             return
         with (
             closing(Journal(self.scratch / "read.journal")) as read_journal,
@@ -494,13 +495,15 @@ class _Job:
         for path in built.glob(".*.tmp"):  # of a process that was killed
             path.unlink()
         chunks: list[ChunkInfo] = []
-        first = len(self.base.chunks) if self.base else 0
+        first = 1 + max((int(chunk.file.split("-")[1]) for chunk in self.base.chunks), default=-1) if self.base else 0
         for chunk in (chunk for part in assembled for chunk in part.chunks):
             name = f"chunk-{first + len(chunks):06d}-{chunk.crc32}.arrow"
             if (built / chunk.file).exists():
                 os.rename(built / chunk.file, built / name)
             chunks.append(dataclasses.replace(chunk, file=name))
         made = self._manifest(ingest, plan, labels.info, chunks, assembled)
+        if self.base:
+            made = joined(self.base, made)
         known = Vocabulary()
         if self.plan.vocabulary:
             known = vocabulary.read(self.scratch, self.plan.vocabulary)
@@ -531,15 +534,10 @@ class _Job:
             os.rename(path, self.target / path.name)
         sync_folder(self.target)
         manifest.write(self.target, made)
-        self._remove_what_nobody_names(made)
+        self._tidy(made)
 
-    def _remove_what_nobody_names(self, made: Manifest) -> None:
-        keep = {chunk.file for chunk in made.chunks}
-        if made.vocabulary:
-            keep.add(made.vocabulary.file)
-        for path in [*self.target.glob("chunk-*.arrow"), *self.target.glob("features-*.arrow")]:
-            if path.name not in keep:
-                path.unlink()
+    def _tidy(self, made: Manifest) -> None:
+        remove_strays(self.target, made)
         if not made.rejected:
             (self.target / REJECTED_FILE).unlink(missing_ok=True)
 
@@ -558,28 +556,17 @@ class _Job:
     def _manifest(
         self, ingest: Ingest, plan: AssemblyPlan, info: LabelInfo, chunks: list[ChunkInfo], assembled: list[Assembled]
     ) -> Manifest:
-        totals, base = ingest.totals, self.base
+        """Of the new rows alone."""
+        totals = ingest.totals
         rows = sum((part.statistics for part in assembled), RowStatistics())
-        counts = info.counts
-        if base:
-            old = base.statistics
-            rows += RowStatistics(
-                old.mean_row_norm * base.rows,
-                old.max_row_norm,
-                old.max_row_nonzeros,
-                old.empty_rows,
-                old.rounding_error,
-                base.weight_sum,
-                old.max_weight,
-                old.largest_square,
-            )
-            chunks = [*base.chunks, *chunks]
-            counts = [a + b for a, b in zip(base.labels.counts, info.counts, strict=True)]
         number = sum(chunk.rows for chunk in chunks)
         weighted = any(chunk.starts.weights is not None for chunk in chunks)
         weights = totals.weights.xxh64 if totals.weights else None
         labels = self._labels_hash()
-        new_sources = [dataclasses.replace(source, weights=weights, labels=labels) for source in totals.sources]
+        made_of = [
+            dataclasses.replace(source, weights=weights, labels=labels, modified_ns=_modified(name, stamp))
+            for source, name, stamp in zip(totals.sources, self.names, self.stamps, strict=True)
+        ]
         normalize: Any = "l2" if plan.normalize else None
         return Manifest(
             format=manifest.FORMAT,
@@ -587,7 +574,7 @@ class _Job:
             rows=number,
             features=plan.features,
             nonzeros=sum(chunk.nonzeros for chunk in chunks),
-            labels=dataclasses.replace(info, counts=counts),
+            labels=info,
             layout=plan.layout,
             recipe=dataclasses.replace(
                 self.plan.recipe, index_base=plan.index_base, normalize=normalize, values=plan.rounding
@@ -602,12 +589,17 @@ class _Job:
                 rows.max_weight,
                 rows.max_weighted_square if weighted else None,
             ),
-            shuffle_seed=self.plan.shuffle_seed if not base or base.shuffle_seed is not None else None,
-            rejected=totals.rejected + (base.rejected if base else 0),
+            shuffle_seed=self.plan.shuffle_seed,
+            rejected=totals.rejected,
             chunks=chunks,
-            sources=[*(base.sources if base else []), *new_sources],
+            sources=made_of,
             written_by=f"ooc-pegasos {__version__}",
         )
+
+
+def _modified(name: str, stamp: sources.Stamp) -> int | None:
+    """When a file was last changed, where that means something: not of a piece that was written for the occasion."""
+    return stamp.modified_ns if stamp.regular and not isinstance(name, sources.Called) else None
 
 
 def _levels_in_order(bits: Iterable[int]) -> list[float]:

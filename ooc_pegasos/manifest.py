@@ -7,7 +7,7 @@ import math
 import re
 import struct
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,6 +70,8 @@ class SourceInfo:
     """XXH64 of the file of weights that came with it; None if there was none and its rows count 1."""
     labels: str | None = None
     """XXH64 of the file of labels that came with it; None if there was none, or it was a pipe."""
+    modified_ns: int | None = None
+    """When it was last changed; None if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,16 @@ class Statistics:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What came in one conversion: the next so many chunks and sources, and the statistics of their rows."""
+
+    rows: int
+    chunks: int
+    sources: int
+    statistics: Statistics
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The whole manifest, less its own checksum."""
 
@@ -194,6 +206,14 @@ class Manifest:
     written_by: str
     vocabulary: VocabularyInfo | None = None
     """Where something is known of features; see `vocabulary.py`."""
+    parts: list[Part] = field(default_factory=list)
+    """What was appended one after the other; empty if all came at once. See `growth.py`."""
+    first_row: int = 0
+    """The number of the first row: how many before it have expired."""
+
+    def all_parts(self) -> list[Part]:
+        """The parts of the store, at least one."""
+        return self.parts or [Part(self.rows, len(self.chunks), len(self.sources), self.statistics)]
 
     @property
     def bytes(self) -> int:
@@ -303,6 +323,10 @@ def inconsistency(manifest: Manifest) -> str | None:
         return f"a recipe with {wrong}"
     if recipe.needs_vocabulary and manifest.vocabulary is None:
         return "a recipe that needs a vocabulary, and none"
+    if manifest.parts and _totals(manifest.parts) != (manifest.rows, len(manifest.chunks), len(manifest.sources)):
+        return "parts that do not add up"
+    if min([0, manifest.first_row, *(min(p.rows, p.chunks, p.sources) for p in manifest.parts)]) < 0:
+        return "a negative count"
     told = manifest.statistics
     numbers = (told.max_row_norm, told.mean_row_norm, told.rounding_error, told.mean_weight, told.max_weight)
     if not all(map(math.isfinite, (*numbers, told.largest_square))):
@@ -312,6 +336,11 @@ def inconsistency(manifest: Manifest) -> str | None:
     if not manifest.weighted and (told.mean_weight, told.max_weight, told.max_weighted_square) != (1, 1, None):
         return "the statistics tell of weights, of which there are none"
     return None
+
+
+def _totals(parts: list[Part]) -> tuple[int, int, int]:
+    """(rows, chunks, sources) of all."""
+    return sum(p.rows for p in parts), sum(p.chunks for p in parts), sum(p.sources for p in parts)
 
 
 def problem_of_recipe(recipe: Recipe) -> str | None:

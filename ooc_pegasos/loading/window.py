@@ -95,7 +95,7 @@ class Folds:
 
     def __init__(self, store: Store, holdout: float, folds: int | None) -> None:
         self._chunks = store.manifest.chunks
-        self._first_rows = [0, *accumulate(chunk.rows for chunk in self._chunks)]
+        self._first_rows = [*accumulate((c.rows for c in self._chunks), initial=store.manifest.first_row)]
         self._threshold = int(holdout * 2**53)
         self._folds = folds or 0
         self.any = holdout > 0 or folds is not None

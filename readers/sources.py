@@ -21,7 +21,7 @@ import numpy as np
 
 from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.kernels.svmlight import PADDING
+from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers.remote import expand_url, is_remote, look, open_remote, spoken_url
 

@@ -13,7 +13,7 @@ from sklearn.feature_extraction import FeatureHasher
 from sklearn.utils import murmurhash3_32
 
 from ooc_pegasos.kernels import vw as kernels
-from ooc_pegasos.kernels.svmlight import PADDING
+from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.labels import key_of
 from ooc_pegasos.readers import svmlight
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, ParsedBlock

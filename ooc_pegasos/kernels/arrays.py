@@ -7,8 +7,8 @@ no trace in the output; the next one takes its place.
 import numpy as np
 
 from ooc_pegasos.kernels.jit import kernel
+from ooc_pegasos.kernels.lines import skip_blanks
 from ooc_pegasos.kernels.numbers import NOT_A_NUMBER, NUMBER, ends_token, parse_number
-from ooc_pegasos.kernels.svmlight import skip_blanks
 
 # What can be wrong with a row. `readers/arrays.py` has the words.
 (

@@ -7,7 +7,8 @@ from ooc_pegasos.kernels.jit import inlined, kernel
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)
 _FEW = 64
-"""Rows of at most this many entries are sorted by insertion."""
+"""Rows of at most this many entries are sorted by rank."""
+ROOM_FOR_KEYS = 2 * _FEW
 
 
 # numba widens uint32 arithmetic to 64 bits, so each result is cut to 32 again.
@@ -157,6 +158,36 @@ def _sort_by_digits(
             values[begin + at] = spare_values[at]
 
 
+@inlined
+def in_order(indices, end):
+    """Whether `indices[:end]` do not decrease."""
+    at = 1
+    while at < end and indices[at - 1] <= indices[at]:
+        at += 1
+    return at >= end
+
+
+@kernel
+def sort_row(
+    indices: np.ndarray,
+    values: np.ndarray,
+    end: int,
+    keys: np.ndarray,
+    counts: np.ndarray,
+    spare_indices: np.ndarray,
+    spare_values: np.ndarray,
+) -> None:
+    """Make `indices[:end]` not decrease, values along with them; those of one index stay in their order.
+
+    `keys` has room for ROOM_FOR_KEYS, `counts` for 256, the spares for the row. `merge_rows` does the same in place,
+    as a call for each of its short rows would show.
+    """
+    if end <= _FEW:
+        _sort_by_rank(indices, values, 0, end, keys, spare_values)
+    else:
+        _sort_by_digits(indices, values, 0, end, spare_indices, spare_values, counts)
+
+
 @kernel
 def merge_rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray) -> int:
     """Make every row's indices increase, in place, and return how many entries are left.
@@ -172,7 +203,7 @@ def merge_rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray) -> i
     spare_indices = np.empty(room, np.uint32)
     spare_values = np.empty(room, np.float32)
     counts = np.empty(256, np.int64)
-    keys, held = np.empty(2 * _FEW, np.uint64), np.empty(_FEW, np.float32)
+    keys, held = np.empty(ROOM_FOR_KEYS, np.uint64), np.empty(_FEW, np.float32)
     kept = np.int64(0)
     end = np.int64(0)
     if len(indptr) > 0:

@@ -25,7 +25,9 @@ _TO_HIGH_BIT = np.uint64(0x7676767676767676)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _PAIRS = np.uint64(0x000000FF000000FF)
 _TEN_TO = np.array([10.0**k for k in range(23)])
-INTEGER_TEN_TO = np.array([10**k for k in range(20)], dtype=np.uint64)
+_INTEGER_TEN_TO = np.array([10**k for k in range(20)], dtype=np.uint64)
+ROUNDS_TO_INFINITY = float(np.finfo(np.float32).max) + 2.0**103
+"""Half a unit in the last place above the largest float32."""
 
 _NAN, _INF, _INFINITY = (np.frombuffer(word, np.uint8) for word in (b"nan", b"inf", b"infinity"))
 _SMALLEST_POWER, _LARGEST_POWER = -342, 308
@@ -81,6 +83,41 @@ def is_digit(char):
 def ends_token(char):
     """White space (9 to 13 and 32) or the # of a comment."""
     return char == 32 or 9 <= char <= 13 or char == 35
+
+
+@inlined
+def ordinary_number(buffer, at):
+    """(whether a number of the shape ddd or ddd.ddd stands at `at`, its value, position after it).
+
+    At most 7 digits before the point and 15 in all. This is the fast path and knows nothing of errors: all other
+    shapes, and what may not follow a number, are left to `parse_number`.
+    """
+    negative = buffer[at] == 45
+    if negative:
+        at += 1
+    word, whole = digit_run(buffer, at)
+    sound = 0 < whole < 8
+    mantissa = digits_value(word, whole)
+    at += whole
+    fraction = np.int64(0)
+    if sound and buffer[at] == 46:
+        at += 1
+        word, fraction = digit_run(buffer, at)
+        if fraction > 0:
+            mantissa = mantissa * _INTEGER_TEN_TO[fraction] + digits_value(word, fraction)
+            at += fraction
+            if fraction == 8:
+                word, more = digit_run(buffer, at)
+                sound = whole + more <= 7
+                if sound and more > 0:
+                    mantissa = mantissa * _INTEGER_TEN_TO[more] + digits_value(word, more)
+                    at += more
+                    fraction += more
+    # at most 15 digits: both operands are exact in float64, so the quotient is correctly rounded
+    value = np.float64(mantissa) / _TEN_TO[fraction]
+    if negative:
+        value = -value
+    return sound, value, at, buffer[at]
 
 
 @kernel

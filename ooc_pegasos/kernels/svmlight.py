@@ -6,15 +6,17 @@ and leaves no trace in the output; parsing goes on at the next line.
 
 import numpy as np
 
-from ooc_pegasos.kernels.jit import inlined, kernel
+from ooc_pegasos.kernels.jit import kernel
+from ooc_pegasos.kernels.lines import end_of_line, end_row, note_bad, skip_blanks
 from ooc_pegasos.kernels.numbers import (
-    INTEGER_TEN_TO,
     NOT_FINITE,
     NUMBER,
+    ROUNDS_TO_INFINITY,
     digit_run,
     digits_value,
     ends_token,
     is_digit,
+    ordinary_number,
     parse_number,
 )
 
@@ -36,11 +38,6 @@ from ooc_pegasos.kernels.numbers import (
     NUL_BYTE,
 ) = range(1, 15)
 
-PADDING = 32  # bytes after the text that may be read: a line feed, then zeros
-_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-_ROUNDS_TO_INFINITY = _LARGEST_FLOAT32 + 2.0**103  # half a unit in the last place above the largest float32
-_TEN_TO = np.array([10.0**k for k in range(23)])
-
 
 @kernel
 def count_lines_and_pairs(text: np.ndarray) -> tuple[int, int]:
@@ -51,21 +48,6 @@ def count_lines_and_pairs(text: np.ndarray) -> tuple[int, int]:
         lines += text[at] == 10
         colons += text[at] == 58
     return lines, colons
-
-
-@inlined
-def skip_blanks(text, at):
-    """The position of the first character from `at` on that is not white space, or ends the line."""
-    while text[at] == 32 or text[at] == 9 or 11 <= text[at] <= 13:
-        at += 1
-    return at
-
-
-@inlined
-def _end_of_line(text, at):
-    while text[at] != 10:
-        at += 1
-    return at
 
 
 @kernel
@@ -95,35 +77,10 @@ def _ordinary_pairs(
         at += count
         if text[at] != 58 or index <= last or index < smallest or index > largest:
             return start, pairs, last
-        at += 1
-        negative = text[at] == 45
-        if negative:
-            at += 1
-        word, whole = digit_run(text, at)
-        if whole == 0 or whole == 8:
+        sound, value, at, follows = ordinary_number(text, at + 1)
+        if not sound or (follows != 32 and follows != 10):
             return start, pairs, last
-        mantissa = digits_value(word, whole)
-        at += whole
-        fraction = np.int64(0)
-        if text[at] == 46:
-            at += 1
-            word, fraction = digit_run(text, at)
-            if fraction > 0:
-                mantissa = mantissa * INTEGER_TEN_TO[fraction] + digits_value(word, fraction)
-                at += fraction
-                if fraction == 8:
-                    word, more = digit_run(text, at)
-                    if whole + more > 7:
-                        return start, pairs, last
-                    if more > 0:
-                        mantissa = mantissa * INTEGER_TEN_TO[more] + digits_value(word, more)
-                        at += more
-                        fraction += more
-        if text[at] != 32 and text[at] != 10:
-            return start, pairs, last
-        # at most 15 digits: both operands are exact in float64, so the quotient is correctly rounded
-        value = np.float64(mantissa) / _TEN_TO[fraction]
-        values[pairs] = -value if negative else value
+        values[pairs] = value
         indices[pairs] = index
         last = index
         pairs += 1
@@ -160,7 +117,7 @@ def _any_pair(text: np.ndarray, at: int, last: int, smallest: int, largest: int)
         code = VALUE_NOT_FINITE
     elif status != NUMBER:
         code = VALUE_NOT_NUMBER
-    elif abs(value) >= _ROUNDS_TO_INFINITY:
+    elif abs(value) >= ROUNDS_TO_INFINITY:
         code = VALUE_TOO_LARGE
     return code, index, np.float32(value), at
 
@@ -232,7 +189,7 @@ def parse_svmlight(
     while at < end:
         at = skip_blanks(text, at)
         if text[at] == 10 or text[at] == 35:  # an empty line or a comment
-            at = _end_of_line(text, at) + 1
+            at = end_of_line(text, at) + 1
             line += 1
             continue
         where = at
@@ -241,34 +198,24 @@ def parse_svmlight(
             label_spans[row, 0] = where
             label_spans[row, 1] = at
         last = np.int64(-1)
-        begin = pairs
         while code == 0:
             at, pairs, last = _ordinary_pairs(text, at, last, smallest_index, largest_index, pairs, indices, values)
             at = skip_blanks(text, at)
             if text[at] == 10 or text[at] == 35:
                 break
             where = at
-            if pairs == begin and text[at] == 113:
+            if pairs == indptr[row] and text[at] == 113:
                 code, at = _skip_query_id(text, at)
                 continue
             code, last, values[pairs], at = _any_pair(text, at, last, smallest_index, largest_index)
             indices[pairs] = last
             pairs += 1
         if code != 0:
-            pairs = begin
-            if bad_lines < len(bad):
-                bad[bad_lines, 0] = code
-                bad[bad_lines, 1] = line
-                bad[bad_lines, 2] = where
-            bad_lines += 1
-            if stop_at_bad:
-                break
-        else:
-            lines[row] = line
-            numbers[row] = row + bad_lines
-            row += 1
-            indptr[row] = pairs
-        at = _end_of_line(text, at) + 1
+            note_bad(bad, bad_lines, (code, line, where))
+        row, bad_lines, pairs = end_row(code == 0, line, row, bad_lines, pairs, indptr, lines, numbers)
+        if code != 0 and stop_at_bad:
+            break
+        at = end_of_line(text, at) + 1
         line += 1
     return row, bad_lines, line
 

@@ -6,18 +6,18 @@ and leaves no trace in the output; parsing goes on at the next line.
 
 import numpy as np
 
+from ooc_pegasos.kernels.hashing import ROOM_FOR_KEYS, in_order, is_negative, murmur3, place_of, sort_row
 from ooc_pegasos.kernels.jit import inlined, kernel
+from ooc_pegasos.kernels.lines import PADDING, end_of_line, end_row, note_bad, skip_blanks
 from ooc_pegasos.kernels.numbers import (
-    INTEGER_TEN_TO,
     NOT_A_NUMBER,
     NOT_FINITE,
     NUMBER,
-    digit_run,
-    digits_value,
+    ROUNDS_TO_INFINITY,
     is_digit,
+    ordinary_number,
     parse_number,
 )
-from ooc_pegasos.kernels.svmlight import PADDING, skip_blanks
 from ooc_pegasos.kernels.weights import LEAST, MOST
 
 # What can be wrong with a line. `readers/vw.py` has the words.
@@ -57,12 +57,8 @@ LONGEST_NAMESPACE = 4096
 """Bytes. The name is hashed anew with every feature, so without a limit rubbish could take hours."""
 
 _BAR, _COLON, _LINE_FEED, _QUOTE, _COMMA, _CARET = 124, 58, 10, 39, 44, 94
-_ROUNDS_TO_INFINITY = float(np.finfo(np.float32).max) + 2.0**103  # half a unit in the last place above the largest
-_FEW = 48  # as many entries are sorted by insertion
 _ENDS_NAME = np.zeros(256, np.bool_)
 _ENDS_NAME[[0, 9, _LINE_FEED, 11, 12, 13, 32, _COLON, _BAR]] = True
-_WORD = np.uint64(0xFFFFFFFF)
-_TEN_TO = np.array([10.0**k for k in range(9)])
 
 
 @kernel
@@ -78,50 +74,9 @@ def count_lines_and_blanks(text: np.ndarray) -> tuple[int, int]:
 
 
 @inlined
-def _mixed(word):
-    """One word of the key, before it goes into the hash."""
-    word = (word * np.uint64(0xCC9E2D51)) & _WORD
-    word = ((word << np.uint64(15)) | (word >> np.uint64(17))) & _WORD
-    return (word * np.uint64(0x1B873593)) & _WORD
-
-
-@inlined
-def murmur3(data, begin, end):
-    """MurmurHash3_x86_32 (Austin Appleby, public domain) of `data[begin:end]` with seed 0."""
-    # words of 32 bits in 64, as numba makes 64 of every product anyway
-    state = np.uint64(0)
-    at = begin
-    while at + 4 <= end:
-        word = np.uint64(data[at]) | (np.uint64(data[at + 1]) << np.uint64(8))
-        word |= (np.uint64(data[at + 2]) << np.uint64(16)) | (np.uint64(data[at + 3]) << np.uint64(24))
-        state ^= _mixed(word)
-        state = ((state << np.uint64(13)) | (state >> np.uint64(19))) & _WORD
-        state = (state * np.uint64(5) + np.uint64(0xE6546B64)) & _WORD
-        at += 4
-    if at < end:
-        word = np.uint64(data[at])
-        if at + 1 < end:
-            word |= np.uint64(data[at + 1]) << np.uint64(8)
-        if at + 2 < end:
-            word |= np.uint64(data[at + 2]) << np.uint64(16)
-        state ^= _mixed(word)
-    state ^= np.uint64(end - begin)
-    state = ((state ^ (state >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & _WORD
-    state = ((state ^ (state >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & _WORD
-    return np.uint32(state ^ (state >> np.uint64(16)))
-
-
-@inlined
 def _ends_word(char):
     """A blank, a bar or the end of the line."""
     return char == 32 or 9 <= char <= 13 or char == _BAR
-
-
-@inlined
-def _end_of_line(text, at):
-    while text[at] != _LINE_FEED:
-        at += 1
-    return at
 
 
 @kernel
@@ -170,36 +125,6 @@ def _read_number(text: np.ndarray, at: int) -> tuple[int, float, int]:
     elif status == NUMBER and text[after] == 35:  # what parse_number takes for a comment
         status = NOT_A_NUMBER
     return status, value, after
-
-
-@inlined
-def _ordinary_number(text, at):
-    """(whether there is a number of the shape ddd or ddd.ddd at `at`, its value, position after it).
-
-    At most 7 digits and then 8, followed by what may follow a number. All other shapes are left to `_read_number`.
-    """
-    negative = text[at] == 45
-    if negative:
-        at += 1
-    word, whole = digit_run(text, at)
-    sound = 0 < whole < 8
-    value = 0.0
-    if sound:
-        mantissa = digits_value(word, whole)
-        at += whole
-        fraction = np.int64(0)
-        if text[at] == 46:
-            at += 1
-            word, fraction = digit_run(text, at)
-            if fraction > 0:
-                mantissa = mantissa * INTEGER_TEN_TO[fraction] + digits_value(word, fraction)
-                at += fraction
-        # at most 15 digits: both operands are exact in float64, so the quotient is correctly rounded
-        value = np.float64(mantissa) / _TEN_TO[fraction]
-        if negative:
-            value = -value
-        sound = _ends_word(text[at])
-    return sound, value, at
 
 
 @kernel
@@ -290,9 +215,53 @@ def _same_bytes(text, one, one_end, other, other_end):
     return same
 
 
+@inlined
+def _end_of_name(text, at):
+    """The position of the first character from `at` on that is no part of a name."""
+    while not _ENDS_NAME[text[at]]:
+        at += 1
+    return at
+
+
+@inlined
+def _append(name, to, text, begin, end):
+    """Put `text[begin:end]` at `name[to]`: position after it."""
+    for at in range(begin, end):
+        name[to] = text[at]
+        to += 1
+    return to
+
+
+@kernel
+def _read_namespace(text: np.ndarray, at: int, name: np.ndarray) -> tuple[int, float, int, int, int]:
+    """What stands right after a bar, at `at`: (0 or an error code, scale, end of the name, bytes that stand for it in
+    `name`, position after). Where a scale is wrong, that is where it stands and not the position after.
+    """
+    space = at
+    scale = 1.0
+    code = 0
+    space_end = at = _end_of_name(text, at)
+    prefix = _append(name, 0, text, space, at)
+    if prefix > 0:
+        name[prefix] = _CARET
+        prefix += 1
+    if text[at] == 0:
+        code = NUL_BYTE
+    elif at - space > LONGEST_NAMESPACE:
+        code = NAMESPACE_TOO_LONG
+    elif text[at] == _COLON and at == space:
+        code = NAMESPACE_UNNAMED
+    elif text[at] == _COLON:
+        status, scale, after = _read_number(text, at + 1)
+        at = after if status == NUMBER else at + 1
+        if status != NUMBER:
+            code = SCALE_NOT_FINITE if status == NOT_FINITE else SCALE_NOT_NUMBER
+    return code, scale, space_end, prefix, at
+
+
 @kernel
 def _read_index(text: np.ndarray, begin: int, end: int, smallest: int, largest: int) -> tuple[int, int]:
-    """(0 or an error code, index) of a feature whose name is its index."""
+    """(0 or an error code, index) of a feature whose name, `text[begin:end]`, is its index."""
     index = np.int64(0)
     for at in range(begin, end):
         if not is_digit(text[at]):
@@ -304,6 +273,18 @@ def _read_index(text: np.ndarray, begin: int, end: int, smallest: int, largest: 
     if index > largest:
         return INDEX_TOO_LARGE, 0
     return 0, index
+
+
+@kernel
+def _read_value(text: np.ndarray, at: int) -> tuple[int, float, int]:
+    """(0 or an error code, value, position after it) of the value at `at`, for every way to write one."""
+    status, value, after = _read_number(text, at)
+    code = 0
+    if status == NOT_FINITE:
+        code = VALUE_NOT_FINITE if np.isnan(value) else VALUE_TOO_LARGE
+    elif status != NUMBER:
+        code = VALUE_NOT_NUMBER
+    return code, value, after
 
 
 @kernel
@@ -322,7 +303,7 @@ def _read_features(
 
     Returns (0 or an error code, how many, position of the name and of the number that are wrong, position after).
     """
-    mask = (np.int64(1) << max(bits, 0)) - 1
+    mask = np.uint32((np.int64(1) << max(bits, 0)) - 1)
     count = np.int64(0)
     scale = 1.0
     space, space_end = at, at  # the namespace
@@ -334,119 +315,43 @@ def _read_features(
         if text[at] == _LINE_FEED:
             return 0, count, begin, begin, at
         if text[at] == _BAR:
-            at += 1
-            space = at
-            prefix = 0
-            while not _ENDS_NAME[text[at]]:
-                if bits != PLAIN and prefix < LONGEST_NAMESPACE:
-                    name[prefix] = text[at]
-                    prefix += 1
-                at += 1
-            space_end = at
-            scale = 1.0
-            if text[at] == 0:
-                return NUL_BYTE, count, space, at, at
-            if at - space > LONGEST_NAMESPACE:
-                return NAMESPACE_TOO_LONG, count, space, at, at
-            if prefix > 0:
-                name[prefix] = _CARET
-                prefix += 1
-            if text[at] == _COLON:
-                if at == space:
-                    return NAMESPACE_UNNAMED, count, space, at, at
-                status, scale, after = _read_number(text, at + 1)
-                if status != NUMBER:
-                    code = SCALE_NOT_FINITE if status == NOT_FINITE else SCALE_NOT_NUMBER
-                    return code, count, space, at + 1, after
-                at = after
+            space = at + 1
+            code, scale, space_end, prefix, at = _read_namespace(text, space, name)
+            if code != 0:
+                return code, count, space, at, at
             continue
-        end = prefix
-        if bits == PLAIN:
-            while not _ENDS_NAME[text[at]]:
-                at += 1
-        else:
-            while not _ENDS_NAME[text[at]]:
-                name[end] = text[at]
-                end += 1
-                at += 1
+        at = _end_of_name(text, at)
         if text[at] == 0:
             return NUL_BYTE, count, begin, at, at
         if at == begin:
             return FEATURE_UNNAMED, count, begin, begin, at
-        value = 1.0
+        negative = False
         if bits == PLAIN:
             code, place = _read_index(text, begin, at, smallest, largest)
             if code != 0:
                 return code, count, begin, begin, at
             if used < 0:
                 used, used_end = space, space_end
-            elif used != space:
-                if not _same_bytes(text, used, used_end, space, space_end):
-                    return NAMESPACES_SEVERAL, count, used, space, at
+            elif used != space and not _same_bytes(text, used, used_end, space, space_end):
+                return NAMESPACES_SEVERAL, count, used, space, at
         else:
-            # As scikit-learn's FeatureHasher: the absolute value of the signed hash, modulo a power of two. Of
-            # -2^31, which has no absolute value among int32, that leaves 0 there too.
-            hashed = np.int64(np.int32(murmur3(name, 0, end)))
-            place = abs(hashed) & mask
-            if signed and hashed < 0:
-                value = -1.0
+            hashed = murmur3(name, 0, _append(name, prefix, text, begin, at))
+            place = np.int64(place_of(hashed, mask))
+            negative = signed and is_negative(hashed)
+        value = 1.0
         if text[at] == _COLON:
-            ordinary, number, after = _ordinary_number(text, at + 1)
-            if not ordinary:
-                status, number, after = _read_number(text, at + 1)
-                if status != NUMBER:
-                    code = VALUE_NOT_NUMBER
-                    if status == NOT_FINITE:
-                        code = VALUE_NOT_FINITE if np.isnan(number) else VALUE_TOO_LARGE
+            ordinary, value, after, follows = ordinary_number(text, at + 1)
+            if not ordinary or not _ends_word(follows):
+                code, value, after = _read_value(text, at + 1)
+                if code != 0:
                     return code, count, begin, at + 1, after
-            value *= number
             at = after
-        value *= scale
-        if abs(value) >= _ROUNDS_TO_INFINITY:
+        value *= -scale if negative else scale
+        if abs(value) >= ROUNDS_TO_INFINITY:
             return VALUE_TOO_LARGE, count, begin, begin, at
         places[count] = place
         values[count] = value
         count += 1
-
-
-@kernel
-def _sort(places: np.ndarray, values: np.ndarray, count: int, spare: np.ndarray, spare_values: np.ndarray) -> None:
-    """Sort the first `count` entries by place; those of one place stay in their order."""
-    ordered = 1
-    while ordered < count and places[ordered - 1] <= places[ordered]:
-        ordered += 1
-    if ordered >= count:
-        return
-    if count <= _FEW:
-        for at in range(ordered, count):
-            place, value = places[at], values[at]
-            to = at
-            while to > 0 and places[to - 1] > place:
-                places[to] = places[to - 1]
-                values[to] = values[to - 1]
-                to -= 1
-            places[to] = place
-            values[to] = value
-        return
-    starts = np.empty(256, np.int64)
-    for shift in range(0, 32, 8):
-        starts[:] = 0
-        for at in range(count):
-            starts[(places[at] >> shift) & 255] += 1
-        if starts[(places[0] >> shift) & 255] == count:
-            continue
-        total = np.int64(0)
-        for digit in range(256):
-            of_digit = starts[digit]
-            starts[digit] = total
-            total += of_digit
-        for at in range(count):
-            digit = (places[at] >> shift) & 255
-            spare[starts[digit]] = places[at]
-            spare_values[starts[digit]] = values[at]
-            starts[digit] += 1
-        places[:count] = spare[:count]
-        values[:count] = spare_values[:count]
 
 
 @kernel
@@ -470,7 +375,7 @@ def _add_up(
                 return INDEX_DUPLICATE, pairs, place
             total += sums[at]
             at += 1
-        if abs(total) >= _ROUNDS_TO_INFINITY:
+        if abs(total) >= ROUNDS_TO_INFINITY:
             return SUM_TOO_LARGE, pairs, place
         value = np.float32(total)
         if value != 0:
@@ -515,6 +420,7 @@ def parse_vw(
     every entry of the block. Per bad line, as far as there is room: (code, line, position, position) in `bad`.
     Returns (rows, bad lines, lines read).
     """
+    keys, counts = np.empty(ROOM_FOR_KEYS, np.uint64), np.empty(256, np.int64)
     at = np.int64(0)
     row = 0
     pairs = np.int64(0)
@@ -527,7 +433,6 @@ def parse_vw(
             at += 1
             line += 1
             continue
-        begin = pairs
         detail = at
         code, labels[row], weights[row], where, at = _read_head(
             text, at, text_labels, label_wanted, label_spans[row], tag_spans[row]
@@ -537,24 +442,15 @@ def parse_vw(
                 text, at, bits, signed, smallest_index, largest_index, name, places, sums
             )
             if code == 0:
-                _sort(places, sums, count, spare_places, spare_sums)
+                if not in_order(places, count):
+                    sort_row(places, sums, count, keys, counts, spare_places, spare_sums)
                 code, pairs, detail = _add_up(places, sums, count, bits != PLAIN, pairs, indices, values)
         if code != 0:
-            pairs = begin
-            if bad_lines < len(bad):
-                bad[bad_lines, 0] = code
-                bad[bad_lines, 1] = line
-                bad[bad_lines, 2] = where
-                bad[bad_lines, 3] = detail
-            bad_lines += 1
-            if stop_at_bad:
-                break
-        else:
-            lines[row] = line
-            numbers[row] = row + bad_lines
-            row += 1
-            indptr[row] = pairs
-        at = _end_of_line(text, at) + 1
+            note_bad(bad, bad_lines, (code, line, where, detail))
+        row, bad_lines, pairs = end_row(code == 0, line, row, bad_lines, pairs, indptr, lines, numbers)
+        if code != 0 and stop_at_bad:
+            break
+        at = end_of_line(text, at) + 1
         line += 1
     return row, bad_lines, line
 

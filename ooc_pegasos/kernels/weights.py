@@ -3,9 +3,9 @@
 import numpy as np
 
 from ooc_pegasos.kernels.jit import kernel
+from ooc_pegasos.kernels.lines import skip_blanks
 from ooc_pegasos.kernels.numbers import NOT_A_NUMBER, NUMBER, parse_number
 from ooc_pegasos.kernels.rows import ROWS
-from ooc_pegasos.kernels.svmlight import skip_blanks
 
 LEAST, MOST = 1e-9, 1e9
 # What a line may be found to be. `readers/weights.py` has the words.

@@ -46,13 +46,13 @@ PROBLEMS = {
     "are their indices; tell them apart by hashing, with --hash-bits",
     kernels.SCALE_NOT_NUMBER: "the scale {value} of namespace {name} is not a number; correct it",
     kernels.SCALE_NOT_FINITE: "the scale {value} of namespace {name} is not finite; correct it",
-    kernels.FEATURE_UNNAMED: "a feature without a name, {word}; name it",
     kernels.FEATURE_NO_INDEX: "the name of feature {name} is not an index; hash the names, with --hash-bits",
     kernels.INDEX_TOO_SMALL: "index 0 in 1-based data, {word}; correct it or convert with --index-base 0",
     kernels.INDEX_TOO_LARGE: "the index in {word} is above the limit of {limit}; correct it or allow more --features "
     "(at most 4,294,967,294), or hash the names, with --hash-bits",
     kernels.INDEX_DUPLICATE: "the index {number} stands twice in the row; correct it",
-    kernels.VALUE_NOT_NUMBER: "the value {value} of feature {name} is not a number; correct it",
+    kernels.VALUE_NOT_NUMBER: "the value {value} of feature {name} is not a number; correct it, or if it is a word "
+    "write name=word",
     kernels.VALUE_NOT_FINITE: "the value {value} of feature {name} is not finite; remove the row or correct it",
     kernels.VALUE_TOO_LARGE: "the value of feature {name} is too large for float32; scale the data",
     kernels.SUM_TOO_LARGE: "the values of features that share place {number} add up to more than float32 can hold; "

@@ -68,8 +68,11 @@ def textbook(line: str, hashing: Hashing) -> Row:
     for section in rest.split("|"):
         first, *features = section.split() if section and not section[0].isspace() else ["", *section.split()]
         namespace, _colon, scale = first.partition(":")
+        unnamed = 0
         for feature in features:
             name, _colon, value = feature.partition(":")
+            if not name:
+                name, unnamed = str(unnamed), unnamed + 1
             token = f"{namespace}^{name}" if namespace else name
             place, sign = place_and_sign(token, hashing.bits, hashing.signed)
             sums[place] = sums.get(place, 0.0) + sign * float(value or 1) * float(scale or 1)
@@ -89,8 +92,9 @@ NUMBERS = st.one_of(
 
 @st.composite
 def features(draw) -> str:
-    value = draw(st.one_of(st.just(""), NUMBERS.map(":{}".format)))
-    return draw(BLANKS) + draw(NAMES) + value
+    name = draw(st.one_of(NAMES, st.just("")))
+    value = draw(NUMBERS.map(":{}".format) if not name else st.one_of(st.just(""), NUMBERS.map(":{}".format)))
+    return draw(BLANKS) + name + value
 
 
 @st.composite
@@ -145,6 +149,27 @@ def test_long_rows_like_scikit_learn(tmp_path, bits, signed):
         assert entries == list(zip(expected.indices[part].tolist(), expected.data[part].tolist(), strict=True))
 
 
+def test_features_without_a_name_are_counted_as_vowpal_wabbit_does(tmp_path):
+    workspace = pytest.importorskip("vowpalwabbit").Workspace("--quiet --noconstant -b 20")
+
+    def by_vowpal_wabbit(line: str) -> list[tuple[int, float]]:
+        example = workspace.example(line)
+        found = sorted((place % 2**20, value) for place, value in example.iter_features())
+        workspace.finish_example(example)
+        return found
+
+    line = "1 |n a:7 :0 :3 :0.5 0012:1 :2|m :2 |n x " + " ".join(f":{k}" for k in range(1, 120)) + " | :4 :5"
+    sections = [section.split(" ") for section in line.split("|")[1:]]
+    named = "1 "
+    for space, *words in sections:
+        numbers = iter(range(200))
+        named += f"|{space} " + " ".join(f"{next(numbers)}{word}" if word[:1] == ":" else word for word in words) + " "
+    assert by_vowpal_wabbit(line) == by_vowpal_wabbit(named)
+    for bits in (5, 22):
+        found, expected = (read(tmp_path, text, hashing=Hashing(bits))[0] for text in (line, named))
+        assert found == expected == [textbook(line, Hashing(bits))]
+
+
 def test_the_hash_that_has_no_absolute_value(tmp_path):
     assert murmurhash3_32("aaaiTBFZ") == -(2**31)
     for bits in (1, 22, 30):
@@ -187,6 +212,7 @@ ODD_BUT_LEGAL = {
     "1 '| 3": (1, 1, "", [(3, 1)]),
     "1 ''a'b:c'  |x:-2 3:1.5": (1, 1, "'a'b:c'", [(3, -3)]),
     "1 0.5 'é\t| 4294967294:3 0007:1": (1, 0.5, "é", [(7, 1), (2**32 - 2, 3)]),
+    "1 |x :2 7:3 :4|x 5:1": (1, 1, "", [(0, 2), (1, 4), (5, 1), (7, 3)]),
     "1 |x:0 3:1 4:5": (1, 1, "", []),
     "1 | 3:0.30000001192092896|": (1, 1, "", [(3, float(np.float32(0.3)))]),
     f"1 | 3:{'1' * 30}e-29|": (1, 1, "", [(3, float(np.float32(1.1111111111)))]),
@@ -261,7 +287,8 @@ BAD_EITHER_WAY = [
     ("1 |a:1:2 3", "scale '1:2' of namespace 'a' is not a number"),
     ("1 |a:nan 3", "scale 'nan' of namespace 'a' is not finite"),
     ("1 |a:1e999| 3", "scale '1e999' of namespace 'a' is not finite"),
-    ("1 |a :3", "feature without a name, ':3'"),
+    ("1 |a : 3", "value '' of feature '' is not a number"),
+    ("1 |a 3 :red", "value 'red' of feature '' is not a number; correct it, or if it is a word write name=word"),
     ("1 |a 3:x", "value 'x' of feature '3' is not a number"),
     ("1 |a 3:x|b 4", "value 'x' of feature '3' is not a number"),
     ("1 |a 3:", "value '' of feature '3' is not a number"),
@@ -292,6 +319,7 @@ BAD_IF_PLAIN = [
     ("1 |a 4294967295", "index in '4294967295' is above the limit of 4,294,967,294"),
     ("1 |a 99999999999999999999:1", "above the limit"),
     ("1 |a 3:1 4:2 3:0", "index 3 stands twice"),
+    ("1 |a :1 :2 1:5", "index 1 stands twice"),
     ("1 |a " + " ".join(map(str, range(100, 0, -1))) + " 77", "index 77 stands twice"),
 ]
 BAD_IF_HASHED = [("1 |a 3:3e38 3:3e38", "add up to more than float32")]
@@ -324,6 +352,7 @@ def test_the_first_bad_row_is_enough(tmp_path, row, words):
 
 OTHER_BAD_ROWS = [
     ("1 | 0:2", "index 0 in 1-based data, '0:2'", {"smallest_index": 1}),
+    ("1 | :2", "index 0 in 1-based data, ':2'", {"smallest_index": 1}),
     ("1 | 10:2", "index in '10:2' is above the limit of 9;", {"largest_index": 9}),
     ("\udcff | 1", "label '\\xff' is not UTF-8", {"text_labels": True}),
     ("a,b | 1", "'a,b' is more than one label", {"text_labels": True}),

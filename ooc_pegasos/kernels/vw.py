@@ -39,7 +39,6 @@ from ooc_pegasos.kernels.weights import LEAST, MOST
     NAMESPACES_SEVERAL,
     SCALE_NOT_NUMBER,
     SCALE_NOT_FINITE,
-    FEATURE_UNNAMED,
     FEATURE_NO_INDEX,
     INDEX_TOO_SMALL,
     INDEX_TOO_LARGE,
@@ -49,7 +48,7 @@ from ooc_pegasos.kernels.weights import LEAST, MOST
     VALUE_TOO_LARGE,
     SUM_TOO_LARGE,
     NUL_BYTE,
-) = range(1, 28)
+) = range(1, 27)
 
 PLAIN = -1
 """Instead of a number of bits: names are indices."""
@@ -259,10 +258,23 @@ def _read_namespace(text: np.ndarray, at: int, name: np.ndarray) -> tuple[int, f
     return code, scale, space_end, prefix, at
 
 
+@inlined
+def _append_number(name, to, number):
+    """Put decimal digits at `name[to]`: position after them."""
+    power = np.int64(1)
+    while power * 10 <= number:
+        power *= 10
+    while power > 0:
+        name[to] = 48 + number // power % 10
+        to += 1
+        power //= 10
+    return to
+
+
 @kernel
-def _read_index(text: np.ndarray, begin: int, end: int, smallest: int, largest: int) -> tuple[int, int]:
-    """(0 or an error code, index) of a feature whose name, `text[begin:end]`, is its index."""
-    index = np.int64(0)
+def _read_index(text: np.ndarray, begin: int, end: int, number: int, smallest: int, largest: int) -> tuple[int, int]:
+    """(0 or an error code, index) of a feature whose name, `text[begin:end]`, is its index; `number` if it has none."""
+    index = np.int64(0) if begin < end else np.int64(number)
     for at in range(begin, end):
         if not is_digit(text[at]):
             return FEATURE_NO_INDEX, 0
@@ -309,6 +321,7 @@ def _read_features(
     space, space_end = at, at  # the namespace
     used, used_end = np.int64(-1), np.int64(-1)  # the first that had a feature
     prefix = 0  # bytes of `name` that stand for it: its own and a ^
+    unnamed = np.int64(0)  # features of it that have no name; each is called by its number, as in Vowpal Wabbit
     while True:
         at = skip_blanks(text, at)
         begin = at
@@ -316,6 +329,7 @@ def _read_features(
             return 0, count, begin, begin, at
         if text[at] == _BAR:
             space = at + 1
+            unnamed = np.int64(0)
             code, scale, space_end, prefix, at = _read_namespace(text, space, name)
             if code != 0:
                 return code, count, space, at, at
@@ -323,11 +337,9 @@ def _read_features(
         at = _end_of_name(text, at)
         if text[at] == 0:
             return NUL_BYTE, count, begin, at, at
-        if at == begin:
-            return FEATURE_UNNAMED, count, begin, begin, at
         negative = False
         if bits == PLAIN:
-            code, place = _read_index(text, begin, at, smallest, largest)
+            code, place = _read_index(text, begin, at, unnamed, smallest, largest)
             if code != 0:
                 return code, count, begin, begin, at
             if used < 0:
@@ -335,9 +347,13 @@ def _read_features(
             elif used != space and not _same_bytes(text, used, used_end, space, space_end):
                 return NAMESPACES_SEVERAL, count, used, space, at
         else:
-            hashed = murmur3(name, 0, _append(name, prefix, text, begin, at))
+            end = _append(name, prefix, text, begin, at)
+            if at == begin:
+                end = _append_number(name, prefix, unnamed)
+            hashed = murmur3(name, 0, end)
             place = np.int64(place_of(hashed, mask))
             negative = signed and is_negative(hashed)
+        unnamed += at == begin
         value = 1.0
         if text[at] == _COLON:
             ordinary, value, after, follows = ordinary_number(text, at + 1)

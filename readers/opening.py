@@ -239,7 +239,9 @@ def reader_for(
     if kind == "vw":
         from ooc_pegasos.readers import vw
 
-        said = vw.Settings(recipe.hashing, text_labels, smallest_index, largest_index, stop_at_bad, labels=with_labels)
+        said = vw.Settings(
+            recipe.hashing, text_labels, smallest_index, largest_index, stop_at_bad, with_labels, feature_names
+        )
         return vw.VwReader(names, said, block_size)
     if kind == "arrays":
         from ooc_pegasos.readers import arrays

@@ -17,7 +17,7 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import hashing as kernels
 from ooc_pegasos.labels import key_of
 from ooc_pegasos.readers.places import NOWHERE
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, Unnamed
 from ooc_pegasos.readers.strings import as_strings, strings_of
 from ooc_pegasos.readers.text import TextHasher
 from ooc_pegasos.recipe import Column, Table
@@ -47,6 +47,14 @@ class Vectors:
     """Of labels that are text, by the bits of their hash."""
     features: dict[int, str]
     """Of places that had no name before."""
+
+
+class NewNames(dict[int, str]):
+    """Of places that had no name before; `wanted` is how many there may be, asked for once as `Unnamed` says."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__()
+        self.wanted = wanted
 
 
 class Problems:
@@ -85,8 +93,7 @@ class Vectorizer:
         self._hasher = TextHasher(table.tokens, table.hashing, vocabulary)
         self._find = self._hasher.places
         self._dense = is_dense(table)
-        self._names_left = 0 if table.hashing.dictionary else names
-        self._known = np.zeros(features_of(table) or 0, bool) if self._names_left else np.zeros(0, bool)
+        self._unnamed = Unnamed(features_of(table) or 0, 0 if table.hashing.dictionary else names)
         self._numbers = [column.name for column in table.columns if column.kind == "numeric"]
         marked = [column.name for column in table.columns] if table.nulls == "mark" else []
         self._places = {name: self._place_of(name, False) for name in self._numbers}
@@ -103,7 +110,7 @@ class Vectorizer:
     def vectors(self, batch: Any) -> Vectors:
         """The rows of an Arrow record batch."""
         rows, problems = batch.num_rows, Problems(batch.num_rows)
-        new: dict[int, str] = {}
+        new = NewNames(self._unnamed.left)
         parts: list[Part] = []
         for column in self.table.columns:
             parts += self._parts(column, batch.column(column.name), problems, new)
@@ -127,8 +134,7 @@ class Vectorizer:
 
     def named(self, features: dict[int, str]) -> None:
         """These places have a name now."""
-        self._known[list(features)] = True
-        self._names_left -= len(features)
+        self._unnamed.named(features)
 
     # --- columns ----------------------------------------------------------------------------------
 
@@ -138,7 +144,7 @@ class Vectorizer:
             return self._numbers.index(column) + (len(self._numbers) if null else 0), 1.0
         return self._find.one(f"{column}=null" if null else column)
 
-    def _parts(self, column: Column, array: Any, problems: Problems, new: dict[int, str]) -> Iterable[Part]:
+    def _parts(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[Part]:
         nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
         if nulls is not None and self.table.nulls == "bad":
             wrong = np.flatnonzero(nulls)
@@ -156,9 +162,7 @@ class Vectorizer:
             self._name(np.array([place]), lambda _at: f"{column.name}=null", new)
             yield _one_each(nulls, np.full(len(nulls), place, np.uint32), np.full(len(nulls), sign, np.float32))
 
-    def _numeric(
-        self, column: Column, array: Any, nulls: np.ndarray | None, problems: Problems, new: dict[int, str]
-    ) -> Part:
+    def _numeric(self, column: Column, array: Any, nulls: np.ndarray | None, problems: Problems, new: NewNames) -> Part:
         numbers = as_numbers(array)
         wrong = ~np.isfinite(numbers)
         if nulls is not None:
@@ -183,12 +187,12 @@ class Vectorizer:
             values = (numbers * (column.scale * sign)).astype(np.float32)
         return _one_each(values != 0, np.full(len(values), place, np.uint32), values)
 
-    def _categorical(self, column: Column, array: Any, nulls: np.ndarray | None, new: dict[int, str]) -> Part:
+    def _categorical(self, column: Column, array: Any, nulls: np.ndarray | None, new: NewNames) -> Part:
         import pyarrow as pa
 
         prefix = f"{column.name}="
         there = ~nulls if nulls is not None else np.ones(len(array), bool)
-        if self._names_left > 0 and not pa.types.is_dictionary(array.type):
+        if new.wanted > 0 and not pa.types.is_dictionary(array.type):
             array = as_strings(array).dictionary_encode()
         if not pa.types.is_dictionary(array.type):
             places, signs = self._find.of(as_strings(array), prefix)
@@ -199,7 +203,7 @@ class Vectorizer:
         codes = np.asarray(codes)
         if not len(places):  # nothing but nulls
             return _one_each(there, np.zeros(len(array), np.uint32), np.zeros(len(array), np.float32))
-        if self._names_left > len(new):
+        if new.wanted > len(new):
             used = np.zeros(len(words), bool)
             used[codes[there]] = True
             met = np.flatnonzero(used)
@@ -207,8 +211,8 @@ class Vectorizer:
         places = places[codes]
         return _one_each(there & (places != NOWHERE), places, signs[codes])
 
-    def _text(self, strings: Any, new: dict[int, str]) -> Part:
-        if self._names_left > len(new):
+    def _text(self, strings: Any, new: NewNames) -> Part:
+        if new.wanted > len(new):
             data, offsets, _rows = self._hasher.ngrams(strings)
             words = strings_of(data, offsets)
             places, _signs = self._find.of(words)
@@ -217,10 +221,10 @@ class Vectorizer:
             self._name(places[order], lambda at: words[int(first[order[at]])].as_py(), new)
         return Part(*self._hasher.part(strings))
 
-    def _name(self, places: np.ndarray, name: Callable[[int], str], new: dict[int, str]) -> None:
+    def _name(self, places: np.ndarray, name: Callable[[int], str], new: NewNames) -> None:
         """Tell the names of places that have none yet."""
-        for at in np.flatnonzero(~self._known[places]).tolist() if self._names_left > len(new) else []:
-            if len(new) >= self._names_left:
+        for at in np.flatnonzero(~self._unnamed.known[places]).tolist() if new.wanted > len(new) else []:
+            if len(new) >= new.wanted:
                 break
             if int(places[at]) not in new:
                 new[int(places[at])] = name(at)

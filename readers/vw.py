@@ -13,7 +13,7 @@ from ooc_pegasos.block import CsrBlock, read_only
 from ooc_pegasos.kernels import vw as kernels
 from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.kernels.svmlight import hash_spans
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock, Unnamed
 from ooc_pegasos.readers.sources import TextBlock, TextSource
 from ooc_pegasos.recipe import Hashing
 from ooc_pegasos.scratch import Pool
@@ -75,6 +75,8 @@ class Settings:
     stop_at_bad: bool = True
     labels: bool = True
     """Whether every row must have a label; if not, it is 0 where there is none."""
+    feature_names: int = 0
+    """How many names of hashed features are wanted."""
 
 
 class VwReader:
@@ -86,6 +88,8 @@ class VwReader:
         self.settings = settings
         self._spare: deque[np.ndarray] = deque()
         self._pool = Pool()
+        hashing = settings.hashing
+        self._unnamed = Unnamed(1 << hashing.bits, settings.feature_names) if hashing else Unnamed(0, 0)
         self.sources = [
             TextSource(name, i, block_size, self._spare, "Vowpal Wabbit text") for i, name in enumerate(names)
         ]
@@ -112,7 +116,12 @@ class VwReader:
         label_spans = scratch.array("label spans", 2 * feeds + 2, np.int64).reshape(-1, 2)
         tag_spans = scratch.array("tag spans", 2 * feeds + 2, np.int64).reshape(-1, 2)
         bad = np.empty((1 if settings.stop_at_bad else DESCRIBED_BAD_ROWS, 4), np.int64)
-        rows, bad_lines, line_count = kernels.parse_vw(
+        wanted = min(max(self._unnamed.left, 0), blanks + 1)
+        known = met = named = None
+        if wanted:
+            known, named = self._unnamed.known, np.empty((wanted, 6), np.int64)
+            met = np.zeros(1 << (2 * wanted).bit_length(), np.int64)
+        rows, bad_lines, line_count, features = kernels.parse_vw(
             text,
             length,
             settings.text_labels,
@@ -137,10 +146,15 @@ class VwReader:
             scratch.array("spare places", blanks + 1, np.uint32),
             scratch.array("spare sums", blanks + 1),
             bad,
+            known,
+            met,
+            named,
         )
         problems = [self._describe(text, row) for row in bad[:bad_lines]]
         names = self._name_labels(text, label_spans[:rows], labels[:rows]) if settings.text_labels else {}
         ids = _strings(text, tag_spans[:rows])
+        met_first = named[:features].tolist() if named is not None else []
+        features_named = {place: _name(text, *spans) for place, *spans in met_first}
         self._spare.append(task.text)
         pairs = int(indptr[rows])
         block = CsrBlock(
@@ -152,8 +166,22 @@ class VwReader:
             weights[:rows] if (weights[:rows] != 1).any() else None,
         )
         return ParsedBlock(
-            task, block, lines[:rows], numbers[:rows], line_count, problems, bad_lines, names, scratch, ids
+            task,
+            block,
+            lines[:rows],
+            numbers[:rows],
+            line_count,
+            problems,
+            bad_lines,
+            names,
+            scratch,
+            ids,
+            features_named,
         )
+
+    def named(self, features: dict[int, str]) -> None:
+        """These places have a name now."""
+        self._unnamed.named(features)
 
     def release(self, parsed: ParsedBlock) -> None:
         """The arrays of `parsed` may be used for another block."""
@@ -183,6 +211,12 @@ class VwReader:
             "limit": f"{self.settings.largest_index:,}",
         }
         return BadRow(line, PROBLEMS[code].format(**words))
+
+
+def _name(text: np.ndarray, space: int, space_end: int, begin: int, end: int, number: int) -> str:
+    """The token that was hashed: `namespace^feature`, or what there is of it."""
+    name = text[begin:end].tobytes().decode() if begin < end else f"{number}"
+    return f"{text[space:space_end].tobytes().decode()}^{name}" if space < space_end else name
 
 
 def _excerpt(text: np.ndarray, at: int, ends: bytes) -> str:

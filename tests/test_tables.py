@@ -21,6 +21,8 @@ from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
 from ooc_pegasos.preview import preview
 from ooc_pegasos.readers import opening
+from ooc_pegasos.readers.vectors import Vectorizer
+from ooc_pegasos.recipe import Column, Table
 from ooc_pegasos.verification import verify
 from ooc_pegasos.vocabulary import of_store, signs
 
@@ -850,6 +852,21 @@ def test_as_many_names_as_are_wanted_and_always_the_same(tmp_path):
         kept.append(of_store(store.path, store.manifest).known_names())
         assert len(kept[-1]) == 70
     assert kept[0] == kept[1] == kept[2]
+
+
+def test_names_taken_while_a_batch_is_read_leave_room_for_its_others(monkeypatch):
+    data = pa.table({"y": [0, 1], "a": ["u", "v"], "b": ["w", "w"]})
+    columns = [Column("a", "categorical"), Column("b", "categorical")]
+    vectorizer = Vectorizer(Table(columns, "y"), False, names=3)
+    parts = Vectorizer._parts
+
+    def slow(self, column, array, problems, new):
+        if column.name == "b":  # meanwhile the block before this one, with the same words, was taken
+            self.named(dict(new))
+        return parts(self, column, array, problems, new)
+
+    monkeypatch.setattr(Vectorizer, "_parts", slow)
+    assert list(vectorizer.vectors(data.to_batches()[0]).features.values()) == ["a=u", "a=v", "b=w"]
 
 
 def test_appended_stores_keep_names(tmp_path):

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.utils import murmurhash3_32
 
+from ooc_pegasos import feature_names
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.conversion import Existing, convert
 from ooc_pegasos.kernels import vw as kernels
 from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.labels import key_of
@@ -168,6 +171,60 @@ def test_features_without_a_name_are_counted_as_vowpal_wabbit_does(tmp_path):
     for bits in (5, 22):
         found, expected = (read(tmp_path, text, hashing=Hashing(bits))[0] for text in (line, named))
         assert found == expected == [textbook(line, Hashing(bits))]
+
+
+def test_names_are_the_first_met(tmp_path):
+    text = (
+        "1 |n a:1 :2 b |m a |n :3 c:0\nx |n bad\n1 |n late :7 bad2:x\n1 | bad :4 a b\n1 |n \udcff a late a^b |n^a b\n"
+    )
+    tokens = ["n^a", "n^0", "n^b", "m^a", "n^c", "bad", "0", "a", "b", "n^late", "n^a^b"]
+    (tmp_path / "in.vw").write_bytes(text.encode(errors="surrogateescape"))
+    for bits in (1, 4, 22, 31):
+        first = {}
+        for token in tokens:
+            first.setdefault(place_and_sign(token, min(bits, 30), False)[0] if bits < 31 else token, token)
+        for wanted in (0, 1, 3, len(first), 100):
+            options = Settings(Hashing(bits), stop_at_bad=False, feature_names=wanted)
+            reader = VwReader([str(tmp_path / "in.vw")], options, 1 << 16)
+            parsed = reader.read(next(reader.tasks()))
+            assert parsed.bad_lines == 2
+            assert list(parsed.features.values()) == list(first.values())[:wanted]
+            if bits < 31:
+                assert list(parsed.features) == list(first)[:wanted]
+
+
+def test_rows_are_the_same_with_names(tmp_path):
+    rng = np.random.default_rng(3)
+    lines = [f"1 |a {' '.join(f'{w}:{w % 7}' for w in rng.integers(0, 5000, 40))}" for _ in range(300)]
+    rows = read(tmp_path, "\n".join(lines), hashing=Hashing(10))[0]
+    for wanted in (1, 500, 10**7):
+        assert read(tmp_path, "\n".join(lines), 2000, hashing=Hashing(10), feature_names=wanted)[0] == rows
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_stores_have_the_first_names_whatever_the_threads(tmp_path, signed):
+    rng = np.random.default_rng(4)
+    lines, met = [], {}
+    for row in range(900):
+        words = [f"w{word}" for word in rng.zipf(1.3, 9) % 700]
+        lines.append(f"{row % 2} |text {' '.join(words)} |user :1 u{row % 50}")
+        for token in [*(f"text^{word}" for word in words), "user^0", f"user^u{row % 50}"]:
+            met.setdefault(place_and_sign(token, 12, signed)[0], token)
+    (tmp_path / "in.vw").write_text("\n".join(lines) + "\n")
+    for wanted, threads in ((200, 1), (200, 2), (200, 2), (100_000, 2)):
+        options = ConvertConfig(hash_bits=12, hash_signed=signed, feature_names=wanted, threads=threads, block_size=512)
+        store = convert([str(tmp_path / "in.vw")], tmp_path / "store", options, existing=Existing(force=True))
+        names = feature_names.of_store(store.path, store.manifest)
+        assert names == dict(list(met.items())[:wanted])
+        assert len(names) == min(wanted, len(met))
+    expected = {place: place_and_sign(name, 12, True)[1] for place, name in names.items()} if signed else {}
+    assert feature_names.signs(names, store.manifest.recipe) == expected
+    assert not signed or set(expected.values()) == {-1.0, 1.0}
+    plain = [f"{row % 2} | {row}" for row in range(9)]
+    (tmp_path / "in.vw").write_text("\n".join(plain) + "\n")
+    options = ConvertConfig(hash_bits=0, feature_names=10)
+    store = convert([str(tmp_path / "in.vw")], tmp_path / "plain", options)
+    assert feature_names.of_store(store.path, store.manifest) == {}
 
 
 def test_the_hash_that_has_no_absolute_value(tmp_path):

@@ -299,6 +299,35 @@ def _read_value(text: np.ndarray, at: int) -> tuple[int, float, int]:
     return code, value, after
 
 
+@inlined
+def _slot(met, place):
+    """Where `place` stands in a table of places plus 1 with room to spare, or the free slot (0) where it would."""
+    last = len(met) - 1
+    at = (place * 0x9E3779B1 >> 15) & last
+    while met[at] != 0 and met[at] != place + 1:
+        at = (at + 1) & last
+    return at
+
+
+@kernel
+def _note_name(met: np.ndarray, named: np.ndarray, names: int, found: tuple[int, int, int, int, int, int]) -> int:
+    """Put down where in the text the name of a place is, unless it is known: how many are known now."""
+    slot = _slot(met, found[0])
+    if met[slot] != 0:
+        return names
+    met[slot] = found[0] + 1
+    for k in range(6):
+        named[names, k] = found[k]
+    return names + 1
+
+
+@kernel
+def _forget_names(met: np.ndarray, named: np.ndarray, names: int, left: int) -> None:
+    """Take back all names but the first `left`: the last first, so that no search in `met` is broken."""
+    for at in range(names - 1, left - 1, -1):
+        met[_slot(met, named[at, 0])] = 0
+
+
 @kernel
 def _read_features(
     text: np.ndarray,
@@ -310,42 +339,47 @@ def _read_features(
     name: np.ndarray,
     places: np.ndarray,
     values: np.ndarray,
-) -> tuple[int, int, int, int, int]:
+    known: np.ndarray | None,
+    met: np.ndarray | None,
+    named: np.ndarray | None,
+    names: int,
+) -> tuple[int, int, int, int, int, int]:
     """The entries of a row from its first bar, at `at`, on, in the order of the text, to `places` and `values`.
 
-    Returns (0 or an error code, how many, position of the name and of the number that are wrong, position after).
+    Returns (0 or an error code, how many, position of the name and of the number that are wrong, position after,
+    how many names there are now).
     """
     mask = np.uint32((np.int64(1) << max(bits, 0)) - 1)
     count = np.int64(0)
     scale = 1.0
     space, space_end = at, at  # the namespace
     used, used_end = np.int64(-1), np.int64(-1)  # the first that had a feature
-    prefix = 0  # bytes of `name` that stand for it: its own and a ^
+    prefix, end = 0, np.int64(0)  # bytes of `name` that stand for it: its own and a ^
     unnamed = np.int64(0)  # features of it that have no name; each is called by its number, as in Vowpal Wabbit
     while True:
         at = skip_blanks(text, at)
         begin = at
         if text[at] == _LINE_FEED:
-            return 0, count, begin, begin, at
+            return 0, count, begin, begin, at, names
         if text[at] == _BAR:
             space = at + 1
             unnamed = np.int64(0)
             code, scale, space_end, prefix, at = _read_namespace(text, space, name)
             if code != 0:
-                return code, count, space, at, at
+                return code, count, space, at, at, names
             continue
         at = _end_of_name(text, at)
         if text[at] == 0:
-            return NUL_BYTE, count, begin, at, at
+            return NUL_BYTE, count, begin, at, at, names
         negative = False
         if bits == PLAIN:
             code, place = _read_index(text, begin, at, unnamed, smallest, largest)
             if code != 0:
-                return code, count, begin, begin, at
+                return code, count, begin, begin, at, names
             if used < 0:
                 used, used_end = space, space_end
             elif used != space and not _same_bytes(text, used, used_end, space, space_end):
-                return NAMESPACES_SEVERAL, count, used, space, at
+                return NAMESPACES_SEVERAL, count, used, space, at, names
         else:
             end = _append(name, prefix, text, begin, at)
             if at == begin:
@@ -353,18 +387,24 @@ def _read_features(
             hashed = murmur3(name, 0, end)
             place = np.int64(place_of(hashed, mask))
             negative = signed and is_negative(hashed)
-        unnamed += at == begin
+        name_end = at
         value = 1.0
         if text[at] == _COLON:
             ordinary, value, after, follows = ordinary_number(text, at + 1)
             if not ordinary or not _ends_word(follows):
                 code, value, after = _read_value(text, at + 1)
                 if code != 0:
-                    return code, count, begin, at + 1, after
+                    return code, count, begin, at + 1, after, names
             at = after
         value *= -scale if negative else scale
         if abs(value) >= ROUNDS_TO_INFINITY:
-            return VALUE_TOO_LARGE, count, begin, begin, at
+            return VALUE_TOO_LARGE, count, begin, begin, at, names
+        if known is not None:  # otherwise numba leaves this out altogether
+            assert met is not None
+            assert named is not None
+            if names < len(named) and not known[place] and _is_utf8(name, 0, end):
+                names = _note_name(met, named, names, (place, space, space_end, begin, name_end, unnamed))
+        unnamed += name_end == begin
         places[count] = place
         values[count] = value
         count += 1
@@ -427,15 +467,23 @@ def parse_vw(
     spare_places: np.ndarray,
     spare_sums: np.ndarray,
     bad: np.ndarray,
-) -> tuple[int, int, int]:
+    known: np.ndarray | None,
+    met: np.ndarray | None,
+    named: np.ndarray | None,
+) -> tuple[int, int, int, int]:
     """Parse `text[:end]` (whole lines, then PADDING) into the arrays.
 
     Per row: `labels` (float64), `weights`, `indptr`, `lines` (its line, counted from 0), `numbers` (which row it is,
     bad ones included) and (start, end) of its label in `label_spans` and of its tag in `tag_spans`. `bits` is PLAIN
     where names are indices. `name` has as much room as the text; `places`, `sums` and their spares have room for
     every entry of the block. Per bad line, as far as there is room: (code, line, position, position) in `bad`.
-    Returns (rows, bad lines, lines read).
+    Names of places that are not `known`, by place, are put down where they are met first, as far as there is room:
+    (place, begin and end of the namespace, begin and end of the name, number of a feature that has no name) in `named`.
+    `met` is for that: zeros, a power of two that is at least twice as many. Names that are no UTF-8 do not count. All
+    three are None where no names are wanted.
+    Returns (rows, bad lines, lines read, names).
     """
+    names = 0
     keys, counts = np.empty(ROOM_FOR_KEYS, np.uint64), np.empty(256, np.int64)
     at = np.int64(0)
     row = 0
@@ -450,12 +498,25 @@ def parse_vw(
             line += 1
             continue
         detail = at
+        names_before = names
         code, labels[row], weights[row], where, at = _read_head(
             text, at, text_labels, label_wanted, label_spans[row], tag_spans[row]
         )
         if code == 0:
-            code, count, where, detail, at = _read_features(
-                text, at, bits, signed, smallest_index, largest_index, name, places, sums
+            code, count, where, detail, at, names = _read_features(
+                text,
+                at,
+                bits,
+                signed,
+                smallest_index,
+                largest_index,
+                name,
+                places,
+                sums,
+                known,
+                met,
+                named,
+                names,
             )
             if code == 0:
                 if not in_order(places, count):
@@ -463,12 +524,15 @@ def parse_vw(
                 code, pairs, detail = _add_up(places, sums, count, bits != PLAIN, pairs, indices, values)
         if code != 0:
             note_bad(bad, bad_lines, (code, line, where, detail))
+            if met is not None:
+                _forget_names(met, named, names, names_before)
+            names = names_before
         row, bad_lines, pairs = end_row(code == 0, line, row, bad_lines, pairs, indptr, lines, numbers)
         if code != 0 and stop_at_bad:
             break
         at = end_of_line(text, at) + 1
         line += 1
-    return row, bad_lines, line
+    return row, bad_lines, line, names
 
 
 @kernel

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.utils import murmurhash3_32
 
-from ooc_pegasos import feature_names
+from ooc_pegasos import vocabulary
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.conversion import Existing, convert
 from ooc_pegasos.kernels import vw as kernels
@@ -214,17 +214,17 @@ def test_stores_have_the_first_names_whatever_the_threads(tmp_path, signed):
     for wanted, threads in ((200, 1), (200, 2), (200, 2), (100_000, 2)):
         options = ConvertConfig(hash_bits=12, hash_signed=signed, feature_names=wanted, threads=threads, block_size=512)
         store = convert([str(tmp_path / "in.vw")], tmp_path / "store", options, existing=Existing(force=True))
-        names = feature_names.of_store(store.path, store.manifest)
+        names = vocabulary.of_store(store.path, store.manifest).known_names()
         assert names == dict(list(met.items())[:wanted])
         assert len(names) == min(wanted, len(met))
     expected = {place: place_and_sign(name, 12, True)[1] for place, name in names.items()} if signed else {}
-    assert feature_names.signs(names, store.manifest.recipe) == expected
+    assert vocabulary.signs(names, store.manifest.recipe) == expected
     assert not signed or set(expected.values()) == {-1.0, 1.0}
     plain = [f"{row % 2} | {row}" for row in range(9)]
     (tmp_path / "in.vw").write_text("\n".join(plain) + "\n")
     options = ConvertConfig(hash_bits=0, feature_names=10)
     store = convert([str(tmp_path / "in.vw")], tmp_path / "plain", options)
-    assert feature_names.of_store(store.path, store.manifest) == {}
+    assert vocabulary.of_store(store.path, store.manifest).known_names() == {}
 
 
 def test_the_hash_that_has_no_absolute_value(tmp_path):

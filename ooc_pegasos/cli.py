@@ -374,13 +374,25 @@ def inspect(
 
 
 @app.command(epilog="Example: [bold]oocpeg verify clicks.store[/bold]")
-def verify(store: StorePath, json_output: Json = False, quiet: Quiet = False) -> None:
+def verify(
+    store: StorePath,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Also read the files that it was made of, and say if they have changed.")
+    ] = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Check every byte of a store and the structure of its rows. Exit code 5 if anything is wrong."""
     from ooc_pegasos.progress import progress_for
     from ooc_pegasos.store import Store
     from ooc_pegasos.verification import verify as verify_store
 
-    found = verify_store(Store.open(store), progress_for(quiet))
+    opened = Store.open(store)
+    found = verify_store(opened, progress_for(quiet))
+    if sources:
+        from ooc_pegasos.provenance import changed_sources
+
+        found.problems.extend(changed_sources(opened.manifest, every_byte=True))
     if json_output:
         _print_json(vars(found))
     elif not quiet:
@@ -532,6 +544,9 @@ def train(
         ),
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Print where the time went, on stderr.")] = False,
+    ignore_sources: Annotated[
+        bool, typer.Option("--ignore-sources", help="Train though files that the store was made of have changed.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing model.")] = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -577,6 +592,10 @@ def train(
     from ooc_pegasos.store import Store
 
     opened = Store.open(store)
+    if not ignore_sources:
+        from ooc_pegasos.provenance import refuse_changed
+
+        refuse_changed(str(store), opened.manifest)
     progress = training_progress_for(quiet)
     _note_compilation(progress)
     from ooc_pegasos.model import Model
@@ -716,6 +735,69 @@ def _class_weight(text: str | None) -> str | tuple[float, ...] | None:
     if text is None or text == "balanced":
         return text
     return tuple(_number("--class-weight", word) for word in text.split(","))
+
+
+@app.command(epilog="Example: [bold]oocpeg run nightly.toml[/bold]")
+def run(
+    job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="What to do.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do nothing: show what would be done.")] = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Append new files to a store, train, compare with the model in use, and promote the new one if it passes.
+
+    Killed at any moment it goes on where it stood when it is run again. Exit code 7: the new model was refused, with
+    the reasons; the one in use stays. The files it keeps, and how to call it every night: docs/jobs.md.
+    """
+    from ooc_pegasos.jobs.job import Job
+
+    loaded = Job.load(job)
+    if dry_run:
+        from datetime import UTC, datetime
+
+        from ooc_pegasos.jobs.plan import plan
+
+        found = plan(loaded, datetime.now(UTC))
+        _print_json(vars(found)) if json_output else typer.echo("\n".join(found.lines()))
+        return
+    from ooc_pegasos.describe import run_words
+    from ooc_pegasos.jobs.run import run as run_job
+    from ooc_pegasos.progress import progress_for, training_progress_for
+
+    progress, training_progress = progress_for(quiet), training_progress_for(quiet)
+    _note_compilation(progress)
+    try:
+        record = run_job(loaded, progress=progress, training_progress=training_progress)
+    finally:
+        progress.end()
+        training_progress.end()
+    if json_output:
+        _print_json(record)
+    elif not quiet or record["exit_code"]:
+        typer.echo(run_words(record))
+    if record["exit_code"]:
+        raise typer.Exit(record["exit_code"])
+
+
+@app.command(epilog="Example: [bold]oocpeg rollback models[/bold]")
+def rollback(
+    models: Annotated[Path, typer.Argument(metavar="MODELS", help="The folder of models of a job.")],
+    to: Annotated[str | None, typer.Option(metavar="VERSION", help="Default: the one before the current.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Put an older version of a model in use again."""
+    from ooc_pegasos.files import locked, writing_errors
+    from ooc_pegasos.jobs.versions import Versions
+
+    versions = Versions(models)
+    if not models.is_dir():
+        raise InputError(f"{models}: no such folder; name the folder of models of a job")
+    with writing_errors(models), locked(versions.lock, str(models)):
+        before, after = versions.rollback(to)
+    if json_output:
+        _print_json({"before": before, "current": after})
+    else:
+        typer.echo(f"{models / 'current'}: {after}" + (f", no longer {before}" if before else ""))
 
 
 @app.command(epilog="Example: [bold]oocpeg demo[/bold]")

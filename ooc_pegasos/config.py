@@ -350,16 +350,22 @@ def load_toml(cls: type[Config], path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}; correct it") from error
     try:
-        for name in ("chunk_size", "memory"):
-            if isinstance(table.get(name), str):
-                table[name] = parse_size(table[name])
-        if table.get("delay") == "auto":
-            del table["delay"]
-        if isinstance(table.get("index_base"), int):
-            table["index_base"] = str(table["index_base"])
+        for part in (table, *(inner for inner in table.values() if isinstance(inner, dict))):
+            _put_plainly(part)
         typed.load(cls, table)
     except typed.TypedError as error:
         raise UsageError(f"{path}: {error}; correct it") from error
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     return table
+
+
+def _put_plainly(table: dict[str, Any]) -> None:
+    """Sizes in bytes, and what may be written in two ways in one."""
+    for name in ("chunk_size", "memory", "reserve"):
+        if isinstance(table.get(name), str):
+            table[name] = parse_size(table[name])
+    if table.get("delay") == "auto":
+        del table["delay"]
+    if isinstance(table.get("index_base"), int):
+        table["index_base"] = str(table["index_base"])

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos import __version__, manifest, typed, vocabulary
+from ooc_pegasos.agreement import comes_of, refuse_contradiction
 from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding, coded_sizes
 from ooc_pegasos.block import LEVELS
 from ooc_pegasos.config import ConvertConfig
@@ -121,7 +122,7 @@ def _work(
     keep = existing.resume and (scratch / _PLAN).exists()
     try:
         if base:
-            _check_base(Store.open(target), config)
+            refuse_contradiction(Store.open(target).manifest, config)
         job = _Job(target, scratch, names, config, base, existing, progress)
         keep = False
         job.run()
@@ -177,33 +178,6 @@ def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append:
         if any(getattr(source, setting) != digest for source in store.sources[-len(names) :]):
             return False
     return [sources.hash_of(name) for name in names] == [xxh64 for _name, _size, xxh64 in made_from]
-
-
-def comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
-    """Whether a store's recipe is what these options ask for, whatever a first pass over the inputs has found."""
-    hashing, tokens = recipe.hashing_of_names, recipe.tokens_of_texts
-    names = hashing.dictionary if hashing else 0
-    scaled = recipe.table is not None and any(column.scale != 1 for column in recipe.table.columns)
-    found = (scaled, bool(tokens and tokens.texts), bool(names))
-    if found != (config.standardize, config.idf, config.dictionary is not None) or names > (config.dictionary or 0):
-        return False
-    known = dataclasses.replace(recipe.without_findings(), index_base=wanted.index_base)
-    return known == (dataclasses.replace(wanted, features=recipe.features) if names else wanted)
-
-
-def _check_base(store: Store, config: ConvertConfig) -> None:
-    """Refuse to append with options that contradict the store."""
-    recipe, coding = store.manifest.recipe, store.manifest.layout.values
-    exact = {"float32": "float32", "code8": "codes of one byte", None: "values that are all 1"}
-    known: dict[str, Any] = {"normalize": recipe.normalize, "values": recipe.values or exact[coding]}
-    known |= {"features": recipe.features, "index_base": str(recipe.index_base)}
-    for name, value in known.items():
-        given = getattr(config, name)
-        if given not in (None, "auto", value):
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option} {given}: the store was made with {value}; leave it out to append")
-    if config.declared() != Declared():
-        raise UsageError("--task, --classes and --positive-label are those of the store; leave them out to append")
 
 
 class _Job:
@@ -396,7 +370,7 @@ class _Job:
         plan = self._assembly_plan(ingest, labels, features)
         labels = dataclasses.replace(labels, kind=plan.layout.labels)
         assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
-        assembly.replay(write_journal.events())
+        assembly.replay(write_journal.events(), self._first_chunk, self.target)
         self.progress.begin("writing", sum(ingest.totals.sizes.values()))
         room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
         threads = max(1, min(config.workers, config.memory // room))
@@ -488,6 +462,10 @@ class _Job:
             problem = f"its index coding, {layout.index_coding}, would make the new rows four times larger than needed"
             raise InputError(f"{self.target}: {problem}; convert all inputs together")
         return layout
+
+    @property
+    def _first_chunk(self) -> int:
+        return len(self.base.chunks) if self.base else 0
 
     def _publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
         """Give the chunks their names and put the store in place by one rename."""

@@ -283,3 +283,23 @@ def _confusion(table: list[list[float]], classes: list[str]) -> list[str]:
     for name, counts in zip(classes, table, strict=True):
         lines.append(f"  {name:{width}}            " + " ".join(f"{int(count):>{width},}" for count in counts))
     return lines
+
+
+def run_words(record: dict[str, Any]) -> str:
+    """How a run of a job ended."""
+    store, model = record["store"], record["model"]
+    lines = [f"{record['job']}, run {record['run']}: {record['outcome']}"]
+    if store.get("new_rows"):
+        lines.append(f"{store['new_rows']:,} rows appended from {len(record['inputs']):,} files")
+    if store.get("expired_rows"):
+        lines.append(f"{store['expired_rows']:,} rows expired")
+    if model:
+        gap = f"certified gap {100 * model['gap']:.3g} %" if model["gap"] is not None else "no certificate"
+        lines.append(f"model: {model['algorithm']}, lambda {model['lambda']:.3g}, {model['epochs']} epochs, {gap}")
+    for check in record["checks"]:
+        found = "" if check["found"] is None else f" {check['found']:.4g}"
+        needed = "" if check["needed"] is None else f" (limit {check['needed']:.4g})"
+        lines.append(f"{'passed' if check['passed'] else 'FAILED'}: {check['what']}{found}{needed}")
+    if record["outcome"] == "unchanged":
+        lines.append("neither the rows nor the options are other than those of the model in use")
+    return "\n".join(lines)

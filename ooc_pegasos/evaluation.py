@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -20,17 +20,22 @@ from ooc_pegasos.losses import LOSSES
 from ooc_pegasos.metrics import BinaryMetrics, MulticlassMetrics, ProbabilityMetrics, RegressionMetrics
 from ooc_pegasos.model import Model
 from ooc_pegasos.parallel import cores
-from ooc_pegasos.scoring import score
+from ooc_pegasos.scoring import Scored, score
 
 
 def evaluate(model: Model, data: str | Path, threads: int | None = None) -> dict[str, Any]:
     """The metrics of a model on a store or a raw file."""
+    return metrics_of(model, score(model, str(data), threads or cores(), with_labels=True), str(data))
+
+
+def metrics_of(model: Model, blocks: Iterable[Scored], what: str) -> dict[str, Any]:
+    """The metrics of a model on rows that it has scored; `what` they are, for messages."""
     labels, bias = model.info.labels, model.bias.ravel()
     metrics: Any = BinaryMetrics()
     if labels.task != "binary":
         metrics = RegressionMetrics() if labels.task == "regression" else MulticlassMetrics(len(labels.classes))
     probable = ProbabilityMetrics() if labels.task == "binary" and model.has_probabilities else None
-    for scored in score(model, str(data), threads or cores(), with_labels=True):
+    for scored in blocks:
         assert scored.labels is not None
         losses = losses_of_rows(model, scored.scores, scored.labels)
         predicted = scored.scores.argmax(axis=1) if labels.task == "multiclass" else scored.scores
@@ -42,7 +47,7 @@ def evaluate(model: Model, data: str | Path, threads: int | None = None) -> dict
     square = float((model.weights**2).sum()) + (float((bias / scale) @ (bias / scale)) if scale else 0.0)
     result: dict[str, Any] = metrics.result(model.info.lam / 2 * square)
     if result["rows"] == 0:
-        raise InputError(f"{data}: no rows in it; check how it was made")
+        raise InputError(f"{what}: no rows in it; check how it was made")
     if probable:
         found = probable.result()
         result |= {"log_loss": found["log_loss"], "brier": found["brier"]}

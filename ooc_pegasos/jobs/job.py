@@ -1,0 +1,126 @@
+"""What a job file says. Its paths are seen from the folder it stands in, wherever it is run from."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ooc_pegasos import typed
+from ooc_pegasos.config import GIB, ConvertConfig, TrainConfig, load_toml
+from ooc_pegasos.errors import UsageError
+
+Metric = Literal["roc_auc", "error", "mean_loss", "mean_absolute_error"]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a new model has to show before it takes the place of the one in use."""
+
+    metric: Metric | None = None
+    """By which models are compared. None: the area under the ROC curve; the error of several classes, the mean absolute
+    error of real targets."""
+    min_auc: float | None = None
+    """On every set, whether there is a model to compare with or not."""
+    max_relative_regression: float = 0.0
+    """How much worse than the champion it may be, as a share of the champion's."""
+    require_certified: bool = True
+    """Its distance to the optimum must be proved to be within the tolerance."""
+    confidence: float | None = None
+    """That it is no worse than that must be this sure, by the bootstrap. None: what was measured is enough."""
+
+    def __post_init__(self) -> None:
+        if self.min_auc is not None and not 0 <= self.min_auc <= 1:
+            raise UsageError(f"gate.min_auc {self.min_auc} is out of range; choose 0 to 1")
+        if not 0 <= self.max_relative_regression < 1:
+            problem = "is out of range; choose 0 to below 1"
+            raise UsageError(f"gate.max_relative_regression {self.max_relative_regression} {problem}")
+        if self.confidence is not None and not 0.5 <= self.confidence < 1:
+            raise UsageError(f"gate.confidence {self.confidence} is out of range; choose 0.5 to below 1")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job."""
+
+    store: str
+    """Where rows are kept; made by the first run."""
+    models: str
+    """The folder of models: one below it for each that was promoted, and `current`, a link to the one in use."""
+    inputs: tuple[str, ...]
+    """Files or patterns; those that are not in the store yet are appended."""
+    name: str = ""
+    """For the metrics; the name of the file if none is given."""
+    golden: tuple[str, ...] = ()
+    """Stores or files that models are compared on, besides the rows kept apart."""
+    expire_days: float | None = None
+    """Rows of files that were last changed before so many days leave the store, and older files are not taken."""
+    warm_start: bool = True
+    """Begin with the weights in use, where the algorithm can."""
+    retune: bool = False
+    """Look for a lambda in every run, not only in the first."""
+    keep: int = 5
+    """How many versions are kept: the newest, and the one in use."""
+    reserve: int = GIB
+    """Bytes that must stay free on the disk."""
+    log: str | None = None
+    """A file to which each step adds a line of JSON."""
+    metrics: str | None = None
+    """A file in the text format of Prometheus, written at the end."""
+    notify: str | None = None
+    """A command to run at the end, with the record of the run as JSON on its standard input."""
+    convert: ConvertConfig = field(default_factory=ConvertConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    gate: Gate = field(default_factory=Gate)
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise UsageError("inputs: name at least one file or pattern, like inputs = ['incoming/*.parquet']")
+        if self.keep < 1:
+            raise UsageError(f"keep {self.keep} is out of range; choose at least 1")
+        if self.expire_days is not None and not 0 < self.expire_days < 1e6:
+            raise UsageError(f"expire_days {self.expire_days} is out of range; choose a positive number")
+        if self.train.folds or self.train.bias == "search":
+            raise UsageError("train: folds and bias = 'search' have no rows kept apart to compare by; leave them out")
+
+    @classmethod
+    def load(cls, path: Path) -> Job:
+        """Read and check a job file."""
+        table = load_toml(cls, path)
+        job = typed.load(cls, table)
+        here = path.resolve().parent
+
+        def placed(name: str) -> str:
+            return name if "://" in name else str(here / name)
+
+        def maybe(name: str | None) -> str | None:
+            return None if name is None else placed(name)
+
+        convert = dataclasses.replace(job.convert, weights=None, labels=maybe(job.convert.labels))
+        if job.convert.weights or job.convert.labels:
+            raise UsageError(f"{path}: convert: files of weights or labels cannot follow new inputs; use columns")
+        return dataclasses.replace(
+            job,
+            name=job.name or path.stem,
+            store=placed(job.store),
+            models=placed(job.models),
+            inputs=tuple(map(placed, job.inputs)),
+            golden=tuple(map(placed, job.golden)),
+            log=maybe(job.log),
+            metrics=maybe(job.metrics),
+            convert=convert,
+        )
+
+    def digest(self) -> str:
+        """What tells whether a job is the one that was begun."""
+        content = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    def training(self) -> TrainConfig:
+        """The options of the training, with rows kept apart to compare models by."""
+        if self.train.holdout is None:
+            return dataclasses.replace(self.train, holdout=0.1)
+        return self.train

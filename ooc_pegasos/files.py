@@ -4,7 +4,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ooc_pegasos.errors import InputError, LockedError
@@ -85,5 +85,34 @@ def locked(path: Path, what: str) -> Iterator[None]:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """While this lasts nobody removes what `unused` guards; any number of processes may hold it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks, where nobody waits for them either
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def unused(folder: Path) -> Iterator[bool]:
+    """Whether nobody holds `in_use`; if so, nobody can until this ends."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        free = True
+    except BlockingIOError:
+        free = False
+    except OSError:
+        free = True
+    try:
+        yield free
     finally:
         os.close(descriptor)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ooc_pegasos import manifest
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.files import locked, writing_errors
+from ooc_pegasos.files import locked, unused, writing_errors
 from ooc_pegasos.manifest import Manifest, Part, Statistics
 
 
@@ -84,13 +84,17 @@ def expire(target: Path, before_ns: int) -> int:
 
 
 def remove_strays(target: Path, made: Manifest) -> None:
-    """Remove the chunks and vocabularies that a store does not name any more."""
+    """Remove the chunks and vocabularies that a store does not name any more.
+
+    If somebody reads the store, who may be at those still, they stay until the next time.
+    """
     keep = {chunk.file for chunk in made.chunks}
     if made.vocabulary:
         keep.add(made.vocabulary.file)
-    for path in [*target.glob("chunk-*.arrow"), *target.glob("features-*.arrow")]:
-        if path.name not in keep:
-            path.unlink()
+    with unused(target) as free:
+        for path in [*target.glob("chunk-*.arrow"), *target.glob("features-*.arrow")] if free else []:
+            if path.name not in keep:
+                path.unlink()
 
 
 def _of_all(parts: list[Part]) -> Statistics:

@@ -13,6 +13,7 @@ import numpy as np
 from ooc_pegasos import manifest, vocabulary
 from ooc_pegasos.block import OVERFLOWS, CsrBlock
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.files import in_use
 from ooc_pegasos.kernels.pegasos import score_rows
 from ooc_pegasos.kernels.rows import normalize_rows
 from ooc_pegasos.kernels.sums import score_panel
@@ -68,12 +69,13 @@ def _score_store(model: Model, store: Store, threads: int, with_labels: bool) ->
         problem = f"{store.path}: its labels are {made.labels.classes}, the model's are {trained.labels.classes}"
         raise InputError(f"{problem}; convert it with --classes {','.join(trained.labels.classes)}")
     scorer = Scorer(model, store.features)
-    loader = open_loader(store, two_chunks(store), threads=threads)
-    for window in loader.stream(loader.in_order()):
-        scores = scorer.window(loader, window, threads)
-        loader.check_unchanged()
-        for begin, end in window.stretches:
-            yield Scored(scores[begin:end], window.block.labels[begin:end].copy() if with_labels else None)
+    with in_use(store.path):
+        loader = open_loader(store, two_chunks(store), threads=threads)
+        for window in loader.stream(loader.in_order()):
+            scores = scorer.window(loader, window, threads)
+            loader.check_unchanged()
+            for begin, end in window.stretches:
+                yield Scored(scores[begin:end], window.block.labels[begin:end].copy() if with_labels else None)
 
 
 class Scorer:

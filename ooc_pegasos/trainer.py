@@ -21,7 +21,7 @@ from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.files import locked, writing_errors
+from ooc_pegasos.files import in_use, locked, writing_errors
 from ooc_pegasos.judging import Judge
 from ooc_pegasos.kernels.pegasos import NO_FREE, square_distance
 from ooc_pegasos.loading import Window, open_loader
@@ -69,11 +69,12 @@ def train(
         raise UsageError("--resume continues from a checkpoint; say where it is with --checkpoint DIR")
     place = Path(checkpoint) if checkpoint else None
     progress = progress or TrainingProgress()
-    if config.bias == "search":
-        if place or warm_start is not None:
-            raise UsageError("--bias search trains again and again; leave out --checkpoint and --warm-start")
-        return _search(store, config, log, Path(scratch) if scratch else None, progress)
     with ExitStack() as stack:
+        stack.enter_context(in_use(store.path))
+        if config.bias == "search":
+            if place or warm_start is not None:
+                raise UsageError("--bias search trains again and again; leave out --checkpoint and --warm-start")
+            return _search(store, config, log, Path(scratch) if scratch else None, progress)
         if place:
             with writing_errors(place):
                 stack.enter_context(locked(place / "lock", str(place)))

@@ -10,9 +10,12 @@ from conftest import random_rows, same_matrix, svmlight_text
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
 from ooc_pegasos.conversion import Existing
 from ooc_pegasos.errors import InputError, LockedError
-from ooc_pegasos.files import locked
+from ooc_pegasos.files import in_use, locked, unused
 from ooc_pegasos.growth import expire, expired_parts
 from ooc_pegasos.loading.window import Folds
+from ooc_pegasos.progress import TrainingProgress
+from ooc_pegasos.provenance import changed_sources
+from ooc_pegasos.scoring import score
 from ooc_pegasos.verification import verify
 
 DAY = 86_400 * 10**9
@@ -105,3 +108,65 @@ def test_inputs_of_unknown_age_do_not_expire(tmp_path):
     store = Store.from_scipy(matrix, labels, tmp_path / "store")
     assert store.manifest.sources[0].modified_ns is None
     assert expired_parts(store.manifest, 2**62) == 0
+
+
+def test_who_reads_a_store_is_not_disturbed(tmp_path):
+    """What a training or a prediction has begun with stays until it is done."""
+    store = store_of_days(tmp_path, [1, 2, 3])
+    old = sorted(path.name for path in store.path.glob("chunk-*"))
+    with in_use(store.path), in_use(store.path):
+        expire(store.path, 2 * DAY)
+        assert sorted(path.name for path in store.path.glob("chunk-*")) == old
+        rows = sum(block.rows for block in store.blocks())  # as it was opened
+        assert rows == 180
+    left = Store.open(store.path)
+    assert verify(left).strays == [chunk.file for chunk in store.manifest.chunks if chunk not in left.manifest.chunks]
+    assert expire(store.path, 3 * DAY) == 60
+    assert not verify(Store.open(store.path)).strays
+
+
+def test_training_and_scoring_hold_the_store(tmp_path, monkeypatch):
+    store = store_of_days(tmp_path, [1, 2])
+    held = []
+
+    class Listening(TrainingProgress):
+        def presented(self, epoch, rows, total):
+            with unused(store.path) as free:
+                held.append(free)
+
+    model = train(store, TrainConfig(lam=0.01, algorithm="sgd-s", max_epochs=2), progress=Listening()).model
+    assert held
+    assert not any(held)
+    for _block in score(model, str(store.path), 1, with_labels=True):
+        with unused(store.path) as free:
+            assert not free
+    with unused(store.path) as free:
+        assert free
+
+
+def test_sources_that_have_changed(tmp_path, oocpeg):
+    store = store_of_days(tmp_path, [1, 2])
+    first = tmp_path / "day-1.svm"
+    words = ("train", store.path, "-o", "model", "--lambda", "0.01", "--force")
+    os.utime(first, ns=(5 * DAY, 5 * DAY))  # touched, and the same
+    oocpeg(*words)
+    content = first.read_text()
+    first.write_text(content.replace("1:", "2:", 1))
+    told = oocpeg(*words, code=3).stderr
+    assert f"{first}: changed after the store was made of it" in told
+    assert "--ignore-sources" in told
+    oocpeg(*words, "--ignore-sources")
+    os.utime(first, ns=(1 * DAY, 1 * DAY))  # same size, same time: only the bytes tell
+    oocpeg(*words)
+    assert f"{first}: changed" in oocpeg("verify", store.path, "--sources", code=5).stdout
+    first.unlink()
+    oocpeg(*words)
+    oocpeg("verify", store.path, "--sources")
+
+
+def test_of_a_name_that_came_twice_the_last_counts(tmp_path):
+    store_of_days(tmp_path, [1])
+    source = tmp_path / "day-1.svm"
+    source.write_text(svmlight_text(*random_rows(30, 50, 7)))
+    store = convert([str(source)], tmp_path / "store", ConvertConfig(), existing=Existing(append=True))
+    assert changed_sources(store.manifest, every_byte=True) == []

@@ -544,6 +544,19 @@ def train(
         ),
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Print where the time went, on stderr.")] = False,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="tcp://HOST:PORT|local:N",
+            help="Train on the workers of dask.distributed, or on N processes here. All must see the store.",
+        ),
+    ] = None,
+    parts: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K", min=1, help="Of the store, with --scheduler; the result depends on it. Default: one a worker."
+        ),
+    ] = None,
     ignore_sources: Annotated[
         bool, typer.Option("--ignore-sources", help="Train though files that the store was made of have changed.")
     ] = False,
@@ -602,17 +615,18 @@ def train(
     from ooc_pegasos.trainer import train as train_on
 
     start = Model.load(warm_start) if warm_start else None
+    kept_in: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "progress": progress}
     try:
-        result = train_on(
-            opened,
-            settings,
-            warm_start=start,
-            checkpoint=checkpoint,
-            resume=resume,
-            log=log,
-            scratch=scratch,
-            progress=progress,
-        )
+        if scheduler is not None:
+            if start is not None:
+                raise UsageError("--warm-start is for one machine; leave it out, or --scheduler")
+            from ooc_pegasos.distributed.cluster import connected
+            from ooc_pegasos.distributed.training import train_dask
+
+            with connected(scheduler) as client:
+                result = train_dask(client, opened, settings, parts=parts, **kept_in)
+        else:
+            result = train_on(opened, settings, warm_start=start, scratch=scratch, **kept_in)
     except KeyboardInterrupt:
         progress.end()
         kept = (

@@ -56,6 +56,21 @@ def without_first(made: Manifest, number: int) -> Manifest:
     )
 
 
+def only(made: Manifest, first: int, end: int) -> Manifest:
+    """The manifest of some chunks that follow each other, whose rows keep their numbers."""
+    chunks = made.chunks[first:end]
+    counts = [sum(column) for column in zip(*(chunk.label_counts for chunk in chunks), strict=True)]
+    return dataclasses.replace(
+        made,
+        rows=sum(chunk.rows for chunk in chunks),
+        nonzeros=sum(chunk.nonzeros for chunk in chunks),
+        labels=dataclasses.replace(made.labels, counts=counts),
+        chunks=chunks,
+        parts=[],
+        first_row=made.first_row + sum(chunk.rows for chunk in made.chunks[:first]),
+    )
+
+
 def expired_parts(made: Manifest, before_ns: int) -> int:
     """How many parts, from the first on, are of files that were all last changed before an instant."""
     ends, first = [], 0

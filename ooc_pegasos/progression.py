@@ -112,8 +112,12 @@ class RunState:
 
     def restore(self, folder: Path, saved: Checkpoint) -> None:
         """Take up a run where its checkpoint stands."""
-        arrays, facts = saved.arrays, saved.facts
         self.solver.restore(folder, saved)
+        self.restore_knowledge(saved)
+
+    def restore_knowledge(self, saved: Checkpoint) -> None:
+        """All but what the solver knows."""
+        arrays, facts = saved.arrays, saved.facts
         self.cursor = Cursor(**facts["cursor"])
         self.known = [
             Progression(**{**known, "apart": Apart(**known["apart"]) if known["apart"] else None})

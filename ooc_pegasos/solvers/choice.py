@@ -75,7 +75,7 @@ def make_solver(
         several = config.threads is not None and config.threads > 1 and len(problem.specs) == 1
         remark = "one thread presents rows and the others load data" if several else None
         return SdcaSolver(problem, rows, config.enough, config.workers), remark
-    options = [_pegasos_options(config, algorithm, problem, model, start) for model in range(len(problem.specs))]
+    options = options_of(config, algorithm, problem, start)
     unknown = [name for name in config.of_pegasos if name != "--delay"]
     if algorithm in ("sgd-m", "pegasos"):
         unknown.append(f"--algorithm {algorithm}")
@@ -95,6 +95,11 @@ def make_solver(
             threads = config.threads
     manner = Manner(algorithm, why_uncertified(config, algorithm) is None, threads)
     return PegasosSolver(problem, options, manner, start, config.workers), remark
+
+
+def options_of(config: TrainConfig, algorithm: str, problem: Problem, start: np.ndarray | None) -> list[PegasosOptions]:
+    """The options of Pegasos for each model."""
+    return [_pegasos_options(config, algorithm, problem, model, start) for model in range(len(problem.specs))]
 
 
 def _pegasos_options(

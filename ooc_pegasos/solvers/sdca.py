@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class SdcaSolver(Solver):
         self.a = {model: np.zeros(problem.length) for model in self.active}
         self.mean = {model: np.zeros(problem.length) for model in self.active}
         self.state = {model: np.zeros(STATE_SIZE) for model in self.active}
-        self._tolerance = tolerance
+        self.tolerance = tolerance
         for model, state in self.state.items():
             state[STRETCH] = max(1.0, rows.typical_square / problem.specs[model].clock)
             state[UNIT] = 1.0 if problem.loss.number == HINGE else 0.0
@@ -91,7 +92,7 @@ class SdcaSolver(Solver):
         if state[STRETCH] > 1 and state[VISITED]:
             rows = self.problem.specs[model].rows
             bound = (state[DUAL] - self._square(model) / self._clock(model) / 2) / rows
-            solved = state[GAP] / rows < 2 * self._tolerance * bound
+            solved = state[GAP] / rows < 2 * self.tolerance * bound
             state[STRETCH] = max(1.0, state[STRETCH] * (_STRIDE if solved else _CREEP))
 
     def _clock(self, model: int) -> float:
@@ -100,6 +101,21 @@ class SdcaSolver(Solver):
     def _square(self, model: int) -> float:
         a = self.a[model]
         return float(a @ a)
+
+    @property
+    def alone(self) -> set[int]:
+        """Models that are presented one after the other, as each looks at few rows of its own."""
+        return self._alone
+
+    @property
+    def seen(self) -> dict[int, int]:
+        """Rows that each panel was shown in this epoch."""
+        return self._rows_of_panels
+
+    def resume(self, epoch: int, alone: Iterable[int], seen: dict[int, int]) -> None:
+        """Go on after an epoch, with what was known then."""
+        self._set_epoch(epoch)
+        self._alone, self._rows_of_panels = set(alone), dict(seen)
 
     def _set_epoch(self, number: int) -> None:
         self._epoch = number
@@ -284,8 +300,7 @@ class SdcaSolver(Solver):
         """See `Solver`."""
         facts = saved.facts["solver"]
         self.drop([model for model in self.active if model not in facts["active"]])
-        self._set_epoch(facts["epoch"])
-        self._alone, self._rows_of_panels = set(facts["alone"]), dict(facts["seen"])
+        self.resume(facts["epoch"], facts["alone"], dict(facts["seen"]))
         for model in self.active:
             self.a[model][:] = saved.arrays[f"{model} a"]
             self.mean[model][:] = saved.arrays[f"{model} mean"]

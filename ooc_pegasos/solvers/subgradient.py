@@ -55,6 +55,7 @@ class PegasosSolver(Solver):
         super().__init__(problem)
         self.manner = manner
         self.name = manner.algorithm
+        self.all_options = list(options)
         self.threads = manner.threads
         self.batch_size = options[0].batch_size
         self.members = {

@@ -1,0 +1,119 @@
+"""Parts of the data: which rows each has, and how a worker has them at hand.
+
+A part is told by a few numbers and names. A worker opens it when it is first asked for work on it, and keeps it; any
+other worker that sees the store would open the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from ooc_pegasos import manifest
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.growth import only
+from ooc_pegasos.loading import Loader, Window, open_loader
+from ooc_pegasos.samplers import SAMPLERS
+from ooc_pegasos.store import Store
+
+_MOST_OPEN = 64
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some chunks of a store that follow each other, and how to go through them."""
+
+    run: str
+    """So that workers can forget what a run has left."""
+    number: int
+    path: str
+    checksum: str
+    first: int
+    end: int
+    rows: int
+    """That are trained on."""
+    memory: int
+    """Bytes; if the part takes no more it is one window, else it is read window by window. It decides the order."""
+    holdout: float
+    folds: int | None
+    sampler: str
+    seed: int
+
+
+class OpenPart:
+    """A part on a worker."""
+
+    def __init__(self, part: Part) -> None:
+        try:
+            whole = Store.open(part.path)
+        except InputError as error:
+            problem = f"{error}; every worker must see the store under this path"
+            raise InputError(problem) from error
+        if manifest.checksum_of(whole.manifest) != part.checksum:
+            raise InputError(f"{part.path}: not the store that the client sees; give all machines the same one")
+        self.part = part
+        self.store = Store(whole.path, only(whole.manifest, part.first, part.end))
+        self.loader: Loader = open_loader(
+            self.store, part.memory, holdout=part.holdout, folds=part.folds, what="the memory of a worker,"
+        )
+        self.inverses = np.empty(0, np.float32)
+        self.lock = threading.Lock()
+        """Held by who works on it: one task at a time."""
+
+    def windows(self, epoch: int) -> Iterator[Window]:
+        """The rows to present, in the order of an epoch."""
+        part = self.part
+        plans = SAMPLERS[part.sampler](self.loader.shape, part.seed + (part.number << 40), epoch)
+        yield from self.loader.stream(plans)
+        self.loader.check_unchanged()
+
+    def all_windows(self) -> Iterator[Window]:
+        """All rows, as they stand."""
+        yield from self.loader.stream(self.loader.in_order())
+        self.loader.check_unchanged()
+
+
+_open: OrderedDict[Part, OpenPart] = OrderedDict()
+_opening = threading.Lock()
+
+
+def at_hand(part: Part) -> OpenPart:
+    """The part, opened if it was not."""
+    with _opening:
+        found = _open.pop(part, None) or OpenPart(part)
+        _open[part] = found
+        while len(_open) > _MOST_OPEN:
+            _open.popitem(last=False)
+        return found
+
+
+def forget(run: str) -> None:
+    """Let go of all parts of a run."""
+    with _opening:
+        for part in [part for part in _open if part.run == run]:
+            del _open[part]
+
+
+def cut(store: Store, number: int) -> list[tuple[int, int]]:
+    """(first chunk, the one after the last) of parts of about the same size; fewer than `number` if chunks are few."""
+    chunks = store.manifest.chunks
+    number = max(1, min(number, len(chunks)))
+    ends = np.cumsum([chunk.bytes for chunk in chunks])
+    goals = ends[-1] * np.arange(1, number) / number
+    middles = ends - np.array([chunk.bytes for chunk in chunks]) / 2
+    cuts = np.searchsorted(middles, goals)
+    cuts = np.maximum.accumulate(np.maximum(cuts, np.arange(1, number)))  # no part without chunks
+    cuts = np.minimum(cuts, len(chunks) - number + np.arange(1, number))
+    bounds = [0, *cuts.tolist(), len(chunks)]
+    return list(pairwise(bounds))
+
+
+def same_store(path: str | Path) -> str:
+    """The path as every worker should see it."""
+    return str(Path(path).resolve())

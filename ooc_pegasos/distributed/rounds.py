@@ -1,0 +1,257 @@
+"""What a worker does in a round: a function of a part, vectors and what is known of its rows, and of nothing else.
+
+So a round that was lost with its worker is done again elsewhere and comes to the same. Nothing given is changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.distributed.parts import OpenPart, Part, at_hand
+from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, NORM2, S, T
+from ooc_pegasos.kernels.sdca import DUAL, GAP, STRETCH
+from ooc_pegasos.loading import Window
+from ooc_pegasos.objective import Measurement
+from ooc_pegasos.problem import Problem
+from ooc_pegasos.solvers.duals import Group, RowStates
+from ooc_pegasos.solvers.pegasos import PegasosOptions
+from ooc_pegasos.solvers.sdca import SdcaSolver
+from ooc_pegasos.solvers.solver import Solver
+from ooc_pegasos.solvers.subgradient import Manner, PegasosSolver
+
+_WORTH_PACKING = 1 / 3
+"""Share of a vector that is not 0, below which its places are sent with its numbers."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A vector as it travels: all of it, or the places where it is not 0."""
+
+    length: int
+    places: np.ndarray | None
+    numbers: np.ndarray
+
+    @classmethod
+    def of(cls, vector: np.ndarray) -> Packed:
+        """Whichever is shorter; nothing is rounded."""
+        places = np.flatnonzero(vector)
+        if len(places) >= _WORTH_PACKING * len(vector):
+            return cls(len(vector), None, vector)
+        kind = np.uint32 if len(vector) < 2**32 else np.int64
+        return cls(len(vector), places.astype(kind), vector[places])
+
+    def add_to(self, vector: np.ndarray) -> None:
+        """Add it up."""
+        if self.places is None:
+            vector += self.numbers
+        else:
+            vector[self.places] += self.numbers
+
+    @property
+    def bytes(self) -> int:
+        """That travel."""
+        return self.numbers.nbytes + (0 if self.places is None else self.places.nbytes)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a round of some parts adds: a vector and a few numbers for each model."""
+
+    vectors: dict[int, Packed]
+    numbers: dict[int, np.ndarray]
+    bytes: int = 0
+    """That have travelled to come to this sum."""
+
+    def __add__(self, other: Contribution) -> Contribution:
+        vectors = {}
+        for model, one in self.vectors.items():
+            total = np.zeros(one.length)
+            one.add_to(total)
+            other.vectors[model].add_to(total)
+            vectors[model] = Packed.of(total)
+        numbers = {model: mine + other.numbers[model] for model, mine in self.numbers.items()}
+        travelled = self.bytes + other.bytes + sum(packed.bytes for packed in other.vectors.values())
+        return Contribution(vectors, numbers, travelled)
+
+
+def added(one: Contribution, other: Contribution) -> Contribution:
+    """Two contributions as one."""
+    return one + other
+
+
+# --- dual coordinate ascent ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AscentState:
+    """What a part knows of its rows between rounds, and of each model besides."""
+
+    groups: list[tuple[list[int], int]] = field(default_factory=list)
+    arrays: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
+    models: dict[int, np.ndarray] = field(default_factory=dict)
+    alone: tuple[int, ...] = ()
+    seen: dict[int, int] = field(default_factory=dict)
+
+
+class _HeldRows(RowStates):
+    """The state of all rows of a part in memory, in the order of the part."""
+
+    def __init__(self, opened: OpenPart, bias: float) -> None:
+        super().__init__(opened.store, bias, False, None)
+        if not len(opened.inverses):
+            opened.inverses = np.zeros(opened.store.rows, np.float32)
+        self._inverses_file = opened.inverses
+
+    def _new_file(self, name: str, kind: Any, items: int) -> np.ndarray:
+        return np.zeros(items, kind)
+
+    def take(self, state: AscentState) -> None:
+        """Begin with a copy of what is known."""
+        self.groups = [Group(models, width) for models, width in state.groups]
+        self._files = {key: array.copy() for key, array in state.arrays.items()}
+
+    def give(self) -> tuple[list[tuple[list[int], int]], dict[tuple[int, str], np.ndarray]]:
+        """What is known now."""
+        self.leave()
+        return [(group.models, group.width) for group in self.groups], self._files
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """A round of dual coordinate ascent: what all parts are told."""
+
+    problem: Problem
+    parts: int
+    tolerance: float
+    epoch: int
+    passes: int
+    vectors: dict[int, np.ndarray]
+    """Of each model that is still trained: the sum of b_i x_i over all rows."""
+    stretch: dict[int, float]
+
+
+def ascend(part: Part, told: Ascent, state: AscentState | None) -> tuple[AscentState, Contribution]:
+    """Some passes over a part, each row seen as if all parts did the same.
+
+    CoCoA+: what K parts change at once is added up, so each counts its own changes K times. A kernel that starts from
+    a / K with the clock lambda m / K does just that: its score is <a + K (a' - a), x> / (lambda m).
+    """
+    opened, state = at_hand(part), state or AscentState()
+    share = 1.0 / told.parts
+    specs = tuple(dataclasses.replace(spec, lam=spec.lam * share) for spec in told.problem.specs)
+    with opened.lock:
+        rows = _HeldRows(opened, told.problem.bias)
+        solver = SdcaSolver(dataclasses.replace(told.problem, specs=specs), rows, told.tolerance)
+        solver.drop([model for model in solver.active if model not in told.vectors])
+        rows.take(state)
+        solver.resume(told.epoch * told.passes - 1, state.alone, state.seen)
+        for model, vector in told.vectors.items():
+            np.multiply(vector, share, out=solver.a[model])
+            if model in state.models:
+                solver.state[model][:] = state.models[model]
+            solver.state[model][DUAL] = 0.0
+        met: dict[int, float] = {}
+        for number in range(told.passes):
+            solver.begin_epoch(1)
+            for model, stretch in told.stretch.items():
+                solver.state[model][STRETCH] = stretch
+            for window in opened.windows(told.epoch * told.passes + number):
+                solver.enter(window)
+                _present(solver, opened, window, 0, len(window.order))
+                solver.leave(window)
+            if not number:  # later passes meet what is left of the part alone
+                met = {model: float(solver.state[model][GAP]) for model in told.vectors}
+            solver.end_epoch()
+        groups, arrays = rows.give()
+        new = AscentState(groups, arrays, solver.state, tuple(sorted(solver.alone)), solver.seen)
+        changes = {model: Packed.of(solver.a[model] - vector * share) for model, vector in told.vectors.items()}
+        numbers = {model: solver.state[model].copy() for model in told.vectors}
+        for model, gap in met.items():
+            numbers[model][GAP] = gap
+        return new, Contribution(changes, numbers)
+
+
+def _present(solver: Solver, opened: OpenPart, window: Window, begin: int, end: int) -> None:
+    step = solver.rows_at_a_time(window.block)
+    for first in range(begin, end, step):
+        bad = solver.present(window, first, min(first + step, end), 1)
+        if bad >= 0:
+            raise opened.loader.damaged(window, bad)
+
+
+# --- Pegasos ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A round of Pegasos: what all parts are told."""
+
+    problem: Problem
+    options: list[PegasosOptions]
+    rows: int
+    """Of all parts."""
+    epoch: int
+    vectors: dict[int, np.ndarray]
+    states: dict[int, np.ndarray]
+
+
+SUM, LOSSES, UPDATES, ROWS, LATE_LOSSES, LATE_ROWS = range(6)
+"""The numbers of a contribution: S, losses, updates and rows of the round, and those since its half."""
+
+
+def descend(part: Part, told: Descent) -> Contribution:
+    """One pass over a part, as one of several that average: see `solvers/averaging.py`."""
+    opened = at_hand(part)
+    share = part.rows / told.rows
+    options = [dataclasses.replace(one, delay=one.delay * share) for one in told.options]
+    with opened.lock:
+        solver = PegasosSolver(told.problem, options, Manner("sgd-s", certified=False))
+        solver.drop([model for model in solver.active if model not in told.vectors])
+        for model, vector in told.vectors.items():
+            member = solver.members[model]
+            np.multiply(vector, share, out=member.a)
+            member.state[:] = told.states[model]
+            member.state[[S, LOSS, ERRORS, NORM2]] = 0.0
+            member.state[T] = told.states[model][T] * share
+        solver.begin_epoch(1)
+        presented, half = 0, part.rows // 2
+        for window in opened.windows(told.epoch):
+            rows = len(window.order)
+            middle = min(max(half - presented, 0), rows)
+            _present(solver, opened, window, 0, middle)
+            if presented <= half < presented + rows:
+                solver.mark()
+            _present(solver, opened, window, middle, rows)
+            presented += rows
+        solver.end_epoch()
+        vectors, numbers = {}, {}
+        for model in told.vectors:
+            member = solver.members[model]
+            rows = round(member.t - member.began)
+            late = (member.loss_sum - member.loss_at_mark, rows - round(member.marked))
+            vectors[model] = Packed.of(member.a)
+            numbers[model] = np.array([member.dual_sum, member.loss_sum, member.errors, rows, *late])
+        return Contribution(vectors, numbers)
+
+
+# --- objectives ---------------------------------------------------------------------------------------
+
+
+def measure(part: Part, problem: Problem, models: list[int], candidates: list[np.ndarray]) -> np.ndarray:
+    """The sums of losses of some candidates over a part."""
+    opened = at_hand(part)
+    with opened.lock:
+        measurement = Measurement(problem, models, candidates)
+        for window in opened.all_windows():
+            measurement.add(window, opened.loader, 1, lambda: None)
+        return measurement.sums
+
+
+def summed(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Two sums as one."""
+    total: np.ndarray = one + other
+    return total

@@ -79,6 +79,15 @@ class Assembled:
     statistics: RowStatistics
 
 
+def name_of(number: int, chunk: ChunkInfo) -> str:
+    """The name of a chunk's file in a store."""
+    return f"chunk-{number:06d}-{chunk.crc32}.arrow"
+
+
+def _is_whole(path: Path, chunk: ChunkInfo) -> bool:
+    return path.exists() and f"{zlib.crc32(path.read_bytes()):08x}" == chunk.crc32
+
+
 def coded_sizes(stats: np.ndarray, index_base: int, values: str | None) -> dict[str, int]:
     """The bytes that rows of these summed statistics take in each index coding, beside values of this coding."""
     pairs = int(stats[kernels.PAIRS])
@@ -111,17 +120,24 @@ class Assembly:
         self._disk = ThreadPoolExecutor(1)  # brings finished chunks to the disk while others are made
         self._syncing: list[Future[None]] = []
 
-    def replay(self, events: Iterator[tuple[int, dict[str, Any]]]) -> None:
-        """Take up the buckets whose chunks are finished."""
-        for _end, event in events:
+    def replay(self, events: Iterator[tuple[int, dict[str, Any]]], first: int, target: Path) -> None:
+        """Take up the buckets whose chunks are finished.
+
+        If all were, chunks may have been given their names already, from number `first` on, and may be in `target`.
+        """
+        number = first
+        for event in sorted((event for _end, event in events), key=lambda event: int(event["bucket"])):
             chunks = [typed.load(ChunkInfo, chunk) for chunk in event["chunks"]]
             statistics = RowStatistics(**event["statistics"])
-            if all(self._is_whole(chunk) for chunk in chunks):
+            whole = True
+            for chunk in chunks:
+                named = name_of(number, chunk)
+                whole &= any(
+                    _is_whole(path, chunk) for path in (self.folder / chunk.file, self.folder / named, target / named)
+                )
+                number += 1
+            if whole:
                 self.done[event["bucket"]] = Assembled(event["bucket"], chunks, statistics)
-
-    def _is_whole(self, chunk: ChunkInfo) -> bool:
-        path = self.folder / chunk.file
-        return path.exists() and f"{zlib.crc32(path.read_bytes()):08x}" == chunk.crc32
 
     def run(
         self, buckets: Iterator[tuple[int, np.ndarray]], threads: int, advance: Callable[[int], None]

@@ -681,7 +681,7 @@ def _check_new_file(path: Path, force: bool) -> None:
     attempt = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing_errors(path):
         attempt.touch()
-        attempt.unlink()
+        attempt.unlink(missing_ok=True)
 
 
 def _number(option: str, text: str) -> float:

@@ -21,7 +21,7 @@ from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.files import locked, writing_errors
+from ooc_pegasos.files import locked, write_atomically, writing_errors
 from ooc_pegasos.judging import Judge
 from ooc_pegasos.kernels.pegasos import NO_FREE, square_distance
 from ooc_pegasos.loading import Window, open_loader
@@ -120,10 +120,11 @@ def _search(
 
 def _open_log(path: Path, lines: int) -> TextIO:
     """The log with its first lines, those that a checkpoint knows of; the rest is written again."""
-    kept = path.read_text().splitlines(keepends=True)[:lines] if lines and path.is_file() else []
-    file = open(path, "w")  # noqa: SIM115 (closed by the caller)
-    file.writelines(kept)
-    return file
+    if not lines or not path.is_file():
+        return open(path, "w")
+    kept = path.read_text().splitlines(keepends=True)[:lines]
+    write_atomically(path, "".join(kept).encode())
+    return open(path, "a")
 
 
 class _OutOfTimeError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import signal
 import tempfile
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -118,13 +119,13 @@ def _search(
                 return dataclasses.replace(result, seconds=seconds, notes=[*result.notes, note])
 
 
-def _open_log(path: Path, lines: int) -> TextIO:
+def _open_log(path: Path, lines: int) -> io.FileIO:
     """The log with its first lines, those that a checkpoint knows of; the rest is written again."""
     if not lines or not path.is_file():
-        return open(path, "w")
-    kept = path.read_text().splitlines(keepends=True)[:lines]
-    write_atomically(path, "".join(kept).encode())
-    return open(path, "a")
+        return io.FileIO(path, "w")
+    kept = path.read_bytes().splitlines(keepends=True)[:lines]
+    write_atomically(path, b"".join(kept))
+    return io.FileIO(path, "a")
 
 
 class _OutOfTimeError(Exception):
@@ -152,7 +153,7 @@ class _Run:
         self.place = place
         self.scratch = scratch or place or Path(tempfile.gettempdir())
         self.progress = progress
-        self.log: TextIO | None = None
+        self.log: io.FileIO | None = None
         self.notes: list[str] = []
         self.watch, self.background = Stopwatch(), Stopwatch()
         self.offsets = offsets
@@ -555,7 +556,7 @@ class _Run:
                 now[1] - before[1],
                 now[2] - before[2],
                 read,
-                read / seconds / 1e9,
+                read / max(seconds, 1e-9) / 1e9,  # a clock may be set back, or be a coarse one
                 peak,
             )
         )
@@ -602,10 +603,11 @@ class _Run:
     def _write_log(self, entries: list[dict[str, Any]]) -> None:
         if self.log:
             costs, elapsed = self.state.costs[-1].table(), time.perf_counter() - self.began
-            with writing_errors(Path(self.log.name)):
-                for entry in entries:
-                    self.log.write(json.dumps({**entry, **costs, "elapsed": elapsed}) + "\n")
-                self.log.flush()
+            lines = [json.dumps({**entry, **costs, "elapsed": elapsed}) + "\n" for entry in entries]
+            content = memoryview("".join(lines).encode())
+            with writing_errors(Path(str(self.log.name))):
+                while content:
+                    content = content[self.log.write(content) :]
 
     def _wants_checkpoint(self, after_epoch: bool = False) -> bool:
         if self.place is None:

@@ -89,8 +89,10 @@ def conversion(converting: Nursery, folder: Path, mode: str, shuffle: bool, rows
     rng = random.Random(rows)
 
     def start(die_before: int, again: bool) -> Child:
-        """Go on with --resume, or as often by running again, where that is allowed."""
-        resume = again and (rng.random() < 0.5 or (mode == "new" and target.exists()))
+        """Go on with --resume, or as often by running again, unless that means another job: all was done before."""
+        plan, made = target.with_name("store.unfinished") / "plan.json", target / "manifest.json"
+        done = made.exists() and made.read_bytes() != before.get("manifest.json")
+        resume = again and (rng.random() < 0.5 or (done and (mode == "new" or not plan.exists())))
         words = (target, sources, shuffle, mode, resume)
         return converting.start("convert_to", *words, under=place, die_before=die_before)
 
@@ -141,7 +143,7 @@ def run(training: Nursery, folder: Path, algorithm: str, memory: str, rows: int,
     """A run with a checkpoint after each epoch, or oftener, over a store in one window or in several."""
     store = store_of(folder, *random_rows(rows, 500, 10, 0.02), chunk_size=rows * 8)
     place = folder / "place"
-    budget = None if memory == "all" else 6 * least_memory(store)
+    budget = None if memory == "all" else least_memory(store)
     rng = random.Random(rows)
 
     def start(die_before: int, again: bool) -> Child:

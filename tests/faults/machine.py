@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+Much = TypeVar("Much")
 SOAK = bool(os.environ.get("OOCPEG_SOAK"))
 """Whether there is time to try every instant, as `make soak` does, and not only some."""
 
 
-def many(short: int, long: int) -> int:
-    """How often something is to be tried: in `make test`, and in a soak."""
+def many(short: Much, long: Much) -> Much:
+    """How much is to be tried: in `make test`, and in a soak."""
     return long if SOAK else short
 
 
@@ -45,8 +47,8 @@ def count_steps(under, die_before):
     return count
 
 def live(task, told):
-    said = os.open(task["said"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(said, 2)
+    for number, stream in ((1, "said"), (2, "complained")):
+        os.dup2(os.open(task[stream], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     count = count_steps(task["under"], task["die_before"]) if task["under"] else [0]
     try:
         globals()[task["name"]](*task["words"])
@@ -54,9 +56,12 @@ def live(task, told):
     except OocPegasosError as error:
         print(f"error: {error}", file=sys.stderr)
         code = error.exit_code
+    except SystemExit as error:
+        code = error.code or 0
     except BaseException:
         traceback.print_exc()
         code = 1
+    sys.stdout.flush()
     sys.stderr.flush()
     os.write(told, str(count[0]).encode())
     os._exit(code)
@@ -86,7 +91,7 @@ class Nursery:
     """
 
     def __init__(self, code: str, folder: Path) -> None:
-        self._said = folder / "said"
+        self._said, self._complained = folder / "said", folder / "complained"
         words = [sys.executable, "-c", _NURSERY, code]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
         self._last: Child | None = None
@@ -101,7 +106,8 @@ class Nursery:
         if self._last is not None:
             self._last.wait()
         told = [str(word) if isinstance(word, Path) else word for word in words]
-        task = {"name": name, "words": told, "said": str(self._said), "die_before": die_before}
+        task = {"name": name, "words": told, "die_before": die_before}
+        task |= {"said": str(self._said), "complained": str(self._complained)}
         assert self._process.stdin is not None
         print(json.dumps({**task, "under": str(under) if under else ""}), file=self._process.stdin, flush=True)
         self._last = Child(self, int(self._line()))
@@ -116,9 +122,9 @@ class Nursery:
         code, steps = self._line().split()
         return int(code), int(steps)
 
-    def said(self) -> str:
-        """What the last child wrote to stderr."""
-        return self._said.read_text()
+    def said(self) -> tuple[str, str]:
+        """What the last child wrote to stdout and stderr."""
+        return self._said.read_text(), self._complained.read_text()
 
     def close(self) -> None:
         """End it, and the child that is at work, if there is one."""
@@ -131,6 +137,7 @@ class Nursery:
         self._process.wait(60)
         self._process.stdout.close()
         self._said.unlink(missing_ok=True)
+        self._complained.unlink(missing_ok=True)
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -270,7 +277,10 @@ def kill_at_steps(job: Job, most: int) -> tuple[int, int]:
 
 @contextmanager
 def small_disk(place: Path, size: str) -> Iterator[Callable[..., None]]:
-    """A file system of this size at `place`; what is given remounts it (`mount("ro")`). Skips where that is not allowed."""
+    """A file system of this size at `place`; what is given remounts it (`mount("ro")`).
+
+    Skips where that is not allowed.
+    """
     place.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True).returncode:
         pytest.skip("mounting a small file system is not permitted here")
@@ -287,14 +297,19 @@ def small_disk(place: Path, size: str) -> Iterator[Callable[..., None]]:
 
 
 def without_power() -> None:
-    """For `preexec_fn`: what root may do beyond everybody else is gone when a program begins."""
+    """What root may do beyond everybody else is gone, from now on and for programs begun from here."""
+    if os.geteuid() != 0:
+        return
     import ctypes
 
-    if os.geteuid() == 0:
-        libc = ctypes.CDLL(None, use_errno=True)
-        for power in (1, 2, 3):  # to override permissions of files, to read any, to act as their owner
-            if libc.prctl(24, power, 0, 0, 0):
-                raise OSError(ctypes.get_errno(), "prctl")
+    libc = ctypes.CDLL(None, use_errno=True)
+    powers = (1, 2, 3)  # to override permissions of files, to read any, to act as their owner
+    head, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    failed = any(libc.prctl(24, power, 0, 0, 0) for power in powers) or libc.capget(head, sets)
+    for number in range(3):
+        sets[number] &= ~sum(1 << power for power in powers)
+    if failed or libc.capset(head, sets):
+        raise OSError(ctypes.get_errno(), "giving up power")
 
 
 @contextmanager

@@ -183,7 +183,7 @@ def run(training: Nursery, folder: Path, algorithm: str, memory: str, rows: int,
 
 
 @pytest.mark.parametrize("memory", ["all", "several"])
-@pytest.mark.parametrize("algorithm", ["sgd-s", "sdca"])
+@pytest.mark.parametrize("algorithm", many(["sgd-s", "sdca"], ["sgd-s", "sgd-m", "sdca"]))
 def test_runs_killed_at_random(training, tmp_path, algorithm, memory):
     job = run(training, tmp_path, algorithm, memory, 8000, 30)
     assert kill_at_random(job, many(4, 100)) > 0

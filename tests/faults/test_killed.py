@@ -125,7 +125,9 @@ def conversion(converting: Nursery, folder: Path, mode: str, shuffle: bool, rows
 @pytest.mark.parametrize("mode", ["new", "append", "force"])
 def test_conversions_killed_at_random(converting, tmp_path, mode, shuffle):
     job = conversion(converting, tmp_path, mode, shuffle, 6000)
-    assert kill_at_random(job, many(4, 100)) > 0
+    hit = kill_at_random(job, many(4, 100))
+    print(f"{hit} kills")
+    assert hit > 0
 
 
 @pytest.mark.parametrize("shuffle", [True, False], ids=["shuffle", "no-shuffle"])
@@ -133,6 +135,7 @@ def test_conversions_killed_at_random(converting, tmp_path, mode, shuffle):
 def test_conversions_killed_before_each_step(converting, tmp_path, mode, shuffle):
     job = conversion(converting, tmp_path, mode, shuffle, 600)
     tried, steps = kill_at_steps(job, many(10, 10_000))
+    print(f"{tried} of {steps} steps")
     assert tried >= min(steps, 10)
 
 
@@ -186,7 +189,9 @@ def run(training: Nursery, folder: Path, algorithm: str, memory: str, rows: int,
 @pytest.mark.parametrize("algorithm", many(["sgd-s", "sdca"], ["sgd-s", "sgd-m", "sdca"]))
 def test_runs_killed_at_random(training, tmp_path, algorithm, memory):
     job = run(training, tmp_path, algorithm, memory, 8000, 30)
-    assert kill_at_random(job, many(4, 100)) > 0
+    hit = kill_at_random(job, many(4, 100))
+    print(f"{hit} kills")
+    assert hit > 0
 
 
 @pytest.mark.parametrize("memory", ["all", "several"])
@@ -194,4 +199,5 @@ def test_runs_killed_at_random(training, tmp_path, algorithm, memory):
 def test_runs_killed_before_each_step(training, tmp_path, algorithm, memory):
     job = run(training, tmp_path, algorithm, memory, 600, 4)
     tried, steps = kill_at_steps(job, many(10, 10_000))
+    print(f"{tried} of {steps} steps")
     assert tried >= min(steps, 10)

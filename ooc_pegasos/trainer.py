@@ -19,7 +19,7 @@ import numpy as np
 from ooc_pegasos.accounting import EpochCost, Stopwatch
 from ooc_pegasos.bias import Search, best_bias
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
-from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.files import locked, write_atomically, writing_errors
@@ -33,7 +33,7 @@ from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import Spec, count_models, fixed_bias, problem_of, vectors_of
 from ooc_pegasos.progress import TrainingProgress
-from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of
+from ooc_pegasos.progression import ROWS, Progression, RunState, check_same_run, identity_of
 from ooc_pegasos.samplers import SAMPLERS, Plan
 from ooc_pegasos.solvers.choice import AVERAGE_BELOW, choose_algorithm, make_solver, row_bytes, why_uncertified
 from ooc_pegasos.solvers.duals import remove_left_overs
@@ -82,11 +82,23 @@ def train(
         saved = Checkpoint.load(place) if resume and place else None
         run = _Run(store, config, warm_start, place, progress, saved, Path(scratch) if scratch else None)
         stack.callback(run.close)
+        if place and not resume:
+            _start_over(place, progress)
         if log:
             with writing_errors(Path(log)):
                 run.log = stack.enter_context(_open_log(Path(log), sum(known.epochs for known in run.state.known)))
         stack.enter_context(run.listening())
         return run.go()
+
+
+def _start_over(place: Path, progress: TrainingProgress) -> None:
+    """Take away the checkpoint of another run, so that --resume cannot take it for one of the run that begins."""
+    if (place / FILE_NAME).exists():
+        progress.note(f"the checkpoint in {place} is discarded; --resume would have continued it")
+    with writing_errors(place):
+        (place / FILE_NAME).unlink(missing_ok=True)  # first: the rows are nothing without it
+        for rows in place.glob(ROWS):
+            rows.unlink()
 
 
 def _search(

@@ -151,7 +151,7 @@ def run(training: Nursery, folder: Path, algorithm: str, memory: str, rows: int,
 
     def start(die_before: int, again: bool) -> Child:
         """Go on with --resume, or now and then from the beginning."""
-        words = (store.path, place, algorithm, budget, epochs, again and rng.random() < 0.8)
+        words = (store.path, place, algorithm, budget, epochs, again and rng.random() < 0.7)
         return training.start("train_on", *words, under=place, die_before=die_before)
 
     empty(place)

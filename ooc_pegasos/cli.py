@@ -34,20 +34,25 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")]
 ConfigFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A TOML file with any of these options; options given here win.")
+    Path | None,
+    typer.Option(readable=False, metavar="FILE", help="A TOML file with any of these options; options given here win."),
 ]
 RecipeFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", "--recipe", metavar="FILE", help="A TOML file with any of these options; options given here win."
+        "--config",
+        "--recipe",
+        readable=False,
+        metavar="FILE",
+        help="A TOML file with any of these options; options given here win.",
     ),
 ]
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model made by 'oocpeg train'.")]
+ModelPath = Annotated[Path, typer.Argument(readable=False, metavar="MODEL", help="A model made by 'oocpeg train'.")]
 DataPath = Annotated[
     str,
     typer.Argument(metavar="DATA", help="A store, or files like those the store was made of (a name or a pattern)."),
 ]
-StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="A store made by 'oocpeg convert'.")]
+StorePath = Annotated[Path, typer.Argument(readable=False, metavar="STORE", help="A store made by 'oocpeg convert'.")]
 
 
 def _version(wanted: bool) -> None:
@@ -71,7 +76,8 @@ def _main(
 def convert(
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files, patterns, or - for standard input.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="STORE", help="The store to write.", show_default=False)
+        Path | None,
+        typer.Option("--output", "-o", readable=False, metavar="STORE", help="The store to write.", show_default=False),
     ] = None,
     config: RecipeFile = None,
     chunk_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of a chunk file. Default: 64MB.")] = None,
@@ -411,7 +417,9 @@ def verify(
 )
 def train(
     store: StorePath,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="The model to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", readable=False, metavar="MODEL", help="The model to write.")
+    ],
     config: ConfigFile = None,
     lam: Annotated[
         str | None,
@@ -447,7 +455,11 @@ def train(
     bias_scale: Annotated[float | None, typer.Option(metavar="B", help="Value of that feature. Default: 1.")] = None,
     cost: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="For multiclass-hinge: a line a class, what it costs to take it for each."),
+        typer.Option(
+            readable=False,
+            metavar="FILE",
+            help="For multiclass-hinge: a line a class, what it costs to take it for each.",
+        ),
     ] = None,
     folds: Annotated[
         int | None, typer.Option(metavar="K", help="Compare lambdas by cross-validation, not on a holdout.")
@@ -527,17 +539,24 @@ def train(
             help="Rows to keep apart, always the same ones. Default: 0.1 where lambdas are compared, else 0.",
         ),
     ] = None,
-    warm_start: Annotated[Path | None, typer.Option(metavar="MODEL", help="Begin with the weights of a model.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep checkpoints.")] = None,
+    warm_start: Annotated[
+        Path | None, typer.Option(readable=False, metavar="MODEL", help="Begin with the weights of a model.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(readable=False, metavar="DIR", help="Where to keep checkpoints.")
+    ] = None,
     checkpoint_epochs: Annotated[int | None, typer.Option(metavar="N", help="Write one every N epochs.")] = None,
     checkpoint_minutes: Annotated[
         float | None, typer.Option(metavar="M", help="Write one every M minutes. Default: 5.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint, if there is one.")] = False,
-    log: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one JSON object an epoch and model.")] = None,
+    log: Annotated[
+        Path | None, typer.Option(readable=False, metavar="FILE", help="Write one JSON object an epoch and model.")
+    ] = None,
     scratch: Annotated[
         Path | None,
         typer.Option(
+            readable=False,
             metavar="DIR",
             help="Where sdca keeps what it knows of rows, if they outgrow memory. Default: that of --checkpoint, or a "
             "temporary folder.",
@@ -675,7 +694,9 @@ def evaluate(
 def predict(
     model: ModelPath,
     data: DataPath,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .parquet, .csv or .arrow file.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", readable=False, metavar="FILE", help="A .parquet, .csv or .arrow file.")
+    ],
     proba: Annotated[bool, typer.Option("--proba", help="Write probabilities as well.")] = False,
     threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
@@ -714,7 +735,7 @@ def _check_new_file(path: Path, force: bool) -> None:
     attempt = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing_errors(path):
         attempt.touch()
-        attempt.unlink()
+        attempt.unlink(missing_ok=True)
 
 
 def _number(option: str, text: str) -> float:
@@ -816,7 +837,7 @@ def rollback(
 
 @app.command(epilog="Example: [bold]oocpeg demo[/bold]")
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where to put the results.")] = Path("oocpeg-demo"),
+    folder: Annotated[Path, typer.Option(readable=False, help="Where to put the results.")] = Path("oocpeg-demo"),
 ) -> None:
     """Do the whole job on real data that comes with the package, showing each command."""
     from ooc_pegasos.demo import run

@@ -9,6 +9,7 @@ order within each bucket is a uniformly random permutation of all rows. Everythi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import decimal
 import json
@@ -24,7 +25,7 @@ import numpy as np
 
 from ooc_pegasos import __version__, manifest, typed, vocabulary
 from ooc_pegasos.agreement import comes_of, refuse_contradiction
-from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding, coded_sizes
+from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding, coded_sizes, name_of
 from ooc_pegasos.block import LEVELS
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
@@ -81,6 +82,7 @@ def convert(
         )
         if existing.resume and before and not existing.force and not (scratch / _PLAN).exists():
             if _made_from(before, names, config, existing.append):
+                _discard_left_overs(scratch, str(target))
                 return Store.open(target)
             if not existing.append:
                 problem = "exists already, made from other inputs or with other options"
@@ -128,16 +130,33 @@ def _work(
         job.run()
     except (InputError, DamagedError, UsageError, OSError, MemoryError):
         if not keep:
-            shutil.rmtree(scratch, ignore_errors=True)
+            _discard(scratch)
         raise
     except KeyboardInterrupt:
         if not (scratch / _PLAN).exists():
-            shutil.rmtree(scratch, ignore_errors=True)
+            _discard(scratch)
         raise
-    done = scratch.with_name(scratch.name + "~")
-    shutil.rmtree(done, ignore_errors=True)
-    os.rename(scratch, done)  # so that no half of it can be taken for something to resume
-    shutil.rmtree(done)
+    _discard(scratch)
+
+
+def _discard(scratch: Path) -> None:
+    """Take the scratch folder away, and what is left of one that was being taken away by a process that was killed."""
+    gone = scratch.with_name(scratch.name + "~")
+    shutil.rmtree(gone, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rename(scratch, gone)  # so that no half of it can be taken for something to resume
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _discard_left_overs(scratch: Path, what: str) -> None:
+    """Take away what a process has left that was killed when all was done, or before it had begun."""
+    shutil.rmtree(scratch.with_name(scratch.name + "~"), ignore_errors=True)
+    if (scratch / "lock").exists():
+        with locked(scratch / "lock", what):
+            _discard(scratch)
+    with contextlib.suppress(OSError):
+        scratch.rmdir()
 
 
 def check_output(target: Path, existing: Existing) -> Manifest | None:
@@ -204,10 +223,15 @@ class _Job:
         self.beside = {name: file for name in _BESIDE if (file := getattr(config, name)) is not None}
         self.beside_stamps = {name: sources.stamp_of(file) for name, file in self.beside.items()}
         self.plan_path = scratch / _PLAN
-        if existing.resume and self.plan_path.exists():
+        published = self.published()
+        if published:  # and the process was killed before it had tidied up
+            self._finish_publishing(manifest.read(target))
+        if self.plan_path.exists() and (existing.resume or (published and self._is_wanted())):
             self.plan = self._recorded_plan()
+            if published and not existing.resume:
+                progress.note("these inputs were in the store when the last conversion was killed; nothing was added")
         else:
-            if self.plan_path.exists():
+            if self.plan_path.exists() and not published:
                 progress.note("an unfinished conversion is discarded; --resume would have continued it")
             self._start_over()
         if base and base.weighted and config.weights is None:
@@ -232,21 +256,31 @@ class _Job:
         normal: dict[str, Any] = json.loads(json.dumps(request))
         return normal
 
+    def _differences(self, recorded: dict[str, Any]) -> list[str]:
+        """What the conversion that was begun is not as this one."""
+        wanted = self._request()
+        if self.published():
+            wanted["append_to"] = recorded["request"]["append_to"]
+        return [name for name, value in wanted.items() if recorded["request"].get(name) != value]
+
+    def _is_wanted(self) -> bool:
+        """Whether the conversion that was begun is this one."""
+        recorded = json.loads(self.plan_path.read_text())
+        alike = (recorded["request"]["append_to"] is None) == (self.base is None)
+        return alike and self.can_be_read_again and not self._differences(recorded)
+
     def _recorded_plan(self) -> IngestPlan:
         if not self.can_be_read_again:
             raise UsageError("--resume: standard input and pipes cannot be read again; start over without --resume")
         recorded = json.loads(self.plan_path.read_text())
-        wanted = self._request()
-        if self.published():
-            wanted["append_to"] = recorded["request"]["append_to"]
-        for name, value in wanted.items():
-            if recorded["request"].get(name) != value:
-                what = f"the {name} were" if name in ("inputs", *_BESIDE) else f"'{name.replace('_', '-')}' was"
-                raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
+        for name in self._differences(recorded):
+            what = f"the {name} were" if name in ("inputs", *_BESIDE) else f"'{name.replace('_', '-')}' was"
+            raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
         self.rejected_before = recorded["rejected_before"]
         return typed.load(IngestPlan, recorded["ingest"])
 
     def _start_over(self) -> None:
+        self.plan_path.unlink(missing_ok=True)  # first: without it nothing of the rest is taken up again
         for path in self.scratch.iterdir():
             if path.name != "lock":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -333,7 +367,6 @@ class _Job:
     def run(self) -> None:
         """Both passes, then publish."""
         if self.published():
-            self._tidy(manifest.read(self.target))
             return
         with (
             closing(Journal(self.scratch / "read.journal")) as read_journal,
@@ -465,7 +498,8 @@ class _Job:
 
     @property
     def _first_chunk(self) -> int:
-        return len(self.base.chunks) if self.base else 0
+        numbers = [int(chunk.file.split("-")[1]) for chunk in self.base.chunks] if self.base else []
+        return max(numbers, default=-1) + 1  # rows may have expired
 
     def _publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
         """Give the chunks their names and put the store in place by one rename."""
@@ -473,10 +507,9 @@ class _Job:
         for path in built.glob(".*.tmp"):  # of a process that was killed
             path.unlink()
         chunks: list[ChunkInfo] = []
-        first = 1 + max((int(chunk.file.split("-")[1]) for chunk in self.base.chunks), default=-1) if self.base else 0
         for chunk in (chunk for part in assembled for chunk in part.chunks):
-            name = f"chunk-{first + len(chunks):06d}-{chunk.crc32}.arrow"
-            if (built / chunk.file).exists():
+            name = name_of(self._first_chunk + len(chunks), chunk)
+            if (built / chunk.file).exists():  # else a run that was killed has done it
                 os.rename(built / chunk.file, built / name)
             chunks.append(dataclasses.replace(chunk, file=name))
         made = self._manifest(ingest, plan, labels.info, chunks, assembled)
@@ -507,14 +540,20 @@ class _Job:
         write_atomically(to, content + new.read_bytes())
 
     def _swap(self, built: Path, made: Manifest) -> None:
-        """Replace or extend a store: new files first, then the manifest, then the files nobody names any more."""
+        """Replace or extend a store: new files first, then the manifest, then what nobody names any more."""
         for path in built.iterdir():
-            os.rename(path, self.target / path.name)
+            if path.name != REJECTED_FILE:
+                os.rename(path, self.target / path.name)
         sync_folder(self.target)
         manifest.write(self.target, made)
-        self._tidy(made)
+        self._finish_publishing(made)
 
-    def _tidy(self, made: Manifest) -> None:
+    def _finish_publishing(self, made: Manifest) -> None:
+        """Bring the rest of a store in line with the manifest that is in place."""
+        listing = self.scratch / "store" / REJECTED_FILE
+        if made.rejected and listing.exists():
+            os.rename(listing, self.target / REJECTED_FILE)
+            sync_folder(self.target)
         remove_strays(self.target, made)
         if not made.rejected:
             (self.target / REJECTED_FILE).unlink(missing_ok=True)

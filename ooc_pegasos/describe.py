@@ -187,10 +187,10 @@ def profile_words(result: TrainResult, since_start: float) -> str:
     rest = since_start - sum(foreground.values())
     lines = [f"{since_start:.3f} seconds, {len(result.costs)} epochs"]
     for name, seconds in [*sorted(foreground.items(), key=lambda item: -item[1]), ("the rest", rest)]:
-        lines.append(f"  {seconds:9.3f}  {100 * seconds / since_start:5.1f} %  {name}")
+        lines.append(f"  {seconds:9.3f}  {100 * seconds / max(since_start, 1e-9):5.1f} %  {name}")
     lines.append("beside it, in threads that load:")
     for name, seconds in sorted(result.profile["background"].items(), key=lambda item: -item[1]):
-        lines.append(f"  {seconds:9.3f}  {100 * seconds / since_start:5.1f} %  {name}")
+        lines.append(f"  {seconds:9.3f}  {100 * seconds / max(since_start, 1e-9):5.1f} %  {name}")
     speed = result.bytes_read / max(result.profile["background"].get("reading and checksums", 0.0), 1e-9) / 1e9
     mapped = result.loading == "mapped"
     how = "mapped, once" if mapped else f"read ahead at {speed:.2f} GB/s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -13,7 +12,7 @@ import numpy as np
 
 from ooc_pegasos.arrow import array_of
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.files import sync_folder, writing_errors
+from ooc_pegasos.files import replacing, writing_errors
 from ooc_pegasos.kernels.multiclass import class_losses_of
 from ooc_pegasos.kernels.sums import losses_of
 from ooc_pegasos.losses import LOSSES
@@ -121,9 +120,8 @@ def _writer(target: Path, schema: Any) -> Iterator[Any]:
     """A writer of the kind the name asks for; the file appears when all is written."""
     import pyarrow as pa
 
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     kind = target.suffix.lower()
-    try:
+    with replacing(target) as temporary:
         if kind == ".parquet":
             import pyarrow.parquet
 
@@ -138,9 +136,3 @@ def _writer(target: Path, schema: Any) -> Iterator[Any]:
             raise UsageError(f"{target}: the name says no format; end it in .parquet, .csv or .arrow")
         with made as writer:
             yield writer
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        sync_folder(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import glob
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,18 +12,58 @@ from ooc_pegasos.errors import InputError, LockedError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by a file of this content: temporary file, fsync, rename, fsync of the folder."""
+    """Replace `path` by a file of this content."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write to, which takes its place at the end: fsync, rename, fsync of the folder.
+
+    It is locked meanwhile, so that what processes have left that were killed can be told from the work of others,
+    and is removed.
+    """
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        _remove_unless_locked(left)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = _locked_file(temporary)
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
+        os.fsync(descriptor)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(descriptor)
     sync_folder(path.parent)
+
+
+def _locked_file(path: Path) -> int:
+    """The descriptor of a new file that is locked and still there."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)  # somebody took it for a left-over between the two
+
+
+def _remove_unless_locked(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return  # it has been renamed meanwhile, or it is somebody else's
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+            path.unlink()
+    except OSError:
+        pass  # somebody is writing it
+    finally:
+        os.close(descriptor)
 
 
 def sync_file(path: Path) -> None:
@@ -61,6 +102,7 @@ def writing_errors(place: Path) -> Iterator[None]:
             errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
             errno.EMFILE: "raise the limit on open files (ulimit -n)",
             errno.EIO: "check the disk",
+            errno.ENOMEM: "give a smaller --memory",
             errno.EEXIST: "remove it or choose another name",
         }.get(error.errno or 0, "check the path")
         raise InputError(f"{name}: {(error.strerror or str(error)).lower()}; {advice}") from error
@@ -71,7 +113,12 @@ def locked(path: Path, what: str) -> Iterator[None]:
     """Hold an exclusive lock on the file `path`; it vanishes with the process, however that ends."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            if path.parent.exists():
+                raise
+            continue  # who held it before has just taken the folder away
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

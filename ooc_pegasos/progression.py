@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ import numpy as np
 from ooc_pegasos import __version__, manifest
 from ooc_pegasos.accounting import EpochCost
 from ooc_pegasos.certificate import relative_gap
-from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.files import writing_errors
@@ -25,6 +27,9 @@ from ooc_pegasos.problem import Problem
 if TYPE_CHECKING:
     from ooc_pegasos.solvers.solver import Solver
     from ooc_pegasos.store import Store
+
+ROWS = "rows-*.checkpoint"
+"""What is known of rows, beside a checkpoint that names one such file."""
 
 
 @dataclass
@@ -87,7 +92,7 @@ class RunState:
     def save(self, folder: Path, identity: dict[str, Any], budget: int) -> None:
         """Replace the checkpoint in `folder` by one of this instant."""
         pending = self.pending
-        with writing_errors(folder):
+        with writing_errors(folder), _old_or_new(folder):
             arrays, solver = self.solver.save(folder)
             arrays |= {f"best {model}": weights for model, weights in self.best.items()}
             if pending:
@@ -106,7 +111,7 @@ class RunState:
             }
             Checkpoint(arrays, facts).save(folder)
             kept = solver.get("rows", {}).get("file")
-            for path in folder.glob("rows-*.checkpoint"):
+            for path in folder.glob(ROWS):
                 if path.name != kept:
                     path.unlink()
 
@@ -131,6 +136,28 @@ class RunState:
             self.pending.sums = arrays["pending sums"].reshape(self.pending.sums.shape).copy()
             self.pending.windows = windows
         self.costs = [EpochCost(**cost) for cost in facts["costs"]]
+
+
+@contextmanager
+def _old_or_new(folder: Path) -> Iterator[None]:
+    """If the checkpoint was not replaced, rows that were written for a new one are taken away again."""
+    path = folder / FILE_NAME
+    rows, before = set(folder.glob(ROWS)), _stamp(path)
+    try:
+        yield
+    except BaseException:
+        if _stamp(path) == before:
+            for left in set(folder.glob(ROWS)) - rows:
+                left.unlink(missing_ok=True)
+        raise
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What tells a file from the one that takes its place."""
+    try:
+        return path.stat().st_ino, path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def essential(config: TrainConfig) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import signal
 import tempfile
@@ -11,17 +12,17 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from ooc_pegasos.accounting import EpochCost, Stopwatch
 from ooc_pegasos.bias import Search, best_bias
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
-from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.files import in_use, locked, writing_errors
+from ooc_pegasos.files import in_use, locked, write_atomically, writing_errors
 from ooc_pegasos.judging import Judge
 from ooc_pegasos.kernels.pegasos import NO_FREE, square_distance
 from ooc_pegasos.loading import Window, open_loader
@@ -32,7 +33,7 @@ from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import Spec, count_models, fixed_bias, problem_of, vectors_of
 from ooc_pegasos.progress import TrainingProgress
-from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of
+from ooc_pegasos.progression import ROWS, Progression, RunState, check_same_run, identity_of
 from ooc_pegasos.samplers import SAMPLERS, Plan
 from ooc_pegasos.solvers.choice import AVERAGE_BELOW, choose_algorithm, make_solver, row_bytes, why_uncertified
 from ooc_pegasos.solvers.duals import remove_left_overs
@@ -82,11 +83,23 @@ def train(
         saved = Checkpoint.load(place) if resume and place else None
         run = _Run(store, config, warm_start, place, progress, saved, Path(scratch) if scratch else None)
         stack.callback(run.close)
+        if place and not resume:
+            _start_over(place, progress)
         if log:
             with writing_errors(Path(log)):
                 run.log = stack.enter_context(_open_log(Path(log), sum(known.epochs for known in run.state.known)))
         stack.enter_context(run.listening())
         return run.go()
+
+
+def _start_over(place: Path, progress: TrainingProgress) -> None:
+    """Take away the checkpoint of another run, so that --resume cannot take it for one of the run that begins."""
+    if (place / FILE_NAME).exists():
+        progress.note(f"the checkpoint in {place} is discarded; --resume would have continued it")
+    with writing_errors(place):
+        (place / FILE_NAME).unlink(missing_ok=True)  # first: the rows are nothing without it
+        for rows in place.glob(ROWS):
+            rows.unlink()
 
 
 def _search(
@@ -119,12 +132,13 @@ def _search(
                 return dataclasses.replace(result, seconds=seconds, notes=[*result.notes, note])
 
 
-def _open_log(path: Path, lines: int) -> TextIO:
+def _open_log(path: Path, lines: int) -> io.FileIO:
     """The log with its first lines, those that a checkpoint knows of; the rest is written again."""
-    kept = path.read_text().splitlines(keepends=True)[:lines] if lines and path.is_file() else []
-    file = open(path, "w")  # noqa: SIM115 (closed by the caller)
-    file.writelines(kept)
-    return file
+    if not lines or not path.is_file():
+        return io.FileIO(path, "w")
+    kept = path.read_bytes().splitlines(keepends=True)[:lines]
+    write_atomically(path, b"".join(kept))
+    return io.FileIO(path, "a")
 
 
 class _OutOfTimeError(Exception):
@@ -152,7 +166,7 @@ class _Run:
         self.place = place
         self.scratch = scratch or place or Path(tempfile.gettempdir())
         self.progress = progress
-        self.log: TextIO | None = None
+        self.log: io.FileIO | None = None
         self.notes: list[str] = []
         self.watch, self.background = Stopwatch(), Stopwatch()
         self.offsets = offsets
@@ -555,7 +569,7 @@ class _Run:
                 now[1] - before[1],
                 now[2] - before[2],
                 read,
-                read / seconds / 1e9,
+                read / max(seconds, 1e-9) / 1e9,  # a clock may be set back, or be a coarse one
                 peak,
             )
         )
@@ -602,10 +616,11 @@ class _Run:
     def _write_log(self, entries: list[dict[str, Any]]) -> None:
         if self.log:
             costs, elapsed = self.state.costs[-1].table(), time.perf_counter() - self.began
-            with writing_errors(Path(self.log.name)):
-                for entry in entries:
-                    self.log.write(json.dumps({**entry, **costs, "elapsed": elapsed}) + "\n")
-                self.log.flush()
+            lines = [json.dumps({**entry, **costs, "elapsed": elapsed}) + "\n" for entry in entries]
+            content = memoryview("".join(lines).encode())
+            with writing_errors(Path(str(self.log.name))):
+                while content:
+                    content = content[self.log.write(content) :]
 
     def _wants_checkpoint(self, after_epoch: bool = False) -> bool:
         if self.place is None:

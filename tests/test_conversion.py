@@ -1,7 +1,6 @@
 """Conversion: order, memory, many inputs, appending, and being killed at any moment."""
 
 import os
-import random
 import resource
 import signal
 import subprocess
@@ -235,55 +234,6 @@ def finish(child: subprocess.Popen[bytes]) -> None:
     assert child.returncode == 0, problem.decode()
 
 
-@pytest.mark.parametrize("shuffle", ["shuffle", "no-shuffle"])
-@pytest.mark.parametrize("mode", ["new", "append", "force"])
-def test_killed_at_any_moment_and_resumed_gives_the_same_bytes(tmp_path, mode, shuffle):
-    matrix, labels = random_rows(12_000, 800, seed=3, density=0.02)
-    text = svmlight_text(matrix, labels).splitlines(keepends=True)
-    text[5000] = "garbage\n"
-    (tmp_path / "a.svm").write_text("".join(text[:6000]))
-    import gzip
-
-    (tmp_path / "b.svm.gz").write_bytes(gzip.compress("".join(text[6000:]).encode()))
-    sources = f"{tmp_path / 'a.svm'},{tmp_path / 'b.svm.gz'}"
-    old = numbered(tmp_path, 300, "old.svm")  # so many that the store has no table of values to run out of
-
-    def prepare(target: Path) -> dict[str, bytes]:
-        if mode == "new":
-            return {}
-        convert([old], target, ConvertConfig(shuffle=False))
-        return folder_bytes(target)
-
-    prepare(tmp_path / "whole")
-    began = time.monotonic()
-    finish(start(tmp_path / "whole", sources, shuffle, mode))
-    length = time.monotonic() - began
-    expected = folder_bytes(tmp_path / "whole")
-    rng = random.Random(4)
-    killed = 0
-    for attempt in range(4):
-        target = tmp_path / f"store{attempt}"
-        before = prepare(target)
-        for _ in range(3):
-            child = start(target, sources, shuffle, mode, "resume")
-            while not target.with_name(target.name + ".unfinished").exists() and child.poll() is None:
-                time.sleep(0.001)
-            time.sleep(rng.uniform(0, 0.5) * length)
-            killed += child.poll() is None
-            child.kill()
-            child.communicate()
-            if target.exists():
-                Store.open(target).to_scipy()  # the old one or the new one, never a mixture
-                known = {name: content for name, content in folder_bytes(target).items() if name in before}
-                assert known in ({}, before) or known["manifest.json"] == expected["manifest.json"]
-            else:
-                assert mode == "new"
-        finish(start(target, sources, shuffle, mode, "resume"))
-        assert folder_bytes(target) == expected
-        assert not target.with_name(target.name + ".unfinished").exists()
-    assert killed > 0
-
-
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_politely(tmp_path, signal_number):
     """Ctrl-C keeps what is done; --resume goes on; nothing but the unfinished folder is left."""
@@ -388,20 +338,6 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch, change):
     with pytest.raises(InputError, match=r"in\.svm: (changed|vanished) during the conversion"):
         convert([str(source)], tmp_path / "store", ConvertConfig(block_size=100, threads=1, classes=("-1", "1")))
     assert not (tmp_path / "store").exists()
-
-
-def test_a_full_disk(tmp_path, oocpeg):
-    source = numbered(tmp_path, 200_000)
-    small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], capture_output=True).returncode:
-        pytest.skip("mounting a small file system is not permitted here")
-    try:
-        done = oocpeg("convert", source, "-o", small / "store", code=3)
-        assert "the disk is full" in done.stderr
-        assert list(small.iterdir()) == []
-    finally:
-        subprocess.run(["umount", small], check=True)
 
 
 def test_memory_stays_within_the_budget(tmp_path):

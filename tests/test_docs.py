@@ -133,6 +133,22 @@ def test_examples_of_training_configurations(path, clicks, oocpeg):
     assert done.returncode in (0, 4), done.stderr
 
 
+def test_every_promise_has_its_test():
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    named = re.findall(r"`(\w+\.py)::(\w+)`", page)
+    assert len(named) > 20
+    for file, name in named:
+        (path,) = (ROOT / "tests").rglob(file)
+        assert re.search(rf"^def {name}\(", path.read_text(), re.MULTILINE), f"{file}::{name}"
+    for row in re.findall(r"^\|(.+)\|$", page, re.MULTILINE):
+        _promise, check, figure = (cell.strip() for cell in row.split("|"))
+        assert figure
+        assert check in ("checked by", "---") or "::" in check, row
+    faults = "".join(path.read_text() for path in (ROOT / "tests" / "faults").glob("test_*.py"))
+    for name in re.findall(r"^def (test_\w+)\(", faults, re.MULTILINE):
+        assert name in page, f"{name} is not in docs/reliability.md"
+
+
 def test_nothing_names_a_path_of_somebodys_machine():
     for path in ROOT.rglob("*"):
         if path.suffix in (".py", ".md", ".toml", ".txt") and ".venv" not in path.parts:

@@ -1,7 +1,6 @@
 """Training: the bound never lies, the objective is exact, a run that is killed goes on to the same bytes."""
 
 import json
-import random
 import signal
 import subprocess
 import sys
@@ -275,43 +274,6 @@ def test_balanced_class_weights(tmp_path):
 
 
 # --- checkpoints --------------------------------------------------------------------------------
-
-CHILD = """
-import sys
-from ooc_pegasos import Store, TrainConfig, train
-config = TrainConfig(lam=1e-4, tolerance=1e-9, max_epochs=40, checkpoint_epochs=1, checkpoint_minutes=0.0005,
-                     memory=int(sys.argv[4]), algorithm=sys.argv[5])
-train(Store.open(sys.argv[1]), config, checkpoint=sys.argv[3], resume=True).model.save(sys.argv[2])
-"""
-
-
-@pytest.mark.parametrize(("memory", "algorithm"), [(1 << 30, "sgd-s"), (300_000, "sgd-s"), (1 << 30, "sgd-m")])
-def test_killed_at_any_moment_and_resumed_gives_the_same_model(tmp_path, memory, algorithm):
-    matrix, labels = random_rows(20_000, 2000, 10, 0.01)
-    store = store_of(tmp_path, matrix, labels, chunk_size=60_000)
-
-    def start(name: str) -> subprocess.Popen[bytes]:
-        words = [str(store.path), str(tmp_path / f"{name}.model"), str(tmp_path / f"{name}.checkpoints")]
-        command = [sys.executable, "-c", CHILD, *words, str(memory), algorithm]
-        return subprocess.Popen(command, stderr=subprocess.PIPE)
-
-    began = time.monotonic()
-    child = start("whole")
-    assert child.communicate()[1] == b""
-    length = time.monotonic() - began
-    rng = random.Random(1)
-    killed = 0
-    for attempt in range(2):
-        for _ in range(4):
-            child = start(f"killed{attempt}")
-            time.sleep(rng.uniform(0.3, 1) * length)
-            killed += child.poll() is None
-            child.kill()
-            child.communicate()
-        child = start(f"killed{attempt}")
-        assert child.communicate()[1] == b""
-        assert (tmp_path / f"killed{attempt}.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
-    assert killed > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from conftest import all_memory, around_present, least_memory, random_rows, store_of
+from forked import Forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.svm import LinearSVC
@@ -290,14 +291,13 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_model(tmp_path, memory,
     matrix, labels = random_rows(20_000, 2000, 10, 0.01)
     store = store_of(tmp_path, matrix, labels, chunk_size=60_000)
 
-    def start(name: str) -> subprocess.Popen[bytes]:
-        words = [str(store.path), str(tmp_path / f"{name}.model"), str(tmp_path / f"{name}.checkpoints")]
-        command = [sys.executable, "-c", CHILD, *words, str(memory), algorithm]
-        return subprocess.Popen(command, stderr=subprocess.PIPE)
+    def start(name: str) -> Forked:
+        paths = (store.path, tmp_path / f"{name}.model", tmp_path / f"{name}.checkpoints")
+        return Forked(CHILD, *paths, memory, algorithm)
 
     began = time.monotonic()
     child = start("whole")
-    assert child.communicate()[1] == b""
+    assert child.communicate()[1] == ""
     length = time.monotonic() - began
     rng = random.Random(1)
     killed = 0
@@ -309,7 +309,7 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_model(tmp_path, memory,
             child.kill()
             child.communicate()
         child = start(f"killed{attempt}")
-        assert child.communicate()[1] == b""
+        assert child.communicate()[1] == ""
         assert (tmp_path / f"killed{attempt}.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
     assert killed > 0
 

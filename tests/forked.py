@@ -30,7 +30,7 @@ class Forked:
         self._paths = [Path(self._outputs.name) / name for name in ("out", "err")]
         told = (code, [str(word) for word in words], os.path.abspath(str(folder)), dict(env or os.environ))
         self._process = _server.Process(target=_run, args=(*told, *map(str, self._paths)))
-        _start_server()
+        warm_up()
         self._process.start()
 
     def poll(self) -> int | None:
@@ -56,8 +56,8 @@ class Forked:
 
 
 @cache
-def _start_server() -> None:
-    """Once in a run; it looks for modules here, and not where something else of that name is installed."""
+def warm_up() -> None:
+    """Start the server, once in a run; it looks for modules here, not where something else of that name may be."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_HERE.parent), str(_HERE)])
     try:
@@ -66,6 +66,9 @@ def _start_server() -> None:
         del os.environ["PYTHONPATH"]
         if before is not None:
             os.environ["PYTHONPATH"] = before
+    first = _server.Process(target=int)
+    first.start()  # it waits for the imports
+    first.join()
 
 
 def _run(code: str, words: list[str], folder: str, env: dict[str, str], out: str, err: str) -> None:

@@ -255,6 +255,7 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_bytes(tmp_path, mode, s
         return folder_bytes(target)
 
     prepare(tmp_path / "whole")
+    finish(start(tmp_path / "warm", sources, shuffle, "new"))
     began = time.monotonic()
     finish(start(tmp_path / "whole", sources, shuffle, mode))
     length = time.monotonic() - began

@@ -286,6 +286,15 @@ train(Store.open(sys.argv[1]), config, checkpoint=sys.argv[3], resume=True).mode
 """
 
 
+def written(checkpoint: Path) -> tuple[int, int] | None:
+    """What changes whenever the checkpoint is written."""
+    try:
+        status = checkpoint.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
 @pytest.mark.parametrize(("memory", "algorithm"), [(1 << 30, "sgd-s"), (300_000, "sgd-s"), (1 << 30, "sgd-m")])
 def test_killed_at_any_moment_and_resumed_gives_the_same_model(tmp_path, memory, algorithm):
     matrix, labels = random_rows(20_000, 2000, 10, 0.01)
@@ -295,16 +304,20 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_model(tmp_path, memory,
         paths = (store.path, tmp_path / f"{name}.model", tmp_path / f"{name}.checkpoints")
         return Forked(CHILD, *paths, memory, algorithm)
 
-    began = time.monotonic()
     child = start("whole")
     assert child.communicate()[1] == ""
-    length = time.monotonic() - began
     rng = random.Random(1)
     killed = 0
     for attempt in range(2):
+        place = tmp_path / f"killed{attempt}.checkpoints" / "training.checkpoint"
         for _ in range(4):
+            before = written(place)
             child = start(f"killed{attempt}")
-            time.sleep(rng.uniform(0.3, 1) * length)
+            for _ in range(rng.randrange(1, 6)):  # so many new checkpoints and a moment
+                while written(place) == before and child.poll() is None:
+                    time.sleep(0.001)
+                before = written(place)
+            time.sleep(rng.uniform(0, 0.02))
             killed += child.poll() is None
             child.kill()
             child.communicate()

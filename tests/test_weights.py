@@ -366,6 +366,7 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_bytes(tmp_path, shuffle
             convert([old], target, ConvertConfig(shuffle=False))
 
     prepare(tmp_path / "whole")
+    finish(start(tmp_path / "warm", ",".join(names), str(file), shuffle, "new", ""))
     began = time.monotonic()
     finish(start(tmp_path / "whole", ",".join(names), str(file), shuffle, mode, ""))
     length = time.monotonic() - began

@@ -321,7 +321,7 @@ class _Job:
 
     def published(self) -> bool:
         """Whether the store is in place already and only the scratch folder is left."""
-        intended = self.scratch / "manifest.json"
+        intended = self.scratch / manifest.FILE_NAME
         current = self.target / manifest.FILE_NAME
         return intended.exists() and current.exists() and intended.read_bytes() == current.read_bytes()
 
@@ -329,6 +329,9 @@ class _Job:
         """Both passes, then publish."""
         if self.published():
             self._remove_what_nobody_names(manifest.read(self.target))
+            return
+        if (self.scratch / manifest.FILE_NAME).exists():  # stopped while the store was put in place
+            self._put_in_place(manifest.read(self.scratch))
             return
         with (
             closing(Journal(self.scratch / "read.journal")) as read_journal,
@@ -463,12 +466,16 @@ class _Job:
             made = dataclasses.replace(made, names=feature_names.write(built, ingest.names | known))
         if ingest.totals.rejected:
             self._write_rejected(ingest.rejected_path, built / REJECTED_FILE)
-        content = manifest.encode(made)
-        write_atomically(self.scratch / "manifest.json", content)
+        manifest.write(self.scratch, made)  # from here on nothing is left to do but to move files
+        self._put_in_place(made)
+
+    def _put_in_place(self, made: Manifest) -> None:
+        """Move what is built, or what is left of it there, to where the store is to be."""
+        built = self.scratch / "store"
         if (self.target / manifest.FILE_NAME).exists():
             self._swap(built, made)
         else:
-            write_atomically(built / manifest.FILE_NAME, content)
+            manifest.write(built, made)
             os.rename(built, self.target)
             sync_folder(self.target.parent)
 
@@ -489,6 +496,8 @@ class _Job:
         keep = {chunk.file for chunk in made.chunks}
         if made.names:
             keep.add(made.names.file)
+        for path in self.target.glob(f".{manifest.FILE_NAME}.*.tmp"):  # of a process that was killed
+            path.unlink()
         for path in [*self.target.glob("chunk-*.arrow"), *self.target.glob("features-*.arrow")]:
             if path.name not in keep:
                 path.unlink()

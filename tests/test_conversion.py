@@ -226,7 +226,7 @@ convert(sys.argv[2].split(","), sys.argv[1], config, existing=existing)
 """
 
 
-def start(target: Path, sources: str, shuffle: str, mode: str, resume: str = "") -> Forked:
+def start(target: Path, sources: object, shuffle: str, mode: str, resume: str = "") -> Forked:
     return Forked(CHILD, target, sources, shuffle, mode, resume)
 
 
@@ -283,6 +283,55 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_bytes(tmp_path, mode, s
         assert folder_bytes(target) == expected
         assert not target.with_name(target.name + ".unfinished").exists()
     assert killed > 0
+
+
+KILLED_WHILE_PUTTING_IN_PLACE = """
+import os, sys
+target, steps = os.path.abspath(sys.argv[1]), int(sys.argv[6])
+def counted(name):
+    real = getattr(os, name)
+    def step(*paths):
+        global steps
+        if any(os.path.dirname(path) == target or str(path) == target for path in map(os.path.abspath, paths)):
+            if steps == 0:
+                os._exit(9)
+            steps -= 1
+        return real(*paths)
+    setattr(os, name, step)
+counted("rename")
+counted("replace")
+"""
+
+
+@pytest.mark.parametrize("mode", ["new", "append", "force"])
+def test_killed_before_any_step_of_putting_the_store_in_place(tmp_path, mode):
+    matrix, labels = random_rows(3000, 800, seed=3, density=0.02)
+    text = svmlight_text(matrix, labels).splitlines(keepends=True)
+    text[500] = "garbage\n"
+    source = tmp_path / "in.svm"
+    source.write_text("".join(text))
+    old = numbered(tmp_path, 300, "old.svm")
+
+    def prepare(target: Path) -> Path:
+        if mode != "new":
+            convert([old], target, ConvertConfig(shuffle=False))
+        return target
+
+    finish(start(prepare(tmp_path / "whole"), source, "shuffle", mode))
+    expected = folder_bytes(tmp_path / "whole")
+    killed = 0
+    while True:
+        target = prepare(tmp_path / f"store{killed}")
+        child = Forked(KILLED_WHILE_PUTTING_IN_PLACE + CHILD, target, source, "shuffle", mode, "resume", killed)
+        _out, problem = child.communicate()
+        if child.returncode == 0:
+            break
+        assert child.returncode == 9, problem
+        killed += 1
+        finish(start(target, source, "shuffle", mode, "resume"))
+        assert folder_bytes(target) == expected
+    assert folder_bytes(target) == expected
+    assert killed >= (1 if mode == "new" else 3)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])

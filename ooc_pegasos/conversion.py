@@ -451,8 +451,6 @@ class _Job:
     def _publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
         """Give the chunks their names and put the store in place by one rename."""
         built = self.scratch / "store"
-        for path in built.glob(".*.tmp"):  # of a process that was killed
-            path.unlink()
         chunks: list[ChunkInfo] = []
         first = len(self.base.chunks) if self.base else 0
         for chunk in (chunk for part in assembled for chunk in part.chunks):
@@ -472,6 +470,8 @@ class _Job:
     def _put_in_place(self, made: Manifest) -> None:
         """Move what is built, or what is left of it there, to where the store is to be."""
         built = self.scratch / "store"
+        for path in built.glob(".*.tmp"):  # of a process that was killed
+            path.unlink()
         if (self.target / manifest.FILE_NAME).exists():
             self._swap(built, made)
         else:

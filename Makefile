@@ -17,7 +17,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy
 
 pytest: $(VENV)/installed-dev
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term
 
 bench: $(VENV)/installed-bench
 	for script in scripts/bench_*.py; do $(BIN)/python $$script || exit 1; done

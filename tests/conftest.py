@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from forked import COMMAND, Forked
 from hypothesis import settings
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert
@@ -104,12 +105,17 @@ def shared_data() -> Path:
 
 @pytest.fixture
 def oocpeg(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run `oocpeg` with these words in the temporary folder."""
+    """Run `oocpeg` with these words in the temporary folder, as a new interpreter if it is given an input."""
 
-    def run(*words: object, code: int | None = 0, **options: object) -> subprocess.CompletedProcess[str]:
+    def run(*words: object, code: int | None = 0, **given: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ooc_pegasos", *map(str, words)]
         env = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env, **options)
+        if given:
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env, **given)
+        else:
+            child = Forked(COMMAND, *words, folder=tmp_path, env=env)
+            out, err = child.communicate()
+            done = subprocess.CompletedProcess(command, child.returncode, out, err)
         assert "Traceback" not in done.stderr, done.stderr
         assert code is None or done.returncode == code, (done.returncode, done.stdout, done.stderr)
         return done

@@ -127,6 +127,16 @@ def test_mistakes(oocpeg, data, tmp_path, words, code, problem):
     assert not (tmp_path / "s.unfinished").exists()
 
 
+@pytest.mark.parametrize(("words", "code"), [(["info", "nowhere"], 3), (["info"], 2), (["info", "store"], 0)])
+def test_exit_codes_of_the_program_itself(oocpeg, data, tmp_path, words, code):
+    """Others run it as a fork of an interpreter that is warm already."""
+    oocpeg("convert", data, "-o", "store")
+    done = subprocess.run([sys.executable, "-m", "ooc_pegasos", *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert (bool(done.stdout), bool(done.stderr)) == (code == 0, code != 0)
+
+
 def test_toml_and_options(oocpeg, data, tmp_path):
     (tmp_path / "job.toml").write_text('chunk_size = "2kB"\nshuffle = false\nfeatures = 150\n')
     oocpeg("convert", data, "-o", "store", "--config", "job.toml", "--features", "120")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from conftest import folder_bytes, random_rows, same_matrix, svmlight_text
+from forked import Forked
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
 from ooc_pegasos.errors import DamagedError, InputError, LockedError, UsageError
@@ -224,14 +225,13 @@ convert(sys.argv[2].split(","), sys.argv[1], config, existing=existing)
 """
 
 
-def start(target: Path, sources: str, shuffle: str, mode: str, resume: str = "") -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-c", CHILD, str(target), sources, shuffle, mode, resume]
-    return subprocess.Popen(words, stderr=subprocess.PIPE)
+def start(target: Path, sources: object, shuffle: str, mode: str, resume: str = "") -> Forked:
+    return Forked(CHILD, target, sources, shuffle, mode, resume)
 
 
-def finish(child: subprocess.Popen[bytes]) -> None:
+def finish(child: Forked) -> None:
     _out, problem = child.communicate(timeout=120)
-    assert child.returncode == 0, problem.decode()
+    assert child.returncode == 0, problem
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])

@@ -77,6 +77,9 @@ def test_examples_of_configurations(path, tmp_path, oocpeg):
     labels = {"convert.toml": [0, 1], "convert-regression.toml": [-1.5, 2.25]}[path.name]
     (tmp_path / "in.svm").write_text("".join(f"{label} 1:1 2:{i}\n" for i, label in enumerate(labels)))
     oocpeg("convert", "in.svm", "-o", "store", "--config", path)
+    store = Store.open(tmp_path / "store")
+    assert store.rows == 2
+    assert store.manifest.labels.task == {"convert.toml": "binary", "convert-regression.toml": "regression"}[path.name]
 
 
 def inputs_for(recipe: str, folder):

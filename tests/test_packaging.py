@@ -18,7 +18,8 @@ train(convert(["in.svm"], "store"), TrainConfig(lam=0.1)).model.save("model")
 Model.load("model")
 assert "pandas" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_wheel_alone(tmp_path: Path) -> None:

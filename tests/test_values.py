@@ -3,9 +3,6 @@
 import json
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from conftest import folder_bytes, random_rows, same_matrix, svmlight_text
+from forked import Forked
 from hypothesis import given
 from hypothesis import strategies as st
 from test_store import forge, rewrite, strangers_reader
@@ -513,14 +511,13 @@ def test_killed_and_resumed_gives_the_same_bytes(tmp_path, options, levels, codi
         matrix.data = (1 + np.arange(len(matrix.data)) % levels).astype(np.float32)
     source = write(tmp_path / "in.svm", svmlight_text(matrix, labels))
 
-    def start(target: Path) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-c", CHILD, source, str(target), json.dumps(options)]
-        return subprocess.Popen(words, stderr=subprocess.PIPE)
+    def start(target: Path) -> Forked:
+        return Forked(CHILD, source, target, json.dumps(options))
 
     def finish(target: Path) -> dict[str, bytes]:
         child = start(target)
         _out, problem = child.communicate(timeout=120)
-        assert child.returncode == 0, problem.decode()
+        assert child.returncode == 0, problem
         return folder_bytes(target)
 
     expected = finish(tmp_path / "warm")
@@ -538,7 +535,7 @@ def test_killed_and_resumed_gives_the_same_bytes(tmp_path, options, levels, codi
                 time.sleep(0.001)
             time.sleep(rng.uniform(0, 0.4) * length)
             killed += child.poll() is None
-            child.send_signal(signal.SIGKILL)
+            child.kill()
             child.communicate()
         assert finish(target) == expected
     assert killed > 0

@@ -7,9 +7,6 @@ import itertools
 import json
 import lzma
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import folder_bytes, least_memory, random_rows, svmlight_text
+from forked import Forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -340,14 +338,13 @@ convert(sys.argv[2].split(","), sys.argv[1], config, existing=existing)
 """
 
 
-def start(target: Path, sources: str, weights: str, *words: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", CHILD, str(target), sources, weights, *words]
-    return subprocess.Popen(command, stderr=subprocess.PIPE)
+def start(target: Path, sources: str, weights: str, *words: str) -> Forked:
+    return Forked(CHILD, target, sources, weights, *words)
 
 
-def finish(child: subprocess.Popen[bytes]) -> None:
+def finish(child: Forked) -> None:
     _out, problem = child.communicate(timeout=120)
-    assert child.returncode == 0, problem.decode()
+    assert child.returncode == 0, problem
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -369,6 +366,7 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_bytes(tmp_path, shuffle
             convert([old], target, ConvertConfig(shuffle=False))
 
     prepare(tmp_path / "whole")
+    finish(start(tmp_path / "warm", ",".join(names), str(file), shuffle, "new", ""))
     began = time.monotonic()
     finish(start(tmp_path / "whole", ",".join(names), str(file), shuffle, mode, ""))
     length = time.monotonic() - began
@@ -400,7 +398,7 @@ def stop_while_reading(target: Path, source: str, weights: str) -> Path:
     while not journal.exists() or journal.stat().st_size < 20_000:
         assert child.poll() is None
         time.sleep(0.002)
-    child.send_signal(signal.SIGKILL)
+    child.kill()
     child.communicate()
     return journal
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -45,7 +46,6 @@ _ENTRIES_A_ROUND, _MOST_PASSES = 1 << 21, 4
 """Where parts are small a round costs more than a pass, so more passes are made in it."""
 _PATIENCE = 60
 """Seconds to wait for another worker when all are gone."""
-_ATTEMPTS = 8
 _CUT_EVERY = 20
 """Rounds after which what is known of rows is kept on two workers."""
 
@@ -271,21 +271,16 @@ class _Run:
             found = sorted(self.client.nthreads())
         return found
 
-    def _told(self, task: Any) -> tuple[list[str], Any]:
-        """(the workers, something that all of them know now)."""
-        for attempt in range(_ATTEMPTS):
-            workers = self._workers()
-            try:
-                return workers, self.client.scatter(task, broadcast=True, hash=False)
-            except (OSError, TimeoutError):  # one has gone at this instant
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                time.sleep(0.1 * 2**attempt)
-        raise AssertionError
+    def _told(self, task: Any) -> Any:
+        """Something for all workers. The scheduler keeps it, so no worker that dies takes it along."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
+            key = f"{self.name}-told-{self.state.cursor.epoch}-{time.monotonic_ns()}"
+            return self.client.submit(_same, task, key=key, pure=False)
 
     def _everywhere(self, what: str, work: Callable[..., Any], task: Any, more: Sequence[Any] = ()) -> list[Any]:
         """Futures of some work on all parts; the task goes to every worker once."""
-        workers, shared = self._told(task)
+        workers, shared = self._workers(), self._told(task)
         self.bytes_moved += _bytes_of(task) * len(workers)
         self.kept.append(shared)  # for rounds that have to be done again
         futures = []
@@ -328,7 +323,7 @@ class _Run:
     def _measure(self, measurement: Measurement) -> None:
         """The sums of all parts."""
         task = (measurement.models, measurement.candidates)
-        _workers, shared = self._told(task)
+        shared = self._told(task)
         self.bytes_moved += _bytes_of(task) * len(self.parts)
         futures = [
             self.client.submit(
@@ -437,6 +432,10 @@ class _Run:
             notes=self.notes,
             profile={"foreground": {}, "background": {}, "peak": {"rss": float(peak_rss())}},
         )
+
+
+def _same(task: Any) -> Any:
+    return task
 
 
 def _first(pair: tuple[Any, Any]) -> Any:

@@ -1,0 +1,13 @@
+"""Imported by the server that programs are forked from (see forked.py): what each of them would do first."""
+
+from importlib import import_module
+
+import numpy as np
+
+from ooc_pegasos.kernels.pegasos import square_distance
+
+for name in ("cli", "conversion", "evaluation", "model", "trainer"):
+    import_module(f"ooc_pegasos.{name}")
+import_module("forked")
+
+square_distance(np.ones(3), np.empty(0), 1.0)  # numba sets itself up at the first call; no thread is started

@@ -21,7 +21,13 @@ Config = TypeVar("Config")
 
 VECTORS = 10
 """Vectors as long as there are features that a run may hold: sums, snapshots, candidates, the best so far."""
+MOST_THREADS = 4096
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise UsageError(f"--threads {threads} is out of range; choose 1 to {MOST_THREADS}")
 
 
 def parse_size(text: str) -> int:
@@ -96,8 +102,7 @@ class ConvertConfig:
             raise UsageError(f"--chunk-size {self.chunk_size:,} bytes is out of range; choose 1kB to 1GB")
         if self.features is not None and not 1 <= self.features <= 2**32 - 2:
             raise UsageError(f"--features {self.features} is out of range; choose 1 to {2**32 - 2}")
-        if self.threads is not None and self.threads < 1:
-            raise UsageError(f"--threads {self.threads} is out of range; choose at least 1")
+        _check_threads(self.threads)
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed {self.seed} is out of range; choose 0 to 2^63 - 1")
         self.ngram_range()
@@ -233,11 +238,12 @@ class TrainConfig:
     def __post_init__(self) -> None:
         positive = {"C": self.C, "tolerance": self.tolerance, "coefficient": self.coefficient}
         positive |= {"max-epochs": self.max_epochs, "max-seconds": self.max_seconds, "batch-size": self.batch_size}
-        positive |= {"threads": self.threads, "memory": self.memory, "checkpoint-minutes": self.checkpoint_minutes}
+        positive |= {"memory": self.memory, "checkpoint-minutes": self.checkpoint_minutes}
         positive |= {"checkpoint-epochs": self.checkpoint_epochs, "bias-scale": self.bias_scale}
         for name, value in positive.items():
             if value is not None and not 0 < value < float("inf"):
                 raise UsageError(f"--{name} {value} is out of range; choose a positive number")
+        _check_threads(self.threads)
         if self.loss_parameter is not None and not 0 <= self.loss_parameter < float("inf"):
             raise UsageError(f"--loss-parameter {self.loss_parameter} is out of range; choose 0 or a positive number")
         if self.lam is not None and self.C is not None:

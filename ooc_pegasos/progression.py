@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooc_pegasos import __version__, manifest
+from ooc_pegasos import __version__, manifest, typed
 from ooc_pegasos.accounting import EpochCost
 from ooc_pegasos.certificate import relative_gap
-from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.files import writing_errors
@@ -25,6 +25,11 @@ from ooc_pegasos.problem import Problem
 if TYPE_CHECKING:
     from ooc_pegasos.solvers.solver import Solver
     from ooc_pegasos.store import Store
+
+
+_MOST = 2**62
+_LINE = {"estimated_gap", "holdout_loss"}
+"""What is looked up in a line of history."""
 
 
 @dataclass
@@ -113,20 +118,30 @@ class RunState:
     def restore(self, folder: Path, saved: Checkpoint) -> None:
         """Take up a run where its checkpoint stands."""
         arrays, facts = saved.arrays, saved.facts
+        number, vector = len(self.problem.specs), np.empty(self.problem.length)
+        self.cursor = typed.load(Cursor, facts["cursor"], "cursor")
+        for name, value in dataclasses.asdict(self.cursor).items():
+            whole(int(value), 1 if name == "repeats" else 0, _MOST, name)
         self.solver.restore(folder, saved)
-        self.cursor = Cursor(**facts["cursor"])
-        self.known = [
-            Progression(**{**known, "apart": Apart(**known["apart"]) if known["apart"] else None})
-            for known in facts["known"]
-        ]
-        self.best = {model: arrays[f"best {model}"] for model in facts["best"]}
+        self.known = [typed.load(Progression, known, "known") for known in facts["known"]]
+        if len(self.known) != number or not all(set(line) >= _LINE for known in self.known for line in known.history):
+            raise ValueError("a history that is none of these models")
+        self.best = {
+            whole(model, 0, number - 1, "model"): take(arrays, f"best {model}", vector) for model in facts["best"]
+        }
+        for model, known in enumerate(self.known):
+            if (known.primal is not None or model not in self.solver.active) and model not in self.best:
+                raise ValueError("a model without weights")
+            if known.primal is None and model in self.best:
+                raise ValueError("weights without an objective")
         if facts["pending"]:
             models, windows = facts["pending"]
-            vectors = [arrays[f"pending {number}"] for number in range(len(models))]
+            models = [whole(model, 0, number - 1, "model") for model in models]
+            vectors = [take(arrays, f"pending {at}", vector) for at in range(len(models))]
             self.pending = Measurement(self.problem, models, vectors)
             self.pending.sums = arrays["pending sums"].reshape(self.pending.sums.shape).copy()
-            self.pending.windows = windows
-        self.costs = [EpochCost(**cost) for cost in facts["costs"]]
+            self.pending.windows = whole(windows, 0, _MOST, "windows")
+        self.costs = [typed.load(EpochCost, cost, "costs") for cost in facts["costs"]]
 
 
 def essential(config: TrainConfig) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from ooc_pegasos.accounting import EpochCost, Stopwatch
 from ooc_pegasos.bias import Search, best_bias
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
-from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.files import locked, writing_errors
@@ -130,6 +130,12 @@ class _OutOfTimeError(Exception):
     """--max-seconds are over."""
 
 
+def _budget_of(saved: Checkpoint, place: Path) -> int:
+    """The memory that the run to resume was given."""
+    with sound(place):
+        return whole(saved.facts["budget"], 0, 2**62, "budget")
+
+
 class _Run:
     """One training run."""
 
@@ -159,7 +165,7 @@ class _Run:
         vectors = number * vectors_of(config, store)
         self.loader = open_loader(
             store,
-            saved.facts["budget"] if saved else config.budget(store.features, vectors),
+            _budget_of(saved, place) if saved and place else config.budget(store.features, vectors),
             loading=config.loading,
             holdout=config.holdout_fraction,
             folds=config.folds,
@@ -181,12 +187,14 @@ class _Run:
         self.why_uncertified = why_uncertified(config, self.algorithm)
         self.identity = identity_of(config, store, self.start)
         if saved and place:
-            check_same_run(place, self.identity, saved, config.memory)
-            if saved.facts["solver_name"] != self.algorithm:
-                self._switched()
+            with sound(place):
+                check_same_run(place, self.identity, saved, config.memory)
+                if saved.facts["solver_name"] != self.algorithm:
+                    self._switched()
         self.state = RunState(self.problem, self._new_solver(), [*map(self._new_knowledge, self.problem.specs)])
         if saved and place:
-            self.state.restore(place, saved)
+            with sound(place):
+                self.state.restore(place, saved)
         self.judge = Judge(self.state, config, self.loader.shape.fits, str(store.path))
         self._note_what_slows()
         self.window: Window | None = None

@@ -27,7 +27,18 @@ import pyarrow.parquet
 import scipy.sparse as sp
 from mutations import VALUES, changed, damaged
 
-from ooc_pegasos import ConvertConfig, Existing, Model, OocPegasosError, Store, TrainConfig, convert, train, typed, verify
+from ooc_pegasos import (
+    ConvertConfig,
+    Existing,
+    Model,
+    OocPegasosError,
+    Store,
+    TrainConfig,
+    convert,
+    train,
+    typed,
+    verify,
+)
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.config import load_toml
@@ -42,7 +53,7 @@ ROOM = 4 << 30
 """Bytes of addresses that tries may take besides what there was before, threads' stacks and all."""
 MOST = 512 << 20
 """Bytes of memory that tries may take."""
-ROWS, LARGE = 24, 1 << 23
+ROWS, LARGE = 24, 1 << 20
 _WRITE_ROUGHLY = 0.9  # of the tries are only previews
 
 Rng = np.random.Generator
@@ -147,6 +158,30 @@ def npz_bytes(seed: int) -> bytes:
     return sink.getvalue()
 
 
+def other_npz(rng: Rng, content: bytes) -> bytes:
+    """The same with one array that does not go with the others."""
+    with np.load(io.BytesIO(content)) as found:
+        arrays = {name: found[name] for name in found.files}
+    name = str(rng.choice(list(arrays)))
+    old, what = arrays[name], rng.integers(8)
+    flat = old.ravel().copy()
+    if what < 4 and len(flat) and flat.dtype.kind in "if":
+        most = np.iinfo(flat.dtype).max if flat.dtype.kind == "i" else 3e38
+        flat[rng.integers(len(flat))] = rng.choice([-1, 0, 1, 41, 255, 2**31 - 1, most, -most])
+    elif what == 4:
+        flat = flat[: rng.integers(len(flat) + 1)]
+    elif what == 5:
+        flat = np.concatenate([flat, flat])
+    elif what == 6:
+        flat = flat.astype(rng.choice(["int8", "uint8", "int64", "uint64", "float16", "float64", "U5", "bool", "S3"]))
+    else:
+        flat = np.array(0) if rng.random() < 0.5 else flat.reshape(-1, 1)
+    arrays[name] = flat
+    sink = io.BytesIO()
+    np.savez(sink, **arrays)
+    return sink.getvalue()
+
+
 def npy_bytes(seed: int) -> bytes:
     """As numpy writes it."""
     sink = io.BytesIO()
@@ -173,7 +208,9 @@ def _convert(rng: Rng, inputs: list[str], folder: Path, roughly: float = _WRITE_
         preview(inputs, config)
         return
     if rng.random() < 0.3:
-        config = dataclasses.replace(config, chunk_size=1024, task=str(rng.choice(["auto", "multiclass", "regression"])))
+        config = dataclasses.replace(
+            config, chunk_size=1024, task=str(rng.choice(["auto", "multiclass", "regression"]))
+        )
     store = convert(inputs, folder / "store", config, existing=REPLACE)
     problems = verify(store).problems
     assert not problems, problems
@@ -196,7 +233,10 @@ def text_format(make: Callable[[int], bytes], name: str, **options: Any) -> Call
 
         def attempt(rng: Rng) -> None:
             one, other = rng.integers(len(examples), size=2)
-            file.write_bytes(damaged(rng, examples[one], examples[other]))
+            if name.endswith(".npz") and rng.random() < 0.7:
+                file.write_bytes(other_npz(rng, examples[one]))
+            else:
+                file.write_bytes(damaged(rng, examples[one], examples[other]))
             if rng.random() < 0.25:
                 predict(model, file, folder / "predicted.csv", 1)
             else:
@@ -244,7 +284,9 @@ def beside(kind: str) -> Callable[[Path], Attempt]:
 
         def attempt(rng: Rng) -> None:
             asnpy = kind == "labels" and rng.random() < 0.5
-            file.with_suffix(".npy" if asnpy else ".txt").write_bytes(damaged(rng, sink.getvalue() if asnpy else text, text))
+            file.with_suffix(".npy" if asnpy else ".txt").write_bytes(
+                damaged(rng, sink.getvalue() if asnpy else text, text)
+            )
             name = str(file.with_suffix(".npy" if asnpy else ".txt"))
             _convert(rng, [str(data)], folder, 0.0 if kind == "weights" else 0.8, **{kind: name})
 
@@ -304,7 +346,7 @@ def stores_of(folder: Path) -> list[tuple[Path, Model]]:
         (svmlight_text(1), "a.svm", {"classes": ("-1", "1"), "features": 40}),
         (svmlight_text(2), "b.svm", {"values": "float16", "weights": str(weights), "chunk_size": 1024}),
         (svmlight_text(3), "c.svm", {"values": "float32", "task": "regression"}),
-        (wide, "d.svm", {"values": "bfloat16", "features": 2**22}),
+        (wide, "d.svm", {"values": "bfloat16", "features": 500_000}),
         (several, "e.svm", {"task": "multiclass"}),
         (csv_text(4), "f.csv", {"dictionary": 20, "chunk_size": 1024}),
         (jsonl_text(4), "g.jsonl", {"text": ("words",), "idf": True, "hash_bits": 8, "feature_names": 50}),
@@ -375,7 +417,11 @@ def chunk(folder: Path) -> Attempt:
         else:
             content = bytearray(damaged(rng, bytes(content)))
         file.write_bytes(content)
-        told |= {"bytes": len(content), "crc32": f"{zlib.crc32(content):08x}", "xxh64": xxh64_hex(bytes(content) or b"")}
+        told |= {
+            "bytes": len(content),
+            "crc32": f"{zlib.crc32(content):08x}",
+            "xxh64": xxh64_hex(bytes(content) or b""),
+        }
         if rng.random() < 0.2:
             told |= changed(rng, {"starts": told["starts"], "entries": told["entries"]})
         (target / "manifest.json").write_bytes(resealed(table))
@@ -395,10 +441,7 @@ def vocabulary(folder: Path) -> Attempt:
         table = json.loads((target / "manifest.json").read_text())
         told = table["vocabulary"]
         content = (target / told["file"]).read_bytes()
-        if rng.random() < 0.5:
-            content = _other_columns(rng, content)
-        else:
-            content = damaged(rng, content)
+        content = _other_columns(rng, content) if rng.random() < 0.5 else damaged(rng, content)
         digest = xxh64_hex(content or b"")
         told |= {"file": f"features-{digest}.arrow", "bytes": len(content), "xxh64": digest}
         (target / told["file"]).write_bytes(content)
@@ -444,9 +487,19 @@ def _other_columns(rng: Rng, content: bytes, change_head: Callable[[bytes], byte
                 except (pa.ArrowException, OverflowError, ValueError, TypeError):
                     table = table.append_column("more", column)
             elif what == 7:
-                kinds = [pa.int64(), pa.float32(), pa.float64(), pa.uint32(), pa.string(), pa.large_string(), pa.bool_()]
+                kinds = [
+                    pa.int64(),
+                    pa.float32(),
+                    pa.float64(),
+                    pa.uint32(),
+                    pa.string(),
+                    pa.large_string(),
+                    pa.bool_(),
+                ]
                 kind = kinds[rng.integers(len(kinds))]
-                table = table.set_column(at, name, pa.array([None if v is None else _as(kind, v) for v in values], kind))
+                table = table.set_column(
+                    at, name, pa.array([None if v is None else _as(kind, v) for v in values], kind)
+                )
             else:
                 order = rng.permutation(len(table))
                 table = table.take(order)
@@ -461,7 +514,9 @@ def _as(kind: Any, value: Any) -> Any:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return str(value)
     number = float(len(value) if isinstance(value, str | list) else value)
-    return bool(number) if pa.types.is_boolean(kind) else number if pa.types.is_floating(kind) else abs(int(number)) % 100
+    return (
+        bool(number) if pa.types.is_boolean(kind) else number if pa.types.is_floating(kind) else abs(int(number)) % 100
+    )
 
 
 # --- models and checkpoints ---------------------------------------------------------------------
@@ -578,10 +633,7 @@ def checkpoint(folder: Path) -> Attempt:
             assert saved is not None
             facts = saved.facts
             part = ["cursor", "solver", "known", "pending", "best", "budget", "costs"][rng.integers(7)]
-            if rng.random() < 0.2:
-                facts = changed(rng, facts)
-            else:
-                facts = {**facts, **changed(rng, {part: facts[part]})}
+            facts = changed(rng, facts) if rng.random() < 0.2 else {**facts, **changed(rng, {part: facts[part]})}
             Checkpoint(saved.arrays, facts).save(place)
         else:
             saved = Checkpoint.load(place)
@@ -622,9 +674,23 @@ def settings(cls: Any) -> Callable[[Path], Attempt]:
         (folder / "a.svm").write_bytes(svmlight_text(0))
         sound = convert([str(folder / "a.svm")], folder / "sound", ConvertConfig(threads=1), existing=REPLACE)
         known = {field.name: getattr(cls(), field.name) for field in dataclasses.fields(cls)}
-        some = {"label": "label", "classes": ["-1", "1"], "memory": "64MB", "numeric": ["x"], "hash_bits": 8, "clip": 2.0}
+        some = {
+            "label": "label",
+            "classes": ["-1", "1"],
+            "memory": "64MB",
+            "numeric": ["x"],
+            "hash_bits": 8,
+            "clip": 2.0,
+        }
         if cls is TrainConfig:
-            some = {"lam": 0.1, "loss": "hinge", "bias": "feature", "batch_size": 2, "holdout": 0.1, "algorithm": "sgd-s"}
+            some = {
+                "lam": 0.1,
+                "loss": "hinge",
+                "bias": "feature",
+                "batch_size": 2,
+                "holdout": 0.1,
+                "algorithm": "sgd-s",
+            }
         full = {**known, **some}
 
         def attempt(rng: Rng) -> None:
@@ -689,7 +755,9 @@ def run(name: str, first: int, count: int, folder: Path) -> dict[str, Any]:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     attempt = FORMATS[name](place)
-    resource.setrlimit(resource.RLIMIT_AS, (_memory()[0] + ROOM, resource.RLIM_INFINITY))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    room = _memory()[0] + ROOM
+    resource.setrlimit(resource.RLIMIT_AS, (room if hard == resource.RLIM_INFINITY else min(room, hard), hard))
     before = _memory()[1]
     log = os.open(folder / "try", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     refused, slowest = 0, (0.0, 0)
@@ -713,7 +781,9 @@ def run(name: str, first: int, count: int, folder: Path) -> dict[str, Any]:
         slowest = max(slowest, (time.perf_counter() - began, seed))
         peak = _memory()[1] if seed % 8 == 0 else 0
         if peak > before + MOST:
-            failures.setdefault("memory", f"OOCPEG_FUZZ={name}:{seed} or up to 8 before it: {peak - before:,} bytes more")
+            failures.setdefault(
+                "memory", f"OOCPEG_FUZZ={name}:{seed} or up to 8 before it: {peak - before:,} bytes more"
+            )
     faulthandler.cancel_dump_traceback_later()
     os.close(log)
     shutil.rmtree(place)

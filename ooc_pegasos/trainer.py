@@ -193,8 +193,12 @@ class _Run:
                     self._switched()
         self.state = RunState(self.problem, self._new_solver(), [*map(self._new_knowledge, self.problem.specs)])
         if saved and place:
-            with sound(place):
-                self.state.restore(place, saved)
+            try:
+                with sound(place):
+                    self.state.restore(place, saved)
+            except BaseException:
+                self.close()
+                raise
         self.judge = Judge(self.state, config, self.loader.shape.fits, str(store.path))
         self._note_what_slows()
         self.window: Window | None = None

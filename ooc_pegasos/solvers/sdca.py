@@ -294,13 +294,13 @@ class SdcaSolver(Solver):
         for together, width in facts["rows"]["groups"]:
             if not set(together) <= set(known) or width not in (1, width_of(len(together))) or width < len(together):
                 raise ValueError(f"a group {together} of {width}")
-        self.rows.restore(folder, facts["rows"])
-        groups = len(self.rows.groups)
+        groups = len(facts["rows"]["groups"])
         if saved.facts["cursor"]["begun"] and self.active and not groups:
             raise ValueError("no groups")
         self._rows_of_panels = {
             whole(number, 0, groups - 1, "group"): whole(rows, 0, 2**62, "rows") for number, rows in facts["seen"]
         }
+        self.rows.restore(folder, facts["rows"])
 
     def close(self) -> None:
         """See `Solver`."""

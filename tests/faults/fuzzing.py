@@ -172,7 +172,7 @@ def other_npz(rng: Rng, content: bytes) -> bytes:
         flat = flat[: rng.integers(len(flat) + 1)]
     elif what == 5:
         flat = np.concatenate([flat, flat])
-    elif what == 6:
+    elif what == 6 and flat.dtype.kind in "if":
         flat = flat.astype(rng.choice(["int8", "uint8", "int64", "uint64", "float16", "float64", "U5", "bool", "S3"]))
     else:
         flat = np.array(0) if rng.random() < 0.5 else flat.reshape(-1, 1)

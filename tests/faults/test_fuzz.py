@@ -3,17 +3,21 @@
 `OOCPEG_FUZZ=format:seed` in the environment repeats one try.
 """
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fuzzing import FORMATS, resealed
 from soak import tries
 
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train, verify
+from ooc_pegasos.calibration import Calibration
+from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.errors import DamagedError
 
 HERE = Path(__file__).resolve().parent
@@ -128,8 +132,6 @@ def test_links_in_place_of_files_are_refused(words, target):
 
 @pytest.mark.parametrize("name", ["../rows-1.checkpoint", "/etc/passwd", "rows-1.checkpoint/x", "\0", "x"])
 def test_no_name_in_a_checkpoint_leads_outside_its_folder(words, tmp_path, name):
-    from ooc_pegasos.checkpoint import Checkpoint
-
     config = {"lam": 0.1, "algorithm": "sdca", "tolerance": 1e-12, "checkpoint_epochs": 1}
     train(words, TrainConfig(**config, max_epochs=1), checkpoint=tmp_path / "c")
     saved = Checkpoint.load(tmp_path / "c")
@@ -143,3 +145,75 @@ def test_a_model_survives_its_own_checks(words, tmp_path):
     model = train(words, TrainConfig(lam=0.1, max_epochs=1)).model
     model.save(tmp_path / "m")
     assert Model.load(tmp_path / "m").weights.tolist() == model.weights.tolist()
+
+
+# --- what would lead a kernel astray --------------------------------------------------------------
+
+
+def test_a_model_whose_parts_do_not_go_together(tmp_path):
+    """Kernels take the number of classes from one part and go through the others."""
+    file = tmp_path / "in.svm"
+    file.write_text("0 1:1\n1 2:1\n2 3:1\n" * 9)
+    store = convert([str(file)], tmp_path / "store", ConvertConfig(task="multiclass"))
+    model = train(store, TrainConfig(lam=0.1, max_epochs=1, loss="multiclass-hinge")).model
+    labels = model.info.labels
+    more = dataclasses.replace(labels, classes=["0", "1", "2", "3"])
+    for changes, problem in [
+        ({"costs": [[0.0, 1.0], [1.0, 0.0]]}, "costs"),
+        ({"costs": [[0.0, 1.0, 1.0], [1.0, 0.0], [1.0, 1.0, 0.0]]}, "costs"),
+        ({"costs": None}, "costs"),
+        ({"labels": more}, "not those of its classes"),
+        ({"loss": "huber"}, "not for its labels"),
+        ({"loss": "none"}, "not for its labels"),
+        ({"calibrations": [Calibration("platt", [1.0, 2.0])]}, "probabilities"),
+        ({"calibrations": [Calibration("platt", [1.0])] * 3}, "probabilities"),
+        ({"calibrations": [Calibration("isotonic")] * 3}, "probabilities"),
+        ({"features": 2}, "out of range"),
+        ({"features": 2**40}, "out of range"),
+    ]:
+        info = dataclasses.replace(model.info, **changes)
+        dataclasses.replace(model, info=info).save(tmp_path / "m")
+        with pytest.raises(DamagedError, match=problem):
+            Model.load(tmp_path / "m")
+    for part, value in (("weights", np.nan), ("bias", np.inf)):
+        dataclasses.replace(model, **{part: getattr(model, part) + value}).save(tmp_path / "m")
+        with pytest.raises(DamagedError, match="a weight is not a number"):
+            Model.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("cursor", "position"), -5),
+        (("cursor", "repeats"), 0),
+        (("cursor", "epoch"), "1"),
+        (("solver", "rows", "groups"), [[[0, 1, 2, 3, 4, 5, 6, 7, 8], 8]]),
+        (("solver", "rows", "groups"), [[[0, 1, 2], 1]]),
+        (("solver", "rows", "groups"), [[[0, 1, 7], 8]]),
+        (("solver", "rows", "groups"), [[[0, 1, 2], 1 << 40]]),
+        (("solver", "rows", "bytes"), 8),
+        (("solver", "seen"), [[4, 1]]),
+        (("solver", "epoch"), 0.5),
+        (("pending",), [[9], 0]),
+        (("known",), []),
+        (("best",), [-1]),
+        (("budget",), -1),
+    ],
+)
+def test_a_checkpoint_that_is_none_of_this_run(tmp_path, place, value):
+    file = tmp_path / "in.svm"
+    file.write_text("-1 1:1 5:2\n1 2:1 9:1\n1 3:1\n" * 9)
+    store = convert([str(file)], tmp_path / "store", ConvertConfig())
+    config = {"lam": (0.1, 0.2, 0.3), "algorithm": "sdca", "tolerance": 1e-12, "checkpoint_epochs": 1}
+    train(store, TrainConfig(**config, max_epochs=2), checkpoint=tmp_path / "c")
+    saved = Checkpoint.load(tmp_path / "c")
+    holder = saved.facts
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    saved.save(tmp_path / "c")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with pytest.raises(DamagedError, match="not a checkpoint of this run"):
+        train(store, TrainConfig(**config, max_epochs=3), checkpoint=tmp_path / "c", resume=True, scratch=scratch)
+    assert not list(scratch.iterdir())

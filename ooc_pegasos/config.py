@@ -15,13 +15,13 @@ from ooc_pegasos.labels import Declared, TaskChoice
 from ooc_pegasos.losses import LossName
 from ooc_pegasos.machine import available_memory
 from ooc_pegasos.parallel import cores
-from ooc_pegasos.recipe import MOST_NAMES
+from ooc_pegasos.recipe import MOST_NAMES, is_delimiter
 
 Config = TypeVar("Config")
 
 VECTORS = 10
 """Vectors as long as there are features that a run may hold: sums, snapshots, candidates, the best so far."""
-MOST_THREADS = 4096
+MOST_THREADS, MOST_MEMORY = 4096, 1 << 62
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
@@ -30,11 +30,18 @@ def _check_threads(threads: int | None) -> None:
         raise UsageError(f"--threads {threads} is out of range; choose 1 to {MOST_THREADS}")
 
 
+def _check_memory(memory: int | None) -> None:
+    if memory is not None and memory > MOST_MEMORY:
+        raise UsageError("--memory is more than any machine has; give what is to be used")
+
+
 def parse_size(text: str) -> int:
     """Bytes from `64MB`, `1.5GiB`, `800k` or a plain number; units are powers of 1024."""
     parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kmgt]?)i?b?\s*", text.lower())
     if not parts:
         raise UsageError(f"{text!r} is not a size; write it like 64MB or 2GB")
+    if float(parts[1]) > MOST_MEMORY:
+        raise UsageError(f"{text[:40]!r} is more bytes than there can be; write it like 64MB or 2GB")
     return int(float(parts[1]) * {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}[parts[2]])
 
 
@@ -98,6 +105,7 @@ class ConvertConfig:
     def __post_init__(self) -> None:
         if self.memory < 32 * MIB:
             raise UsageError(f"--memory {self.memory:,} bytes is too little; give it at least 32MB")
+        _check_memory(self.memory)
         if not KIB <= self.chunk_size <= GIB:
             raise UsageError(f"--chunk-size {self.chunk_size:,} bytes is out of range; choose 1kB to 1GB")
         if self.features is not None and not 1 <= self.features <= 2**32 - 2:
@@ -114,8 +122,10 @@ class ConvertConfig:
             raise UsageError("--dictionary gives names places of their own and --hash-bits hashes them; give one")
         if self.clip is not None and not 0 < self.clip < float("inf"):
             raise UsageError(f"--clip {self.clip} is out of range; choose a positive number")
-        if self.delimiter is not None and len(self.delimiter) != 1:
-            raise UsageError(f"--delimiter {self.delimiter!r} is not one character")
+        if self.delimiter is not None and not is_delimiter(self.delimiter):
+            raise UsageError(
+                f"--delimiter {self.delimiter!r} is not one character of ASCII that can stand between cells"
+            )
         if not 0 <= self.feature_names <= 10_000_000:
             raise UsageError(f"--feature-names {self.feature_names} is out of range; choose 0 to 10000000")
         if self.weight is not None and self.weights is not None:
@@ -244,6 +254,7 @@ class TrainConfig:
             if value is not None and not 0 < value < float("inf"):
                 raise UsageError(f"--{name} {value} is out of range; choose a positive number")
         _check_threads(self.threads)
+        _check_memory(self.memory)
         if self.loss_parameter is not None and not 0 <= self.loss_parameter < float("inf"):
             raise UsageError(f"--loss-parameter {self.loss_parameter} is out of range; choose 0 or a positive number")
         if self.lam is not None and self.C is not None:

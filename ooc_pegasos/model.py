@@ -159,7 +159,16 @@ class Model:
             if column.null_count or numbers.null_count:
                 raise ValueError("weights that are missing")
             weights = numbers_of(numbers).reshape(-1, *bias.shape)
-        except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError, OSError) as error:
+        except (
+            pa.ArrowException,
+            AttributeError,
+            KeyError,
+            OverflowError,
+            TypeError,
+            ValueError,
+            RecursionError,
+            OSError,
+        ) as error:
             problem = " ".join(str(error).split())[:100]
             raise DamagedError(f"{path}: not a model of oocpeg, or damaged ({problem}); train again") from error
         wrong = _problem_of(info, features, weights, bias) or vocabulary.check(info.recipe)

@@ -330,7 +330,7 @@ class _Run:
         """The windows still to come."""
         cursor = self.state.cursor
         first = cursor.window
-        for epoch in range(cursor.epoch, limit):
+        for epoch in range(cursor.epoch, max(limit, cursor.epoch + 1)):  # one that was begun is ended in any case
             yield from self._windows(epoch)[first:]
             first = 0
 

@@ -182,6 +182,8 @@ def schema_of(name: str, table: Table | None = None) -> dict[str, Any]:
         schema = _schema_of_text(name, form, table)
     with _arrow_errors(spoken(name)):
         columns = {field.name: field.type for field in schema}
+        for kind in columns.values():
+            str(kind)  # decodes the names within it
     if len(columns) != len(schema):
         twice = next(column for column in schema.names if schema.names.count(column) > 1)
         raise InputError(f"{spoken(name)}: two columns have the name '{twice}'; rename one")

@@ -17,7 +17,7 @@ from conftest import random_rows, same_matrix, svmlight_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, convert, verify
+from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, TrainConfig, convert, train, verify
 from ooc_pegasos.errors import DamagedError, InputError
 from ooc_pegasos.vocabulary import of_store
 
@@ -349,6 +349,19 @@ def test_offsets_that_lead_out_of_a_chunk_reach_no_kernel(sound, offset):
     forge(sound, 1, indptr=indptr)
     with pytest.raises(DamagedError, match="row offsets decrease or leave the file"):
         Store.open(sound.path).to_scipy()
+
+
+@pytest.mark.parametrize("loading", ["mapped", "read"])
+@pytest.mark.parametrize(("column", "value"), [("labels", np.nan), ("labels", 3), ("weights", 0), ("weights", np.inf)])
+def test_labels_and_weights_that_are_none_are_not_trained_on(tmp_path, column, value, loading):
+    matrix, labels = random_rows(100, 90, seed=7)
+    weights = write(tmp_path / "weights.txt", "1.5\n" * 100)
+    store = make(tmp_path, svmlight_text(matrix, labels), chunk_size=2048, weights=weights)
+    changed = getattr(store.block(1), column).copy()
+    changed[3] = value
+    forge(store, 1, **{column: changed})
+    with pytest.raises(DamagedError, match=f"a {column[:-1]} is not a"):
+        train(Store.open(store.path), TrainConfig(lam=0.1, loading=loading))
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,8 @@ class PegasosSolver(Solver):
             *numbers, member.repeats = told["epoch"]
             member.averaged_from, member.marked, member.loss_at_mark, member.began = map(float, numbers)
             whole(member.repeats, 1, 2**31, "repeats")
+            if not told["snapshots"]:
+                raise ValueError("no snapshots")
             self.snapshots[model] = []
             for number, (epoch, t, s) in enumerate(told["snapshots"]):
                 a = arrays[f"{model} snapshot {number}"]

@@ -18,6 +18,7 @@ from soak import tries
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train, verify
 from ooc_pegasos.calibration import Calibration
 from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.config import parse_size
 from ooc_pegasos.errors import DamagedError
 
 HERE = Path(__file__).resolve().parent
@@ -217,3 +218,28 @@ def test_a_checkpoint_that_is_none_of_this_run(tmp_path, place, value):
     with pytest.raises(DamagedError, match="not a checkpoint of this run"):
         train(store, TrainConfig(**config, max_epochs=3), checkpoint=tmp_path / "c", resume=True, scratch=scratch)
     assert not list(scratch.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"delimiter": "\N{SECTION SIGN}"},
+        {"delimiter": '"'},
+        {"memory": 10**400},
+        {"threads": 10**30},
+        {"weights": "a\0b"},
+        {"label": "a\nb"},
+    ],
+)
+def test_settings_that_cannot_be(tmp_path, words):
+    file = tmp_path / "in.csv"
+    file.write_text("label,x\n1,2\n-1,3\n")
+    with pytest.raises(OocPegasosError) as caught:
+        convert([str(file)], tmp_path / "store", ConvertConfig(**words))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "1e5", "-1"])
+def test_sizes_that_cannot_be(text):
+    with pytest.raises(OocPegasosError):
+        parse_size(text)

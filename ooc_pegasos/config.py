@@ -27,7 +27,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 def _check_threads(threads: int | None) -> None:
     if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise UsageError(f"--threads {threads} is out of range; choose 1 to {MOST_THREADS}")
+        raise UsageError(f"--threads {threads} is out of range; choose at least 1 and at most {MOST_THREADS}")
 
 
 def _check_memory(memory: int | None) -> None:

@@ -130,6 +130,8 @@ class RunState:
             whole(model, 0, number - 1, "model"): take(arrays, f"best {model}", vector) for model in facts["best"]
         }
         for model, known in enumerate(self.known):
+            if known.apart is not None:
+                whole(known.apart.rows, 1, _MOST, "rows apart")
             if (known.primal is not None or model not in self.solver.active) and model not in self.best:
                 raise ValueError("a model without weights")
             if known.primal is None and model in self.best:

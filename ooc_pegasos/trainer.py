@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -438,7 +438,8 @@ class _Run:
 
     def _load_kernels(self) -> None:
         """Call the kernels with no rows, so that they are ready when the rows are."""
-        self.state.solver.warm_up(self._nothing())
+        with suppress(LookupError):  # models that leave meanwhile
+            self.state.solver.warm_up(self._nothing())
 
     def _nothing(self) -> CsrBlock:
         """A block as the store has them, without rows."""

@@ -18,6 +18,7 @@ from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.files import read_file, write_atomically
 from ooc_pegasos.manifest import Manifest, Recipe, VocabularyInfo
+from ooc_pegasos.recipe import Hashing
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,8 @@ class Vocabulary:
                 return "a dictionary that is not whole"
         if tokens and tokens.texts and (self.texts is None or int(self.texts.max(initial=0)) > tokens.texts):
             return "no numbers of texts, or such as cannot be"
+        if tokens and tokens.texts and len(self) and int(self.places[-1]) >= (hashing or Hashing()).places:
+            return "features that no hash can be"
         return None
 
 

@@ -182,8 +182,6 @@ def schema_of(name: str, table: Table | None = None) -> dict[str, Any]:
         schema = _schema_of_text(name, form, table)
     with _arrow_errors(spoken(name)):
         columns = {field.name: field.type for field in schema}
-        for kind in columns.values():
-            str(kind)  # decodes the names within it
     if len(columns) != len(schema):
         twice = next(column for column in schema.names if schema.names.count(column) > 1)
         raise InputError(f"{spoken(name)}: two columns have the name '{twice}'; rename one")
@@ -466,7 +464,8 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
     if wanted == "label" and not unknown and not (is_number or is_text):
         raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")
     if wanted == "entries":
-        problem = _problem_of_entries(kind)
+        with _arrow_errors(where):
+            problem = _problem_of_entries(kind)
         if problem is not None:
             raise InputError(
                 f"{column}, {problem}; write lists of indices, of (index, value), or maps, or leave it out"

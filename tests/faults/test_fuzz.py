@@ -243,3 +243,18 @@ def test_settings_that_cannot_be(tmp_path, words):
 def test_sizes_that_cannot_be(text):
     with pytest.raises(OocPegasosError):
         parse_size(text)
+
+
+def test_a_vocabulary_of_other_places(tmp_path):
+    """How rare words are is kept by place: a place beyond the last would be one of nobody's."""
+    file = tmp_path / "in.csv"
+    file.write_text("label,text\n" + "1,some words\n-1,other words\n" * 20)
+    config = ConvertConfig(text=("text",), idf=True, hash_bits=4)
+    store = convert([str(file)], tmp_path / "store", config)
+    model = train(store, TrainConfig(lam=0.1, max_epochs=1)).model
+    recipe = model.info.recipe
+    table = dataclasses.replace(recipe.table, hashing=dataclasses.replace(recipe.table.hashing, bits=1))
+    info = dataclasses.replace(model.info, recipe=dataclasses.replace(recipe, table=table))
+    dataclasses.replace(model, info=info).save(tmp_path / "m")
+    with pytest.raises(DamagedError, match="no hash can be"):
+        Model.load(tmp_path / "m")

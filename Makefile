@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint pytest bench clean
+.PHONY: demo test lint pytest soak bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/oocpeg demo --folder demo
@@ -18,6 +18,9 @@ lint: $(VENV)/installed-dev
 
 pytest: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term
+
+soak: $(VENV)/installed-dev
+	OOCPEG_SOAK=1 nice -n 10 $(BIN)/python -m pytest -s tests/faults
 
 bench: $(VENV)/installed-bench
 	for script in scripts/bench_*.py; do $(BIN)/python $$script || exit 1; done

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -99,6 +100,14 @@ class Calibration:
     coefficients: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
+
+    def is_sound(self) -> bool:
+        """Whether it could have been fitted to anything."""
+        if self.kind == "platt":
+            return len(self.coefficients) == 2
+        rising = all(low < high for low, high in pairwise(self.scores))
+        same = len(self.scores) == len(self.probabilities) > 0
+        return same and rising and all(0 <= share <= 1 for share in self.probabilities)
 
     def apply(self, scores: np.ndarray) -> np.ndarray:
         """The probability of the positive class for each score."""

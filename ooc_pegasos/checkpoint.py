@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,45 @@ import numpy as np
 
 from ooc_pegasos.arrow import array_of
 from ooc_pegasos.errors import DamagedError, InputError
-from ooc_pegasos.files import write_atomically
+from ooc_pegasos.files import read_file, write_atomically
 from ooc_pegasos.seal import PLACE, is_sealed, seal
 
 FILE_NAME = "training.checkpoint"
 _KEY = b"ooc-pegasos-checkpoint"
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([pa.field("values", pa.list_(pa.float64()))])
+
+
+@contextmanager
+def sound(place: Path) -> Iterator[None]:
+    """Refuse a checkpoint whose facts are not those of a run: what is taken from it goes to kernels, which do not look.
+
+    Its checksum is right, so it is the work of another version or of somebody who means harm.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        problem = " ".join(str(error).split())[:100]
+        path = place / FILE_NAME
+        raise DamagedError(f"{path}: not a checkpoint of this run ({problem}); start without --resume") from error
+
+
+def take(arrays: dict[str, np.ndarray], name: str, like: np.ndarray) -> np.ndarray:
+    """An array of a checkpoint that has the length of another. Raises ValueError."""
+    if arrays[name].shape != like.shape:
+        raise ValueError(f"{len(arrays[name]):,} numbers for '{name}' instead of {like.size:,}")
+    return arrays[name]
+
+
+def whole(number: Any, least: int, most: int, what: str) -> int:
+    """A whole number from `least` to `most`. Raises ValueError."""
+    if type(number) is not int or not least <= number <= most:
+        raise ValueError(f"{what} {number!r:.40}")
+    return number
 
 
 @dataclass(frozen=True)
@@ -34,7 +70,7 @@ class Checkpoint:
         sink = pa.BufferOutputStream()
         columns = {name: np.ascontiguousarray(array, np.float64) for name, array in self.arrays.items()}
         head = json.dumps({"facts": content, "names": list(columns)})
-        schema = pa.schema([pa.field("values", pa.list_(pa.float64()))], metadata={_KEY: head.encode(), **PLACE})
+        schema = _schema().with_metadata({_KEY: head.encode(), **PLACE})
         with pa.ipc.new_file(sink, schema) as writer:
             for array in columns.values():
                 offsets = array_of(np.array([0, len(array)], np.int32))
@@ -49,7 +85,7 @@ class Checkpoint:
 
         path = folder / FILE_NAME
         try:
-            content = path.read_bytes()
+            content = read_file(path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -58,12 +94,19 @@ class Checkpoint:
             if not is_sealed(content):
                 raise DamagedError(f"{path}: the checksum does not match, so it is damaged; start without --resume")
             reader = pa.ipc.open_file(content)
+            if not reader.schema.equals(_schema()):
+                raise ValueError("other columns")
             head = json.loads(reader.schema.metadata[_KEY])
             arrays = {}
             for number, name in enumerate(head["names"]):
-                array = reader.get_batch(number).column("values").values.to_numpy(zero_copy_only=False)
+                batch = reader.get_batch(number)
+                batch.validate(full=True)
+                array = batch.column("values").values.to_numpy(zero_copy_only=False)
                 arrays[name] = np.array(array)
-            return cls(arrays, json.loads(head["facts"]))
+            facts = json.loads(head["facts"])
+            if not isinstance(facts, dict):
+                raise ValueError("facts that are no table")
+            return cls(arrays, facts)
         except (pa.ArrowException, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
             problem = " ".join(str(error).split())[:100]
             raise DamagedError(f"{path}: not a checkpoint, or damaged ({problem}); start without --resume") from error

@@ -205,7 +205,7 @@ def write_chunk(path: Path, block: CsrBlock) -> Written:
 
 
 def read_chunk(buffer: pa.Buffer, features: int, name: str) -> tuple[CsrBlock, Starts]:
-    """The rows of a chunk file's bytes as read-only views of them; only the frame is checked, not the structure."""
+    """The rows of a chunk file's bytes as read-only views of them, none of which leaves it; indices are not checked."""
     try:
         reader = pa.ipc.open_file(buffer)
         if reader.num_record_batches != 1:
@@ -229,6 +229,8 @@ def read_chunk(buffer: pa.Buffer, features: int, name: str) -> tuple[CsrBlock, S
         raise DamagedError(f"{name}: not an Arrow file of a store: {problem}") from error
     if block.indptr[0] != 0 or block.indptr[-1] != len(block.indices):
         raise DamagedError(f"{name}: the row offsets do not span the entries")
+    if (block.indptr[1:] < block.indptr[:-1]).any():  # kernels do not look
+        raise DamagedError(f"{name}: row offsets decrease or leave the file; restore it or convert again")
     return block, starts
 
 

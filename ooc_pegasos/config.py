@@ -15,13 +15,24 @@ from ooc_pegasos.labels import Declared, TaskChoice
 from ooc_pegasos.losses import LossName
 from ooc_pegasos.machine import available_memory
 from ooc_pegasos.parallel import cores
-from ooc_pegasos.recipe import MOST_NAMES
+from ooc_pegasos.recipe import MOST_NAMES, is_delimiter
 
 Config = TypeVar("Config")
 
 VECTORS = 10
 """Vectors as long as there are features that a run may hold: sums, snapshots, candidates, the best so far."""
+MOST_THREADS, MOST_MEMORY = 4096, 1 << 62
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise UsageError(f"--threads {threads} is out of range; choose at least 1 and at most {MOST_THREADS}")
+
+
+def _check_memory(memory: int | None) -> None:
+    if memory is not None and memory > MOST_MEMORY:
+        raise UsageError("--memory is more than any machine has; give what is to be used")
 
 
 def parse_size(text: str) -> int:
@@ -29,6 +40,8 @@ def parse_size(text: str) -> int:
     parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kmgt]?)i?b?\s*", text.lower())
     if not parts:
         raise UsageError(f"{text!r} is not a size; write it like 64MB or 2GB")
+    if float(parts[1]) > MOST_MEMORY:
+        raise UsageError(f"{text[:40]!r} is more bytes than there can be; write it like 64MB or 2GB")
     return int(float(parts[1]) * {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}[parts[2]])
 
 
@@ -92,12 +105,12 @@ class ConvertConfig:
     def __post_init__(self) -> None:
         if self.memory < 32 * MIB:
             raise UsageError(f"--memory {self.memory:,} bytes is too little; give it at least 32MB")
+        _check_memory(self.memory)
         if not KIB <= self.chunk_size <= GIB:
             raise UsageError(f"--chunk-size {self.chunk_size:,} bytes is out of range; choose 1kB to 1GB")
         if self.features is not None and not 1 <= self.features <= 2**32 - 2:
             raise UsageError(f"--features {self.features} is out of range; choose 1 to {2**32 - 2}")
-        if self.threads is not None and self.threads < 1:
-            raise UsageError(f"--threads {self.threads} is out of range; choose at least 1")
+        _check_threads(self.threads)
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed {self.seed} is out of range; choose 0 to 2^63 - 1")
         self.ngram_range()
@@ -109,8 +122,10 @@ class ConvertConfig:
             raise UsageError("--dictionary gives names places of their own and --hash-bits hashes them; give one")
         if self.clip is not None and not 0 < self.clip < float("inf"):
             raise UsageError(f"--clip {self.clip} is out of range; choose a positive number")
-        if self.delimiter is not None and len(self.delimiter) != 1:
-            raise UsageError(f"--delimiter {self.delimiter!r} is not one character")
+        if self.delimiter is not None and not is_delimiter(self.delimiter):
+            raise UsageError(
+                f"--delimiter {self.delimiter!r} is not one character of ASCII that can stand between cells"
+            )
         if not 0 <= self.feature_names <= 10_000_000:
             raise UsageError(f"--feature-names {self.feature_names} is out of range; choose 0 to 10000000")
         if self.weight is not None and self.weights is not None:
@@ -233,11 +248,13 @@ class TrainConfig:
     def __post_init__(self) -> None:
         positive = {"C": self.C, "tolerance": self.tolerance, "coefficient": self.coefficient}
         positive |= {"max-epochs": self.max_epochs, "max-seconds": self.max_seconds, "batch-size": self.batch_size}
-        positive |= {"threads": self.threads, "memory": self.memory, "checkpoint-minutes": self.checkpoint_minutes}
+        positive |= {"memory": self.memory, "checkpoint-minutes": self.checkpoint_minutes}
         positive |= {"checkpoint-epochs": self.checkpoint_epochs, "bias-scale": self.bias_scale}
         for name, value in positive.items():
             if value is not None and not 0 < value < float("inf"):
                 raise UsageError(f"--{name} {value} is out of range; choose a positive number")
+        _check_threads(self.threads)
+        _check_memory(self.memory)
         if self.loss_parameter is not None and not 0 <= self.loss_parameter < float("inf"):
             raise UsageError(f"--loss-parameter {self.loss_parameter} is out of range; choose 0 or a positive number")
         if self.lam is not None and self.C is not None:

@@ -9,6 +9,9 @@ class OocPegasosError(Exception):
 
     exit_code = 1
 
+    def __init__(self, message: str = "") -> None:
+        super().__init__("\\n".join(message.splitlines()))  # names in it may have line breaks
+
 
 class UsageError(OocPegasosError):
     """Options that contradict each other or have no meaning."""

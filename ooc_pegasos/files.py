@@ -4,6 +4,7 @@ import errno
 import fcntl
 import glob
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -64,6 +65,15 @@ def _remove_unless_locked(path: Path) -> None:
         pass  # somebody is writing it
     finally:
         os.close(descriptor)
+
+
+def read_file(path: Path, size: int | None = None) -> bytes:
+    """All of a file, which is a file, of this size: devices and pipes may never end, and a wrong size is not read."""
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read() if size in (None, found.st_size) else b""
 
 
 def sync_file(path: Path) -> None:

@@ -14,11 +14,15 @@ from typing import Any, Literal
 from ooc_pegasos import typed
 from ooc_pegasos.block import LEVELS, entry_bytes
 from ooc_pegasos.errors import DamagedError, InputError
-from ooc_pegasos.files import write_atomically
+from ooc_pegasos.files import read_file, write_atomically
 from ooc_pegasos.recipe import Hashing, Table, Tokens, problem_of_hashing, problem_of_table, problem_of_tokens
 
 FORMAT, VERSION = "ooc-pegasos store", 1
 FILE_NAME = "manifest.json"
+_LARGEST = 1e100
+"""Above all norms and weights that rows can have, and squared still a number."""
+MOST_FEATURES = 2**32 - 1
+READERS = ("svmlight", "vw", "table", "arrays", "folders")
 PAGE = 4096
 """Indices and values begin at multiples of this, so that they can be mapped or read to where they are wanted."""
 _CHUNK_NAME = re.compile(r"chunk-\d{6,}-[0-9a-f]{8}\.arrow")
@@ -255,7 +259,7 @@ def read(folder: Path) -> Manifest:
     """Read and check the manifest of a store."""
     path = folder / FILE_NAME
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except (FileNotFoundError, NotADirectoryError):
         if folder.exists():
             raise InputError(f"{folder}: not a store (no {FILE_NAME} in it); make one with 'oocpeg convert'") from None
@@ -305,7 +309,7 @@ def inconsistency(manifest: Manifest) -> str | None:
         return "a table of levels that does not fit the coding of values"
     if any(level != (0 if place == 0 else _float32(level)) for place, level in enumerate(manifest.layout.levels)):
         return "a table of levels that are not float32, or do not begin with 0"
-    if not 0 <= manifest.features <= 2**32 - 1:
+    if not 0 <= manifest.features <= MOST_FEATURES:
         return f"{manifest.features} features"
     if manifest.rows == 0:
         return "no rows"
@@ -315,6 +319,9 @@ def inconsistency(manifest: Manifest) -> str | None:
             return "labels and their counts differ in number"
         if sums != manifest.labels.counts or sum(sums) != manifest.rows:
             return "the chunks' label counts do not add up"
+    wrong = problem_of_labels(manifest.labels)
+    if wrong:
+        return wrong
     if manifest.vocabulary and not _VOCABULARY_NAME.fullmatch(manifest.vocabulary.file):
         return f"{manifest.vocabulary.file!r} is not the name of a file of features"
     recipe = manifest.recipe
@@ -328,9 +335,10 @@ def inconsistency(manifest: Manifest) -> str | None:
     if min([0, manifest.first_row, *(min(p.rows, p.chunks, p.sources) for p in manifest.parts)]) < 0:
         return "a negative count"
     told = manifest.statistics
-    numbers = (told.max_row_norm, told.mean_row_norm, told.rounding_error, told.mean_weight, told.max_weight)
-    if not all(map(math.isfinite, (*numbers, told.largest_square))):
-        return "a number among the statistics is not finite"
+    numbers = [told.max_row_norm, told.mean_row_norm, told.rounding_error, told.mean_weight, told.max_weight]
+    numbers += [told.max_weighted_square or 0.0, told.max_row_nonzeros, told.empty_rows]
+    if not all(0 <= number < _LARGEST for number in numbers):
+        return "a number among the statistics is none that rows can have"
     if not 0 < told.mean_weight <= told.max_weight * (1 + 1e-9):  # a mean may be rounded
         return "the statistics of the weights contradict each other"
     if not manifest.weighted and (told.mean_weight, told.max_weight, told.max_weighted_square) != (1, 1, None):
@@ -343,8 +351,31 @@ def _totals(parts: list[Part]) -> tuple[int, int, int]:
     return sum(p.rows for p in parts), sum(p.chunks for p in parts), sum(p.sources for p in parts)
 
 
+def problem_of_labels(labels: LabelInfo) -> str | None:
+    """What in the meaning of labels contradicts itself, if anything."""
+    least, most = {"binary": (2, 2), "multiclass": (2, math.inf), "regression": (0, 0)}[labels.task]
+    if not least <= len(labels.classes) <= most or len(set(labels.classes)) != len(labels.classes):
+        return f"{len(labels.classes)} classes of a {labels.task} task, or one of them twice"
+    if not labels.text and not labels.rest and not all(map(_is_number, labels.classes)):
+        return "classes that should be numbers and are not"
+    return None
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return not math.isnan(float(word))
+    except ValueError:
+        return False
+
+
 def problem_of_recipe(recipe: Recipe) -> str | None:
     """What in a recipe contradicts itself, if anything."""
+    if recipe.reader not in READERS or (recipe.reader == "table") != (recipe.table is not None):
+        return f"a reader {recipe.reader!r} that is none, or columns that are not of its kind"
+    if recipe.index_base not in (0, 1):
+        return f"indices from {recipe.index_base}"
+    if recipe.features is not None and not 0 <= recipe.features <= MOST_FEATURES:
+        return f"{recipe.features} features"
     if recipe.table:
         return problem_of_table(recipe.table)
     problem = problem_of_hashing(recipe.hashing) if recipe.hashing else None

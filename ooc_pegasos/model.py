@@ -14,7 +14,8 @@ from ooc_pegasos.arrow import array_of, numbers_of
 from ooc_pegasos.calibration import Calibration
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import write_atomically, writing_errors
-from ooc_pegasos.manifest import LabelInfo, Recipe
+from ooc_pegasos.losses import LOSSES
+from ooc_pegasos.manifest import MOST_FEATURES, LabelInfo, Recipe, problem_of_labels, problem_of_recipe
 from ooc_pegasos.seal import PLACE, is_sealed, seal
 from ooc_pegasos.vocabulary import Vocabulary
 
@@ -61,6 +62,36 @@ class ModelInfo:
     config: dict[str, Any]
     store_checksum: str
     versions: dict[str, str]
+
+
+def _problem_of(info: ModelInfo, features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> str | None:
+    """What in a model contradicts itself, if anything: kernels do not look."""
+    if not 0 <= info.features <= MOST_FEATURES or (features >= info.features).any():
+        return "a feature is out of range"
+    wrong = problem_of_labels(info.labels) or problem_of_recipe(info.recipe)
+    if wrong:
+        return wrong
+    several = info.labels.task == "multiclass"
+    classes = len(info.labels.classes)
+    if bias.shape != ((classes,) if several else ()) or weights.shape != (len(features), *bias.shape):
+        return "weights that are not those of its classes"
+    if weights.dtype != np.float64 or not np.isfinite(weights).all() or not np.isfinite(bias).all():
+        return "a weight is not a number"
+    known = LOSSES.get(info.loss)
+    if known is None or known.task not in (info.labels.task, "binary" if several else ""):
+        return f"a loss {info.loss!r} that is not for its labels"
+    if (known.task == "multiclass") != (info.costs is not None):
+        return "costs that do not go with its loss"
+    if info.costs is not None and {len(info.costs), *map(len, info.costs)} != {classes}:
+        return "costs that are not those of its classes"
+    if info.calibrations and len(info.calibrations) != (classes if several else 1):
+        return "probabilities that are not those of its classes"
+    if not all(one.is_sound() for one in info.calibrations):
+        return "probabilities that cannot be"
+    scale = info.config.get("bias_scale", 1.0)
+    if type(scale) not in (int, float) or not 0 < scale < np.inf:
+        return "a scale of the bias that cannot be"
+    return None
 
 
 @dataclass(frozen=True)
@@ -115,21 +146,39 @@ class Model:
                 problem = "not a model made by oocpeg, or damaged (the checksum does not match)"
                 raise DamagedError(f"{path}: {problem}; train again")
             table = pa.ipc.open_file(content).read_all()
+            table.validate()
             head = json.loads(table.schema.metadata[_KEY])
             if (head["format"], head["version"]) != (FORMAT, VERSION):
                 raise InputError(f"{path}: not a model of this version; train again")
             vocabulary = Vocabulary.of_columns(table.drop_columns("weight"))
             features = vocabulary.places
             info = typed.load(ModelInfo, json.loads(head["info"]))
+            json.dumps(typed.dump(info), allow_nan=False)  # or there is a number that is none
             column, bias = table.column("weight").combine_chunks(), np.array(head["bias"], np.float64)
-            weights = numbers_of(column.flatten()).reshape(-1, len(bias)) if bias.ndim else numbers_of(column)
-        except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError, OSError) as error:
+            numbers = column.flatten() if bias.ndim else column
+            if column.null_count or numbers.null_count:
+                raise ValueError("weights that are missing")
+            weights = numbers_of(numbers).reshape(-1, *bias.shape)
+        except (
+            pa.ArrowException,
+            AttributeError,
+            KeyError,
+            OverflowError,
+            TypeError,
+            ValueError,
+            RecursionError,
+            OSError,
+        ) as error:
             problem = " ".join(str(error).split())[:100]
             raise DamagedError(f"{path}: not a model of oocpeg, or damaged ({problem}); train again") from error
-        wrong = "a feature is out of range" if (features >= info.features).any() else vocabulary.check(info.recipe)
+        wrong = _problem_of(info, features, weights, bias) or vocabulary.check(info.recipe)
         if wrong:
             raise DamagedError(f"{path}: {wrong}; train again")
-        dense = np.zeros((info.features, *bias.shape))
+        try:
+            dense = np.zeros((info.features, *bias.shape))
+        except MemoryError:
+            problem = f"{info.features:,} features take more memory than there is"
+            raise InputError(f"{path}: {problem}; use a larger machine") from None
         dense[features] = weights
         return cls(dense, info, bias, vocabulary)
 

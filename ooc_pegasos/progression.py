@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooc_pegasos import __version__, manifest
+from ooc_pegasos import __version__, manifest, typed
 from ooc_pegasos.accounting import EpochCost
 from ooc_pegasos.certificate import relative_gap
-from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint
+from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint, take, whole
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.files import writing_errors
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 ROWS = "rows-*.checkpoint"
 """What is known of rows, beside a checkpoint that names one such file."""
+
+
+_MOST = 2**62
+_LINE = {"estimated_gap", "holdout_loss"}
+"""What is looked up in a line of history."""
 
 
 @dataclass
@@ -123,19 +128,31 @@ class RunState:
     def restore_knowledge(self, saved: Checkpoint) -> None:
         """All but what the solver knows."""
         arrays, facts = saved.arrays, saved.facts
-        self.cursor = Cursor(**facts["cursor"])
-        self.known = [
-            Progression(**{**known, "apart": Apart(**known["apart"]) if known["apart"] else None})
-            for known in facts["known"]
-        ]
-        self.best = {model: arrays[f"best {model}"] for model in facts["best"]}
+        number, vector = len(self.problem.specs), np.empty(self.problem.length)
+        self.cursor = typed.load(Cursor, facts["cursor"], "cursor")
+        for name, value in dataclasses.asdict(self.cursor).items():
+            whole(int(value), 1 if name == "repeats" else 0, _MOST, name)
+        self.known = [typed.load(Progression, known, "known") for known in facts["known"]]
+        if len(self.known) != number or not all(set(line) >= _LINE for known in self.known for line in known.history):
+            raise ValueError("a history that is none of these models")
+        self.best = {
+            whole(model, 0, number - 1, "model"): take(arrays, f"best {model}", vector) for model in facts["best"]
+        }
+        for model, known in enumerate(self.known):
+            if known.apart is not None:
+                whole(known.apart.rows, 1, _MOST, "rows apart")
+            if (known.primal is not None or model not in self.solver.active) and model not in self.best:
+                raise ValueError("a model without weights")
+            if known.primal is None and model in self.best:
+                raise ValueError("weights without an objective")
         if facts["pending"]:
             models, windows = facts["pending"]
-            vectors = [arrays[f"pending {number}"] for number in range(len(models))]
+            models = [whole(model, 0, number - 1, "model") for model in models]
+            vectors = [take(arrays, f"pending {at}", vector) for at in range(len(models))]
             self.pending = Measurement(self.problem, models, vectors)
             self.pending.sums = arrays["pending sums"].reshape(self.pending.sums.shape).copy()
-            self.pending.windows = windows
-        self.costs = [EpochCost(**cost) for cost in facts["costs"]]
+            self.pending.windows = whole(windows, 0, _MOST, "windows")
+        self.costs = [typed.load(EpochCost, cost, "costs") for cost in facts["costs"]]
 
 
 @contextmanager

@@ -75,6 +75,11 @@ class Table:
     delimiter: str = ","
 
 
+def is_delimiter(text: str) -> bool:
+    """Whether it can stand between cells."""
+    return len(text) == 1 and text.isascii() and text not in '\0\r\n"'
+
+
 def problem_of_hashing(hashing: Hashing) -> str | None:
     """What is out of range, if anything."""
     if not 0 <= hashing.dictionary <= MOST_NAMES:
@@ -99,6 +104,6 @@ def problem_of_table(table: Table) -> str | None:
         return "a scale that is no positive number"
     if table.clip is not None and not 0 < table.clip < math.inf:
         return "a --clip that is no positive number"
-    if len(table.delimiter) != 1:
-        return "a delimiter that is not one character"
+    if not is_delimiter(table.delimiter):
+        return "a delimiter that is not one character of ASCII"
     return problem_of_tokens(table.tokens) or problem_of_hashing(table.hashing)

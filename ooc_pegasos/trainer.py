@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from ooc_pegasos.accounting import EpochCost, Stopwatch
 from ooc_pegasos.bias import Search, best_bias
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
-from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint
+from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint, sound, whole
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.files import in_use, locked, write_atomically, writing_errors
@@ -145,6 +145,12 @@ class _OutOfTimeError(Exception):
     """--max-seconds are over."""
 
 
+def _budget_of(saved: Checkpoint, place: Path) -> int:
+    """The memory that the run to resume was given."""
+    with sound(place):
+        return whole(saved.facts["budget"], 0, 2**62, "budget")
+
+
 class _Run:
     """One training run."""
 
@@ -174,7 +180,7 @@ class _Run:
         vectors = number * vectors_of(config, store)
         self.loader = open_loader(
             store,
-            saved.facts["budget"] if saved else config.budget(store.features, vectors),
+            _budget_of(saved, place) if saved and place else config.budget(store.features, vectors),
             loading=config.loading,
             holdout=config.holdout_fraction,
             folds=config.folds,
@@ -196,12 +202,18 @@ class _Run:
         self.why_uncertified = why_uncertified(config, self.algorithm)
         self.identity = identity_of(config, store, self.start)
         if saved and place:
-            check_same_run(place, self.identity, saved, config.memory)
-            if saved.facts["solver_name"] != self.algorithm:
-                self._switched()
+            with sound(place):
+                check_same_run(place, self.identity, saved, config.memory)
+                if saved.facts["solver_name"] != self.algorithm:
+                    self._switched()
         self.state = RunState(self.problem, self._new_solver(), [*map(self._new_knowledge, self.problem.specs)])
         if saved and place:
-            self.state.restore(place, saved)
+            try:
+                with sound(place):
+                    self.state.restore(place, saved)
+            except BaseException:
+                self.close()
+                raise
         self.judge = Judge(self.state, config, self.loader.shape.fits, str(store.path))
         self._note_what_slows()
         self.window: Window | None = None
@@ -333,7 +345,7 @@ class _Run:
         """The windows still to come."""
         cursor = self.state.cursor
         first = cursor.window
-        for epoch in range(cursor.epoch, limit):
+        for epoch in range(cursor.epoch, max(limit, cursor.epoch + 1)):  # one that was begun is ended in any case
             yield from self._windows(epoch)[first:]
             first = 0
 
@@ -441,7 +453,8 @@ class _Run:
 
     def _load_kernels(self) -> None:
         """Call the kernels with no rows, so that they are ready when the rows are."""
-        self.state.solver.warm_up(self._nothing())
+        with suppress(LookupError):  # models that leave meanwhile
+            self.state.solver.warm_up(self._nothing())
 
     def _nothing(self) -> CsrBlock:
         """A block as the store has them, without rows."""

@@ -61,7 +61,10 @@ def _check(wanted: Any, value: Any, where: str) -> Any:
     if wanted is Any:
         return value
     if wanted is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise TypedError(f"{where!r} is a number too large: {_kind(value)}") from None
     if type(value) is not wanted and not (wanted is type(None) and value is None):
         raise TypedError(f"{where!r} should be {_name(wanted)}, not {_kind(value)}")
     return value

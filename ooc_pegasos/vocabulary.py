@@ -16,8 +16,9 @@ import numpy as np
 from ooc_pegasos.arrow import array_of, numbers_of
 from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.files import write_atomically
+from ooc_pegasos.files import read_file, write_atomically
 from ooc_pegasos.manifest import Manifest, Recipe, VocabularyInfo
+from ooc_pegasos.recipe import Hashing
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ class Vocabulary:
             raise ValueError("features that do not increase")
         names, texts = columns.get("name"), columns.get("texts")
         if names is not None:
+            if str(names.type) not in ("string", "large_string"):
+                raise ValueError("names that are no words")
             names.validate(full=True)
         counts = None if texts is None else numbers_of(texts)
         if counts is not None and (counts.dtype != np.int64 or (counts < 0).any()):
@@ -119,6 +122,8 @@ class Vocabulary:
                 return "a dictionary that is not whole"
         if tokens and tokens.texts and (self.texts is None or int(self.texts.max(initial=0)) > tokens.texts):
             return "no numbers of texts, or such as cannot be"
+        if tokens and tokens.texts and len(self) and int(self.places[-1]) >= (hashing or Hashing()).places:
+            return "features that no hash can be"
         return None
 
 
@@ -145,15 +150,18 @@ def read(folder: Path, info: VocabularyInfo) -> Vocabulary:
     file = folder / info.file
     advice = "restore it or convert again"
     try:
-        content = file.read_bytes()
+        content = read_file(file, info.bytes)
     except OSError as error:
         raise DamagedError(f"{file}: {error.strerror}; {advice}") from error
     if len(content) != info.bytes or xxh64_hex(content) != info.xxh64:
         raise DamagedError(f"{file}: the checksum does not match, so the file was changed or damaged; {advice}")
     try:
-        return Vocabulary.of_columns(pa.ipc.open_file(content).read_all())
-    except (pa.ArrowException, KeyError, ValueError) as error:
-        raise DamagedError(f"{file}: not what it should hold ({error}); {advice}") from error
+        table = pa.ipc.open_file(content).read_all()
+        table.validate()
+        return Vocabulary.of_columns(table)
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
+        problem = " ".join(str(error).split())[:100]
+        raise DamagedError(f"{file}: not what it should hold ({problem}); {advice}") from error
 
 
 def of_store(folder: Path, made: Manifest) -> Vocabulary:

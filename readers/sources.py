@@ -117,6 +117,8 @@ def stamp_of(name: str) -> Stamp:
         return Stamp.of(os.stat(name))
     except OSError as error:
         raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
+    except ValueError as error:
+        raise InputError(f"{spoken(name)!r}: no name that a file can have ({error}); check the path") from error
 
 
 def open_input(name: str) -> Any:

@@ -180,7 +180,8 @@ def schema_of(name: str, table: Table | None = None) -> dict[str, Any]:
     else:
         _refuse_pipe(name)
         schema = _schema_of_text(name, form, table)
-    columns = {field.name: field.type for field in schema}
+    with _arrow_errors(spoken(name)):
+        columns = {field.name: field.type for field in schema}
     if len(columns) != len(schema):
         twice = next(column for column in schema.names if schema.names.count(column) > 1)
         raise InputError(f"{spoken(name)}: two columns have the name '{twice}'; rename one")
@@ -463,7 +464,8 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
     if wanted == "label" and not unknown and not (is_number or is_text):
         raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")
     if wanted == "entries":
-        problem = _problem_of_entries(kind)
+        with _arrow_errors(where):
+            problem = _problem_of_entries(kind)
         if problem is not None:
             raise InputError(
                 f"{column}, {problem}; write lists of indices, of (index, value), or maps, or leave it out"
@@ -506,7 +508,7 @@ def _arrow_errors(where: str) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
         problem = " ".join(str(error).split())[:160]
@@ -552,6 +554,7 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None) -> Any:
         rows = [line + b"\n" for line in head.split(b"\n")]
         if len(lines) and len(rows) > lines[-1]:
             head = b"".join([*rows[: int(header)], *(rows[line] for line in lines.tolist())])
+        head = head.decode(errors="replace").encode()  # what pyarrow cannot decode it cannot hand to the handler
         try:
             return pyarrow.csv.read_csv(pa.BufferReader(head), options, parse, kinds).schema
         except pa.ArrowInvalid:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 import struct
 import zlib
@@ -16,8 +17,9 @@ from conftest import random_rows, same_matrix, svmlight_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, convert, verify
+from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, TrainConfig, convert, train, verify
 from ooc_pegasos.errors import DamagedError, InputError
+from ooc_pegasos.vocabulary import of_store
 
 
 def write(path: Path, text: str) -> str:
@@ -338,6 +340,53 @@ def forge(sound: Store, number: int, **columns: object) -> None:
     chunks = json.loads((sound.path / "manifest.json").read_text())["chunks"]
     chunks[number].update(dataclasses.asdict(written), entries=len(block.indices))
     rewrite(sound.path, chunks=chunks)
+
+
+@pytest.mark.parametrize("offset", [10**9, -(10**9)])
+def test_offsets_that_lead_out_of_a_chunk_reach_no_kernel(sound, offset):
+    indptr = sound.block(1).indptr.copy()
+    indptr[5] = offset
+    forge(sound, 1, indptr=indptr)
+    with pytest.raises(DamagedError, match="row offsets decrease or leave the file"):
+        Store.open(sound.path).to_scipy()
+
+
+@pytest.mark.parametrize("loading", ["mapped", "read"])
+@pytest.mark.parametrize(("column", "value"), [("labels", np.nan), ("labels", 3), ("weights", 0), ("weights", np.inf)])
+def test_labels_and_weights_that_are_none_are_not_trained_on(tmp_path, column, value, loading):
+    matrix, labels = random_rows(100, 90, seed=7)
+    weights = write(tmp_path / "weights.txt", "1.5\n" * 100)
+    store = make(tmp_path, svmlight_text(matrix, labels), chunk_size=2048, weights=weights)
+    changed = getattr(store.block(1), column).copy()
+    changed[3] = value
+    forge(store, 1, **{column: changed})
+    with pytest.raises(DamagedError, match=f"a {column[:-1]} is not a"):
+        train(Store.open(store.path), TrainConfig(lam=0.1, loading=loading))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_row_norm", 1e300), ("max_row_norm", -1.0), ("mean_row_norm", 1e200), ("empty_rows", -1)],
+)
+def test_statistics_that_no_rows_have(sound, name, value):
+    statistics = dataclasses.asdict(sound.manifest.statistics)
+    rewrite(sound.path, statistics={**statistics, name: value})
+    with pytest.raises(DamagedError, match="none that rows can have"):
+        Store.open(sound.path)
+
+
+@pytest.mark.parametrize("what", ["manifest.json", "features"])
+def test_what_is_no_file_is_not_read(tmp_path, what):
+    """A device that never ends, or a pipe that nobody writes to."""
+    (tmp_path / "in.csv").write_text("label,colour\n" + "1,red\n-1,blue\n" * 9)
+    store = convert([str(tmp_path / "in.csv")], tmp_path / "store", ConvertConfig(dictionary=5))
+    path = store.path / (what if what != "features" else store.manifest.vocabulary.file)
+    path.unlink()
+    for make in (lambda: path.symlink_to("/dev/zero"), lambda: os.mkfifo(path)):
+        make()
+        with pytest.raises(OocPegasosError, match="not a regular file"):
+            verify(Store.open(store.path)) if what == "manifest.json" else of_store(store.path, store.manifest)
+        path.unlink()
 
 
 def test_verify_finds_structure_that_checksums_cannot(sound):

@@ -587,6 +587,26 @@ def test_a_flipped_byte_in_arrow(tmp_path):
             assert "a.arrow" in str(error) or "--" in str(error)
 
 
+def test_names_of_columns_that_are_no_words(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"label": 1, "\\ud800": 2}\n{"label": 0}\n[')
+    data = pa.table({"label": [1, 0], "abcdefgh": [1.0, 2.0]})
+    with pa.ipc.new_file(tmp_path / "a.arrow", data.schema) as writer:
+        writer.write_table(data)
+    content = (tmp_path / "a.arrow").read_bytes()
+    (tmp_path / "a.arrow").write_bytes(content.replace(b"abcdefgh", b"abcd\xff\xfegh"))
+    for name in ("a.jsonl", "a.arrow"):
+        with pytest.raises(InputError, match=name):
+            convert([str(tmp_path / name)], tmp_path / "store", config())
+
+
+def test_text_that_is_no_utf8_says_nothing_of_its_own(tmp_path, oocpeg):
+    """pyarrow cannot hand a row to Python that it cannot decode, and prints a traceback instead."""
+    (tmp_path / "a.csv").write_bytes(b'label,x,y\n1,2,3\n1,"\xb1"\r,4\n' + b'0,\xb1"a\r"b,4,5\n' + b"0,1,\xff\r1\n")
+    said = oocpeg("convert", "a.csv", "-o", "s", "--on-bad-row", "skip", code=None).stderr
+    assert "Exception" not in said
+    assert "codec" not in said
+
+
 def test_schemas_that_differ(tmp_path):
     first = write(pa.table({"y": [0, 1], "x": [1.0, 2.0]}), tmp_path / "a.parquet")
     second = write(pa.table({"y": [0, 1], "x": ["a", "b"]}), tmp_path / "b.parquet")

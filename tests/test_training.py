@@ -469,6 +469,24 @@ def test_resume_with_fewer_epochs_than_are_done(tmp_path):
     assert result.model.info.certificate.primal == pytest.approx(exact, rel=1e-9)
 
 
+def test_an_epoch_that_was_begun_is_ended_though_fewer_are_wanted(tmp_path):
+    store = store_of(tmp_path, *random_rows(300, 50, seed=4))
+    config = {"lam": 1e-3, "tolerance": 1e-9, "threads": 1, "checkpoint_minutes": 1e-9}
+    seen = []
+
+    def after(rows: int) -> None:
+        seen.append(rows)
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patched:
+        around_present(patched, after)
+        with pytest.raises(KeyboardInterrupt):
+            train(store, TrainConfig(**config, max_epochs=5), checkpoint=tmp_path / "c")
+    result = train(store, TrainConfig(**config, max_epochs=1), checkpoint=tmp_path / "c", resume=True)
+    assert (result.stopped_by, result.model.info.epochs) == ("epochs", 3)
+
+
 def test_out_of_time_leaves_a_checkpoint_and_a_measured_model(tmp_path):
     matrix, labels = random_rows(3000, 300, 23)
     store = store_of(tmp_path, matrix, labels)

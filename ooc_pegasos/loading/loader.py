@@ -148,7 +148,8 @@ class Loader(ABC):
     def _place_rows(self, layout: Layout, place: int, head: bytes | memoryview, rows: Rows) -> None:
         """Take offsets, labels and weights from the head of a chunk file to where the window wants them.
 
-        No row leaves its chunk, and every label is a class that there is, or the chunk is refused: kernels do not look.
+        No row leaves its chunk, every label is a class that there is or a number, and every weight is positive, or the
+        chunk is refused: kernels do not look.
         """
         info, starts = layout.infos[place], layout.infos[place].starts
         first = layout.first_rows[place]
@@ -159,15 +160,26 @@ class Loader(ABC):
             file = self.store.path / info.file
             raise DamagedError(f"{file}: row offsets decrease or leave the file; restore it or convert again")
         labels = np.frombuffer(head, rows.labels.dtype, info.rows, starts.labels)
-        if self._classes and not ((labels >= 0) & (labels < self._classes)).all():
+        if not self._are_labels(labels):
             file = self.store.path / info.file
-            raise DamagedError(f"{file}: a label is none of the {self._classes} classes; restore it or convert again")
+            known = f"none of the {self._classes} classes" if self._classes else "not a number that it can be"
+            raise DamagedError(f"{file}: a label is {known}; restore it or convert again")
         rows.labels[first : first + info.rows] = labels
         rows.labels[first + info.rows] = 0  # the gap after it
         if rows.weights is not None:
             rows.weights[first : first + info.rows + 1] = 1
             if starts.weights is not None:
-                rows.weights[first : first + info.rows] = np.frombuffer(head, "<f4", info.rows, starts.weights)
+                weights = np.frombuffer(head, "<f4", info.rows, starts.weights)
+                if not ((weights > 0) & np.isfinite(weights)).all():
+                    file = self.store.path / info.file
+                    raise DamagedError(f"{file}: a weight is not a positive number; restore it or convert again")
+                rows.weights[first : first + info.rows] = weights
+
+    def _are_labels(self, labels: np.ndarray) -> bool:
+        if self._classes:
+            return bool(((labels >= 0) & (labels < self._classes)).all())
+        regression = self.store.manifest.labels.task == "regression"
+        return bool((np.isfinite(labels) if regression else np.abs(labels) == 1).all())
 
     def _window(
         self, chunks: tuple[int, ...], layout: Layout, indices: np.ndarray, values: np.ndarray | None, rows: Rows

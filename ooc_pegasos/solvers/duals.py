@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import tempfile
 import zlib
@@ -30,6 +31,7 @@ BYTES_A_ROW = 4
 """And besides: one over its squared norm."""
 _PIECE = 1 << 22
 _PREFIX = "oocpeg-rows-"
+_FILE = re.compile(r"rows-\d+\.checkpoint")
 _KINDS: dict[str, Any] = {"duals": np.float32, "until": np.uint8}
 
 
@@ -205,9 +207,16 @@ class RowStates:
 
     def restore(self, folder: Path, told: dict[str, Any]) -> None:
         """Take up what was saved."""
+        if not _FILE.fullmatch(told["file"]):
+            raise ValueError(f"{told['file']!r} is not the name of a file of rows")
         path = folder / told["file"]
         advice = "start without --resume"
         self.groups = [Group(models, width) for models, width in told["groups"]]
+        # of the block, whose rows are those of the store and a gap after each chunk
+        rows = self._store.rows + (len(self._store.manifest.chunks) if self._one_window else 0)
+        needed = rows * sum(group.width for group in self.groups) * BYTES_A_MODEL
+        if told["bytes"] != needed and not (self._one_window and told["bytes"] == 0):
+            raise ValueError(f"{told['bytes']!r:.40} bytes of rows instead of {needed:,}")
         try:
             if path.stat().st_size != told["bytes"]:
                 raise DamagedError(f"{path}: {path.stat().st_size:,} bytes instead of {told['bytes']:,}; {advice}")
@@ -218,12 +227,10 @@ class RowStates:
                 for number, group in enumerate(self.groups):
                     for name, kind in _KINDS.items():
                         if self._one_window:
-                            # of the block, whose rows are those of the store and a gap after each chunk
-                            rows = self._store.rows + len(self._store.manifest.chunks)
                             into = np.empty(rows * group.width, kind)
                             setattr(group, name, into)
                         else:
-                            into = self._new_file(f"{name}-{number}", kind, self._store.rows * group.width)
+                            into = self._new_file(f"{name}-{number}", kind, rows * group.width)
                             self._files[number, name] = into
                         content = into.data.cast("B")
                         for at in range(0, len(content), _PIECE):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock
-from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.kernels import many
 from ooc_pegasos.kernels import sdca as kernels
 from ooc_pegasos.kernels.lanes import LANES
@@ -299,12 +299,23 @@ class SdcaSolver(Solver):
     def restore(self, folder: Path, saved: Checkpoint) -> None:
         """See `Solver`."""
         facts = saved.facts["solver"]
+        models = len(self.problem.specs)
         self.drop([model for model in self.active if model not in facts["active"]])
-        self.resume(facts["epoch"], facts["alone"], dict(facts["seen"]))
+        alone = [whole(model, 0, models - 1, "model") for model in facts["alone"]]
+        self.resume(whole(facts["epoch"], -1, 2**62, "epoch"), alone, {})
         for model in self.active:
-            self.a[model][:] = saved.arrays[f"{model} a"]
-            self.mean[model][:] = saved.arrays[f"{model} mean"]
-            self.state[model][:] = saved.arrays[f"{model} state"]
+            for name, mine in (("a", self.a), ("mean", self.mean), ("state", self.state)):
+                mine[model][:] = take(saved.arrays, f"{model} {name}", mine[model])
+        known = self.active if saved.facts["cursor"]["begun"] else range(models)
+        for together, width in facts["rows"]["groups"]:
+            if not set(together) <= set(known) or width not in (1, width_of(len(together))) or width < len(together):
+                raise ValueError(f"a group {together} of {width}")
+        groups = len(facts["rows"]["groups"])
+        if saved.facts["cursor"]["begun"] and self.active and not groups:
+            raise ValueError("no groups")
+        self._rows_of_panels = {
+            whole(number, 0, groups - 1, "group"): whole(rows, 0, 2**62, "rows") for number, rows in facts["seen"]
+        }
         self.rows.restore(folder, facts["rows"])
 
     def close(self) -> None:

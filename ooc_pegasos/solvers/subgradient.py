@@ -13,7 +13,7 @@ import numpy as np
 
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound
-from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.kernels import many
 from ooc_pegasos.kernels.pegasos import NO_FREE
@@ -247,13 +247,18 @@ class PegasosSolver(Solver):
         self.drop([model for model in self.active if model not in facts["active"]])
         for model in self.active:
             member, told = self.members[model], facts["members"][str(model)]
-            member.a[:], member.b[:] = arrays[f"{model} a"], arrays[f"{model} b"]
-            member.state[:] = arrays[f"{model} state"]
-            member.averaged_from, member.marked, member.loss_at_mark, member.began, member.repeats = told["epoch"]
-            self.snapshots[model] = [
-                Snapshot(epoch, t, s, arrays[f"{model} snapshot {number}"])
-                for number, (epoch, t, s) in enumerate(told["snapshots"])
-            ]
+            member.a[:], member.b[:] = take(arrays, f"{model} a", member.a), take(arrays, f"{model} b", member.b)
+            member.state[:] = take(arrays, f"{model} state", member.state)
+            *numbers, member.repeats = told["epoch"]
+            member.averaged_from, member.marked, member.loss_at_mark, member.began = map(float, numbers)
+            whole(member.repeats, 1, 2**31, "repeats")
+            if not told["snapshots"]:
+                raise ValueError("no snapshots")
+            self.snapshots[model] = []
+            for number, (epoch, t, s) in enumerate(told["snapshots"]):
+                a = arrays[f"{model} snapshot {number}"]
+                a = take(arrays, f"{model} snapshot {number}", member.a) if len(a) else a
+                self.snapshots[model].append(Snapshot(whole(epoch, -1, 2**62, "epoch"), float(t), float(s), a))
 
     def close(self) -> None:
         """See `Solver`."""

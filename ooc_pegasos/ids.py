@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.checksums import xxh64_hex
-from ooc_pegasos.chunkfile import ChecksummedFile
 from ooc_pegasos.errors import DamagedError
 from ooc_pegasos.manifest import IdsInfo
 
@@ -85,6 +84,8 @@ def joined(parts: Sequence[tuple[int, Any]], *, words: bool) -> Any:
 def write(path: Path, ids: Any) -> IdsInfo | None:
     """Write the ids of a chunk to a new file, unless all are null."""
     import pyarrow as pa
+
+    from ooc_pegasos.chunkfile import ChecksummedFile
 
     if ids.null_count == len(ids):
         return None

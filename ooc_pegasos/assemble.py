@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ooc_pegasos import typed
+from ooc_pegasos import ids, typed
+from ooc_pegasos.arrow import array_of
 from ooc_pegasos.block import CODINGS, NO_LEVELS, VALUE_CODINGS, CsrBlock, all_levels, entry_bytes, escape_of
+from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.chunkfile import write_chunk
 from ooc_pegasos.files import sync_file
 from ooc_pegasos.journal import Journal
@@ -24,7 +26,7 @@ from ooc_pegasos.labels import LabelMap
 from ooc_pegasos.manifest import ChunkInfo, Layout
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.scratch import Pool, Scratch
-from ooc_pegasos.spill import Columns, Spill, scatter, weigh
+from ooc_pegasos.spill import Columns, Spill, identify, scatter, weigh
 
 _ROW_BYTES, _WEIGHT_BYTES = 8, 4  # label and offset; weight, if there is one
 _SPLIT = 1000  # part j of bucket b is scratch bucket (b + 1) * 1000 + j
@@ -42,6 +44,8 @@ class AssemblyPlan:
     shuffle_seed: int | None
     chunk_size: int
     bucket_limit: int
+    ids_as_words: bool = False
+    """Whether they are of more types than one."""
 
 
 @dataclass
@@ -72,20 +76,29 @@ class RowStatistics:
 
 @dataclass
 class Assembled:
-    """The chunks of one bucket. Their names are temporary: `ChunkInfo.file` is in the scratch folder."""
+    """The chunks of one bucket. Their names are temporary: `ChunkInfo.files` are in the scratch folder."""
 
     bucket: int
     chunks: list[ChunkInfo]
     statistics: RowStatistics
 
 
-def name_of(number: int, chunk: ChunkInfo) -> str:
-    """The name of a chunk's file in a store."""
-    return f"chunk-{number:06d}-{chunk.crc32}.arrow"
+def named(number: int, chunk: ChunkInfo) -> ChunkInfo:
+    """A chunk whose files have the names that they have in a store."""
+    of_ids = chunk.ids and dataclasses.replace(chunk.ids, file=f"ids-{number:06d}-{chunk.ids.xxh64[:8]}.arrow")
+    return dataclasses.replace(chunk, file=f"chunk-{number:06d}-{chunk.crc32}.arrow", ids=of_ids)
 
 
-def _is_whole(path: Path, chunk: ChunkInfo) -> bool:
-    return path.exists() and f"{zlib.crc32(path.read_bytes()):08x}" == chunk.crc32
+def _are_whole(chunk: ChunkInfo, files: list[list[Path]]) -> bool:
+    """Whether each file of a chunk is in one of the places where it may be."""
+
+    def is_chunk(path: Path) -> bool:
+        return path.exists() and f"{zlib.crc32(path.read_bytes()):08x}" == chunk.crc32
+
+    def is_ids(path: Path) -> bool:
+        return path.exists() and chunk.ids is not None and xxh64_hex(path.read_bytes()) == chunk.ids.xxh64
+
+    return all(any(map(check, places)) for check, places in zip((is_chunk, is_ids), files, strict=False))
 
 
 def coded_sizes(stats: np.ndarray, index_base: int, values: str | None) -> dict[str, int]:
@@ -131,10 +144,9 @@ class Assembly:
             statistics = RowStatistics(**event["statistics"])
             whole = True
             for chunk in chunks:
-                named = name_of(number, chunk)
-                whole &= any(
-                    _is_whole(path, chunk) for path in (self.folder / chunk.file, self.folder / named, target / named)
-                )
+                names = zip(chunk.files, named(number, chunk).files, strict=True)
+                places = [[self.folder / old, self.folder / new, target / new] for old, new in names]
+                whole &= _are_whole(chunk, places)
                 number += 1
             if whole:
                 self.done[event["bucket"]] = Assembled(event["bucket"], chunks, statistics)
@@ -185,6 +197,8 @@ class Assembly:
             kernels.random_buckets(number << 32, self.plan.shuffle_seed + 1 + bucket, buckets, parts)
             values = rows.values if len(rows.values) else np.ones(len(rows.indices), np.float32)
             scattered = scatter(number, rows.labels, _starts(rows), rows.indices, values, buckets, parts, Scratch())
+            if rows.ids is not None:
+                identify(scattered, rows.ids, buckets)
             if len(rows.weights):
                 weigh(scattered, rows.weights, buckets, Scratch())
             scratch.append(scattered, first)
@@ -195,7 +209,8 @@ class Assembly:
     def _write(self, assembled: Assembled, bucket: int, stats: np.ndarray) -> None:
         """Put the rows of a bucket in order and write them as chunks of even size."""
         scratch = self._pool.take()
-        rows = self._spill.load(bucket, int(stats[kernels.ROWS]), int(stats[kernels.PAIRS]), scratch)
+        expected = int(stats[kernels.ROWS]), int(stats[kernels.PAIRS])
+        rows = self._spill.load(bucket, *expected, scratch, words=self.plan.ids_as_words)
         number = len(rows.labels)
         if self.plan.shuffle_seed is None:
             order = np.arange(number)
@@ -209,7 +224,8 @@ class Assembly:
         layout = self.plan.layout
         row_bytes = _ROW_BYTES + (_WEIGHT_BYTES if len(rows.weights) else 0)
         ends = np.cumsum(entries * entry_bytes(layout.index_coding, layout.values) + row_bytes)
-        pieces = math.ceil(int(ends[-1]) / self.plan.chunk_size)
+        of_ids = rows.ids.nbytes if rows.ids is not None else 0  # beside the chunk, but read as a whole as well
+        pieces = math.ceil(max(int(ends[-1]), of_ids) / self.plan.chunk_size)
         cuts = np.searchsorted(ends, [int(ends[-1]) * piece // pieces for piece in range(1, pieces)])
         for chosen in np.split(np.arange(number), cuts):
             if len(chosen):
@@ -232,6 +248,12 @@ class Assembly:
         file = f"bucket-{assembled.bucket:06d}-{len(assembled.chunks):04d}.arrow"
         written = write_chunk(self.folder / file, block)
         self._syncing.append(self._disk.submit(sync_file, self.folder / file))
+        of_ids = None
+        if rows.ids is not None:
+            name = file.replace(".arrow", ".ids")
+            of_ids = ids.write(self.folder / name, rows.ids.take(array_of(order)))
+            if of_ids:
+                self._syncing.append(self._disk.submit(sync_file, self.folder / name))
         nonzeros = int((indptr[order + 1] - indptr[order]).sum())
         counts = self._labels.count(labels)
         assembled.chunks.append(
@@ -245,6 +267,7 @@ class Assembly:
                 written.xxh64,
                 counts,
                 written.starts,
+                of_ids,
             )
         )
         assembled.statistics += statistics

@@ -25,7 +25,7 @@ import numpy as np
 
 from ooc_pegasos import __version__, manifest, typed, vocabulary
 from ooc_pegasos.agreement import comes_of, refuse_contradiction
-from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding, coded_sizes, name_of
+from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding, coded_sizes, named
 from ooc_pegasos.block import LEVELS
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
@@ -448,6 +448,7 @@ class _Job:
             self.plan.shuffle_seed,
             config.chunk_size,
             self.plan.bucket_limit,
+            len(totals.ids) > 1,
         )
 
     def _value_coding(self, levels: set[int] | None) -> tuple[Any, list[float]]:
@@ -498,8 +499,8 @@ class _Job:
 
     @property
     def _first_chunk(self) -> int:
-        numbers = [int(chunk.file.split("-")[1]) for chunk in self.base.chunks] if self.base else []
-        return max(numbers, default=-1) + 1  # rows may have expired
+        """The number of the first new one: above all that there are, of which the first may have expired."""
+        return 1 + max((int(chunk.file.split("-")[1]) for chunk in self.base.chunks), default=-1) if self.base else 0
 
     def _publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
         """Give the chunks their names and put the store in place by one rename."""
@@ -508,10 +509,10 @@ class _Job:
             path.unlink()
         chunks: list[ChunkInfo] = []
         for chunk in (chunk for part in assembled for chunk in part.chunks):
-            name = name_of(self._first_chunk + len(chunks), chunk)
-            if (built / chunk.file).exists():  # else a run that was killed has done it
-                os.rename(built / chunk.file, built / name)
-            chunks.append(dataclasses.replace(chunk, file=name))
+            chunks.append(named(self._first_chunk + len(chunks), chunk))
+            for old, new in zip(chunk.files, chunks[-1].files, strict=True):
+                if (built / old).exists():
+                    os.rename(built / old, built / new)
         made = self._manifest(ingest, plan, labels.info, chunks, assembled)
         if self.base:
             made = joined(self.base, made)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos import ids
 from ooc_pegasos.arrow import array_of
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.files import replacing, writing_errors
@@ -91,24 +92,28 @@ def predict(
     rows, found = 0, score(model, str(data), threads or cores(), with_labels=False)
     first = next(found, None)
     if first is not None and first.ids is not None:  # what rows are told apart by comes first
-        name = model.info.recipe.table.id if model.info.recipe.table else "tag"
-        schema = schema.insert(0, pa.field(str(name), _plain(first.ids).type))
+        schema = schema.insert(0, pa.field(first.id_name, first.ids.type))
     with writing_errors(target), _writer(target, schema) as writer:
         for scored in chain([first] if first is not None else [], found):
             columns = [*_columns(scored.scores), pa.array(model.labels_of(scored.scores), labels)]
             if proba:
                 columns += _columns(model.probabilities_of(scored.scores))
             if len(schema) > len(columns):
-                ids = scored.ids if scored.ids is not None else pa.array([""] * len(scored.scores))
-                columns = [_plain(ids), *columns]
+                columns = [_ids_as(scored, schema.field(0).type), *columns]
             writer.write_batch(pa.record_batch(columns, schema=schema))
             rows += len(scored.scores)
     return rows
 
 
-def _plain(column: Any) -> Any:
-    """Without a dictionary, which may differ from batch to batch."""
-    return column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
+def _ids_as(scored: Scored, kind: Any) -> Any:
+    """The ids of rows as the type that those before them have."""
+    import pyarrow as pa
+
+    try:
+        return ids.of_type(scored.ids, len(scored.scores), kind)
+    except pa.ArrowException as error:
+        problem = f"ids of type {scored.ids.type} after others of type {kind}"
+        raise InputError(f"column '{scored.id_name}': {problem}; predict such files one by one") from error
 
 
 def _columns(table: np.ndarray) -> list[Any]:

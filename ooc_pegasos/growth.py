@@ -99,16 +99,16 @@ def expire(target: Path, before_ns: int) -> int:
 
 
 def remove_strays(target: Path, made: Manifest) -> None:
-    """Remove the chunks and vocabularies that a store does not name any more.
+    """Remove the chunks, ids and vocabularies that a store does not name any more.
 
     If somebody reads the store, who may be at those still, they stay until the next time.
     """
-    keep = {chunk.file for chunk in made.chunks}
+    keep = {file for chunk in made.chunks for file in chunk.files}
     if made.vocabulary:
         keep.add(made.vocabulary.file)
     with unused(target) as free:
-        for path in [*target.glob("chunk-*.arrow"), *target.glob("features-*.arrow")] if free else []:
-            if path.name not in keep:
+        for path in target.glob("*.arrow") if free else []:
+            if path.name.startswith(("chunk-", "ids-", "features-")) and path.name not in keep:
                 path.unlink()
 
 

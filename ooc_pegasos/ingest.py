@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ooc_pegasos.arrow import array_of
 from ooc_pegasos.block import LEVELS, OVERFLOWS
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.journal import Journal
@@ -24,7 +25,7 @@ from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, place
 from ooc_pegasos.readers.sources import spoken
 from ooc_pegasos.readers.weights import WeightsReader
-from ooc_pegasos.spill import Scattered, Spill, scatter, weigh
+from ooc_pegasos.spill import Scattered, Spill, identify, scatter, weigh
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class Totals:
     stats: dict[int, np.ndarray] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     sources: list[SourceInfo] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+    """The types of the ids."""
     weights: SourceInfo | None = None
     """The fingerprint of the file of weights, once all of it was read."""
 
@@ -115,6 +118,8 @@ class Totals:
         for bucket, (grown, counts) in enumerate(event["buckets"], event["first_bucket"]):
             self.sizes[bucket] = self.sizes.get(bucket, 0) + grown
             self.stats[bucket] = self.stats.get(bucket, np.zeros(6, np.int64)) + np.array(counts, np.int64)
+        if event["ids"] is not None:
+            self.ids.add(event["ids"])
         names = {int(key): name for key, name in event["names"].items()}
         self.collector.add(Distinct(**event["labels"]), names)
 
@@ -223,6 +228,8 @@ class Ingest:
             scattered = scatter(
                 number, block.labels, block.indptr, block.indices, block.values, buckets, among, parsed.scratch
             )
+            if parsed.ids is not None:
+                identify(scattered, parsed.ids, buckets)
             return Prepared(parsed, scattered, labels, levels, buckets)
 
         return prepare
@@ -307,6 +314,7 @@ class Ingest:
             "first_bucket": first,
             "buckets": [[size, counts.tolist()] for size, counts in zip(grown, scattered.stats, strict=True)],
             "labels": dataclasses.asdict(prepared.labels),
+            "ids": str(parsed.ids.type) if scattered.ids else None,
             "names": {str(key): text for key, text in parsed.names.items()},
         }
         self._journal.add(event)
@@ -420,4 +428,5 @@ def _without(parsed: ParsedBlock, keep: np.ndarray, problem: Callable[[int], str
         block = dataclasses.replace(block, weights=block.weights[keep])
     bad_lines = parsed.bad_lines + len(wrong)
     lines, numbers = parsed.lines[keep], parsed.numbers[keep]
-    return dataclasses.replace(parsed, block=block, lines=lines, numbers=numbers, bad_lines=bad_lines)
+    ids = None if parsed.ids is None else parsed.ids.take(array_of(np.flatnonzero(keep)))
+    return dataclasses.replace(parsed, block=block, lines=lines, numbers=numbers, bad_lines=bad_lines, ids=ids)

@@ -26,6 +26,7 @@ READERS = ("svmlight", "vw", "table", "arrays", "folders")
 PAGE = 4096
 """Indices and values begin at multiples of this, so that they can be mapped or read to where they are wanted."""
 _CHUNK_NAME = re.compile(r"chunk-\d{6,}-[0-9a-f]{8}\.arrow")
+_IDS_NAME = re.compile(r"ids-\d{6,}-[0-9a-f]{8}\.arrow")
 _VOCABULARY_NAME = re.compile(r"features-[0-9a-f]{16}\.arrow")
 
 Task = Literal["binary", "multiclass", "regression"]
@@ -48,6 +49,15 @@ class Starts:
 
 
 @dataclass(frozen=True)
+class IdsInfo:
+    """The file with the identifiers of the rows of a chunk; see `ids.py`."""
+
+    file: str
+    bytes: int
+    xxh64: str
+
+
+@dataclass(frozen=True)
 class ChunkInfo:
     """One chunk file. `entries` counts escapes."""
 
@@ -60,6 +70,13 @@ class ChunkInfo:
     xxh64: str
     label_counts: list[int]
     starts: Starts
+    ids: IdsInfo | None = None
+    """Where some row has an identifier. Training never opens this file."""
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all its files."""
+        return [self.file, self.ids.file] if self.ids else [self.file]
 
 
 @dataclass(frozen=True)
@@ -295,12 +312,16 @@ def inconsistency(manifest: Manifest) -> str | None:
     for chunk in manifest.chunks:
         if not _CHUNK_NAME.fullmatch(chunk.file):
             return f"{chunk.file!r} is not the name of a chunk file"
-        if min(chunk.rows, chunk.nonzeros, chunk.entries, chunk.bytes, *chunk.label_counts, 0) < 0:
+        if chunk.ids and not _IDS_NAME.fullmatch(chunk.ids.file):
+            return f"{chunk.ids.file!r} is not the name of a file of ids"
+        counts = (chunk.rows, chunk.nonzeros, chunk.entries, chunk.bytes, chunk.ids.bytes if chunk.ids else 0)
+        if min(*counts, *chunk.label_counts) < 0:
             return f"{chunk.file}: a negative count"
         if not _columns_fit(chunk, manifest.layout):
             return f"{chunk.file}: its columns are not where they could be"
-    if len({chunk.file for chunk in manifest.chunks}) != len(manifest.chunks):
-        return "a chunk file is named twice"
+    files = [file for chunk in manifest.chunks for file in chunk.files]
+    if len(set(files)) != len(files):
+        return "a file is named twice"
     if manifest.rows != sum(chunk.rows for chunk in manifest.chunks):
         return "the chunks' rows do not add up"
     if manifest.nonzeros != sum(chunk.nonzeros for chunk in manifest.chunks):

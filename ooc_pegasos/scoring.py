@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos import manifest, vocabulary
+from ooc_pegasos import ids, manifest, vocabulary
 from ooc_pegasos.block import OVERFLOWS, CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.files import in_use
@@ -24,7 +24,7 @@ from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import pieces
 from ooc_pegasos.parallel import ordered_map
-from ooc_pegasos.readers import opening, sources
+from ooc_pegasos.readers import opening, sources, tables
 from ooc_pegasos.readers.reading import ParsedBlock, place
 from ooc_pegasos.solvers.panel import fill_panel, new_panel, width_of
 from ooc_pegasos.store import Store
@@ -39,7 +39,8 @@ class Scored:
     scores: np.ndarray
     labels: np.ndarray | None
     ids: Any = None
-    """An Arrow array that tells rows apart, where the data has one."""
+    """An Arrow array that tells rows apart, where the data has one; of one type in all blocks of a store."""
+    id_name: str = ""
 
 
 def score(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
@@ -57,7 +58,7 @@ def two_chunks(store: Store) -> int:
 
 def _score_store(model: Model, store: Store, threads: int, with_labels: bool) -> Iterator[Scored]:
     made, trained = store.manifest, model.info
-    if dataclasses.replace(made.recipe, features=None) != dataclasses.replace(trained.recipe, features=None):
+    if _of_scores(made.recipe) != _of_scores(trained.recipe):
         problem = f"{store.path}: made with {_recipe(made.recipe)}, the model's data with {_recipe(trained.recipe)}"
         raise InputError(f"{problem}; convert it the same way")
     if trained.recipe.needs_vocabulary and not model.vocabulary.serves_as(
@@ -69,13 +70,16 @@ def _score_store(model: Model, store: Store, threads: int, with_labels: bool) ->
         problem = f"{store.path}: its labels are {made.labels.classes}, the model's are {trained.labels.classes}"
         raise InputError(f"{problem}; convert it with --classes {','.join(trained.labels.classes)}")
     scorer = Scorer(model, store.features)
+    of_ids = None if with_labels else store.id_type()
     with in_use(store.path):
         loader = open_loader(store, two_chunks(store), threads=threads)
         for window in loader.stream(loader.in_order()):
             scores = scorer.window(loader, window, threads)
             loader.check_unchanged()
-            for begin, end in window.stretches:
-                yield Scored(scores[begin:end], window.block.labels[begin:end].copy() if with_labels else None)
+            for chunk, (begin, end) in zip(window.chunks, window.stretches, strict=True):
+                labels = window.block.labels[begin:end].copy() if with_labels else None
+                found = None if of_ids is None else ids.of_type(store.ids(chunk), end - begin, of_ids)
+                yield Scored(scores[begin:end], labels, found, _id_name(made.recipe))
 
 
 class Scorer:
@@ -121,6 +125,8 @@ class Scorer:
 
 
 def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
+    import pyarrow as pa
+
     info = model.info
     names, kind = opening.find([data])
     recipe = info.recipe
@@ -132,7 +138,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
     # without labels any word will do in their place, so that files to be predicted may hold a dummy
     reader = opening.reader_for(
         names,
-        _needed(recipe, with_labels),
+        _needed(recipe, ids=not with_labels),
         _TEXT_BLOCK,
         text_labels=info.labels.text if with_labels else recipe.reader == "svmlight",
         smallest_index=recipe.index_base,
@@ -142,6 +148,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
     )
     scorer = Scorer(model, 0)
     line = source = 0
+    anything = False
 
     def read(task: Any) -> tuple[ParsedBlock, np.ndarray]:
         parsed = reader.read(task)
@@ -151,6 +158,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
         return parsed, scores
 
     for parsed, scores in ordered_map(read, reader.tasks(), threads):
+        anything = True
         if parsed.task.source != source:
             line, source = 0, parsed.task.source
         name = sources.spoken(names[source])
@@ -159,17 +167,31 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
             raise InputError(f"{where}: {parsed.bad[0].problem}")
         if with_labels:
             _refuse_unknown(parsed, labels, lambda row: place(name, reader.unit, line + int(parsed.lines[row]) + 1))  # noqa: B023
-        yield Scored(scores, labels.apply(parsed.block.labels) if with_labels else None, parsed.ids)
+        told = labels.apply(parsed.block.labels) if with_labels else None
+        yield Scored(scores, told, parsed.ids, _id_name(recipe))
         line += parsed.line_count
         reader.release(parsed)
+    if not anything and recipe.table and recipe.table.id and not with_labels:  # files without rows have ids as well
+        kind = tables.schema_of(names[0], recipe.table)[recipe.table.id]
+        yield Scored(scorer.new_scores(0), None, ids.plain(pa.nulls(0, kind)), recipe.table.id)
 
 
-def _needed(recipe: manifest.Recipe, with_labels: bool) -> manifest.Recipe:
+def _id_name(recipe: manifest.Recipe) -> str:
+    """What the ids are called: Vowpal Wabbit has tags."""
+    return recipe.table.id or "" if recipe.table else "tag"
+
+
+def _needed(recipe: manifest.Recipe, *, ids: bool) -> manifest.Recipe:
     """The recipe without columns that have no part in scores: weights and, unless rows are given back, their ids."""
     if recipe.table is None:
         return recipe
-    table = dataclasses.replace(recipe.table, weight=None, id=None if with_labels else recipe.table.id)
+    table = dataclasses.replace(recipe.table, weight=None, id=recipe.table.id if ids else None)
     return dataclasses.replace(recipe, table=table)
+
+
+def _of_scores(recipe: manifest.Recipe) -> manifest.Recipe:
+    """What must be the same in two stores for their rows to mean the same."""
+    return dataclasses.replace(_needed(recipe, ids=False), features=None)
 
 
 def _known_features(block: CsrBlock, model: Model) -> CsrBlock:

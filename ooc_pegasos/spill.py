@@ -10,10 +10,14 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.arrow import array_of
+from ooc_pegasos.checksums import WORD, xxh64_hex
 from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.ids import joined, packed, unpacked
 from ooc_pegasos.kernels import rows as kernels
 from ooc_pegasos.kernels.weights import scatter_weights
 from ooc_pegasos.scratch import Scratch
@@ -21,9 +25,10 @@ from ooc_pegasos.scratch import Scratch
 _MAGIC = 0x6765737361676570  # "pegasseg"
 _MOST_OPEN = 64
 _DAMAGED = "scratch data is damaged; run again without --resume"
-_HEADER = 6  # int64: magic, block, rows, pairs, what else follows, checksum
+_HEADER = 7  # int64: magic, block, rows, pairs, what else follows, checksum, bytes of ids
 _VALUES, _WEIGHTS = 1, 2  # what else may follow, added up
 _NO_WEIGHTS = np.empty(0, np.float32)
+_NO_IDS = np.empty(0, np.uint8)
 
 
 @dataclass
@@ -35,6 +40,8 @@ class Columns:
     indices: np.ndarray
     values: np.ndarray
     weights: np.ndarray = field(default_factory=lambda: _NO_WEIGHTS)
+    ids: Any = None
+    """An Arrow array, where some row has one."""
 
     def bytes(self) -> int:
         """Size in memory and on disk."""
@@ -53,6 +60,8 @@ class Scattered:
     smallest_row: int
     largest: int
     largest_row: int
+    ids: dict[int, np.ndarray] = field(default_factory=dict)
+    """Of each bucket, packed."""
 
 
 def scatter(
@@ -82,6 +91,28 @@ def scatter(
     labels8, lengths8, indices8, values8 = _as_bytes(out)
     kernels.segment_checksums(stats, labels8, lengths8, indices8, values8, not ones, checksums)
     return Scattered(number, out, stats, checksums, smallest, smallest_row, largest, largest_row)
+
+
+def identify(scattered: Scattered, ids: Any, buckets: np.ndarray) -> None:
+    """Give the rows of a block their ids, which stand in the order that the rows had before they were sorted.
+
+    To be done before `weigh`: so checksums are made in the order in which they are checked.
+    """
+    if ids.null_count == len(ids):
+        return
+    if len(scattered.stats) > 1:
+        ids = ids.take(array_of(np.argsort(buckets.astype(np.uint16), kind="stable")))  # radix sort: they are few
+    row = 0
+    for bucket, rows in enumerate(scattered.stats[:, kernels.ROWS].tolist()):
+        if rows:
+            scattered.ids[bucket] = packed(ids.slice(row, rows))
+            _add_ids(scattered.checksums[bucket : bucket + 1], scattered.ids[bucket])
+        row += rows
+
+
+def _add_ids(checksum: np.ndarray, ids: np.ndarray) -> None:
+    """Make the checksum of a segment cover its ids as well."""
+    checksum[0] = (int(checksum[0]) * 3 + int(xxh64_hex(ids), 16)) & WORD
 
 
 def weigh(scattered: Scattered, weights: np.ndarray, buckets: np.ndarray, scratch: Scratch) -> None:
@@ -138,13 +169,14 @@ class Spill:
                 columns.indices[pair : pair + pairs],
                 columns.values[pair : pair + pairs],
                 columns.weights[row : row + rows],
+                scattered.ids.get(bucket, _NO_IDS),
             ]
             row, pair = row + rows, pair + pairs
             if rows == 0:
                 grown.append(0)
                 continue
             checksum = scattered.checksums[bucket : bucket + 1].view(np.int64)[0]
-            header = np.array([_MAGIC, scattered.number, rows, pairs, more, checksum], np.int64)
+            header = np.array([_MAGIC, scattered.number, rows, pairs, more, checksum, parts[-1].nbytes], np.int64)
             grown.append(_write_all(self._descriptor(first_bucket + bucket), [header, *parts]))
         return grown
 
@@ -179,28 +211,31 @@ class Spill:
                 header = np.frombuffer(file.read(8 * _HEADER), np.int64).copy()
                 if len(header) < _HEADER or header[0] != _MAGIC:
                     return
-                rows, pairs, more = (int(x) for x in header[2:5])
+                rows, pairs, more, _checksum, of_ids = (int(x) for x in header[2:])
                 with_values, with_weights = bool(more & _VALUES), bool(more & _WEIGHTS)
-                size = 8 * _HEADER + 12 * rows + 4 * pairs * (1 + with_values) + 4 * rows * with_weights
-                if min(rows, pairs) < 0 or size > left:
+                size = 8 * _HEADER + 12 * rows + 4 * pairs * (1 + with_values) + 4 * rows * with_weights + of_ids
+                if min(rows, pairs, of_ids) < 0 or size > left:
                     return
                 columns = make(rows, pairs, with_values, with_weights)
                 labels8, lengths8, indices8, values8 = parts = _as_bytes(columns)
-                weights8 = columns.weights.view(np.uint8)
-                for part in [*parts, weights8]:
+                weights8, ids8 = columns.weights.view(np.uint8), np.empty(of_ids, np.uint8)
+                for part in [*parts, weights8, ids8]:
                     _read_all(file.fileno(), part)
                 found = np.empty(1, np.uint64)
                 kernels.segment_checksums(header[None, 2:], labels8, lengths8, indices8, values8, with_values, found)
+                if of_ids:
+                    _add_ids(found, ids8)
                 if with_weights:
                     kernels.add_weights_to_checksums(header[None, 2:], weights8, found)
                 if found.view(np.int64)[0] != header[5]:
                     return
+                columns.ids = unpacked(ids8) if of_ids else None
                 at += size
                 left -= size
                 yield at, columns
 
-    def load(self, bucket: int, rows: int, pairs: int, scratch: Scratch) -> Columns:
-        """All rows of a bucket that should hold this many."""
+    def load(self, bucket: int, rows: int, pairs: int, scratch: Scratch, *, words: bool = False) -> Columns:
+        """All rows of a bucket that should hold this many; their ids as words, if it says so."""
         whole = Columns(
             scratch.array("labels", rows),
             scratch.array("lengths", rows, np.uint32),
@@ -208,6 +243,7 @@ class Spill:
             scratch.array("values", 0, np.float32),
         )
         row, pair = 0, 0
+        ids = []
 
         def next_part(more_rows: int, more_pairs: int, with_values: bool, with_weights: bool) -> Columns:
             if row + more_rows > rows or pair + more_pairs > pairs:
@@ -232,9 +268,11 @@ class Spill:
                 whole.values[pair:next_pair] = 1
             if len(whole.weights) and not len(part.weights):
                 whole.weights[row:next_row] = 1
+            ids.append((len(part.labels), part.ids))
             row, pair = next_row, next_pair
         if (row, pair) != (rows, pairs):
             raise DamagedError(f"{self.path(bucket)}: {_DAMAGED}")
+        whole.ids = joined(ids, words=words)
         return whole
 
     def _descriptor(self, bucket: int) -> int:

@@ -145,6 +145,22 @@ class Store:
         for number in range(len(self.manifest.chunks)):
             yield self.block(number)
 
+    def ids(self, number: int) -> Any:
+        """What tells the rows of chunk `number` apart, an Arrow array, after a check of its checksum; None: nothing."""
+        from ooc_pegasos import ids
+
+        chunk = self.manifest.chunks[number]
+        return ids.read(self.path / chunk.ids.file, chunk.ids, chunk.rows) if chunk.ids else None
+
+    def id_type(self) -> Any:
+        """The Arrow type that the ids of all chunks can have; None if there are none and none were asked for."""
+        from ooc_pegasos import ids
+
+        files, table = [chunk.ids.file for chunk in self.manifest.chunks if chunk.ids], self.manifest.recipe.table
+        if not files and not (table and table.id):
+            return None
+        return ids.common_type(ids.type_of(self.path / file) for file in files)
+
     def weights(self) -> np.ndarray:
         """The weights of all rows in memory, 1 where none was given."""
         parts = [np.ones(block.rows, np.float32) if block.weights is None else block.weights for block in self.blocks()]

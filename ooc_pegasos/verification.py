@@ -61,17 +61,25 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
         finally:
             arenas.put(arena)
 
+    def check_ids(number: int) -> list[str]:
+        try:
+            store.ids(number)
+        except DamagedError as error:
+            return [str(error)]
+        return []
+
     checked = ordered_map(check, range(len(store.manifest.chunks)), cores())
     for number, (of_chunk, sum_of_weights, largest_weight, found) in enumerate(checked):
         rows += of_chunk
         weight_sum += sum_of_weights
         max_weight = max(max_weight, largest_weight)
         problems += found
+        problems += check_ids(number)
         progress.advance(store.manifest.chunks[number].bytes)
     progress.end()
     if not problems:
         problems += weight_problems(weight_sum, max_weight, store)
-    known = {chunk.file for chunk in store.manifest.chunks} | {manifests.FILE_NAME, REJECTED_FILE}
+    known = {file for chunk in store.manifest.chunks for file in chunk.files} | {manifests.FILE_NAME, REJECTED_FILE}
     if store.manifest.vocabulary:
         known.add(store.manifest.vocabulary.file)
         try:

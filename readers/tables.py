@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.ids import plain
 from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers import delimited, jsonlines
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
@@ -128,7 +129,7 @@ class TablesReader:
             key=lambda row: row.line,
         )
         id_column = self.settings.table.id
-        ids = batch.batch.column(id_column).take(found.good) if id_column is not None else None
+        ids = plain(batch.batch.column(id_column)).take(found.good) if id_column is not None else None
         return ParsedBlock(
             task,
             found.block,
@@ -250,6 +251,8 @@ def _source_of(
     for column in table.columns:
         if column.name in wanted and (binary or column.name in from_path):
             check_type(spoken(name), column.name, known[column.name], column.kind)
+    if table.id in wanted and form != "delimited":
+        check_type(spoken(name), table.id, known[table.id], "id")
     for extra in (table.label, table.weight):
         if binary and extra in wanted:
             check_type(spoken(name), str(extra), known[str(extra)], "label")
@@ -463,6 +466,9 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
         raise InputError(f"{column}, which is no category; leave it out")
     if wanted == "label" and not unknown and not (is_number or is_text):
         raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")
+    is_time = pa.types.is_temporal(inner) and not pa.types.is_duration(inner)
+    if wanted == "id" and not unknown and not (is_number or is_text or is_time):
+        raise InputError(f"{column}, and ids are numbers, words or times; write it as one of these")
     if wanted == "entries":
         with _arrow_errors(where):
             problem = _problem_of_entries(kind)

@@ -227,7 +227,7 @@ def _excerpt(text: np.ndarray, at: int, ends: bytes) -> str:
 
 
 def _strings(text: np.ndarray, spans: np.ndarray) -> Any:
-    """Spans of the text as an Arrow array, or None if all are empty."""
+    """Spans of the text as an Arrow array, those that are empty as nulls, or None if all are."""
     offsets = np.zeros(len(spans) + 1, np.int32)
     np.cumsum(spans[:, 1] - spans[:, 0], out=offsets[1:])
     if offsets[-1] == 0:
@@ -236,4 +236,5 @@ def _strings(text: np.ndarray, spans: np.ndarray) -> Any:
 
     data = np.empty(offsets[-1], np.uint8)
     kernels.gather_spans(text, spans, offsets, data)
-    return pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(data))
+    present = np.packbits(spans[:, 0] < spans[:, 1], bitorder="little")
+    return pa.StringArray.from_buffers(len(spans), *map(pa.py_buffer, (offsets, data, present)))

@@ -31,7 +31,7 @@ Row = tuple[float, float, str, list[tuple[int, float]]]
 def rows_of(parsed: ParsedBlock) -> list[Row]:
     block = parsed.block
     weights = np.ones(block.rows) if block.weights is None else block.weights
-    tags = [""] * block.rows if parsed.ids is None else parsed.ids.to_pylist()
+    tags = [""] * block.rows if parsed.ids is None else [tag or "" for tag in parsed.ids.to_pylist()]
     assert len(tags) == len(weights) == len(parsed.lines) == len(parsed.numbers) == len(block.indptr) - 1
     rows = []
     for row, tag in enumerate(tags):

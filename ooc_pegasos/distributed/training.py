@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from ooc_pegasos import manifest
-from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.checkpoint import Checkpoint, sound
 from ooc_pegasos.config import MIB, TrainConfig
 from ooc_pegasos.distributed import parts as data
 from ooc_pegasos.distributed import rounds
@@ -377,6 +377,10 @@ class _Run:
             ).save(self.place)
 
     def _restore(self, place: Path, saved: Checkpoint) -> None:
+        with sound(place):
+            self._take_up(place, saved)
+
+    def _take_up(self, place: Path, saved: Checkpoint) -> None:
         check_same_run(place, self.identity, saved, None)
         if saved.facts["solver_name"] != self.algorithm:
             raise DamagedError(f"{place}: of another algorithm; start over without resume")

@@ -152,18 +152,15 @@ class _Run:
             with self._step("expire"):
                 before = planned.expire_before_ns
                 self._did("expire", expire(Path(job.store), before) if before is not None else 0)
-        store = Store.open(job.store)
-        champion = self.versions.current()
-        champion = champion if champion != self.state["run"] else self.state.get("champion")
-        if self.state.get("champion") is None and champion is not None:
-            self.state["champion"] = champion
-        old = Model.load(self.versions.model(champion)) if champion else None
-        if old and not self._is_due(old, store):
-            return "unchanged"
-        if "train" not in done:
-            with self._step("train"):
-                self._did("train", self._train(store, old))
-        if "compare" not in done:
+        if "compare" not in done:  # then the old model may be gone already
+            store = Store.open(job.store)
+            champion = self.state["champion"] = self.versions.current()
+            old = Model.load(self.versions.model(champion)) if champion else None
+            if old and not self._is_due(old, store):
+                return "unchanged"
+            if "train" not in done:
+                with self._step("train"):
+                    self._did("train", self._train(store, old))
             with self._step("compare"):
                 self._did("compare", self._compare(store, old))
         passed = all(check["passed"] for check in done["compare"]["checks"])

@@ -89,10 +89,10 @@ def expire(target: Path, before_ns: int) -> int:
         number = expired_parts(made, before_ns)
         if number == len(made.all_parts()):
             raise InputError(f"{target}: all its rows are older than that; make a new store")
+        left = without_first(made, number) if number else made
         if number:
-            left = without_first(made, number)
             manifest.write(target, left)
-            remove_strays(target, left)
+        remove_strays(target, left)  # also of a run that was killed
         if os.listdir(scratch) == ["lock"]:
             shutil.rmtree(scratch)
         return sum(part.rows for part in made.all_parts()[:number])

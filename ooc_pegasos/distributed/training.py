@@ -26,7 +26,6 @@ from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageE
 from ooc_pegasos.files import in_use, locked, writing_errors
 from ooc_pegasos.judging import Judge
 from ooc_pegasos.loading import open_loader
-from ooc_pegasos.machine import peak_rss
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart
 from ooc_pegasos.path import remark_on
@@ -434,7 +433,11 @@ class _Run:
             presenters=len(self.parts),
             costs=[],
             notes=self.notes,
-            profile={"foreground": {}, "background": {}, "peak": {"rss": float(peak_rss())}},
+            profile={
+                "foreground": {},
+                "background": {},
+                "rounds": {"number": float(state.cursor.epoch), "bytes": float(self.bytes_moved)},
+            },
         )
 
 

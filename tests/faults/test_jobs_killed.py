@@ -1,4 +1,4 @@
-"""`oocpeg run` killed at any instant: `current` leads to a whole model, and going on ends as if nothing had happened."""
+"""`oocpeg run` killed at any instant: `current` leads to a whole model, and going on ends as if nothing was."""
 
 import os
 import shutil

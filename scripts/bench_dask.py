@@ -52,12 +52,10 @@ def against_one_process(client: Any, store: Store, repeats: int) -> None:
         report(f"lambda m = {lam * store.rows:.0f}: two processes / one, to a certified 1 %", ratio, "at most 0.75")
         moved, rounds = two[-1].profile["rounds"]["bytes"], two[-1].profile["rounds"]["number"]
         seconds = statistics.median(r.seconds for r in two[1:])
-        certificates = [r.model.info.certificate for r in (one[-1], two[-1])]
-        print(
-            f"{'':20}{two[-1].algorithm} {rounds:.0f} rounds, {moved / rounds / 1e6:.2f} MB and "
-            f"{seconds / rounds:.2f} s a round; one process: {one[-1].algorithm}, {one[-1].model.info.epochs} epochs; certified "
-            f"{100 * (certificates[1].gap or 1):.3f} % and {100 * (certificates[0].gap or 1):.3f} %"
-        )
+        gaps = [100 * (r.model.info.certificate.gap or 1) for r in (one[-1], two[-1])]
+        print(f"{'':20}one process: {one[-1].algorithm}, {one[-1].model.info.epochs} epochs, certified {gaps[0]:.3f} %")
+        print(f"{'':20}two: {two[-1].algorithm}, {rounds:.0f} rounds, certified {gaps[1]:.3f} %")
+        print(f"{'':20}{moved / rounds / 1e6:.2f} MB and {seconds / rounds:.2f} s a round")
         same = {r.model.weights.tobytes() for r in two}
         print(f"{'':20}the weights of {len(two)} runs: {len(same)} different")
 

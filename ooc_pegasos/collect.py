@@ -84,7 +84,7 @@ def store_from_dask(
 ) -> Store:
     """Of a dask.dataframe, a dask.bag of dictionaries, or a dask.array with its labels, partition by partition."""
     with _folder_beside(path, existing) as folder:
-        _refuse_delayed(collection)
+        refuse_delayed(collection)
         is_array = hasattr(collection, "to_delayed") and hasattr(collection, "chunks")
         if is_array:
             jobs = _jobs_of_array(collection, labels, weights, folder)
@@ -94,7 +94,7 @@ def store_from_dask(
             raise UsageError(
                 f"a {type(collection).__name__} is no Dask collection; see Store.from_arrow and Store.from_scipy"
             )
-        written = _computed(jobs)
+        written = computed(jobs)
         missing = [piece for piece in written if _size_of(folder / piece.file) != piece.bytes]
         if missing:
             raise InputError(f"{Path(path).absolute()}: {len(missing)} of {len(jobs)} pieces are not there; {_SHARED}")
@@ -109,7 +109,7 @@ def store_from_dask(
         return _converted({file: name for file, (name, _piece) in pieces.items()}, path, config, existing)
 
 
-def _computed(jobs: list[Any]) -> tuple[_Written, ...]:
+def computed(jobs: list[Any]) -> tuple[_Written, ...]:
     """Run jobs on whatever scheduler is set."""
     from dask.base import compute
 
@@ -135,7 +135,7 @@ def _size_of(file: Path) -> int | None:
         return None
 
 
-def _refuse_delayed(given: Any) -> None:
+def refuse_delayed(given: Any) -> None:
     """What is delayed claims to have every attribute that it is asked for."""
     from dask.delayed import Delayed
 
@@ -174,7 +174,7 @@ def _jobs_of_array(collection: Any, labels: Any, weights: Any, folder: Path) -> 
 
 def _cut(given: Any, sizes: tuple[float, ...], what: str) -> list[Any]:
     """The labels or weights of blocks of so many rows each; nan: not known."""
-    _refuse_delayed(given)
+    refuse_delayed(given)
     unknown = any(np.isnan(size) for size in sizes)
     if hasattr(given, "to_dask_array"):  # a column of dask.dataframe
         parts = list(given.to_delayed())
@@ -185,7 +185,7 @@ def _cut(given: Any, sizes: tuple[float, ...], what: str) -> list[Any]:
     if not hasattr(given, "to_delayed"):
         if unknown:
             raise UsageError("rows fall into blocks of unknown size; compute_chunk_sizes() first, or give a dask.array")
-        given = _plain(given, int(sum(sizes)), what, "the collection")
+        given = plain_of(given, int(sum(sizes)), what, "the collection")
         return np.split(given, np.cumsum(sizes)[:-1].astype(np.int64))
     if not hasattr(given, "chunks"):
         raise UsageError(f"{what} in a {type(given).__name__}; give a dask.array or a column of a dask.dataframe")
@@ -210,9 +210,17 @@ def _folder_beside(path: str | Path, existing: Existing | None) -> Iterator[Path
     if existing.resume:
         raise UsageError("resume: what is in memory cannot be read again later; start over without it")
     target = Path(path).absolute()
+    with writing_errors(target):
+        check_output(target, existing)  # before hours of work
+        with room_beside(target) as room:
+            yield room
+
+
+@contextmanager
+def room_beside(target: Path) -> Iterator[Path]:
+    """A new folder for pieces of what is to be made, gone afterwards unless it was moved; for one process at a time."""
     folder = target.with_name(f"{target.name}.incoming")
     with writing_errors(folder):
-        check_output(target, existing)  # before hours of work
         if folder.is_dir() and any(folder.iterdir()) and not (folder / _LOCK).exists():
             raise InputError(f"{folder}: not made by oocpeg, and in the way; move it elsewhere")
         with locked(folder / _LOCK, str(target)):
@@ -260,7 +268,7 @@ def _write_table(data: Any, folder: Path, name: str) -> _Written:
     """Write a table as a stream of Arrow, whose dictionaries may change from batch to batch."""
     import pyarrow as pa
 
-    schema, batches = _batches_of(data, name)
+    schema, batches = batches_of(data, name)
     file, rows = _new_file(folder, name, ".arrow"), 0
     with pa.ipc.new_stream(str(file), schema) as writer:
         for batch in batches:
@@ -269,7 +277,7 @@ def _write_table(data: Any, folder: Path, name: str) -> _Written:
     return _Written(file.name, file.stat().st_size, rows, schema)
 
 
-def _batches_of(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
+def batches_of(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
     """(schema, record batches) of whatever is a table."""
     import pyarrow as pa
 
@@ -392,19 +400,20 @@ def _fill_in(file: Path, columns: dict[str, Any]) -> None:
 
 def _write_matrix(matrix: Any, labels: Any, weights: Any, folder: Path, name: str) -> _Written:
     """Write rows as scipy's save_npz does, with their labels."""
-    rows = _csr_of(matrix, name)
+    rows = csr_of(matrix, name)
     count = int(rows.shape[0])
     members = {"indices": rows.indices, "indptr": rows.indptr, "data": rows.data}
-    members["labels"] = _plain(labels, count, "labels", name)
+    members["labels"] = plain_of(labels, count, "labels", name)
     if weights is not None:
-        members["weights"] = _plain(weights, count, "weights", name)
+        members["weights"] = plain_of(weights, count, "weights", name)
     file = _new_file(folder, name, ".npz")
     np.savez(file, format=np.array(b"csr"), shape=np.array(rows.shape), **members)
     words = members["labels"].dtype.kind == "U"
     return _Written(file.name, file.stat().st_size, count, columns=int(rows.shape[1]), words=words)
 
 
-def _csr_of(matrix: Any, name: str) -> Any:
+def csr_of(matrix: Any, name: str) -> Any:
+    """Whatever is a matrix, as scipy's CSR; `name` it for messages."""
     import scipy.sparse as sp
 
     if not sp.issparse(matrix):
@@ -429,7 +438,7 @@ def _refuse_masked(given: Any, what: str, name: str) -> None:
         raise InputError(f"{name}: some {what} are masked; leave out their rows, or fill them with .filled(value)")
 
 
-def _plain(given: Any, rows: int, what: str, name: str) -> np.ndarray:
+def plain_of(given: Any, rows: int, what: str, name: str) -> np.ndarray:
     """Labels or weights as numbers or words, one a row."""
     _refuse_masked(given, what, name)
     array, kinds = np.asarray(given), _KINDS[what]

@@ -147,19 +147,31 @@ def _jobs_of_tables(collection: Any, labels: Any, weights: Any, folder: Path) ->
     """What writes the pieces."""
     from dask.delayed import delayed
 
+    refuse_beside(labels, weights)
+    write = delayed(_write_table, pure=False)
+    return [write(part, folder, f"part {number}") for number, part in enumerate(collection.to_delayed())]
+
+
+def refuse_beside(labels: Any, weights: Any) -> None:
+    """Labels and weights of a dataframe are among its columns."""
     for what, given in (("label", labels), ("weight", weights)):
         if given is not None:
             raise UsageError(f"{what}s are a column of the collection; say which with ConvertConfig({what}=...)")
-    write = delayed(_write_table, pure=False)
-    return [write(part, folder, f"part {number}") for number, part in enumerate(collection.to_delayed())]
 
 
 def _jobs_of_array(collection: Any, labels: Any, weights: Any, folder: Path) -> list[Any]:
     """What writes the pieces."""
     from dask.delayed import delayed
 
+    write = delayed(_write_matrix, pure=False)
+    blocks = blocks_of_array(collection, labels, weights, "from_dask(x, path, labels=y)")
+    return [write(*block, folder, f"part {number}") for number, block in enumerate(blocks)]
+
+
+def blocks_of_array(collection: Any, labels: Any, weights: Any, example: str) -> list[tuple[Any, Any, Any]]:
+    """(rows, labels, weights) of all blocks; `example` shows how to give labels."""
     if collection.ndim != 2 or labels is None:
-        raise UsageError("a dask.array must have two dimensions, and its labels be given: from_dask(x, path, labels=y)")
+        raise UsageError(f"a dask.array must have two dimensions, and its labels be given: {example}")
     if len(collection.chunks[1]) > 1:
         if np.isnan(collection.shape[1]):
             raise UsageError("columns fall into several blocks, of unknown size; compute_chunk_sizes() first")
@@ -167,9 +179,7 @@ def _jobs_of_array(collection: Any, labels: Any, weights: Any, folder: Path) -> 
     sizes = collection.chunks[0]
     labels = _cut(labels, sizes, "labels")
     weights = [None] * len(sizes) if weights is None else _cut(weights, sizes, "weights")
-    write = delayed(_write_matrix, pure=False)
-    blocks = zip(collection.to_delayed().ravel(), labels, weights, strict=True)
-    return [write(*block, folder, f"part {number}") for number, block in enumerate(blocks)]
+    return list(zip(collection.to_delayed().ravel(), labels, weights, strict=True))
 
 
 def _cut(given: Any, sizes: tuple[float, ...], what: str) -> list[Any]:
@@ -335,10 +345,24 @@ def _make_alike(
     """Refuse pieces whose columns differ in kind, and fill in columns of which a piece has only nulls, or nothing."""
     import pyarrow as pa
 
+    known, where = types_of([(name, piece.schema) for name, piece in pieces.values()], categorical)
+    for file, (name, piece) in pieces.items():
+        own = {field.name: field.type for field in piece.schema}
+        lacking = [column for column in known if column not in own]
+        if lacking and not may_lack_columns:
+            raise InputError(f"{name}: no column '{lacking[0]}', which {where[lacking[0]]} has; make partitions alike")
+        if lacking or any(pa.types.is_null(own[column]) and not pa.types.is_null(known[column]) for column in own):
+            _fill_in(file, {column: known[column] for column in (*own, *lacking)})
+
+
+def types_of(schemas: Iterable[tuple[str, Any]], categorical: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(the type, whose it is) of each column of pieces; those that differ in kind are refused."""
+    import pyarrow as pa
+
     known: dict[str, Any] = {}
     where: dict[str, str] = {}
-    for name, piece in pieces.values():
-        for field in piece.schema:
+    for name, schema in schemas:
+        for field in schema:
             before = known.get(field.name)
             if before is None or pa.types.is_null(before):
                 known[field.name], where[field.name] = field.type, name
@@ -347,13 +371,7 @@ def _make_alike(
                 if _sort_of(field.type, exact) != _sort_of(before, exact):
                     problem = f"column '{field.name}' is of type {field.type}, but in {where[field.name]} {before}"
                     raise InputError(f"{name}: {problem}; make partitions alike, for example with astype")
-    for file, (name, piece) in pieces.items():
-        own = {field.name: field.type for field in piece.schema}
-        lacking = [column for column in known if column not in own]
-        if lacking and not may_lack_columns:
-            raise InputError(f"{name}: no column '{lacking[0]}', which {where[lacking[0]]} has; make partitions alike")
-        if lacking or any(pa.types.is_null(own[column]) and not pa.types.is_null(known[column]) for column in own):
-            _fill_in(file, {column: known[column] for column in (*own, *lacking)})
+    return known, where
 
 
 def _sort_of(kind: Any, exact: bool) -> str:

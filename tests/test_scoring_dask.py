@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import os
+import signal
 import time
 
 import cloudpickle
@@ -19,10 +21,11 @@ import sparse
 from conftest import random_rows, store_of
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, evaluation, train
-from ooc_pegasos.distributed import evaluate_dask, predict_dask, predict_store
+from ooc_pegasos.distributed import evaluate_dask, predict_dask, predict_store, train_dask
 from ooc_pegasos.distributed import scoring as distributed_scoring
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
+from ooc_pegasos.progress import TrainingProgress
 
 distributed = pytest.importorskip("distributed")
 
@@ -307,3 +310,170 @@ def test_workers_that_die(tmp_path):
         same(evaluate(model, store.path), evaluate_dask(client, model, store))
         x = da.from_array(_matrix.toarray(), chunks=(100, -1))
         assert predict_dask(model, x).compute().tolist() == wanted["score"].to_pylist()
+
+
+# --- training on collections --------------------------------------------------------------------------
+
+
+def bounds_agree(alone, together):
+    """Both certificates hold for the same problem."""
+    assert len(alone.models) == len(together.models)
+    for one, other in zip(alone.models, together.models, strict=True):
+        assert one.lam == other.lam
+        assert other.certificate.lower_bound <= one.certificate.primal * (1 + 1e-9)
+        assert one.certificate.lower_bound <= other.certificate.primal * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
+@pytest.mark.parametrize("kind", ["dense", "scipy", "numpy labels", "frame labels"])
+def test_training_on_arrays(client, tmp_path, algorithm, kind):
+    _model, matrix, labels, store, _file = of_arrays(tmp_path)
+    x, y = da.from_array(matrix.toarray(), chunks=(90, -1)), da.from_array(labels, chunks=90)
+    if kind == "scipy":
+        x = x.map_blocks(sp.csr_matrix)
+    elif kind == "numpy labels":
+        y = labels
+    elif kind == "frame labels":
+        y = dd.from_pandas(pd.Series(labels), npartitions=5)
+        x = da.concatenate([da.from_array(matrix.toarray()[a:b]) for a, b in ((0, 80), (80, 160), (160, 240))])
+        x = da.concatenate([x, da.from_array(matrix.toarray()[240:320]), da.from_array(matrix.toarray()[320:])])
+    config = TrainConfig(lam=0.03, tolerance=0.005, algorithm=algorithm, max_epochs=200, holdout=0.1)
+    together = train_dask(client, x, config, labels=y, parts=3)
+    assert together.converged
+    bounds_agree(train(store, config), together)
+    assert together.model.info.features == 50
+    assert together.model.info.labels == store.manifest.labels
+    again = train_dask(client, x.persist(), config, labels=y, parts=3)
+    assert again.model.weights.tobytes() == together.model.weights.tobytes()
+    together.model.save(tmp_path / "kept")
+    scores = predict_dask(Model.load(tmp_path / "kept"), x).compute()
+    assert ((scores > 0) == (labels == 1)).mean() > 0.8
+
+
+def test_training_on_dataframes(client, tmp_path):
+    data = frame(600).drop(columns="not asked for")
+    config = TrainConfig(lam=(0.1, 0.01), tolerance=0.005, holdout=0.1, bias="feature")
+    collection = dd.from_pandas(data, npartitions=5)
+    together = train_dask(client, collection, config, recipe=TABLE)
+    data.to_parquet(tmp_path / "in.parquet", index=False)
+    store = convert([str(tmp_path / "in.parquet")], tmp_path / "made", dataclasses.replace(TABLE, shuffle=False))
+    bounds_agree(train(store, config), together)
+    info = together.model.info
+    assert (info.recipe, info.labels) == (store.manifest.recipe, store.manifest.labels)
+    found = predict_dask(together.model, collection).compute()
+    assert found["who"].tolist() == data["who"].tolist()
+    assert (found["label"] == data["y"]).mean() > 0.8
+
+
+def test_training_with_weights_classes_and_probabilities(client, tmp_path):
+    matrix, _labels = random_rows(400, 30, 3, 0.3)
+    labels = np.array(["a", "b", "c"])[(matrix @ np.random.default_rng(1).normal(size=(30, 3))).argmax(axis=1)]
+    weights = 1.0 + np.arange(400) % 3
+    recipe = ConvertConfig(normalize="l2", values="bfloat16", shuffle=False)
+    store = Store.from_scipy(matrix, labels, tmp_path / "store", weights=weights, config=recipe)
+    x = da.from_array(matrix.toarray(), chunks=(150, -1))
+    for config in (
+        TrainConfig(lam=0.05, tolerance=0.01, calibrate="platt", holdout=0.2),
+        TrainConfig(lam=0.05, tolerance=0.01, folds=3),
+        TrainConfig(lam=0.05, tolerance=0.01, loss="multiclass-logistic", max_epochs=100),
+    ):
+        together = train_dask(client, x, config, labels=labels, weights=weights, recipe=recipe)
+        alone = train(store, config)
+        bounds_agree(alone, together)
+        if config.calibrate:
+            assert together.holdout["error"] == pytest.approx(alone.holdout["error"], abs=0.05)
+            assert len(together.model.info.calibrations) == 3
+    targets = matrix @ np.ones(30)
+    store = Store.from_scipy(matrix, targets, tmp_path / "targets", config=ConvertConfig(shuffle=False))
+    config = TrainConfig(lam=0.05, tolerance=0.01, algorithm="sdca")
+    bounds_agree(train(store, config), train_dask(client, x, config, labels=da.from_array(targets, chunks=70)))
+
+
+def test_what_cannot_be_trained_on(client, tmp_path):
+    x = da.ones((100, 3), chunks=(50, -1))
+    y = np.arange(100) % 2
+    data = dd.from_pandas(frame(), npartitions=2)
+    config = TrainConfig(lam=0.1)
+    for kind, problem, given, options in (
+        (UsageError, r"its labels be given: train_dask\(client, x, labels=y\)", x, {}),
+        (UsageError, "labels are a column", data, {"labels": y}),
+        (UsageError, "which column has the labels", data[["number", "words"]], {}),
+        (UsageError, "--dictionary is for stores", data, {"recipe": ConvertConfig(dictionary=5)}),
+        (UsageError, "a Bag has no rows to train on", db.from_sequence([{"y": 1}]), {}),
+        (InputError, "every row has the label 1", x, {"labels": np.ones(100)}),
+        (
+            InputError,
+            "part 1: row 3: the value nan",
+            da.concatenate([x[:50], x[50:]]).map_blocks(_spoilt),
+            {"labels": y},
+        ),
+        (InputError, "label '1' is not one of", x, {"labels": y, "recipe": ConvertConfig(classes=("0", "2"))}),
+        (UsageError, "go with a collection", tmp_path, {"labels": y}),
+    ):
+        with pytest.raises(kind, match=problem):
+            train_dask(client, given, config, **options)
+
+
+def _spoilt(block, block_info=None):
+    block = block.copy()
+    if block_info and block_info[0]["array-location"][0][0] == 50:
+        block[2, 1] = np.nan
+    return block
+
+
+def test_rows_that_do_not_fit(tmp_path):
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit="1MB"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        pytest.raises(InputError, match=r"take 0\.00[\d]+ GB, and 1 workers have 0\.001 GB.*Store\.from_dask"),
+    ):
+        train_dask(client, da.ones((1000, 100)), TrainConfig(lam=0.1), labels=np.arange(1000) % 2)
+
+
+def test_a_worker_that_dies_with_its_rows(tmp_path):
+    matrix, _labels = random_rows(3000, 40, 0, 0.3)
+    labels = np.sign(matrix @ np.random.default_rng(9).normal(size=40) + np.random.default_rng(1).normal(size=3000))
+    x = da.from_array(matrix.toarray(), chunks=(500, -1))
+    config = TrainConfig(lam=3e-5, tolerance=1e-9, algorithm="sdca", max_epochs=40)
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        whole = train_dask(client, x, config, labels=labels, parts=3)
+        victim = sorted(worker.pid for worker in cluster.workers.values())[0]
+        killed = []
+
+        class Killing(TrainingProgress):
+            def epoch_done(self, entry, tolerance):
+                killed.append(len(killed))
+                if len(killed) == 15:
+                    os.kill(victim, signal.SIGKILL)
+
+        again = train_dask(client, x, config, labels=labels, parts=3, progress=Killing())
+    assert len(killed) == 40
+    assert again.model.weights.tobytes() == whole.model.weights.tobytes()
+
+
+def test_checkpoints_of_collections(client, tmp_path):
+    matrix, labels = random_rows(300, 40, 0, 0.3)
+    x = da.from_array(matrix.toarray(), chunks=(100, -1))
+    config = TrainConfig(lam=0.01, tolerance=1e-9, algorithm="sdca", max_epochs=8, checkpoint_epochs=1)
+    whole = train_dask(client, x, config, labels=labels, parts=3)
+
+    class Interrupting(TrainingProgress):
+        told = 0
+
+        def epoch_done(self, entry, tolerance):
+            self.told += 1
+            if self.told == 5:
+                raise KeyboardInterrupt
+
+    place = tmp_path / "kept"
+    with pytest.raises(KeyboardInterrupt):
+        train_dask(client, x, config, labels=labels, parts=3, checkpoint=place, progress=Interrupting())
+    with pytest.raises(InputError):
+        train_dask(client, x + 1, config, labels=labels, checkpoint=place, resume=True)
+    rest = train_dask(client, x, config, labels=labels, checkpoint=place, resume=True)
+    assert rest.model.weights.tobytes() == whole.model.weights.tobytes()

@@ -21,7 +21,7 @@ import sparse
 from conftest import random_rows, store_of
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, evaluation, train
-from ooc_pegasos.distributed import evaluate_dask, predict_dask, predict_store, train_dask
+from ooc_pegasos.distributed import evaluate_dask, parts, predict_dask, predict_store, train_dask
 from ooc_pegasos.distributed import scoring as distributed_scoring
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
@@ -477,3 +477,14 @@ def test_checkpoints_of_collections(client, tmp_path):
         train_dask(client, x + 1, config, labels=labels, checkpoint=place, resume=True)
     rest = train_dask(client, x, config, labels=labels, checkpoint=place, resume=True)
     assert rest.model.weights.tobytes() == whole.model.weights.tobytes()
+
+
+def test_no_rows_are_left_on_the_workers(client):
+    x, y = da.ones((100, 3), chunks=(50, -1)), np.arange(100) % 2
+    train_dask(client, x, TrainConfig(lam=0.1, max_epochs=2), labels=y)
+    for _wait in range(100):
+        if not any(client.has_what().values()):
+            break
+        time.sleep(0.05)
+    assert not any(client.has_what().values())
+    assert not parts._open

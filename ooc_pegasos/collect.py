@@ -84,7 +84,7 @@ def store_from_dask(
 ) -> Store:
     """Of a dask.dataframe, a dask.bag of dictionaries, or a dask.array with its labels, partition by partition."""
     with _folder_beside(path, existing) as folder:
-        _refuse_delayed(collection)
+        refuse_delayed(collection)
         is_array = hasattr(collection, "to_delayed") and hasattr(collection, "chunks")
         if is_array:
             jobs = _jobs_of_array(collection, labels, weights, folder)
@@ -94,7 +94,7 @@ def store_from_dask(
             raise UsageError(
                 f"a {type(collection).__name__} is no Dask collection; see Store.from_arrow and Store.from_scipy"
             )
-        written = _computed(jobs)
+        written = computed(jobs)
         missing = [piece for piece in written if _size_of(folder / piece.file) != piece.bytes]
         if missing:
             raise InputError(f"{Path(path).absolute()}: {len(missing)} of {len(jobs)} pieces are not there; {_SHARED}")
@@ -109,7 +109,7 @@ def store_from_dask(
         return _converted({file: name for file, (name, _piece) in pieces.items()}, path, config, existing)
 
 
-def _computed(jobs: list[Any]) -> tuple[_Written, ...]:
+def computed(jobs: list[Any]) -> tuple[_Written, ...]:
     """Run jobs on whatever scheduler is set."""
     from dask.base import compute
 
@@ -135,7 +135,7 @@ def _size_of(file: Path) -> int | None:
         return None
 
 
-def _refuse_delayed(given: Any) -> None:
+def refuse_delayed(given: Any) -> None:
     """What is delayed claims to have every attribute that it is asked for."""
     from dask.delayed import Delayed
 
@@ -147,19 +147,31 @@ def _jobs_of_tables(collection: Any, labels: Any, weights: Any, folder: Path) ->
     """What writes the pieces."""
     from dask.delayed import delayed
 
+    refuse_beside(labels, weights)
+    write = delayed(_write_table, pure=False)
+    return [write(part, folder, f"part {number}") for number, part in enumerate(collection.to_delayed())]
+
+
+def refuse_beside(labels: Any, weights: Any) -> None:
+    """Labels and weights of a dataframe are among its columns."""
     for what, given in (("label", labels), ("weight", weights)):
         if given is not None:
             raise UsageError(f"{what}s are a column of the collection; say which with ConvertConfig({what}=...)")
-    write = delayed(_write_table, pure=False)
-    return [write(part, folder, f"part {number}") for number, part in enumerate(collection.to_delayed())]
 
 
 def _jobs_of_array(collection: Any, labels: Any, weights: Any, folder: Path) -> list[Any]:
     """What writes the pieces."""
     from dask.delayed import delayed
 
+    write = delayed(_write_matrix, pure=False)
+    blocks = blocks_of_array(collection, labels, weights, "from_dask(x, path, labels=y)")
+    return [write(*block, folder, f"part {number}") for number, block in enumerate(blocks)]
+
+
+def blocks_of_array(collection: Any, labels: Any, weights: Any, example: str) -> list[tuple[Any, Any, Any]]:
+    """(rows, labels, weights) of all blocks; `example` shows how to give labels."""
     if collection.ndim != 2 or labels is None:
-        raise UsageError("a dask.array must have two dimensions, and its labels be given: from_dask(x, path, labels=y)")
+        raise UsageError(f"a dask.array must have two dimensions, and its labels be given: {example}")
     if len(collection.chunks[1]) > 1:
         if np.isnan(collection.shape[1]):
             raise UsageError("columns fall into several blocks, of unknown size; compute_chunk_sizes() first")
@@ -167,14 +179,12 @@ def _jobs_of_array(collection: Any, labels: Any, weights: Any, folder: Path) -> 
     sizes = collection.chunks[0]
     labels = _cut(labels, sizes, "labels")
     weights = [None] * len(sizes) if weights is None else _cut(weights, sizes, "weights")
-    write = delayed(_write_matrix, pure=False)
-    blocks = zip(collection.to_delayed().ravel(), labels, weights, strict=True)
-    return [write(*block, folder, f"part {number}") for number, block in enumerate(blocks)]
+    return list(zip(collection.to_delayed().ravel(), labels, weights, strict=True))
 
 
 def _cut(given: Any, sizes: tuple[float, ...], what: str) -> list[Any]:
     """The labels or weights of blocks of so many rows each; nan: not known."""
-    _refuse_delayed(given)
+    refuse_delayed(given)
     unknown = any(np.isnan(size) for size in sizes)
     if hasattr(given, "to_dask_array"):  # a column of dask.dataframe
         parts = list(given.to_delayed())
@@ -185,7 +195,7 @@ def _cut(given: Any, sizes: tuple[float, ...], what: str) -> list[Any]:
     if not hasattr(given, "to_delayed"):
         if unknown:
             raise UsageError("rows fall into blocks of unknown size; compute_chunk_sizes() first, or give a dask.array")
-        given = _plain(given, int(sum(sizes)), what, "the collection")
+        given = plain_of(given, int(sum(sizes)), what, "the collection")
         return np.split(given, np.cumsum(sizes)[:-1].astype(np.int64))
     if not hasattr(given, "chunks"):
         raise UsageError(f"{what} in a {type(given).__name__}; give a dask.array or a column of a dask.dataframe")
@@ -210,9 +220,17 @@ def _folder_beside(path: str | Path, existing: Existing | None) -> Iterator[Path
     if existing.resume:
         raise UsageError("resume: what is in memory cannot be read again later; start over without it")
     target = Path(path).absolute()
+    with writing_errors(target):
+        check_output(target, existing)  # before hours of work
+        with room_beside(target) as room:
+            yield room
+
+
+@contextmanager
+def room_beside(target: Path) -> Iterator[Path]:
+    """A new folder for pieces of what is to be made, gone afterwards unless it was moved; for one process at a time."""
     folder = target.with_name(f"{target.name}.incoming")
     with writing_errors(folder):
-        check_output(target, existing)  # before hours of work
         if folder.is_dir() and any(folder.iterdir()) and not (folder / _LOCK).exists():
             raise InputError(f"{folder}: not made by oocpeg, and in the way; move it elsewhere")
         with locked(folder / _LOCK, str(target)):
@@ -260,7 +278,7 @@ def _write_table(data: Any, folder: Path, name: str) -> _Written:
     """Write a table as a stream of Arrow, whose dictionaries may change from batch to batch."""
     import pyarrow as pa
 
-    schema, batches = _batches_of(data, name)
+    schema, batches = batches_of(data, name)
     file, rows = _new_file(folder, name, ".arrow"), 0
     with pa.ipc.new_stream(str(file), schema) as writer:
         for batch in batches:
@@ -269,7 +287,7 @@ def _write_table(data: Any, folder: Path, name: str) -> _Written:
     return _Written(file.name, file.stat().st_size, rows, schema)
 
 
-def _batches_of(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
+def batches_of(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
     """(schema, record batches) of whatever is a table."""
     import pyarrow as pa
 
@@ -327,10 +345,24 @@ def _make_alike(
     """Refuse pieces whose columns differ in kind, and fill in columns of which a piece has only nulls, or nothing."""
     import pyarrow as pa
 
+    known, where = types_of([(name, piece.schema) for name, piece in pieces.values()], categorical)
+    for file, (name, piece) in pieces.items():
+        own = {field.name: field.type for field in piece.schema}
+        lacking = [column for column in known if column not in own]
+        if lacking and not may_lack_columns:
+            raise InputError(f"{name}: no column '{lacking[0]}', which {where[lacking[0]]} has; make partitions alike")
+        if lacking or any(pa.types.is_null(own[column]) and not pa.types.is_null(known[column]) for column in own):
+            _fill_in(file, {column: known[column] for column in (*own, *lacking)})
+
+
+def types_of(schemas: Iterable[tuple[str, Any]], categorical: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(the type, whose it is) of each column of pieces; those that differ in kind are refused."""
+    import pyarrow as pa
+
     known: dict[str, Any] = {}
     where: dict[str, str] = {}
-    for name, piece in pieces.values():
-        for field in piece.schema:
+    for name, schema in schemas:
+        for field in schema:
             before = known.get(field.name)
             if before is None or pa.types.is_null(before):
                 known[field.name], where[field.name] = field.type, name
@@ -339,13 +371,7 @@ def _make_alike(
                 if _sort_of(field.type, exact) != _sort_of(before, exact):
                     problem = f"column '{field.name}' is of type {field.type}, but in {where[field.name]} {before}"
                     raise InputError(f"{name}: {problem}; make partitions alike, for example with astype")
-    for file, (name, piece) in pieces.items():
-        own = {field.name: field.type for field in piece.schema}
-        lacking = [column for column in known if column not in own]
-        if lacking and not may_lack_columns:
-            raise InputError(f"{name}: no column '{lacking[0]}', which {where[lacking[0]]} has; make partitions alike")
-        if lacking or any(pa.types.is_null(own[column]) and not pa.types.is_null(known[column]) for column in own):
-            _fill_in(file, {column: known[column] for column in (*own, *lacking)})
+    return known, where
 
 
 def _sort_of(kind: Any, exact: bool) -> str:
@@ -392,19 +418,20 @@ def _fill_in(file: Path, columns: dict[str, Any]) -> None:
 
 def _write_matrix(matrix: Any, labels: Any, weights: Any, folder: Path, name: str) -> _Written:
     """Write rows as scipy's save_npz does, with their labels."""
-    rows = _csr_of(matrix, name)
+    rows = csr_of(matrix, name)
     count = int(rows.shape[0])
     members = {"indices": rows.indices, "indptr": rows.indptr, "data": rows.data}
-    members["labels"] = _plain(labels, count, "labels", name)
+    members["labels"] = plain_of(labels, count, "labels", name)
     if weights is not None:
-        members["weights"] = _plain(weights, count, "weights", name)
+        members["weights"] = plain_of(weights, count, "weights", name)
     file = _new_file(folder, name, ".npz")
     np.savez(file, format=np.array(b"csr"), shape=np.array(rows.shape), **members)
     words = members["labels"].dtype.kind == "U"
     return _Written(file.name, file.stat().st_size, count, columns=int(rows.shape[1]), words=words)
 
 
-def _csr_of(matrix: Any, name: str) -> Any:
+def csr_of(matrix: Any, name: str) -> Any:
+    """Whatever is a matrix, as scipy's CSR; `name` it for messages."""
     import scipy.sparse as sp
 
     if not sp.issparse(matrix):
@@ -429,7 +456,7 @@ def _refuse_masked(given: Any, what: str, name: str) -> None:
         raise InputError(f"{name}: some {what} are masked; leave out their rows, or fill them with .filled(value)")
 
 
-def _plain(given: Any, rows: int, what: str, name: str) -> np.ndarray:
+def plain_of(given: Any, rows: int, what: str, name: str) -> np.ndarray:
     """Labels or weights as numbers or words, one a row."""
     _refuse_masked(given, what, name)
     array, kinds = np.asarray(given), _KINDS[what]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -17,7 +18,7 @@ from ooc_pegasos.files import replacing, writing_errors
 from ooc_pegasos.kernels.multiclass import class_losses_of
 from ooc_pegasos.kernels.sums import losses_of
 from ooc_pegasos.losses import LOSSES
-from ooc_pegasos.metrics import BinaryMetrics, MulticlassMetrics, ProbabilityMetrics, RegressionMetrics
+from ooc_pegasos.metrics import EXACT_ROWS, BinaryMetrics, MulticlassMetrics, ProbabilityMetrics, RegressionMetrics
 from ooc_pegasos.model import Model
 from ooc_pegasos.parallel import cores
 from ooc_pegasos.scoring import Scored, score
@@ -30,28 +31,56 @@ def evaluate(model: Model, data: str | Path, threads: int | None = None) -> dict
 
 def metrics_of(model: Model, blocks: Iterable[Scored], what: str) -> dict[str, Any]:
     """The metrics of a model on rows that it has scored; `what` they are, for messages."""
-    labels, bias = model.info.labels, model.bias.ravel()
-    metrics: Any = BinaryMetrics()
-    if labels.task != "binary":
-        metrics = RegressionMetrics() if labels.task == "regression" else MulticlassMetrics(len(labels.classes))
-    probable = ProbabilityMetrics() if labels.task == "binary" and model.has_probabilities else None
-    for scored in blocks:
-        assert scored.labels is not None
-        losses = losses_of_rows(model, scored.scores, scored.labels)
-        predicted = scored.scores.argmax(axis=1) if labels.task == "multiclass" else scored.scores
-        metrics.add(predicted, scored.labels, losses)
-        if probable:
-            probable.add(model.probabilities_of(scored.scores), scored.labels)
-    # a bias that is a feature is one of the weights
-    scale = float(model.info.config.get("bias_scale", 1.0)) if model.info.config.get("bias") == "feature" else 0.0
-    square = float((model.weights**2).sum()) + (float((bias / scale) @ (bias / scale)) if scale else 0.0)
-    result: dict[str, Any] = metrics.result(model.info.lam / 2 * square)
-    if result["rows"] == 0:
-        raise InputError(f"{what}: no rows in it; check how it was made")
-    if probable:
-        found = probable.result()
-        result |= {"log_loss": found["log_loss"], "brier": found["brier"]}
-    return {"task": labels.task, **result}
+    tally = Tally(model)
+    tally.take(model, blocks)
+    return tally.result(model, what)
+
+
+class Tally:
+    """What is known of the rows that a model has scored so far; those of several machines can be merged."""
+
+    def __init__(self, model: Model, exact_rows: int = EXACT_ROWS) -> None:
+        labels = model.info.labels
+        self.metrics: Any = BinaryMetrics(exact_rows)
+        if labels.task != "binary":
+            self.metrics = RegressionMetrics()
+            if labels.task == "multiclass":
+                self.metrics = MulticlassMetrics(len(labels.classes))
+        self.probable = ProbabilityMetrics() if labels.task == "binary" and model.has_probabilities else None
+
+    def take(self, model: Model, blocks: Iterable[Scored]) -> None:
+        """Take in some rows."""
+        for scored in blocks:
+            assert scored.labels is not None
+            losses = losses_of_rows(model, scored.scores, scored.labels)
+            several = model.info.labels.task == "multiclass"
+            self.metrics.add(scored.scores.argmax(axis=1) if several else scored.scores, scored.labels, losses)
+            if self.probable:
+                self.probable.add(model.probabilities_of(scored.scores), scored.labels)
+
+    def merge(self, other: Tally) -> None:
+        """Take in the rows of another, which come after."""
+        self.metrics.merge(other.metrics)
+        if self.probable and other.probable:
+            self.probable.merge(other.probable)
+
+    def copy(self) -> Tally:
+        """Another that knows the same."""
+        return copy.deepcopy(self)
+
+    def result(self, model: Model, what: str) -> dict[str, Any]:
+        """All metrics; `what` the rows are, for messages."""
+        # a bias that is a feature is one of the weights
+        config, bias = model.info.config, model.bias.ravel()
+        scale = float(config.get("bias_scale", 1.0)) if config.get("bias") == "feature" else 0.0
+        square = float((model.weights**2).sum()) + (float((bias / scale) @ (bias / scale)) if scale else 0.0)
+        result: dict[str, Any] = self.metrics.result(model.info.lam / 2 * square)
+        if result["rows"] == 0:
+            raise InputError(f"{what}: no rows in it; check how it was made")
+        if self.probable:
+            found = self.probable.result()
+            result |= {"log_loss": found["log_loss"], "brier": found["brier"]}
+        return {"task": model.info.labels.task, **result}
 
 
 def losses_of_rows(model: Model, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -76,20 +105,27 @@ def predict(
 
     With several classes there is a score, and a probability, for each of them.
     """
-    import pyarrow as pa
-
-    target = Path(output)
     if proba:
         model.check_probabilities()
-    several = model.bias.ndim > 0
+    return write_scores(model, score(model, str(data), threads or cores(), with_labels=False), Path(output), proba)
+
+
+def names_of_columns(model: Model, proba: bool) -> list[str]:
+    """What is told of a row: score, label and, if wanted, probability; of several classes each."""
+    endings = [f" {name}" for name in model.info.labels.classes] if model.bias.ndim else [""]
+    names = [*(f"score{ending}" for ending in endings), "label"]
+    return names + [f"probability{ending}" for ending in endings] if proba else names
+
+
+def write_scores(model: Model, blocks: Iterable[Scored], target: Path, proba: bool) -> int:
+    """Write what is told of rows to a file, which appears when all is written; returns how many they are."""
+    import pyarrow as pa
+
     some = np.zeros((1, *model.bias.shape))
     labels = pa.string() if isinstance(model.labels_of(some)[0], str) else pa.float64()
-    endings = [f" {name}" for name in model.info.labels.classes] if several else [""]
-    names = [*(f"score{ending}" for ending in endings), "label"]
-    if proba:
-        names += [f"probability{ending}" for ending in endings]
+    names = names_of_columns(model, proba)
     schema = pa.schema([(name, labels if name == "label" else pa.float64()) for name in names])
-    rows, found = 0, score(model, str(data), threads or cores(), with_labels=False)
+    rows, found = 0, iter(blocks)
     first = next(found, None)
     if first is not None and first.ids is not None:  # what rows are told apart by comes first
         schema = schema.insert(0, pa.field(first.id_name, first.ids.type))

@@ -27,7 +27,7 @@ def joined(base: Manifest, new: Manifest) -> Manifest:
         rows=base.rows + new.rows,
         nonzeros=base.nonzeros + new.nonzeros,
         labels=dataclasses.replace(new.labels, counts=counts),
-        statistics=_of_all(parts),
+        statistics=statistics_of_all(parts),
         shuffle_seed=new.shuffle_seed if base.shuffle_seed is not None else None,
         rejected=base.rejected + new.rejected,
         chunks=[*base.chunks, *new.chunks],
@@ -48,7 +48,7 @@ def without_first(made: Manifest, number: int) -> Manifest:
         rows=made.rows - rows,
         nonzeros=sum(chunk.nonzeros for chunk in chunks),
         labels=dataclasses.replace(made.labels, counts=counts),
-        statistics=_of_all(parts),
+        statistics=statistics_of_all(parts),
         chunks=chunks,
         sources=made.sources[sum(part.sources for part in gone) :],
         parts=parts,
@@ -112,7 +112,7 @@ def remove_strays(target: Path, made: Manifest) -> None:
                 path.unlink()
 
 
-def _of_all(parts: list[Part]) -> Statistics:
+def statistics_of_all(parts: list[Part]) -> Statistics:
     """The statistics of all rows, from those of parts."""
     rows = sum(part.rows for part in parts)
     told = [(part.rows, part.statistics) for part in parts]

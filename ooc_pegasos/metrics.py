@@ -22,7 +22,7 @@ class BinaryMetrics:
     def __init__(self, exact_rows: int = EXACT_ROWS) -> None:
         self._exact_rows = exact_rows
         self._confusion = np.zeros((2, 2), np.int64)
-        self._loss = 0.0
+        self._loss = _Sum()
         self._kept: list[tuple[np.ndarray, np.ndarray]] = []
         self._bins: np.ndarray | None = None
 
@@ -38,16 +38,28 @@ class BinaryMetrics:
             hits = int((predicted & (positive == bool(actual))).sum())
             self._confusion[actual, 1] += hits
             self._confusion[actual, 0] += int((positive == bool(actual)).sum()) - hits
-        self._loss += float(losses.sum())
-        if self._bins is None and self.rows <= self._exact_rows:
-            self._kept.append((scores, positive))
-            return
+        self._loss.add(float(losses.sum()))
+        self._kept.append((scores, positive))
+        self._settle()
+
+    def merge(self, other: BinaryMetrics) -> None:
+        """Take in the rows of another, which come after."""
+        self._confusion += other._confusion
+        self._loss.merge(other._loss)
+        self._kept += other._kept
+        if other._bins is not None:
+            self._bins = other._bins.copy() if self._bins is None else self._bins + other._bins
+        self._settle()
+
+    def _settle(self) -> None:
+        """Put what is kept in bins, if it is too much or others are there."""
         if self._bins is None:
+            if self.rows <= self._exact_rows:
+                return
             self._bins = np.zeros((1 << _BIN_BITS, 2), np.int64)
-            kept, self._kept = self._kept, []
-            for old_scores, old_positive in kept:
-                self._fill(old_scores, old_positive)
-        self._fill(scores, positive)
+        kept, self._kept = self._kept, []
+        for scores, positive in kept:
+            self._fill(scores, positive)
 
     def _fill(self, scores: np.ndarray, positive: np.ndarray) -> None:
         assert self._bins is not None
@@ -89,8 +101,8 @@ class BinaryMetrics:
             "roc_auc": self._roc_auc() if both else None,
             "pr_auc": self._pr_auc() if positives else None,
             "auc_method": "binned" if self._bins is not None else "exact",
-            "mean_loss": self._loss / rows,
-            "objective": norm_term + self._loss / rows,
+            "mean_loss": self._loss.value / rows,
+            "objective": norm_term + self._loss.value / rows,
             "confusion": [[true_negative, false_positive], [false_negative, true_positive]],
         }
 
@@ -126,6 +138,13 @@ class ProbabilityMetrics:
         chance = np.clip(probabilities, _LEAST_CHANCE, 1.0 - _LEAST_CHANCE)
         self._log_loss.add(_total(-np.where(positive, np.log(chance), np.log1p(-chance)), weights))
         self._brier.add(_total((probabilities - positive) ** 2, weights))
+
+    def merge(self, other: ProbabilityMetrics) -> None:
+        """Take in the rows of another."""
+        self._rows += other._rows
+        for mine, more in ((self._weight, other._weight), (self._log_loss, other._log_loss)):
+            mine.merge(more)
+        self._brier.merge(other._brier)
 
     def result(self) -> dict[str, Any]:
         """All metrics; None where no row has weight."""
@@ -166,9 +185,24 @@ class RegressionMetrics:
         # seen from one of them, targets far from 0 lose no digits, and those that are all alike have no spread
         shifted = targets - self._origin
         mean = _total(shifted, weights) / weight
+        self._spread_more(before, weight, mean, _total((shifted - mean) ** 2, weights))
+
+    def merge(self, other: RegressionMetrics) -> None:
+        """Take in the rows of another."""
+        self._rows += other._rows
+        before, weight = self._weight.value, other._weight.value
+        if weight == 0:
+            return
+        for name in ("_weight", "_absolute", "_square", "_loss"):
+            getattr(self, name).merge(getattr(other, name))
+        if before == 0:
+            self._origin = other._origin
+        self._spread_more(before, weight, other._mean + (other._origin - self._origin), other._spread)
+
+    def _spread_more(self, before: float, weight: float, mean: float, spread: float) -> None:
+        """Chan's rule: the spread of two sets is that of each and that between their means."""
         apart = mean - self._mean
-        # Chan's rule: the spread of two sets is that of each and that between their means
-        self._spread += _total((shifted - mean) ** 2, weights) + apart * apart * before * weight / (before + weight)
+        self._spread += spread + apart * apart * before * weight / (before + weight)
         self._mean += apart * weight / (before + weight)
 
     def result(self, norm_term: float) -> dict[str, Any]:
@@ -218,6 +252,13 @@ class MulticlassMetrics:
         self._loss.add(_total(losses, weights))
         self._rows += len(labels)
 
+    def merge(self, other: MulticlassMetrics) -> None:
+        """Take in the rows of another, of the same classes."""
+        self._confusion += other._confusion
+        self._weighted |= other._weighted
+        self._loss.merge(other._loss)
+        self._rows += other._rows
+
     def result(self, norm_term: float) -> dict[str, Any]:
         """All metrics; None where no row has weight. Classes that do not occur count for nothing.
 
@@ -251,6 +292,11 @@ class _Sum:
         larger, smaller = (self._high, term) if abs(self._high) >= abs(term) else (term, self._high)
         self._low += (larger - total) + smaller
         self._high = total
+
+    def merge(self, other: _Sum) -> None:
+        """Add another."""
+        self.add(other._high)
+        self._low += other._low
 
     @property
     def value(self) -> float:

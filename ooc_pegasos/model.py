@@ -197,7 +197,7 @@ class Model:
     def probabilities_of(self, scores: np.ndarray) -> np.ndarray:
         """The probability of the positive class for each score; of each class, if there are several, adding up to 1."""
         self.check_probabilities()
-        columns = scores.reshape(len(scores), -1)
+        columns = scores[:, None] if scores.ndim == 1 else scores
         if self.info.calibrations:
             found = [one.apply(columns[:, number]) for number, one in enumerate(self.info.calibrations)]
             probabilities = np.stack(found, axis=1)

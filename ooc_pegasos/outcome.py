@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -192,26 +192,32 @@ class Outcome:
         )
 
 
-def look_at_rows_apart(
-    model: Model, windows: Iterator[Window], loader: Loader, config: TrainConfig
-) -> tuple[Model, float | None]:
+ScoresApart = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Scores, labels and weights of some rows that were kept apart."""
+
+
+def scores_apart(model: Model, windows: Iterator[Window], loader: Loader, threads: int) -> Iterator[ScoresApart]:
+    """What a model says of the rows kept apart."""
+    scorer = Scorer(model, model.info.features)
+    for window in windows:
+        scores, block = scorer.window(loader, window, threads), window.block
+        for begin, end in window.stretches:
+            rows = begin + np.flatnonzero(window.folds[begin:end] == 0)
+            yield scores[rows], block.labels[rows], None if block.weights is None else block.weights[rows]
+
+
+def look_at_rows_apart(model: Model, apart: Iterable[ScoresApart], config: TrainConfig) -> tuple[Model, float | None]:
     """The model with probabilities fitted to the rows kept apart, if that is wanted, and its error rate on them."""
     classes = range(len(model.info.labels.classes)) if model.bias.ndim else [NONE]
     summaries = [ScoreSummary() for _ in classes]
-    scorer = Scorer(model, model.info.features)
     errors = count = 0
-    for window in windows:
-        scores, block = scorer.window(loader, window, config.workers), window.block
-        for begin, end in window.stretches:
-            rows = begin + np.flatnonzero(window.folds[begin:end] == 0)
-            labels, mine = block.labels[rows], scores[rows]
-            predicted = mine.argmax(axis=1) if mine.ndim > 1 else np.where(mine > 0, 1, -1)
-            errors, count = errors + int((predicted != labels).sum()), count + len(rows)
-            if config.calibrate:
-                weights = None if block.weights is None else block.weights[rows]
-                for one_class, summary in zip(classes, summaries, strict=True):
-                    positive = labels > 0 if one_class == NONE else labels == one_class
-                    summary.add(mine if one_class == NONE else mine[:, one_class], positive, weights)
+    for mine, labels, weights in apart:
+        predicted = mine.argmax(axis=1) if mine.ndim > 1 else np.where(mine > 0, 1, -1)
+        errors, count = errors + int((predicted != labels).sum()), count + len(labels)
+        if config.calibrate:
+            for one_class, summary in zip(classes, summaries, strict=True):
+                positive = labels > 0 if one_class == NONE else labels == one_class
+                summary.add(mine if one_class == NONE else mine[:, one_class], positive, weights)
     if config.calibrate:
         fit = platt if config.calibrate == "platt" else isotonic
         info = dataclasses.replace(model.info, calibrations=[fit(summary) for summary in summaries])

@@ -47,7 +47,9 @@ def score(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[
     """All rows of `data`, a store or a raw file, in order."""
     raw = model.info.recipe.reader in ("table", "folders")
     if (Path(data) / manifest.FILE_NAME).exists() or (Path(data).is_dir() and not raw):
-        return _score_store(model, Store.open(data), threads, with_labels)
+        store = Store.open(data)
+        check_store(model, store, with_labels)
+        return score_store(model, store, threads, with_labels, None if with_labels else store.id_type())
     return _score_file(model, data, threads, with_labels)
 
 
@@ -56,7 +58,8 @@ def two_chunks(store: Store) -> int:
     return 2 * max(map(cost_of, store.manifest.chunks))
 
 
-def _score_store(model: Model, store: Store, threads: int, with_labels: bool) -> Iterator[Scored]:
+def check_store(model: Model, store: Store, with_labels: bool) -> None:
+    """Refuse a store whose rows are not such as the model knows."""
     made, trained = store.manifest, model.info
     if _of_scores(made.recipe) != _of_scores(trained.recipe):
         problem = f"{store.path}: made with {_recipe(made.recipe)}, the model's data with {_recipe(trained.recipe)}"
@@ -69,8 +72,11 @@ def _score_store(model: Model, store: Store, threads: int, with_labels: bool) ->
     if with_labels and (made.labels.task, made.labels.classes) != (trained.labels.task, trained.labels.classes):
         problem = f"{store.path}: its labels are {made.labels.classes}, the model's are {trained.labels.classes}"
         raise InputError(f"{problem}; convert it with --classes {','.join(trained.labels.classes)}")
+
+
+def score_store(model: Model, store: Store, threads: int, with_labels: bool, id_type: Any) -> Iterator[Scored]:
+    """All rows of a store in order, after a check; `id_type` is that of the ids, None if none are wanted."""
     scorer = Scorer(model, store.features)
-    of_ids = None if with_labels else store.id_type()
     with in_use(store.path):
         loader = open_loader(store, two_chunks(store), threads=threads)
         for window in loader.stream(loader.in_order()):
@@ -78,8 +84,8 @@ def _score_store(model: Model, store: Store, threads: int, with_labels: bool) ->
             loader.check_unchanged()
             for chunk, (begin, end) in zip(window.chunks, window.stretches, strict=True):
                 labels = window.block.labels[begin:end].copy() if with_labels else None
-                found = None if of_ids is None else ids.of_type(store.ids(chunk), end - begin, of_ids)
-                yield Scored(scores[begin:end], labels, found, _id_name(made.recipe))
+                found = None if id_type is None else ids.of_type(store.ids(chunk), end - begin, id_type)
+                yield Scored(scores[begin:end], labels, found, _id_name(store.manifest.recipe))
 
 
 class Scorer:
@@ -138,7 +144,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
     # without labels any word will do in their place, so that files to be predicted may hold a dummy
     reader = opening.reader_for(
         names,
-        _needed(recipe, ids=not with_labels),
+        needed(recipe, ids=not with_labels),
         _TEXT_BLOCK,
         text_labels=info.labels.text if with_labels else recipe.reader == "svmlight",
         smallest_index=recipe.index_base,
@@ -152,10 +158,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
 
     def read(task: Any) -> tuple[ParsedBlock, np.ndarray]:
         parsed = reader.read(task)
-        block = _known_features(parsed.block, model)
-        scores = scorer.new_scores(block.rows)
-        scorer.rows(block, 0, block.rows, scores)
-        return parsed, scores
+        return parsed, score_block(model, scorer, parsed.block)
 
     for parsed, scores in ordered_map(read, reader.tasks(), threads):
         anything = True
@@ -176,12 +179,20 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
         yield Scored(scorer.new_scores(0), None, ids.plain(pa.nulls(0, kind)), recipe.table.id)
 
 
+def score_block(model: Model, scorer: Scorer, block: CsrBlock) -> np.ndarray:
+    """Scores of rows as a reader of the model's recipe gives them."""
+    block = _known_features(block, model)
+    scores = scorer.new_scores(block.rows)
+    scorer.rows(block, 0, block.rows, scores)
+    return scores
+
+
 def _id_name(recipe: manifest.Recipe) -> str:
     """What the ids are called: Vowpal Wabbit has tags."""
     return recipe.table.id or "" if recipe.table else "tag"
 
 
-def _needed(recipe: manifest.Recipe, *, ids: bool) -> manifest.Recipe:
+def needed(recipe: manifest.Recipe, *, ids: bool) -> manifest.Recipe:
     """The recipe without columns that have no part in scores: weights and, unless rows are given back, their ids."""
     if recipe.table is None:
         return recipe
@@ -191,7 +202,7 @@ def _needed(recipe: manifest.Recipe, *, ids: bool) -> manifest.Recipe:
 
 def _of_scores(recipe: manifest.Recipe) -> manifest.Recipe:
     """What must be the same in two stores for their rows to mean the same."""
-    return dataclasses.replace(_needed(recipe, ids=False), features=None)
+    return dataclasses.replace(needed(recipe, ids=False), features=None)
 
 
 def _known_features(block: CsrBlock, model: Model) -> CsrBlock:

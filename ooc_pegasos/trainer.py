@@ -29,7 +29,7 @@ from ooc_pegasos.loading import Window, open_loader
 from ooc_pegasos.machine import peak_rss
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
-from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart
+from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart, scores_apart
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import Spec, count_models, fixed_bias, problem_of, vectors_of
 from ooc_pegasos.progress import TrainingProgress
@@ -597,7 +597,8 @@ class _Run:
         apart = outcome.apart
         if config.calibrate or (outcome.one_vs_rest and config.holdout_fraction):
             with closing(self._all_windows(lambda: None)) as windows, self.watch.measuring("calibrating"):
-                model, error = look_at_rows_apart(model, windows, self.loader, config)
+                found = scores_apart(model, windows, self.loader, config.workers)
+                model, error = look_at_rows_apart(model, found, config)
             self.loader.check_unchanged()
             apart = {"loss": apart["loss"] if apart else None, "error": error}
         known = self.state.known

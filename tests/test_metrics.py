@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from ooc_pegasos.metrics import MOST_LISTED, MulticlassMetrics, ProbabilityMetrics, RegressionMetrics
+from ooc_pegasos.metrics import MOST_LISTED, BinaryMetrics, MulticlassMetrics, ProbabilityMetrics, RegressionMetrics
 
 
 def stream(taken, block, *columns):
@@ -187,3 +187,30 @@ def test_whole_weights_are_repeated_rows(rows, block):
         for key in one.keys() - {"rows"}:
             exact = other[key] is None or key == "confusion"
             assert one[key] == (other[key] if exact else pytest.approx(other[key], rel=1e-9, abs=1e-12))
+
+
+@pytest.mark.parametrize("exact_rows", [10_000, 150, 0])
+def test_those_of_parts_can_be_merged(exact_rows):
+    rng = np.random.default_rng(0)
+    scores, labels, weights = rng.normal(size=300), rng.choice([-1.0, 1.0], 300), rng.random(300)
+    targets, classes = 1e9 + scores, rng.integers(0, 3, 300)
+
+    def made(begin, end):
+        some = slice(begin, end)
+        found = (BinaryMetrics(exact_rows), ProbabilityMetrics(), RegressionMetrics(), MulticlassMetrics(3))
+        found[0].add(scores[some], labels[some], np.abs(scores[some]))
+        found[1].add(1 / (1 + np.exp(-scores[some])), labels[some], weights[some])
+        found[2].add(scores[some] + 1e9 - 0.1, targets[some], np.abs(scores[some]), weights[some])
+        found[3].add(classes[some], classes[::-1][some], np.abs(scores[some]))
+        return found
+
+    whole, merged = made(0, 300), made(0, 0)
+    for begin, end in ((0, 100), (100, 100), (100, 220), (220, 300)):
+        for mine, more in zip(merged, made(begin, end), strict=True):
+            mine.merge(more)
+    for one, other in zip(whole, merged, strict=True):
+        norms = () if isinstance(one, ProbabilityMetrics) else (0.5,)
+        left, right = one.result(*norms), other.result(*norms)
+        assert left.keys() == right.keys()
+        for name, value in left.items():
+            assert right[name] == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value), name

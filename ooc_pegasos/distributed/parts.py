@@ -1,7 +1,8 @@
 """Parts of the data: which rows each has, and how a worker has them at hand.
 
-A part is told by a few numbers and names. A worker opens it when it is first asked for work on it, and keeps it; any
-other worker that sees the store would open the same.
+A part is told by a few numbers and names; where its rows are in memory and in no store, they are handed over with it. A
+worker opens it when it is first asked for work on it, and keeps it; any other worker that sees the store would open the
+same.
 """
 
 from __future__ import annotations
@@ -16,10 +17,15 @@ from pathlib import Path
 import numpy as np
 
 from ooc_pegasos import manifest
+from ooc_pegasos.accounting import Stopwatch
+from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.growth import only
 from ooc_pegasos.loading import Loader, Window, open_loader
-from ooc_pegasos.samplers import SAMPLERS
+from ooc_pegasos.loading.loader import Rows
+from ooc_pegasos.loading.window import Folds, Layout
+from ooc_pegasos.manifest import Manifest
+from ooc_pegasos.samplers import SAMPLERS, Shape
 from ooc_pegasos.store import Store
 
 _MOST_OPEN = 64
@@ -46,10 +52,52 @@ class Part:
     seed: int
 
 
+@dataclass(frozen=True)
+class Held:
+    """The rows of a part that is in the memory of a worker, as one chunk of what its manifest describes."""
+
+    manifest: Manifest
+    block: CsrBlock
+
+
+class HeldLoader(Loader):
+    """Gives all rows of a part as one window, without a copy of their entries."""
+
+    name = "mapped"
+
+    def __init__(self, store: Store, block: CsrBlock, part: Part) -> None:
+        folds = Folds(store, part.holdout, part.folds)
+        shape = Shape(tuple(folds.to_present), (block.rows + 1,), 1 << 62)
+        super().__init__(store, shape, folds, 1, Stopwatch())
+        self._block = block
+
+    def load(self, chunks: tuple[int, ...], slot: int) -> Window:
+        """See `Loader.load`."""
+        block = self._block
+        weights = None if block.weights is None else np.append(block.weights, np.float32(1))
+        rows = Rows(_aligned(block.indptr), np.append(block.labels, block.labels.dtype.type(0)), weights)
+        layout = Layout.of(self.store, chunks)
+        values = None if block.values is None else _aligned(block.values)
+        return self._window(chunks, layout, _aligned(block.indices), values, rows)
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """What has travelled may not be where kernels want it."""
+    return np.require(array, requirements=["C", "A"])
+
+
 class OpenPart:
     """A part on a worker."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, held: Held | None = None) -> None:
+        self.part = part
+        self.inverses = np.empty(0, np.float32)
+        self.lock = threading.Lock()
+        """Held by who works on it: one task at a time."""
+        if held is not None:
+            self.store = Store(Path(part.path), held.manifest)
+            self.loader: Loader = HeldLoader(self.store, held.block, part)
+            return
         try:
             whole = Store.open(part.path)
         except InputError as error:
@@ -57,14 +105,10 @@ class OpenPart:
             raise InputError(problem) from error
         if manifest.checksum_of(whole.manifest) != part.checksum:
             raise InputError(f"{part.path}: not the store that the client sees; give all machines the same one")
-        self.part = part
         self.store = Store(whole.path, only(whole.manifest, part.first, part.end))
-        self.loader: Loader = open_loader(
+        self.loader = open_loader(
             self.store, part.memory, holdout=part.holdout, folds=part.folds, what="the memory of a worker,"
         )
-        self.inverses = np.empty(0, np.float32)
-        self.lock = threading.Lock()
-        """Held by who works on it: one task at a time."""
 
     def windows(self, epoch: int) -> Iterator[Window]:
         """The rows to present, in the order of an epoch."""
@@ -83,10 +127,10 @@ _open: OrderedDict[Part, OpenPart] = OrderedDict()
 _opening = threading.Lock()
 
 
-def at_hand(part: Part) -> OpenPart:
-    """The part, opened if it was not."""
+def at_hand(part: Part, held: Held | None = None) -> OpenPart:
+    """The part, opened if it was not; `held` are its rows if they are in memory."""
     with _opening:
-        found = _open.pop(part, None) or OpenPart(part)
+        found = _open.pop(part, None) or OpenPart(part, held)
         _open[part] = found
         while len(_open) > _MOST_OPEN:
             _open.popitem(last=False)

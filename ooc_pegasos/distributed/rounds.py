@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.distributed.parts import OpenPart, Part, at_hand
+from ooc_pegasos.distributed.parts import Held, OpenPart, Part, at_hand
 from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, NORM2, S, T
 from ooc_pegasos.kernels.sdca import DUAL, GAP, STRETCH
 from ooc_pegasos.loading import Window
+from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
+from ooc_pegasos.outcome import ScoresApart, scores_apart
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.duals import Group, RowStates
 from ooc_pegasos.solvers.pegasos import PegasosOptions
@@ -134,13 +136,15 @@ class Ascent:
     stretch: dict[int, float]
 
 
-def ascend(part: Part, told: Ascent, state: AscentState | None) -> tuple[AscentState, Contribution]:
+def ascend(
+    part: Part, told: Ascent, state: AscentState | None, held: Held | None = None
+) -> tuple[AscentState, Contribution]:
     """Some passes over a part, each row seen as if all parts did the same.
 
     CoCoA+: what K parts change at once is added up, so each counts its own changes K times. A kernel that starts from
     a / K with the clock lambda m / K does just that: its score is <a + K (a' - a), x> / (lambda m).
     """
-    opened, state = at_hand(part), state or AscentState()
+    opened, state = at_hand(part, held), state or AscentState()
     share = 1.0 / told.parts
     specs = tuple(dataclasses.replace(spec, lam=spec.lam * share) for spec in told.problem.specs)
     with opened.lock:
@@ -203,9 +207,9 @@ SUM, LOSSES, UPDATES, ROWS, LATE_LOSSES, LATE_ROWS = range(6)
 """The numbers of a contribution: S, losses, updates and rows of the round, and those since its half."""
 
 
-def descend(part: Part, told: Descent) -> Contribution:
+def descend(part: Part, told: Descent, held: Held | None = None) -> Contribution:
     """One pass over a part, as one of several that average: see `solvers/averaging.py`."""
-    opened = at_hand(part)
+    opened = at_hand(part, held)
     share = part.rows / told.rows
     options = [dataclasses.replace(one, delay=one.delay * share) for one in told.options]
     with opened.lock:
@@ -241,14 +245,23 @@ def descend(part: Part, told: Descent) -> Contribution:
 # --- objectives ---------------------------------------------------------------------------------------
 
 
-def measure(part: Part, problem: Problem, models: list[int], candidates: list[np.ndarray]) -> np.ndarray:
+def measure(
+    part: Part, problem: Problem, models: list[int], candidates: list[np.ndarray], held: Held | None = None
+) -> np.ndarray:
     """The sums of losses of some candidates over a part."""
-    opened = at_hand(part)
+    opened = at_hand(part, held)
     with opened.lock:
         measurement = Measurement(problem, models, candidates)
         for window in opened.all_windows():
             measurement.add(window, opened.loader, 1, lambda: None)
         return measurement.sums
+
+
+def rows_apart(part: Part, model: Model, held: Held | None = None) -> list[ScoresApart]:
+    """What a model says of the rows of a part that were kept apart."""
+    opened = at_hand(part, held)
+    with opened.lock:
+        return list(scores_apart(model, opened.all_windows(), opened.loader, 1))
 
 
 def summed(one: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import json
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,18 +16,20 @@ import numpy as np
 
 from ooc_pegasos import manifest
 from ooc_pegasos.checkpoint import Checkpoint, sound
-from ooc_pegasos.config import MIB, TrainConfig
+from ooc_pegasos.config import MIB, ConvertConfig, TrainConfig
 from ooc_pegasos.distributed import parts as data
 from ooc_pegasos.distributed import rounds
-from ooc_pegasos.distributed.parts import Part
+from ooc_pegasos.distributed.collections import hold, is_collection
+from ooc_pegasos.distributed.parts import Held, Part
 from ooc_pegasos.distributed.rounds import AscentState, Contribution
 from ooc_pegasos.distributed.solvers import RoundsOfAscent, RoundsOfDescent
 from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
 from ooc_pegasos.files import in_use, locked, writing_errors
 from ooc_pegasos.judging import Judge
 from ooc_pegasos.loading import open_loader
+from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
-from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart
+from ooc_pegasos.outcome import Outcome, ScoresApart, TrainResult, look_at_rows_apart, scores_apart
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import count_models, problem_of
 from ooc_pegasos.progress import TrainingProgress
@@ -51,9 +53,12 @@ _CUT_EVERY = 20
 
 def train_dask(
     client: Any,
-    store: Store | str | Path,
+    store: Any,
     config: TrainConfig | None = None,
     *,
+    labels: Any = None,
+    weights: Any = None,
+    recipe: ConvertConfig | None = None,
     parts: int | None = None,
     passes: int | None = None,
     checkpoint: str | Path | None = None,
@@ -66,10 +71,18 @@ def train_dask(
     The store is cut into `parts`, one a worker by default; every worker must see it under the same path. The result
     depends on the parts and on `config.memory` (for each part), and not on the workers. `passes` over its rows are made
     by each part in a round of dual coordinate ascent, one unless parts are small.
+
+    Instead of a store, or its path, it may be a dask.array with `labels` and perhaps `weights`, or a dask.dataframe
+    with a `recipe` that says which of its columns are what. Then no store is written: workers make each partition into
+    rows once, and hold them in memory.
     """
-    opened = store if isinstance(store, Store) else Store.open(store)
+    progress, notes = progress or TrainingProgress(), []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        progress.note(text)
+
     with ExitStack() as stack:
-        stack.enter_context(in_use(opened.path))
         place = Path(checkpoint) if checkpoint else None
         if resume and place is None:
             raise UsageError("resume continues from a checkpoint; say where it is with checkpoint=DIR")
@@ -77,7 +90,17 @@ def train_dask(
             with writing_errors(place):
                 stack.enter_context(locked(place / "lock", str(place)))
         saved = Checkpoint.load(place) if resume and place else None
-        run = _Run(client, opened, config or TrainConfig(), parts, passes, place, saved, progress or TrainingProgress())
+        held: list[Any] = []
+        if is_collection(store):
+            number = parts or (saved.facts["identity"]["parts"][0] if saved else None)
+            opened, held = hold(client, store, labels, weights, recipe or ConvertConfig(), number, note)
+        elif labels is not None or weights is not None or recipe is not None:
+            raise UsageError("labels, weights and a recipe go with a collection; a store has its own")
+        else:
+            opened = store if isinstance(store, Store) else Store.open(store)
+            stack.enter_context(in_use(opened.path))
+        run = _Run(client, opened, held, config or TrainConfig(), parts, passes, place, saved, progress)
+        run.notes += notes
         stack.callback(run.close)
         if log:
             run.log = stack.enter_context(open(log, "w"))
@@ -91,6 +114,7 @@ class _Run:
         self,
         client: Any,
         store: Store,
+        held: list[Any],
         config: TrainConfig,
         parts: int | None,
         passes: int | None,
@@ -100,6 +124,8 @@ class _Run:
     ) -> None:
         _refuse(config)
         self.client, self.store, self.config, self.progress = client, store, config, progress
+        self.held = held
+        """Futures of the rows of parts, if they are in no store."""
         self.place = place
         self.began = time.perf_counter()
         self.name = secrets.token_hex(4)
@@ -133,8 +159,10 @@ class _Run:
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
         if number is None:
             number = saved.facts["identity"]["parts"][0] if saved else len(self.client.nthreads())
-        bounds = data.cut(self.store, number)
-        if len(bounds) < number:
+        bounds = data.cut(self.store, len(self.held) or number)
+        if len(bounds) < number and self.held:
+            self._note(f"the collection has {len(bounds)} partitions with rows, so there are no more parts")
+        elif len(bounds) < number:
             self._note(f"the store has {len(bounds)} chunks, so there are no more parts; convert with --chunk-size")
         memory = self.config.memory or (saved and saved.facts["identity"]["parts"][1])
         if not memory:
@@ -280,15 +308,21 @@ class _Run:
     def _everywhere(self, what: str, work: Callable[..., Any], task: Any, more: Sequence[Any] = ()) -> list[Any]:
         """Futures of some work on all parts; the task goes to every worker once."""
         workers, shared = self._workers(), self._told(task)
+        where = self.client.who_has(self.held) if self.held else {}
         self.bytes_moved += _bytes_of(task) * len(workers)
         self.kept.append(shared)  # for rounds that have to be done again
         futures = []
         for part in self.parts:
             arguments = (part, shared, more[part.number]) if more else (part, shared)
             key = f"{self.name}-{what}-{self.state.cursor.epoch}-{part.number}"
-            home = workers[part.number % len(workers)]
+            home, held = workers[part.number % len(workers)], {}
+            if self.held:
+                held = {"held": self.held[part.number]}
+                home = next(iter(where.get(held["held"].key, ())), home)
             futures.append(
-                self.client.submit(work, *arguments, key=key, pure=False, workers=[home], allow_other_workers=True)
+                self.client.submit(
+                    work, *arguments, key=key, pure=False, workers=[home], allow_other_workers=True, **held
+                )
             )
         return futures
 
@@ -330,12 +364,28 @@ class _Run:
                 part,
                 self.problem,
                 shared,
+                self.held[part.number] if self.held else None,
                 key=f"{self.name}-measure-{self.state.cursor.epoch}-{part.number}-{time.monotonic_ns()}",
                 pure=False,
             )
             for part in self.parts
         ]
         measurement.sums = self._sum(futures, rounds.summed)
+
+    def _scores_apart(self, model: Model) -> Iterator[ScoresApart]:
+        """What a model says of the rows kept apart."""
+        if self.held:
+            futures = [
+                self.client.submit(rounds.rows_apart, part, model, held, pure=False)
+                for part, held in zip(self.parts, self.held, strict=True)
+            ]
+            for found in self._gather(futures):
+                yield from found
+            return
+        config, store = self.config, self.store
+        budget = config.budget(store.features)
+        loader = open_loader(store, budget, holdout=config.holdout_fraction, folds=config.folds)
+        yield from scores_apart(model, loader.stream(loader.in_order()), loader, config.workers)
 
     def _measure_the_rest(self) -> None:
         models, candidates = [], []
@@ -394,7 +444,7 @@ class _Run:
         """Leave nothing on the workers."""
         with suppress(Exception):
             self.client.cancel([state for state in self.states if state is not None], force=True)
-            self.states, self.anchors, self.kept = [], [], []
+            self.states, self.anchors, self.kept, self.held = [], [], [], []
             self.client.run(data.forget, self.name, on_error="ignore")
 
     def _result(self, stopped: str) -> TrainResult:
@@ -406,10 +456,7 @@ class _Run:
             self._note(remark)
         apart = outcome.apart
         if config.calibrate or (outcome.one_vs_rest and config.holdout_fraction):
-            loader = open_loader(
-                self.store, config.budget(self.store.features), holdout=config.holdout_fraction, folds=config.folds
-            )
-            model, error = look_at_rows_apart(model, loader.stream(loader.in_order()), loader, config)
+            model, error = look_at_rows_apart(model, self._scores_apart(model), config)
             apart = {"loss": apart["loss"] if apart else None, "error": error}
         seconds = time.perf_counter() - self.began
         return TrainResult(
@@ -453,8 +500,8 @@ def _second(pair: tuple[Any, Any]) -> Any:
     return pair[1]
 
 
-def _measure_part(part: Part, problem: Any, task: tuple[list[int], list[np.ndarray]]) -> np.ndarray:
-    return rounds.measure(part, problem, *task)
+def _measure_part(part: Part, problem: Any, task: tuple[list[int], list[np.ndarray]], held: Held | None) -> np.ndarray:
+    return rounds.measure(part, problem, *task, held)
 
 
 def _bytes_of(task: Any) -> int:

@@ -31,7 +31,7 @@ from ooc_pegasos.objective import Measurement
 from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import count_models, problem_of
-from ooc_pegasos.progress import TrainingProgress
+from ooc_pegasos.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of
 from ooc_pegasos.solvers.averaging import LEAST
 from ooc_pegasos.solvers.choice import PEGASOS_FROM, options_of
@@ -70,6 +70,9 @@ def train_dask(
     """
     opened = store if isinstance(store, Store) else Store.open(store)
     with ExitStack() as stack:
+        if progress is None:
+            progress = default_training_progress()
+            stack.callback(progress.end)
         stack.enter_context(in_use(opened.path))
         place = Path(checkpoint) if checkpoint else None
         if resume and place is None:
@@ -78,7 +81,7 @@ def train_dask(
             with writing_errors(place):
                 stack.enter_context(locked(place / "lock", str(place)))
         saved = Checkpoint.load(place) if resume and place else None
-        run = _Run(client, opened, config or TrainConfig(), parts, passes, place, saved, progress or TrainingProgress())
+        run = _Run(client, opened, config or TrainConfig(), parts, passes, place, saved, progress)
         stack.callback(run.close)
         if log:
             run.log = stack.enter_context(open(log, "w"))

@@ -170,7 +170,8 @@ def store_html(store: Store) -> str:
         ("rows", f"{made.rows:,}"),
         ("features", f"{made.features:,}"),
         ("non-zeros", f"{made.nonzeros:,}"),
-        ("size", f"{size_text(made.bytes)} in {len(made.chunks):,} chunks"),
+        ("size", size_text(made.bytes)),
+        ("chunks", f"{len(made.chunks):,}"),
         ("task", made.labels.task),
     ]
     told = list(zip(made.labels.classes, made.labels.counts, strict=True))

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint pytest soak bench clean
+.PHONY: demo test lint pytest soak bench notebooks clean
 
 demo: $(VENV)/installed
 	$(BIN)/oocpeg demo --folder demo
@@ -21,6 +21,9 @@ pytest: $(VENV)/installed-dev
 
 soak: $(VENV)/installed-dev
 	OOCPEG_SOAK=1 nice -n 10 $(BIN)/python -m pytest -s tests/faults
+
+notebooks: $(VENV)/installed-dev
+	$(BIN)/python scripts/render_notebooks.py
 
 bench: $(VENV)/installed-bench
 	for script in scripts/bench_*.py; do $(BIN)/python $$script || exit 1; done

@@ -359,15 +359,11 @@ def inspect(
 ) -> None:
     """Show the features with the largest weights, by name where names are known."""
     from ooc_pegasos.model import Model
-    from ooc_pegasos.vocabulary import heaviest, signs
+    from ooc_pegasos.vocabulary import weighed
 
     opened = Model.load(model)
-    chosen = heaviest(opened.weights, top).tolist()
-    names = dict(zip(chosen, opened.vocabulary.names_of(chosen), strict=True))
-    sign = signs({place: name for place, name in names.items() if name is not None}, opened.info.recipe)
-    rows = [
-        {"feature": at, "name": names[at], "weight": (opened.weights[at] * sign.get(at, 1.0)).tolist()} for at in chosen
-    ]
+    found = weighed(opened.weights, top, opened.vocabulary, opened.info.recipe)
+    rows = [{"feature": at, "name": name, "weight": weight.tolist()} for at, name, weight in found]
     if json_output:
         _print_json({"bias": opened.bias.tolist(), "features": rows, "classes": opened.info.labels.classes})
         return

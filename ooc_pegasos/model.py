@@ -182,6 +182,11 @@ class Model:
         dense[features] = weights
         return cls(dense, info, bias, vocabulary)
 
+    def _repr_html_(self) -> str:
+        from ooc_pegasos.display import model_html
+
+        return model_html(self)
+
     @property
     def has_probabilities(self) -> bool:
         """Whether scores can be turned into probabilities: by a calibration, or as the logistic loss means them."""

@@ -39,7 +39,7 @@ class TrainedModel:
     history: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainResult:
     """The model that was kept, and how the run went."""
 
@@ -78,6 +78,16 @@ class TrainResult:
         # what epochs tell depends on the algorithm, which may have changed
         names = dict.fromkeys(name for entry in self.model.info.history for name in entry)
         return pa.Table.from_pylist([{**dict.fromkeys(names), **entry} for entry in self.model.info.history])
+
+    def __repr__(self) -> str:
+        info = self.model.info
+        gap = "no certificate" if info.certificate.gap is None else f"certified gap {100 * info.certificate.gap:.3g} %"
+        return f"TrainResult({self.algorithm}, lambda {info.lam:.6g}, {info.epochs:,} epochs, {gap})"
+
+    def _repr_html_(self) -> str:
+        from ooc_pegasos.display import result_html
+
+        return result_html(self)
 
 
 class Outcome:

@@ -1,4 +1,4 @@
-"""What a long job shows on stderr while it runs: bytes done, rate, time left. Nothing unless it is a terminal."""
+"""What a long job shows while it runs: on stderr if it is a terminal, in a notebook below the cell, else nothing."""
 
 from __future__ import annotations
 
@@ -171,8 +171,25 @@ class LiveTraining(TrainingProgress):
         self._status.stop()
 
 
+def in_notebook() -> bool:
+    """Whether this runs in the kernel of a notebook; if nobody has imported IPython, it does not."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def default_training_progress() -> TrainingProgress:
+    """What a call from Python shows if it is not told: a live display in a notebook, else nothing."""
+    if not in_notebook():
+        return TrainingProgress()
+    from ooc_pegasos.display import NotebookTraining
+
+    return NotebookTraining()
+
+
 def training_progress_for(quiet: bool) -> TrainingProgress:
-    """A live line on a terminal, a line now and then elsewhere, nothing when asked to be quiet."""
+    """A live line on a terminal or in a notebook, a line now and then elsewhere, nothing when asked to be quiet."""
     if quiet:
         return TrainingProgress()
+    if in_notebook():
+        return default_training_progress()
     return LiveTraining() if sys.stderr.isatty() else LoggedTraining()

@@ -100,6 +100,11 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}: {self.rows:,} rows, {self.features:,} features, {self.nonzeros:,} non-zeros)"
 
+    def _repr_html_(self) -> str:
+        from ooc_pegasos.display import store_html
+
+        return store_html(self)
+
     def check_size(self, chunk: ChunkInfo) -> None:
         """Refuse a chunk file that is missing, or shorter or longer than it was written."""
         file = self.path / chunk.file

@@ -32,7 +32,7 @@ from ooc_pegasos.objective import Measurement
 from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart, scores_apart
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import Spec, count_models, fixed_bias, problem_of, vectors_of
-from ooc_pegasos.progress import TrainingProgress
+from ooc_pegasos.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.progression import ROWS, Progression, RunState, check_same_run, identity_of
 from ooc_pegasos.samplers import SAMPLERS, Plan
 from ooc_pegasos.solvers.choice import AVERAGE_BELOW, choose_algorithm, make_solver, row_bytes, why_uncertified
@@ -69,8 +69,10 @@ def train(
     if resume and checkpoint is None:
         raise UsageError("--resume continues from a checkpoint; say where it is with --checkpoint DIR")
     place = Path(checkpoint) if checkpoint else None
-    progress = progress or TrainingProgress()
     with ExitStack() as stack:
+        if progress is None:
+            progress = default_training_progress()
+            stack.callback(progress.end)
         stack.enter_context(in_use(store.path))
         if config.bias == "search":
             if place or warm_start is not None:

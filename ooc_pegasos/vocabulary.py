@@ -198,6 +198,16 @@ def signs(names: Mapping[int, str], recipe: Recipe) -> dict[int, float]:
     return {place: places.one(name)[1] for place, name in names.items()}
 
 
+def weighed(
+    weights: np.ndarray, number: int, vocabulary: Vocabulary, recipe: Recipe
+) -> list[tuple[int, str | None, np.ndarray]]:
+    """(place, name, weight or one a class) of the heaviest features, with the signs that their values have."""
+    chosen = heaviest(weights, number).tolist()
+    names = dict(zip(chosen, vocabulary.names_of(chosen), strict=True))
+    sign = signs({place: name for place, name in names.items() if name is not None}, recipe)
+    return [(place, names[place], weights[place] * sign.get(place, 1.0)) for place in chosen]
+
+
 def heaviest(weights: np.ndarray, number: int) -> np.ndarray:
     """The features with the largest weights, of several classes the largest of each, in falling order."""
     size = np.abs(weights).max(axis=1) if weights.ndim > 1 else np.abs(weights)

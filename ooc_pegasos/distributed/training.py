@@ -32,7 +32,7 @@ from ooc_pegasos.objective import Measurement
 from ooc_pegasos.outcome import Outcome, ScoresApart, TrainResult, look_at_rows_apart, scores_apart
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import count_models, problem_of
-from ooc_pegasos.progress import TrainingProgress
+from ooc_pegasos.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of
 from ooc_pegasos.solvers.averaging import LEAST
 from ooc_pegasos.solvers.choice import PEGASOS_FROM, options_of
@@ -76,13 +76,16 @@ def train_dask(
     with a `recipe` that says which of its columns are what. Then no store is written: workers make each partition into
     rows once, and hold them in memory.
     """
-    progress, notes = progress or TrainingProgress(), []
-
-    def note(text: str) -> None:
-        notes.append(text)
-        progress.note(text)
-
     with ExitStack() as stack:
+        if progress is None:
+            progress = default_training_progress()
+            stack.callback(progress.end)
+        shown, notes = progress, []
+
+        def note(text: str) -> None:
+            notes.append(text)
+            shown.note(text)
+
         place = Path(checkpoint) if checkpoint else None
         if resume and place is None:
             raise UsageError("resume continues from a checkpoint; say where it is with checkpoint=DIR")

@@ -29,7 +29,7 @@ from ooc_pegasos.jobs.plan import Plan, plan
 from ooc_pegasos.jobs.versions import MODEL, RECORD, Versions
 from ooc_pegasos.losses import loss_for
 from ooc_pegasos.model import Model
-from ooc_pegasos.progress import Progress, TrainingProgress
+from ooc_pegasos.progress import Progress, TrainingProgress, default_training_progress
 from ooc_pegasos.solvers.choice import PEGASOS_FROM
 from ooc_pegasos.store import Store
 from ooc_pegasos.trainer import train
@@ -53,7 +53,8 @@ def run(
             versions.folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(versions.lock, str(versions.folder)))
         while True:
-            one = _Run(job, versions, now, progress or Progress(), training_progress or TrainingProgress())
+            shown = training_progress or default_training_progress()
+            one = _Run(job, versions, now, progress or Progress(), shown)
             record = one.go()
             if not one.resumed or record["exit_code"] not in (0, REFUSED):
                 return record

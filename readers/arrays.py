@@ -106,6 +106,15 @@ class _Rows:
         return len(self.data) if self.indptr is None else len(self.indptr) - 1
 
 
+def rows_of(matrix: Any, labels: np.ndarray | None, weights: np.ndarray | None) -> Piece:
+    """A task of all rows of scipy's CSR matrix."""
+    rows, columns = matrix.shape
+    indptr = matrix.indptr.astype(np.int64)
+    _check_indptr(indptr, 0, len(matrix.data), 0, "a matrix")
+    content = _Rows(0, int(columns), indptr, matrix.indices, matrix.data, labels, weights, -1)
+    return Piece(0, int(rows), 0, content)
+
+
 class _FileSource:
     """An .npz or .npy file."""
 

@@ -847,6 +847,7 @@ def test_pegasos_makes_room_where_it_is_slow(tmp_path, monkeypatch, memory):
 
 
 GUARD = 7.0
+GUARD_PLACE = np.uint64(2**63)
 
 
 def guarded(features: int, width: int, bias: float) -> tuple[np.ndarray, np.ndarray]:
@@ -888,19 +889,20 @@ def test_an_index_out_of_range_reaches_no_memory_beside_a_panel(coding, values):
         weights, beyond = guarded(features, width, 0.0)
         for row in range(40):
             begin, end = int(block.indptr[row]), int(block.indptr[row + 1])
-            entries = (*block.entries[1:], begin, end, weights, width)  # not to be written, as in a run
+            places, xs = np.full(end - begin + 8, GUARD_PLACE), np.full(end - begin + 8, GUARD)
+            sound = panel.decode_row(*block.entries[1:], begin, end, width, features, places, xs)
+            assert sound == (row not in bad)
+            assert (places[end - begin :] == GUARD_PLACE).all()
+            assert (xs[end - begin :] == GUARD).all()
+            if not sound:
+                continue
+            assert places[: end - begin].max() <= (features - 1) * width
             for place in range(0, width, 8):
                 z = np.full(width + 8, GUARD)
-                sound = panel.panel_dot(*entries, place, features, z)
-                assert sound == (row not in bad)
+                panel.panel_dot(places, xs, end - begin, weights, place, z)
                 outside = np.delete(z, np.arange(place, place + 8))
                 assert (outside == GUARD).all()
-                panel.panel_add(*entries, place, features, np.ones(width))
-            if width == 16:
-                z = np.full(width + 8, GUARD)
-                assert panel.panel_dot_twice(*entries, 0, features, z) == (row not in bad)
-                assert (z[16:] == GUARD).all()
-                panel.panel_add_twice(*entries, 0, features, np.ones(width))
+                panel.panel_add(places, xs, end - begin, weights, place, np.ones(width))
         assert (beyond == GUARD).all()
         assert weights.any()
 

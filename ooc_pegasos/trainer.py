@@ -369,21 +369,23 @@ class _Run:
             return "epochs"
         return ""
 
-    def _repeats(self) -> int:
-        """Multiple updates, equation (6), while the gap is large."""
-        history = self.state.known[0].history
-        if self.config.algorithm != "sgd-m" or not history:
-            return 1
-        estimate = history[-1]["estimated_gap"]
-        return _REPEATS if estimate is None or estimate > 5 * self.config.enough else 1
+    def _repeats(self) -> dict[int, int]:
+        """Multiple updates, equation (6), for models whose gap is large."""
+        if self.config.algorithm != "sgd-m":
+            return {}
+        return {model: _REPEATS for model in self.state.solver.active if self._is_far(self.state.known[model])}
+
+    def _is_far(self, known: Progression) -> bool:
+        gap = known.history[-1]["estimated_gap"] if known.history else 0.0
+        return gap is None or gap > 5 * self.config.enough
 
     def _epoch(self, limit: int) -> None:
         """Present what is left of an epoch, and say what is known at its end."""
         state = self.state
         cursor = state.cursor
         if not cursor.begun:
-            cursor.begun, cursor.repeats = True, self._repeats()
-            state.solver.begin_epoch(cursor.repeats)
+            cursor.begun = True
+            state.solver.begin_epoch(self._repeats())
         number = len(self._windows(cursor.epoch))
         if cursor.epoch == 0 and cursor.window < number:
             threading.Thread(target=self._load_kernels, daemon=True).start()  # while data is read
@@ -485,7 +487,7 @@ class _Run:
             if solver.wants_mark and 0 < before_half < end - cursor.position:
                 end = cursor.position + before_half
             with self.watch.measuring("presenting rows"):
-                bad = solver.present(window, cursor.position, end, cursor.repeats)
+                bad = solver.present(window, cursor.position, end)
             if bad >= 0:
                 self.loader.check_unchanged()
                 raise self.loader.damaged(window, bad)

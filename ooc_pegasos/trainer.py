@@ -29,7 +29,7 @@ from ooc_pegasos.loading import Window, open_loader
 from ooc_pegasos.machine import peak_rss
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
-from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart, scores_apart
+from ooc_pegasos.outcome import Outcome, TrainResult, check_rows_apart, look_at_rows_apart, scores_apart
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import Spec, count_models, fixed_bias, problem_of, vectors_of
 from ooc_pegasos.progress import TrainingProgress, default_training_progress
@@ -197,6 +197,8 @@ class _Run:
             raise UsageError("--warm-start and --project together leave no certificate; leave one of them out")
         self.sampler = SAMPLERS[config.sampler]
         self.problem = problem_of(config, store, self.loader)
+        if config.calibrate and store.manifest.labels.task == "binary":
+            check_rows_apart(store, self.loader)
         if offsets:
             self.problem = fixed_bias(self.problem, offsets)
         self.start = self._start(warm_start)

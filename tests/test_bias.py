@@ -657,7 +657,8 @@ def test_what_a_search_cannot_have(tmp_path):
         train(store, config, checkpoint=tmp_path / "c")
     with pytest.raises(UsageError, match="--warm-start"):
         train(store, config, warm_start=model)
-    for options in ({"batch_size": 4}, {"algorithm": "pegasos"}, {"average": True}):
+    without = ({"algorithm": "sgd-r"}, {"algorithm": "sgd-s", "sampling": "iid"})  # no certificate to compare by
+    for options in ({"batch_size": 4}, {"algorithm": "pegasos"}, {"average": True}, *without):
         with pytest.raises(UsageError):
             train(store, TrainConfig(lam=0.1, bias="search", **options))
 

@@ -456,8 +456,8 @@ def test_lambdas_as_they_are_written():
     for text in ("0", "-1", "1,1", "inf"):
         with pytest.raises(UsageError):
             TrainConfig(lam=text)
-    with pytest.raises(UsageError, match="1024"):
-        TrainConfig(lam="1e-3:1:1025")
+    with pytest.raises(UsageError, match="4096"):
+        TrainConfig(lam="1e-3:1:4097")
 
 
 @pytest.mark.parametrize("lam", [1, np.float64(1), [1.0], (1,), "1"], ids=repr)

@@ -129,6 +129,7 @@ def _search(
                 result = run.go()
             if search.is_over([model.certificate for model in result.models]) or result.stopped_by == "seconds":
                 note = f"the gap is that for the bias held at {float(result.model.bias):.6g}"
+                note += ", and another may be better: scale the targets" if search.gave_up else ""
                 progress.note(note)
                 seconds = time.perf_counter() - began
                 return dataclasses.replace(result, seconds=seconds, notes=[*result.notes, note])

@@ -18,7 +18,7 @@ _CLOSE = 1e-7
 _REACH = 9.0
 _SIDE_BY_SIDE = 8
 """Biases that are tried in a pass: as many as stand side by side in a panel."""
-_MOST_ROUNDS = 30
+_MOST_ROUNDS = 80
 
 
 def best_bias(problem: Problem, model: int, weights: np.ndarray, windows: Callable[[], Iterator[Window]]) -> float:
@@ -64,11 +64,12 @@ class Search:
 
     The least objective with a bias is known to lie between its certificate's bound and what was reached. So the minimum
     is only known to be between two biases whose bounds are above the best that was reached. As long as there is none on
-    one side the eight reach farther there, then they close in between those two, until no neighbour of the best is
-    certainly worse.
+    one side the eight reach farther there, ever faster, then they close in between those two, until no neighbour of the
+    best is certainly worse. `gave_up` says that it has not come to that.
     """
 
     def __init__(self) -> None:
+        self.gave_up = False
         self._rounds = 0
         self._low, self._high = -np.inf, np.inf
         self.offsets = tuple(np.linspace(-1.75, 1.75, _SIDE_BY_SIDE).tolist())
@@ -83,10 +84,13 @@ class Search:
         far = [offset for offset, is_worse in zip(self.offsets, worse, strict=True) if is_worse]
         self._low = max([self._low, *(offset for offset in far if offset < best)])
         self._high = min([self._high, *(offset for offset in far if offset > best)])
+        if primals[at] <= 0:  # nothing costs less, so there may be none that is worse
+            return True
         if self._rounds >= _MOST_ROUNDS:
+            self.gave_up = True
             return True
         if not np.isfinite([self._low, self._high]).all():
-            reach = 2.0 * (most - least)
+            reach = 2.0**self._rounds * (most - least)
             ends = max(self._low, least - reach), min(self._high, most + reach)
             self.offsets = tuple(np.linspace(*ends, _SIDE_BY_SIDE).tolist())
             return False

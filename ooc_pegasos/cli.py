@@ -487,9 +487,9 @@ def train(
         str | None,
         typer.Option(
             metavar="auto|sdca|sgd-s|sgd-m|sgd-r|pegasos",
-            help="sdca: dual coordinate ascent. sgd-s: epochs of Pegasos and a certified stop. sgd-m: rows several "
-            "times at once while the gap is large. sgd-r: i.i.d. rows, a fixed number of steps. pegasos: as in the "
-            "paper. Default: auto, sdca or sgd-s.",
+            help="sdca: dual coordinate ascent. sgd-s: epochs of Pegasos and a certified stop. sgd-m: hinge, rows "
+            "several times at once while the gap is large. sgd-r: i.i.d. rows, a fixed number of steps. pegasos: as in "
+            "the paper. Default: auto, sdca or sgd-s.",
         ),
     ] = None,
     sampling: Annotated[
@@ -615,6 +615,10 @@ def train(
         "checkpoint_minutes": checkpoint_minutes,
     }
     settings = _settings(TrainConfig, config, chosen)
+    if checkpoint is None and (checkpoint_epochs or checkpoint_minutes):
+        raise UsageError("--checkpoint-epochs and --checkpoint-minutes say when; say where with --checkpoint DIR")
+    if parts is not None and scheduler is None:
+        raise UsageError("--parts are for several machines; add --scheduler, like --scheduler local:2, or leave it out")
     _check_new_file(output, force)
     from ooc_pegasos.progress import training_progress_for
     from ooc_pegasos.store import Store

@@ -29,7 +29,7 @@ from ooc_pegasos.loading import Window, open_loader
 from ooc_pegasos.machine import peak_rss
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
-from ooc_pegasos.outcome import Outcome, TrainResult, look_at_rows_apart, scores_apart
+from ooc_pegasos.outcome import Outcome, TrainResult, check_rows_apart, look_at_rows_apart, scores_apart
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import Spec, count_models, fixed_bias, problem_of, vectors_of
 from ooc_pegasos.progress import TrainingProgress, default_training_progress
@@ -129,6 +129,7 @@ def _search(
                 result = run.go()
             if search.is_over([model.certificate for model in result.models]) or result.stopped_by == "seconds":
                 note = f"the gap is that for the bias held at {float(result.model.bias):.6g}"
+                note += ", and another may be better: scale the targets" if search.gave_up else ""
                 progress.note(note)
                 seconds = time.perf_counter() - began
                 return dataclasses.replace(result, seconds=seconds, notes=[*result.notes, note])
@@ -197,6 +198,8 @@ class _Run:
             raise UsageError("--warm-start and --project together leave no certificate; leave one of them out")
         self.sampler = SAMPLERS[config.sampler]
         self.problem = problem_of(config, store, self.loader)
+        if config.calibrate and store.manifest.labels.task == "binary":
+            check_rows_apart(store, self.loader)
         if offsets:
             self.problem = fixed_bias(self.problem, offsets)
         self.start = self._start(warm_start)
@@ -369,21 +372,23 @@ class _Run:
             return "epochs"
         return ""
 
-    def _repeats(self) -> int:
-        """Multiple updates, equation (6), while the gap is large."""
-        history = self.state.known[0].history
-        if self.config.algorithm != "sgd-m" or not history:
-            return 1
-        estimate = history[-1]["estimated_gap"]
-        return _REPEATS if estimate is None or estimate > 5 * self.config.enough else 1
+    def _repeats(self) -> dict[int, int]:
+        """Multiple updates, equation (6), for models whose gap is large."""
+        if self.config.algorithm != "sgd-m":
+            return {}
+        return {model: _REPEATS for model in self.state.solver.active if self._is_far(self.state.known[model])}
+
+    def _is_far(self, known: Progression) -> bool:
+        gap = known.history[-1]["estimated_gap"] if known.history else 0.0
+        return gap is None or gap > 5 * self.config.enough
 
     def _epoch(self, limit: int) -> None:
         """Present what is left of an epoch, and say what is known at its end."""
         state = self.state
         cursor = state.cursor
         if not cursor.begun:
-            cursor.begun, cursor.repeats = True, self._repeats()
-            state.solver.begin_epoch(cursor.repeats)
+            cursor.begun = True
+            state.solver.begin_epoch(self._repeats())
         number = len(self._windows(cursor.epoch))
         if cursor.epoch == 0 and cursor.window < number:
             threading.Thread(target=self._load_kernels, daemon=True).start()  # while data is read
@@ -485,7 +490,7 @@ class _Run:
             if solver.wants_mark and 0 < before_half < end - cursor.position:
                 end = cursor.position + before_half
             with self.watch.measuring("presenting rows"):
-                bad = solver.present(window, cursor.position, end, cursor.repeats)
+                bad = solver.present(window, cursor.position, end)
             if bad >= 0:
                 self.loader.check_unchanged()
                 raise self.loader.damaged(window, bad)

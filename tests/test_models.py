@@ -174,6 +174,31 @@ def test_models_leave_and_harm_nobody(tmp_path, algorithm, windows):
     assert len(set(epochs)) > 4, epochs
 
 
+@pytest.mark.parametrize("windows", ["one", "several"])
+def test_rows_are_presented_repeatedly_to_models_that_are_far(tmp_path, windows):
+    """Of models side by side each has its own gap, and so its own epochs of five presentations."""
+    matrix, labels = rows_in("gap8", "float32")
+    store = store_of(tmp_path, matrix, labels, chunk_size=1500)
+    options = {"algorithm": "sgd-m", "tolerance": 0.02, "max_epochs": 12}
+    assert_as_if_alone(store, LAMBDAS[:5], windows, **options)
+    found = train(store, TrainConfig(lam=LAMBDAS[:5], **options)).models
+    repeats = [[entry["repeats"] for entry in model.history] for model in found]
+    assert {5} < {*repeats[0], *repeats[4]}
+    assert repeats[0][:2] != repeats[4][:2]
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": "unregularized"}, {"bias": "batch", "batch_size": 16}], ids=str)
+def test_who_leaves_without_a_certificate_leaves_as_if_alone(tmp_path, options):
+    """Candidates of its last epoch, which would be measured beside the next, are not looked at any more."""
+    matrix, labels = rows_in("gap8", "float32")
+    store = store_of(tmp_path, matrix, labels, chunk_size=1500)
+    options = {"algorithm": "pegasos", "max_epochs": 30, **options}
+    assert_as_if_alone(store, LAMBDAS, "several", **options)
+    config = TrainConfig(lam=LAMBDAS, holdout=0.2, **options)
+    result = train(store, dataclasses.replace(config, memory=memory_of(store, config, len(LAMBDAS))))
+    assert len({model.epochs for model in result.models}) > 1
+
+
 def test_epochs_that_a_byte_cannot_count(tmp_path):
     """When a row wakes is kept modulo 256, and who comes late or is alone must count the same."""
     matrix, labels = rows_in("gap8", "float32")
@@ -431,8 +456,8 @@ def test_lambdas_as_they_are_written():
     for text in ("0", "-1", "1,1", "inf"):
         with pytest.raises(UsageError):
             TrainConfig(lam=text)
-    with pytest.raises(UsageError, match="1024"):
-        TrainConfig(lam="1e-3:1:1025")
+    with pytest.raises(UsageError, match="4096"):
+        TrainConfig(lam="1e-3:1:4097")
 
 
 @pytest.mark.parametrize("lam", [1, np.float64(1), [1.0], (1,), "1"], ids=repr)

@@ -29,6 +29,8 @@ BYTES_A_MODEL = 5
 """That a row takes for each column of a panel: a float32 and the epoch when it wakes."""
 BYTES_A_ROW = 4
 """And besides: one over its squared norm."""
+LONGEST = 1e18
+"""The norm of a row beyond which that is next to nothing for a float32."""
 _PIECE = 1 << 22
 _PREFIX = "oocpeg-rows-"
 _FILE = re.compile(r"rows-\d+\.checkpoint")

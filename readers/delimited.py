@@ -36,17 +36,17 @@ _GOOD, _BLANK, _BROKEN, _OPEN, _RAGGED, _CELL = range(6)
 def names_of(head: bytes, delimiter: str, header: bool) -> list[str]:
     """The column names in the first line of `head`, or "0", "1", ... for as many cells as it has."""
     line = head.partition(b"\n")[0].removesuffix(b"\r")
-    # The mark that some editors put first, or the spaces that text sources put in its place.
-    line = line.removeprefix(_MARK).removeprefix(b"   ")
     if not line:
         raise InputError("the first line is empty; begin the file with the names of its columns, or its first row")
     if _is_open(line, delimiter):
         raise InputError("the first line ends within a quote; close it, and let no line break stand in quotes")
     try:
-        cells = next(csv.reader([line.decode()], delimiter=delimiter))
+        cells = _cells_of(line.decode(), delimiter)
     except UnicodeDecodeError:
         raise InputError("the first line is not UTF-8 text; convert the file to UTF-8") from None
     except csv.Error as error:
+        if b"\r" in line:
+            raise InputError("a carriage return within the first line; end lines with a line feed") from None
         raise InputError(f"the first line cannot be read ({error}); is this delimited text?") from None
     if not header:
         return [str(place) for place in range(len(cells))]
@@ -58,6 +58,14 @@ def names_of(head: bytes, delimiter: str, header: bool) -> list[str]:
             raise InputError(f"two columns have the name {name!r}; rename one, or use --no-header")
         seen.add(name)
     return cells
+
+
+def _cells_of(line: str, delimiter: str) -> list[str]:
+    before = csv.field_size_limit(len(line) + 1)  # which is that of the whole process, and too small for long texts
+    try:
+        return next(csv.reader([line], delimiter=delimiter))
+    finally:
+        csv.field_size_limit(before)
 
 
 def batch_of(

@@ -166,9 +166,17 @@ class TablesReader:
 
 
 def schema_of(name: str, table: Table | None = None) -> dict[str, Any]:
-    """The columns of a file and their Arrow types; of text, those that its first rows seem to have."""
+    """The columns of a file, with those that its path says, and their Arrow types; of text, as its first rows seem."""
+    return _with_partition(name, _own_columns(name, table))
+
+
+def _with_partition(name: str, own: dict[str, Any]) -> dict[str, Any]:
     import pyarrow as pa
 
+    return own | {key: pa.string() for key in partition_of(name) if key not in own}
+
+
+def _own_columns(name: str, table: Table | None) -> dict[str, Any]:
     form = form_of(name)
     if form == "parquet":
         import pyarrow.parquet as pq
@@ -186,7 +194,7 @@ def schema_of(name: str, table: Table | None = None) -> dict[str, Any]:
     if len(columns) != len(schema):
         twice = next(column for column in schema.names if schema.names.count(column) > 1)
         raise InputError(f"{spoken(name)}: two columns have the name '{twice}'; rename one")
-    return columns | {key: pa.string() for key in partition_of(name) if key not in columns}
+    return columns
 
 
 def _refuse_pipe(name: str) -> None:
@@ -237,19 +245,21 @@ def _source_of(
     name: str, number: int, table: Table, wanted: list[str], block_size: int, spare: deque[np.ndarray]
 ) -> _ParquetTable | _IpcTable | _TextTable:
     form = form_of(name) or "delimited"
-    known = schema_of(name, table)
+    own = _own_columns(name, table)
+    known = _with_partition(name, own)
     missing = [column for column in wanted if column not in known]
     if missing and form == "delimited" and delimiter_of(name) != table.delimiter:  # as other files had it
         other = replace(table, delimiter=delimiter_of(name))
-        columns = schema_of(name, other)
+        own_then = _own_columns(name, other)
+        columns = _with_partition(name, own_then)
         if len(still := [column for column in wanted if column not in columns]) < len(missing):
-            table, known, missing = other, columns, still
+            table, own, known, missing = other, own_then, columns, still
     if missing:
         raise InputError(f"{spoken(name)}: {difference(missing, known)}")
     binary = form in ("parquet", "arrow")
-    from_path = partition_of(name)
+    from_path, needed = partition_of(name), set(wanted)
     for column in table.columns:
-        if column.name in wanted and (binary or column.name in from_path):
+        if column.name in needed and (binary or column.name in from_path):
             check_type(spoken(name), column.name, known[column.name], column.kind)
     if table.id in wanted and form != "delimited":
         check_type(spoken(name), table.id, known[table.id], "id")
@@ -261,7 +271,7 @@ def _source_of(
         return _ParquetTable(name, number, table, wanted, rows)
     if form == "arrow":
         return _IpcTable(name, number, table, wanted, rows)
-    return _TextTable(name, number, table, wanted, block_size, spare, form)
+    return _TextTable(name, number, table, wanted, own, block_size, spare, form)
 
 
 def difference(missing: Sequence[str], known: dict[str, Any]) -> str:
@@ -307,10 +317,11 @@ class _BinaryTable:
         import pyarrow as pa
 
         given = task.content
+        there = {name: place for place, name in enumerate(given.schema.names)}
         columns = []
         for name in self._wanted:
-            if name in given.schema.names:
-                column = given.column(name)
+            if name in there:
+                column = given.column(there[name])
             else:
                 column = pa.repeat(pa.scalar(self._partition[name]), given.num_rows)
             column.validate(full=True)  # nobody has looked yet at offsets, codes and UTF-8
@@ -382,6 +393,7 @@ class _TextTable(TextSource):
         number: int,
         table: Table,
         wanted: list[str],
+        own: dict[str, Any],
         block_size: int,
         spare: deque[np.ndarray],
         form: Form,
@@ -389,12 +401,11 @@ class _TextTable(TextSource):
         super().__init__(name, number, block_size, spare, "a text table")
         self.spare = spare
         self._table, self._form = table, form
-        self._fields = {field.name: field.type for field in _schema_of_text(name, form, table)}
+        self._own = own
+        self._partition = {key: value for key, value in partition_of(name).items() if key not in own}
         self._wanted = wanted
         numbers = {column.name for column in table.columns if column.kind == "numeric"}
         self._kinds = {column: "number" if column in numbers else "string" for column in wanted}
-        self._own = list(self._fields)
-        self._partition = {key: value for key, value in partition_of(name).items() if key not in self._own}
 
     def pieces(self, start: int, state: dict[str, Any] | None) -> Iterator[TextBlock]:
         """The blocks of lines from position `start` on."""
@@ -411,7 +422,7 @@ class _TextTable(TextSource):
         else:
             first = self._table.header and task.begin == 0
             found = delimited.batch_of(
-                task.text, task.length, self._own, inside, self._table.delimiter, first, task.length
+                task.text, task.length, list(self._own), inside, self._table.delimiter, first, task.length
             )
         batch, lines, line_count, bad, _bad_rows = found
         columns = [
@@ -423,7 +434,7 @@ class _TextTable(TextSource):
     def _type_of(self, name: str) -> Any:
         import pyarrow as pa
 
-        kind = self._fields[name]
+        kind = self._own[name]
         if self._kinds[name] == "number" or pa.types.is_floating(kind):
             return pa.float64()
         if name in (self._table.label, self._table.weight) and pa.types.is_integer(kind):
@@ -572,7 +583,7 @@ def _head_of(name: str) -> bytes:
     block = next(iter(TextSource(name, 0, _HEAD, deque(), "a text table").blocks()), None)
     if block is None:
         raise InputError(f"{spoken(name)}: the file is empty; leave it out or check how it was made")
-    return block.text[: block.length].tobytes().removeprefix(b"   ")  # of a mark of UTF-8
+    return block.text[: block.length].tobytes()
 
 
 def _names_in(name: str, head: bytes, form: Form | None, table: Table | None) -> list[str]:

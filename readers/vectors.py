@@ -94,9 +94,10 @@ class Vectorizer:
         self._find = self._hasher.places
         self._dense = is_dense(table)
         self._unnamed = Unnamed(features_of(table) or 0, 0 if table.hashing.dictionary else names)
-        self._numbers = [column.name for column in table.columns if column.kind == "numeric"]
+        numbers = [column.name for column in table.columns if column.kind == "numeric"]
         marked = [column.name for column in table.columns] if table.nulls == "mark" else []
-        self._places = {name: self._place_of(name, False) for name in self._numbers}
+        self._numbers = {name: place for place, name in enumerate(numbers)}
+        self._places = {name: self._place_of(name, False) for name in numbers}
         self._null_places = {name: self._place_of(name, True) for name in marked}
 
     @property
@@ -141,7 +142,7 @@ class Vectorizer:
     def _place_of(self, column: str, null: bool) -> tuple[int, float]:
         """As `place`, of a number or of the feature that says that there is none."""
         if self._dense:
-            return self._numbers.index(column) + (len(self._numbers) if null else 0), 1.0
+            return self._numbers[column] + (len(self._numbers) if null else 0), 1.0
         return self._find.one(f"{column}=null" if null else column)
 
     def _parts(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[Part]:

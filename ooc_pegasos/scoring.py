@@ -134,8 +134,9 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
     import pyarrow as pa
 
     info = model.info
-    names, kind = opening.find([data])
     recipe = info.recipe
+    in_folders = recipe.reader == "folders" and Path(data).is_dir()  # without labels in any
+    names, kind = opening.find([data], "folders" if in_folders else "auto")
     if kind != recipe.reader and not {kind, recipe.reader} <= set(opening.PLAIN):
         problem = f"read as {kind}, but the model was trained on data read as {recipe.reader}"
         raise InputError(f"{data}: {problem}; give it data of that kind, or a store")
@@ -188,8 +189,10 @@ def score_block(model: Model, scorer: Scorer, block: CsrBlock) -> np.ndarray:
 
 
 def _id_name(recipe: manifest.Recipe) -> str:
-    """What the ids are called: Vowpal Wabbit has tags."""
-    return recipe.table.id or "" if recipe.table else "tag"
+    """What the ids are called: Vowpal Wabbit has tags, and texts in folders have names."""
+    if recipe.table:
+        return recipe.table.id or ""
+    return "document" if recipe.reader == "folders" else "tag"
 
 
 def needed(recipe: manifest.Recipe, *, ids: bool) -> manifest.Recipe:

@@ -15,9 +15,10 @@ from typing import Any, Literal
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.manifest import Recipe
-from ooc_pegasos.readers import svmlight, tables
+from ooc_pegasos.readers import sources, svmlight, tables
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
-from ooc_pegasos.readers.sources import STDIN, expand, path_of, spoken
+from ooc_pegasos.readers.remote import is_beside
+from ooc_pegasos.readers.sources import STDIN, Stamp, expand, path_of, spoken
 from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens
 from ooc_pegasos.vocabulary import Vocabulary
 
@@ -33,26 +34,31 @@ _ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
 _LABELS = ("label", "target", "y", "class", "click", "clicked")
 
 
-def find(inputs: Sequence[str]) -> tuple[list[str], Format]:
-    """(the files that inputs name, how they are read): folders of tables become the files in them."""
+def find(inputs: Sequence[str], wanted: Format = "auto") -> tuple[list[str], Format]:
+    """(the files that inputs name, how they are read): folders of tables become the files in them.
+
+    `wanted` is how they are to be read if that was said.
+    """
+    if wanted == "folders":
+        if len(inputs) != 1 or not os.path.isdir(inputs[0]):
+            raise UsageError("--format folders: give one folder, which has a folder of texts for each class")
+        return [inputs[0]], "folders"
     names: list[str] = []
     for given in inputs:
         if not os.path.isdir(given):
             names += expand([given])
-            continue
-        found = {
-            path for pattern in tables.patterns() for path in glob.glob(f"**/{pattern}", root_dir=given, recursive=True)
-        }
-        if found:
-            names += [f"{given.rstrip('/')}/./{path}" for path in sorted(found)]  # see `tables.partition_of`
-        elif any(entry.is_file() and not entry.name.startswith(".") for entry in os.scandir(given)):
-            problem = "is a folder without tables, and has more in it than folders of texts"
+        elif found := _tables_in(given):
+            names += [f"{given.rstrip('/')}/./{path}" for path in found]  # see `tables.partition_of`
+        elif wanted != "auto" or any(e.is_file() and not e.name.startswith(".") for e in os.scandir(given)):
+            problem = "a folder without tables" + (", and with more in it than folders of texts" * (wanted == "auto"))
             raise InputError(f"{given}: {problem}; name the files in it, for example '{given}/*.svm'")
         elif len(inputs) == 1:
             return [given], "folders"
         else:
             raise InputError(f"{given}: a folder without tables; convert a folder of texts by itself")
     expand([name for name in names if name != STDIN])  # each of them once
+    if wanted != "auto":
+        return names, wanted
     kinds = {name: _kind_of(name) for name in names}
     if len(set(kinds.values())) > 1:
         one, *_rest = names
@@ -64,10 +70,36 @@ def find(inputs: Sequence[str]) -> tuple[list[str], Format]:
     return names, kinds[names[0]]
 
 
+def _tables_in(folder: str) -> list[str]:
+    """The files in a folder that are tables, without what other programs keep beside them: `_SUCCESS`, `.crc`."""
+    paths = (
+        path for pattern in tables.patterns() for path in glob.glob(f"**/{pattern}", root_dir=folder, recursive=True)
+    )
+    return sorted({path for path in paths if not is_beside(path)})
+
+
+def stamp_of(name: str) -> Stamp:
+    """What tells at a glance whether an input is still the same, folders of texts included."""
+    if not os.path.isdir(name):
+        return sources.stamp_of(name)
+    from ooc_pegasos.readers.folders import FolderSource
+
+    return FolderSource(name).stamp
+
+
+def hash_of(name: str) -> str:
+    """The checksum of an input, folders of texts included."""
+    if not os.path.isdir(name):
+        return sources.hash_of(name)
+    from ooc_pegasos.readers.folders import FolderSource
+
+    return FolderSource(name).read_all()
+
+
 def _kind_of(name: str) -> Format:
     if tables.form_of(name) is not None:
         return "table"
-    stem = path_of(name)
+    stem = path_of(name).lower()
     for suffix in (".gz", ".bz2", ".xz", ".zst"):
         stem = stem.removesuffix(suffix)
     if stem.endswith((".npz", ".npy")):
@@ -235,7 +267,9 @@ def reader_for(
         from ooc_pegasos.readers.text import TextHasher
 
         hasher = TextHasher(recipe.tokens or Tokens(), recipe.hashing or Hashing(), vocabulary)
-        return folders.TextFoldersReader(names[0], hasher, text_labels, stop_at_bad=stop_at_bad)
+        return folders.TextFoldersReader(
+            names[0], hasher, text_labels, stop_at_bad=stop_at_bad, with_labels=with_labels
+        )
     if kind == "vw":
         from ooc_pegasos.readers import vw
 

@@ -42,6 +42,7 @@ _FORMS: dict[str, Form] = {
     ".tab": "delimited",
     ".jsonl": "jsonlines",
     ".ndjson": "jsonlines",
+    ".json": "jsonlines",
 }
 _MAGIC: dict[bytes, Form] = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 
@@ -228,14 +229,15 @@ def partition_of(name: str) -> dict[str, str]:
 
 
 def patterns() -> list[str]:
-    """The names that tables have."""
-    texts = [suffix for suffix, form in _FORMS.items() if form in ("delimited", "jsonlines")]
-    return [f"*{suffix}" for suffix in _FORMS] + [f"*{suffix}{packed}" for suffix in texts for packed in _COMPRESSED]
+    """The names that tables in folders have; `.json` is too often something about them."""
+    suffixes = [suffix for suffix in _FORMS if suffix != ".json"]
+    texts = [suffix for suffix in suffixes if _FORMS[suffix] in ("delimited", "jsonlines")]
+    return [f"*{suffix}" for suffix in suffixes] + [f"*{suffix}{packed}" for suffix in texts for packed in _COMPRESSED]
 
 
 def delimiter_of(name: str) -> str:
     """Of a file whose name says so."""
-    stem = path_of(name)
+    stem = path_of(name).lower()
     for suffix in _COMPRESSED:
         stem = stem.removesuffix(suffix)
     return "\t" if stem.endswith((".tsv", ".tab")) else ","

@@ -2,10 +2,14 @@
 
 import gzip
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ooc_pegasos import ConvertConfig, convert
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.preview import preview
 
 SMALL = ConvertConfig(shuffle=False, hash_bits=10)
 MARK = "\ufeff"
@@ -61,3 +65,53 @@ def test_a_first_row_with_a_long_text(tmp_path):
     (tmp_path / "a.csv").write_text(f"1,{'x' * 300_000}\n0,y\n")
     config = ConvertConfig(header=False, label="0", hash_bits=10)
     assert convert([str(tmp_path / "a.csv")], tmp_path / "store", config).rows == 2
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_names_in_capitals_say_the_same(tmp_path):
+    rows = [("1", "2"), ("0", "3"), ("1", "4")]
+    for name, text in (
+        ("A.CSV", "label,p\n" + "".join(f"{y},{x}\n" for y, x in rows)),
+        ("A.TSV", "label\tp\n" + "".join(f"{y}\t{x}\n" for y, x in rows)),
+        ("A.JSONL", "".join(f'{{"label": {y}, "p": {x}}}\n' for y, x in rows)),
+        ("a.json", "".join(f'{{"label": {y}, "p": {x}}}\n' for y, x in rows)),
+        ("A.VW", "".join(f"{y} | 0:{x}\n" for y, x in rows)),
+    ):
+        (tmp_path / name).write_text(text)
+        config = ConvertConfig(shuffle=False, hash_bits=0 if name == "A.VW" else None)
+        assert dense_of(convert([str(tmp_path / name)], tmp_path / f"{name}.store", config)) == [[2], [3], [4]]
+    with open(tmp_path / "A.NPY", "wb") as file:
+        np.save(file, np.array([[1.0, 2.0], [0.0, 3.0], [1.0, 4.0]]))
+    store = convert([str(tmp_path / "A.NPY")], tmp_path / "npy.store", ConvertConfig(shuffle=False, label="0"))
+    assert dense_of(store) == [[2], [3], [4]]
+
+
+def test_what_other_programs_keep_in_folders_is_no_data(tmp_path):
+    rows = pa.table({"label": [0, 1, 1], "p": [1.0, 2.0, 3.0]})
+    for name in ("_year=1/part.parquet", "_delta_log/checkpoint.parquet", "_temporary/0/x.parquet", ".old/y.parquet"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True)
+        pq.write_table(rows, tmp_path / "data" / name)
+    (tmp_path / "data" / "_SUCCESS").touch()
+    (tmp_path / "data" / "schema.json").write_text("{}")
+    store = convert([str(tmp_path / "data")], tmp_path / "store", SMALL)
+    assert [source.name for source in store.manifest.sources] == [f"{tmp_path}/data/./_year=1/part.parquet"]
+    assert [column.name for column in store.manifest.recipe.table.columns] == ["p", "_year"]
+
+
+def test_a_format_that_was_named_is_that_of_all_files(tmp_path):
+    (tmp_path / "a.csv").write_text("label,p\n1,2\n0,3\n")
+    (tmp_path / "b.txt").write_text("label,p\n1,4\n")
+    names = [str(tmp_path / "a.csv"), str(tmp_path / "b.txt")]
+    with pytest.raises(InputError, match=r"b.txt: read as svmlight, but .*a.csv as table"):
+        convert(names, tmp_path / "store", SMALL)
+    config = ConvertConfig(shuffle=False, format="table")
+    assert dense_of(convert(names, tmp_path / "store", config)) == [[2], [3], [4]]
+    assert preview(names, config).inputs == names
+
+
+def test_a_preview_of_arrays_knows_the_column_of_labels(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([[5.0, 2.0], [6.0, 3.0]]))
+    found = preview([str(tmp_path / "a.npy")], ConvertConfig(label="0"))
+    assert [(row["label"], row["entries"]) for row in found.rows] == [("5", [(0, 2.0)]), ("6", [(0, 3.0)])]

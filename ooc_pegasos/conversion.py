@@ -331,6 +331,7 @@ class _Job:
     def _recipe(self) -> tuple[Recipe, Vocabulary | None]:
         """How rows are made, and the vocabulary that this needs, if any."""
         if self.base:
+            opening.refuse_unsuited(self.config, self.names)
             recipe = self.base.recipe
             return recipe, vocabulary.of_store(self.target, self.base) if recipe.needs_vocabulary else None
         recipe = opening.new_recipe(self.config, self.names, self.progress.note)

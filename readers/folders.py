@@ -16,6 +16,7 @@ from ooc_pegasos.checksums import RunningHash, xxh64_hex
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.labels import is_number, key_of
 from ooc_pegasos.manifest import SourceInfo
+from ooc_pegasos.readers.naming import Unnamed
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
 from ooc_pegasos.readers.sources import Stamp
 from ooc_pegasos.readers.text import TextHasher
@@ -188,7 +189,9 @@ class TextFoldersReader:
         block_documents: int = 1000,
         stop_at_bad: bool = True,
         with_labels: bool = True,
+        names: int = 0,
     ) -> None:
+        """`names`: of so many hashed features."""
         if not Path(root).is_dir():
             raise InputError(f"{_shown(root)}: no such folder; check the path")
         self.hasher = hasher
@@ -196,6 +199,7 @@ class TextFoldersReader:
         self.sources = [self._source]
         self._most = max(block_documents, 1)
         self._stop_at_bad = stop_at_bad
+        self._unnamed = Unnamed(hasher.features, 0 if hasher.hashing.dictionary else names)
         self._pool = Pool()
         for name in self._source.classes:
             if not text_labels and not is_number(name):
@@ -223,6 +227,8 @@ class TextFoldersReader:
         numbers_left = [number for number in range(tried) if number not in wrong] if wrong else range(tried)
         if strings is None:
             strings = pa.array([contents[number] for number in numbers_left], pa.large_binary()).cast(pa.large_string())
+        features = self._unnamed.new()
+        self._unnamed.name_words(self.hasher, strings, features)
         lengths, indices, values = self.hasher.part(strings)
         rows = len(lengths)
         scratch = self._pool.take()
@@ -239,7 +245,11 @@ class TextFoldersReader:
         block = CsrBlock(indptr, indices, values, labels, self.hasher.features)
         described = bad[:DESCRIBED_BAD_ROWS]
         ids = pa.array([_shown(documents[number].name) for number in numbers_left], pa.string())
-        return ParsedBlock(task, block, lines, numbers, tried, described, len(bad), names, scratch, ids)
+        return ParsedBlock(task, block, lines, numbers, tried, described, len(bad), names, scratch, ids, features)
+
+    def named(self, features: dict[int, str]) -> None:
+        """These places have a name now."""
+        self._unnamed.named(features)
 
     def strings(self, task: Piece) -> Iterator[tuple[None, Any]]:
         """The texts of one batch, as `TablesReader.strings` has them."""

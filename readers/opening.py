@@ -27,6 +27,15 @@ _OF_TABLES = (
     *("label", "weight", "id", "numeric", "categorical", "text", "preset", "nulls", "log1p", "clip"),
     *("header", "delimiter"),
 )
+_SUITS = {
+    **dict.fromkeys((*_OF_TABLES, "standardize"), ("table",)),
+    **dict.fromkeys(("dictionary", "idf", "ngrams", "characters"), ("table", "folders")),
+    **dict.fromkeys(("hash_bits", "hash_signed", "feature_names"), ("table", "folders", "vw")),
+    "labels": ("arrays",),
+    "index_base": ("svmlight",),
+}
+"""The kinds of inputs that an option is for; other options are for all."""
+_SPOKEN = {"table": "tables", "folders": "folders of texts", "vw": "Vowpal Wabbit text", "svmlight": "svmlight text"}
 _DEFAULTS = ConvertConfig()
 _BYTES_A_ROW, _BYTES_AN_ENTRY = 12, 8
 _ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
@@ -50,7 +59,7 @@ def find(inputs: Sequence[str], wanted: Format = "auto") -> tuple[list[str], For
         elif found := _tables_in(given):
             names += [f"{given.rstrip('/')}/./{path}" for path in found]  # see `tables.partition_of`
         elif wanted != "auto" or any(e.is_file() and not e.name.startswith(".") for e in os.scandir(given)):
-            problem = "a folder without tables" + (", and with more in it than folders of texts" * (wanted == "auto"))
+            problem = "is a folder without tables" + (", and has more in it than folders of texts" * (wanted == "auto"))
             raise InputError(f"{given}: {problem}; name the files in it, for example '{given}/*.svm'")
         elif len(inputs) == 1:
             return [given], "folders"
@@ -110,40 +119,65 @@ def _kind_of(name: str) -> Format:
 def new_recipe(config: ConvertConfig, names: Sequence[str], note: Callable[[str], None]) -> Recipe:
     """How the rows of a new store are made; `note` is told what was taken for what."""
     kind = config.format
+    refuse_unsuited(config, names)
     recipe = Recipe(kind, 0, config.features, config.normalize, config.rounding)
     least, most = config.ngram_range()
     tokens = Tokens(characters=config.characters, least=least, most=most)
     hashing = Hashing(config.hash_bits or 22, config.hash_signed)
     if kind == "table":
-        if config.hash_bits == 0:
-            raise UsageError("--hash-bits 0 is for Vowpal Wabbit text; choose 1 to 31")
-        wanted = {name: getattr(config, name) for name in _OF_TABLES}
-        if config.delimiter is None:
-            del wanted["delimiter"]
-        table, remarks = plan_table(names[0], wanted | {"hashing": hashing, "tokens": tokens})
-        for remark in remarks:
-            note(remark)
+        table = _new_table(config, names[0], hashing, tokens, note)
         from ooc_pegasos.readers.vectors import features_of
 
-        return dataclasses.replace(recipe, table=table, features=features_of(table) or config.features)
-    given = [name for name in _OF_TABLES if getattr(config, name) != getattr(_DEFAULTS, name)]
-    if kind == "arrays" and config.label is not None and config.label.removeprefix("-").isdigit():
-        given.remove("label")  # a column of a dense array
-        recipe = dataclasses.replace(recipe, label_column=int(config.label))
-    given += ["standardize"] if config.standardize else []
-    if config.labels is not None and kind != "arrays":
-        raise UsageError(f"--labels is for arrays, and {spoken(names[0])} is read as {kind}; leave it out")
-    if kind != "folders":
-        given += [name for name in ("dictionary", "idf") if getattr(config, name)]
-    if given:
-        what = "tables and folders of texts" if given[0] in ("dictionary", "idf") else "tables"
-        option = given[0].replace("_", "-")
-        raise UsageError(f"--{option} is for {what}, and {spoken(names[0])} is read as {kind}; leave it out")
+        return dataclasses.replace(recipe, table=table, features=_fixed(features_of(table), config))
+    if kind == "arrays" and config.label is not None:
+        return dataclasses.replace(recipe, label_column=int(config.label))
     if kind == "folders":
-        return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=hashing.places)
+        return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=_fixed(hashing.places, config))
     if kind == "vw" and config.hash_bits != 0:
-        return dataclasses.replace(recipe, hashing=hashing, features=1 << hashing.bits)
+        return dataclasses.replace(recipe, hashing=hashing, features=_fixed(hashing.places, config))
     return recipe
+
+
+def refuse_unsuited(config: ConvertConfig, names: Sequence[str]) -> None:
+    """Refuse options that do nothing for such inputs."""
+    kind, what = config.format, spoken(names[0])
+    for name, kinds in _SUITS.items():
+        given = getattr(config, name)
+        if kind in kinds or given == getattr(_DEFAULTS, name) or (name, given) == ("index_base", "0"):
+            continue
+        if (name, kind) == ("label", "arrays"):
+            if given.removeprefix("-").isdigit():
+                continue
+            raise UsageError(
+                f"--label {given}: of arrays it is the number of a column, as 0 or -1; see --labels as well"
+            )
+        told = " and ".join(_SPOKEN.get(one, one) for one in kinds)
+        raise UsageError(f"--{name.replace('_', '-')} is for {told}, and {what} is read as {kind}; leave it out")
+    if config.hash_bits == 0 and kind != "vw":
+        raise UsageError("--hash-bits 0 is for Vowpal Wabbit text; choose 1 to 31")
+
+
+def _fixed(features: int | None, config: ConvertConfig) -> int | None:
+    """How many features there are, where the columns or the hash say so."""
+    if features is not None and config.features not in (None, features):
+        problem = "the columns, --hash-bits or --dictionary say how many features there are"
+        raise UsageError(f"--features {config.features}: {problem}; leave it out")
+    return config.features if features is None else features
+
+
+def _new_table(
+    config: ConvertConfig, name: str, hashing: Hashing, tokens: Tokens, note: Callable[[str], None]
+) -> Table:
+    wanted = {option: getattr(config, option) for option in _OF_TABLES}
+    if config.delimiter is None:
+        del wanted["delimiter"]
+    table, remarks = plan_table(name, wanted | {"hashing": hashing, "tokens": tokens})
+    for remark in remarks:
+        note(remark)
+    for option in ("ngrams", "characters"):
+        if getattr(config, option) != getattr(_DEFAULTS, option) and not any(c.kind == "text" for c in table.columns):
+            raise UsageError(f"--{option}: no column is text; leave it out, or name one with --text")
+    return table
 
 
 def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
@@ -268,7 +302,7 @@ def reader_for(
 
         hasher = TextHasher(recipe.tokens or Tokens(), recipe.hashing or Hashing(), vocabulary)
         return folders.TextFoldersReader(
-            names[0], hasher, text_labels, stop_at_bad=stop_at_bad, with_labels=with_labels
+            names[0], hasher, text_labels, stop_at_bad=stop_at_bad, with_labels=with_labels, names=feature_names
         )
     if kind == "vw":
         from ooc_pegasos.readers import vw

@@ -16,9 +16,10 @@ from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import hashing as kernels
 from ooc_pegasos.labels import key_of
+from ooc_pegasos.readers.naming import NewNames, Unnamed
 from ooc_pegasos.readers.places import NOWHERE
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, Unnamed
-from ooc_pegasos.readers.strings import as_strings, strings_of
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
+from ooc_pegasos.readers.strings import as_strings
 from ooc_pegasos.readers.text import TextHasher
 from ooc_pegasos.recipe import Column, Table
 from ooc_pegasos.vocabulary import Vocabulary
@@ -47,14 +48,6 @@ class Vectors:
     """Of labels that are text, by the bits of their hash."""
     features: dict[int, str]
     """Of places that had no name before."""
-
-
-class NewNames(dict[int, str]):
-    """Of places that had no name before; `wanted` is how many there may be, asked for once as `Unnamed` says."""
-
-    def __init__(self, wanted: int) -> None:
-        super().__init__()
-        self.wanted = wanted
 
 
 class Problems:
@@ -111,7 +104,7 @@ class Vectorizer:
     def vectors(self, batch: Any) -> Vectors:
         """The rows of an Arrow record batch."""
         rows, problems = batch.num_rows, Problems(batch.num_rows)
-        new = NewNames(self._unnamed.left)
+        new = self._unnamed.new()
         parts: list[Part] = []
         for column in self.table.columns:
             parts += self._parts(column, batch.column(column.name), problems, new)
@@ -160,7 +153,7 @@ class Vectorizer:
             yield _entries(column, array, nulls, problems)
         if nulls is not None and self.table.nulls == "mark":
             place, sign = self._null_places[column.name]
-            self._name(np.array([place]), lambda _at: f"{column.name}=null", new)
+            self._unnamed.name(np.array([place]), lambda _at: f"{column.name}=null", new)
             yield _one_each(nulls, np.full(len(nulls), place, np.uint32), np.full(len(nulls), sign, np.float32))
 
     def _numeric(self, column: Column, array: Any, nulls: np.ndarray | None, problems: Problems, new: NewNames) -> Part:
@@ -183,7 +176,7 @@ class Vectorizer:
         if self.table.clip is not None:
             numbers = np.clip(numbers, -self.table.clip, self.table.clip)
         place, sign = self._places[column.name]
-        self._name(np.array([place]), lambda _at: column.name, new)
+        self._unnamed.name(np.array([place]), lambda _at: column.name, new)
         with np.errstate(over="ignore"):
             values = (numbers * (column.scale * sign)).astype(np.float32)
         return _one_each(values != 0, np.full(len(values), place, np.uint32), values)
@@ -204,31 +197,17 @@ class Vectorizer:
         codes = np.asarray(codes)
         if not len(places):  # nothing but nulls
             return _one_each(there, np.zeros(len(array), np.uint32), np.zeros(len(array), np.float32))
-        if new.wanted > len(new):
+        if new.wants_more:
             used = np.zeros(len(words), bool)
             used[codes[there]] = True
             met = np.flatnonzero(used)
-            self._name(places[met], lambda at: f"{column.name}={words[int(met[at])].as_py()}", new)
+            self._unnamed.name(places[met], lambda at: f"{column.name}={words[int(met[at])].as_py()}", new)
         places = places[codes]
         return _one_each(there & (places != NOWHERE), places, signs[codes])
 
     def _text(self, strings: Any, new: NewNames) -> Part:
-        if new.wanted > len(new):
-            data, offsets, _rows = self._hasher.ngrams(strings)
-            words = strings_of(data, offsets)
-            places, _signs = self._find.of(words)
-            places, first = np.unique(places, return_index=True)
-            order = np.argsort(first)
-            self._name(places[order], lambda at: words[int(first[order[at]])].as_py(), new)
+        self._unnamed.name_words(self._hasher, strings, new)
         return Part(*self._hasher.part(strings))
-
-    def _name(self, places: np.ndarray, name: Callable[[int], str], new: NewNames) -> None:
-        """Tell the names of places that have none yet."""
-        for at in np.flatnonzero(~self._unnamed.known[places]).tolist() if new.wanted > len(new) else []:
-            if len(new) >= new.wanted:
-                break
-            if int(places[at]) not in new:
-                new[int(places[at])] = name(at)
 
     # --- labels and weights -----------------------------------------------------------------------
 

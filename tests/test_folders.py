@@ -7,11 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import folder_bytes
 
-from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train
+from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train, vocabulary
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
 from ooc_pegasos.ingest import Ingest
 from ooc_pegasos.readers import folders
+from ooc_pegasos.readers.places import HashedPlaces
 
 
 def write(root: Path, documents: dict[str, str | bytes]) -> str:
@@ -97,5 +98,18 @@ def test_folders_of_texts_with_tables_among_them(tmp_path):
     assert convert([root], tmp_path / "store", ConvertConfig(format="folders")).rows == 3
     with pytest.raises(UsageError, match="--format folders: give one folder"):
         convert([root, root], tmp_path / "other", ConvertConfig(format="folders"))
-    with pytest.raises(InputError, match="a folder without tables; name the files in it"):
+    with pytest.raises(InputError, match="is a folder without tables; name the files in it"):
         convert([many(tmp_path / "more")], tmp_path / "other", ConvertConfig(format="vw"))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_words_have_names(tmp_path, monkeypatch, threads):
+    monkeypatch.setattr(folders, "BLOCK_BYTES", 300)
+    root = many(tmp_path / "texts")
+    store = convert([root], tmp_path / "store", ConvertConfig(feature_names=100, threads=threads))
+    names = vocabulary.of_store(store.path, store.manifest).known_names()
+    assert sorted(names.values()) == sorted(["red", "blue", "hat", "shoes", "ärger", "x1"])
+    hasher = HashedPlaces(store.manifest.recipe.hashing)
+    assert all(hasher.one(name)[0] == place for place, name in names.items())
+    some = convert([root], tmp_path / "some", ConvertConfig(feature_names=3, threads=threads))
+    assert len(vocabulary.of_store(some.path, some.manifest).known_names()) == 3

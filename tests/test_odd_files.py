@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ooc_pegasos import ConvertConfig, convert
-from ooc_pegasos.errors import InputError
+from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.preview import preview
 
 SMALL = ConvertConfig(shuffle=False, hash_bits=10)
@@ -115,3 +115,34 @@ def test_a_preview_of_arrays_knows_the_column_of_labels(tmp_path):
     np.save(tmp_path / "a.npy", np.array([[5.0, 2.0], [6.0, 3.0]]))
     found = preview([str(tmp_path / "a.npy")], ConvertConfig(label="0"))
     assert [(row["label"], row["entries"]) for row in found.rows] == [("5", [(0, 2.0)]), ("6", [(0, 3.0)])]
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "problem"),
+    [
+        ("a.csv", {"labels": "y.npy"}, "--labels is for arrays, and a.csv is read as table"),
+        ("a.csv", {"index_base": "1"}, "--index-base is for svmlight text"),
+        ("a.csv", {"ngrams": "1:2"}, "--ngrams: no column is text"),
+        ("a.csv", {"characters": True}, "--characters: no column is text"),
+        ("a.csv", {"features": 100}, "--features 100: the columns, --hash-bits or --dictionary say how many"),
+        ("a.vw", {"features": 100}, "--features 100: the columns, --hash-bits or --dictionary say how many"),
+        ("a.vw", {"ngrams": "2"}, "--ngrams is for tables and folders of texts, and a.vw is read as vw"),
+        ("a.svm", {"hash_bits": 12}, "--hash-bits is for tables and folders of texts and Vowpal Wabbit text"),
+        ("a.svm", {"feature_names": 9}, "--feature-names is for"),
+        ("a.npy", {"label": "y"}, "--label y: of arrays it is the number of a column"),
+        ("a.npy", {"label": "0", "nulls": "mark"}, "--nulls is for tables"),
+    ],
+    ids=str,
+)
+def test_options_that_would_do_nothing_are_refused(tmp_path, monkeypatch, name, options, problem):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("label,p,c\n1,2,x\n0,3,y\n")
+    (tmp_path / "a.vw").write_text("1 | a:1\n0 | a:2\n")
+    (tmp_path / "a.svm").write_text("1 1:1\n0 1:2\n")
+    np.save(tmp_path / "a.npy", np.array([[1.0, 2.0], [0.0, 3.0]]))
+    np.save(tmp_path / "y.npy", np.array([1.0, 0.0]))
+    with pytest.raises(UsageError, match=problem):
+        convert([name], tmp_path / "store", ConvertConfig(**options))

@@ -20,7 +20,7 @@ from ooc_pegasos.readers import delimited, jsonlines
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import STDIN, TextBlock, TextSource, hash_of, open_input, path_of, spoken, stamp_of
-from ooc_pegasos.readers.strings import as_strings
+from ooc_pegasos.readers.strings import as_strings, checked
 from ooc_pegasos.recipe import Table
 from ooc_pegasos.scratch import Pool
 from ooc_pegasos.vocabulary import Vocabulary
@@ -319,19 +319,27 @@ class _BinaryTable:
         import pyarrow as pa
 
         given = task.content
+        bad: dict[int, BadRow] = {}
         there = {name: place for place, name in enumerate(given.schema.names)}
         columns = []
         for name in self._wanted:
-            if name in there:
-                column = given.column(there[name])
-            else:
-                column = pa.repeat(pa.scalar(self._partition[name]), given.num_rows)
-            column.validate(full=True)  # nobody has looked yet at offsets, codes and UTF-8
+            if name not in there:
+                columns.append(pa.repeat(pa.scalar(self._partition[name]), given.num_rows))
+                continue
+            with _arrow_errors(f"{spoken(self.name)}: rows up to {task.end:,}: column '{name}'"):
+                column, wrong, cells = checked(given.column(there[name]))
+            for row in wrong.tolist():
+                problem = f"the value {cells[row].as_py()[:40]!r} in column {name!r} is not UTF-8 text"
+                bad.setdefault(row, BadRow(row, f"{problem}; write it as UTF-8"))
             if pa.types.is_dictionary(column.type) and column.dictionary.null_count:
                 column = column.dictionary_decode()  # nulls by their code
             columns.append(column)
         made = pa.RecordBatch.from_arrays(columns, names=self._wanted)
-        return Batch(made, np.arange(given.num_rows), given.num_rows, [])
+        lines = np.arange(given.num_rows)
+        if bad:
+            lines = np.delete(lines, list(bad))
+            made = made.take(pa.array(lines))
+        return Batch(made, lines, given.num_rows, [bad[row] for row in sorted(bad)])
 
     def info(self, rows: int) -> SourceInfo:
         """See `Source`."""
@@ -613,8 +621,10 @@ def _kinds_of_json(head: bytes) -> dict[str, Any]:
         objects = [one for one in objects if isinstance(one, dict)]
         kinds = {}
         for column in dict.fromkeys(key for one in objects for key in one):
-            lines = [json.dumps({column: one[column]}) for one in objects if column in one]
-            found = _guessed_json("\n".join(lines).encode())
+            lines = [json.dumps({column: one[column]}) for one in objects if one.get(column) is not None]
+            found = _guessed_json("\n".join(lines).encode()) if lines else None
+            if found is None and lines:  # of several kinds: the first of them, and the others are told where they stand
+                found = _guessed_json(lines[0].encode())
             kinds[column] = pa.string() if found is None else found.field(0).type
     else:
         kinds = {field.name: field.type for field in schema}

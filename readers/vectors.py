@@ -19,7 +19,7 @@ from ooc_pegasos.labels import key_of
 from ooc_pegasos.readers.naming import NewNames, Unnamed
 from ooc_pegasos.readers.places import NOWHERE
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
-from ooc_pegasos.readers.strings import as_strings
+from ooc_pegasos.readers.strings import EXACT, as_strings
 from ooc_pegasos.readers.text import TextHasher
 from ooc_pegasos.recipe import Column, Table
 from ooc_pegasos.vocabulary import Vocabulary
@@ -212,6 +212,8 @@ class Vectorizer:
     # --- labels and weights -----------------------------------------------------------------------
 
     def _labels(self, batch: Any, problems: Problems) -> tuple[np.ndarray, dict[int, str]]:
+        import pyarrow as pa
+
         name = self.table.label
         if not self._with_labels or name is None:
             return np.zeros(batch.num_rows), {}
@@ -229,10 +231,15 @@ class Vectorizer:
                 )
             return keys, {key: word for key, word in names.items() if word}
         numbers, wrong = _parsed(array)
+        if pa.types.is_integer(array.type):
+            wrong |= np.abs(numbers) >= EXACT  # others would be taken for the same
         wrong &= ~problems.bad
 
         def problem(row: int) -> str:
-            return f"the label {array[row].as_py()!r} is not a finite number; correct it, or name words with --classes"
+            label = array[row].as_py()
+            if isinstance(label, int):
+                return f"the label {label} is no number below 2^53; write labels as words"
+            return f"the label {label!r} is not a finite number; correct it, or name words with --classes"
 
         problems.add(np.flatnonzero(wrong), problem)
         return np.where(wrong | problems.bad, 0.0, numbers) + 0.0, {}

@@ -1,13 +1,18 @@
 """Files as they come: with marks, odd names, odd types, and folders with more in them than data."""
 
+import dataclasses
+import datetime as dt
 import gzip
+import json
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn.feature_extraction import FeatureHasher
 
-from ooc_pegasos import ConvertConfig, convert
+from ooc_pegasos import ConvertConfig, Existing, convert
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.preview import preview
 
@@ -146,3 +151,105 @@ def test_options_that_would_do_nothing_are_refused(tmp_path, monkeypatch, name, 
     np.save(tmp_path / "y.npy", np.array([1.0, 0.0]))
     with pytest.raises(UsageError, match=problem):
         convert([name], tmp_path / "store", ConvertConfig(**options))
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def spoiled(kind, rows=60):
+    """Words of a type, of which three are no UTF-8."""
+    words = [f"wörd{i % 7}".encode() for i in range(rows)]
+    words[3] = words[40] = b"caf\xe9"
+    words[50] = b"\xff\xfe" * 200
+    words[7] = None
+    if pa.types.is_dictionary(kind):
+        distinct = sorted({word for word in words if word is not None})
+        codes = pa.array([None if word is None else distinct.index(word) for word in words], pa.int32())
+        values = pa.array(distinct, pa.binary()).view(kind.value_type)
+        return pa.DictionaryArray.from_arrays(codes, values)
+    if pa.types.is_string(kind):
+        return pa.array(words, pa.binary()).view(kind)
+    return pa.array(words, pa.large_binary()).view(kind) if pa.types.is_large_string(kind) else pa.array(words, kind)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.binary_view()),
+        *(pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int32(), pa.binary())),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_words_that_are_not_utf8_make_bad_rows(tmp_path, kind, form):
+    table = pa.table({"label": [0, 1] * 30, "c": spoiled(kind)})
+    file = tmp_path / f"a.{form}"
+    if form == "parquet":
+        try:
+            pq.write_table(table, file, row_group_size=25)
+        except pa.ArrowNotImplementedError:
+            pytest.skip("this type is not written")
+    else:
+        with pa.ipc.new_file(str(file), table.schema) as writer:
+            writer.write_table(table, max_chunksize=25)
+    problem = r"row 4: the value b'caf\\xe9' in column 'c' is not UTF-8 text; write it as UTF-8"
+    with pytest.raises(InputError, match=problem):
+        convert([str(file)], tmp_path / "store", SMALL)
+    config = dataclasses.replace(SMALL, on_bad_row="skip", categorical=("c",))
+    store = convert([str(file)], tmp_path / "store", config)
+    listed = [json.loads(line)["line"] for line in (store.path / "rejected.jsonl").read_text().splitlines()]
+    assert listed == [4, 41, 51]
+    rows = [{"c": f"wörd{i % 7}"} if i != 7 else {} for i in range(60) if i not in (3, 40, 50)]
+    assert dense_of(store) == FeatureHasher(2**10).transform(rows).toarray().tolist()
+
+
+def test_equal_values_of_different_types_are_the_same_category(tmp_path):
+    ids = [5, 12_345_678_901, 0, 7]
+    noon = dt.datetime(2024, 5, 6, 12, 0, 0)
+    hours = [noon, noon.replace(microsecond=250_000), noon, noon]
+    columns = {
+        "whole numbers": [pa.array(ids), pa.array(ids, pa.float64()), pa.array([*map(Decimal, ids)])],
+        "more digits": [pa.array([Decimal(i) / 4 for i in ids]), pa.array([i / 4 for i in ids[:1] * 4])],
+        "times": [pa.array(hours, pa.timestamp(unit)) for unit in ("ms", "us", "ns")],
+        "times of a zone": [pa.array(hours, pa.timestamp(unit, "UTC")) for unit in ("ms", "us", "ns")],
+        "hours": [pa.array([hour.time() for hour in hours], kind) for kind in (pa.time32("ms"), pa.time64("ns"))],
+    }
+    for name, arrays in columns.items():
+        found = []
+        for number, array in enumerate(arrays):
+            file = tmp_path / f"{number}.arrow"
+            table = pa.table({"label": [0, 1, 1, 0], "c": array})
+            with pa.ipc.new_file(str(file), table.schema) as writer:
+                writer.write_table(table)
+            config = dataclasses.replace(SMALL, categorical=("c",))
+            store = convert([str(file)], tmp_path / "store", config, existing=Existing(force=True))
+            found.append(dense_of(store)[: 1 if name == "more digits" else 4])
+        assert all(one == found[0] for one in found), name
+    expected = FeatureHasher(2**10).transform([{"c": str(i)} for i in ids]).toarray().tolist()
+    table = pa.table({"label": [0, 1, 1, 0], "c": pa.array(ids, pa.float64())})
+    store = convert_table(tmp_path, table, dataclasses.replace(SMALL, categorical=("c",)))
+    assert dense_of(store) == expected
+
+
+def convert_table(folder, table, config):
+    pq.write_table(table, folder / "in.parquet")
+    return convert([str(folder / "in.parquet")], folder / "store", config, existing=Existing(force=True))
+
+
+def test_labels_beyond_what_float64_counts_are_refused(tmp_path):
+    for kind in (pa.int64(), pa.uint64()):
+        table = pa.table({"label": pa.array([1, 2**53 + 1, 2**53], kind), "p": [1.0, 2.0, 3.0]})
+        with pytest.raises(InputError, match=r"row 2: the label 9007199254740993 is no number below 2\^53"):
+            convert_table(tmp_path, table, SMALL)
+        words = ("a", "1", "9007199254740992", "9007199254740993")
+        store = convert_table(tmp_path, table, dataclasses.replace(SMALL, classes=words))
+        assert store.to_scipy()[1].tolist() == [1, 3, 2]
+
+
+def test_json_of_several_kinds_is_told_where_the_first_changes(tmp_path):
+    lines = ['{"label": 1, "p": null}', '{"label": 0, "p": 2}', '{"label": 1, "p": 2.5}', '{"label": 0, "p": "x"}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=r"a.jsonl:4: the value \"x\" of key 'p' is not a number"):
+        convert([str(tmp_path / "a.jsonl")], tmp_path / "store", SMALL)
+    store = convert([str(tmp_path / "a.jsonl")], tmp_path / "store", dataclasses.replace(SMALL, on_bad_row="skip"))
+    assert dense_of(store) == [[0], [2], [2.5]]

@@ -205,10 +205,8 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
     if label is None:
         label = next((column for column in _LABELS if column in known), None)
         if label is None:
-            shown = ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
-            raise UsageError(
-                f"{spoken(name)}: which column has the labels? Say --label COLUMN; the columns are {shown}"
-            )
+            problem = f"which column has the labels? Say --label COLUMN; {tables.columns_in_words(known)}"
+            raise UsageError(f"{spoken(name)}: {problem}")
         remarks.append(f"labels are taken from column '{label}'")
     for option, column in (("--label", label), ("--weight", wanted.get("weight")), ("--id", wanted.get("id"))):
         if column is not None and column not in known:

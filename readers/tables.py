@@ -283,8 +283,15 @@ def difference(missing: Sequence[str], known: dict[str, Any]) -> str:
         near = difflib.get_close_matches(column, known, 1)
         told.append(f"'{column}'" + (f" (is it '{near[0]}'?)" if near else ""))
     more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-    shown = ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
-    return f"no column {', '.join(told)}{more}; the columns are {shown}"
+    return f"no column {', '.join(told)}{more}; {columns_in_words(known)}"
+
+
+def columns_in_words(known: dict[str, Any]) -> str:
+    """Which columns there are; if there is but one, which delimiter may have been meant."""
+    told = "the columns are " + ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
+    inside = [mark for mark in ",;\t|" if len(known) == 1 and mark in next(iter(known))]
+    spelled = {"\t": "$'\\t'"}.get(inside[0], f"'{inside[0]}'") if inside else ""
+    return told + (f"; if that is more than one, say --delimiter {spelled}" if inside else "")
 
 
 class _BinaryTable:
@@ -495,7 +502,8 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
             problem = _problem_of_entries(kind)
         if problem is not None:
             raise InputError(
-                f"{column}, {problem}; write lists of indices, of (index, value), or maps, or leave it out"
+                f"{column}, {problem}; write lists of indices, of (index, value), or maps, or leave it out by naming "
+                "others with --numeric, --categorical or --text"
             )
 
 

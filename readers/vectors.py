@@ -186,6 +186,8 @@ class Vectorizer:
 
         prefix = f"{column.name}="
         there = ~nulls if nulls is not None else np.ones(len(array), bool)
+        if pa.types.is_dictionary(array.type) and len(array.dictionary) > len(array):
+            array = array.dictionary_decode()  # that of a whole file, of which a batch has few
         if new.wanted > 0 and not pa.types.is_dictionary(array.type):
             array = as_strings(array).dictionary_encode()
         if not pa.types.is_dictionary(array.type):

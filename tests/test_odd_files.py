@@ -253,3 +253,25 @@ def test_json_of_several_kinds_is_told_where_the_first_changes(tmp_path):
         convert([str(tmp_path / "a.jsonl")], tmp_path / "store", SMALL)
     store = convert([str(tmp_path / "a.jsonl")], tmp_path / "store", dataclasses.replace(SMALL, on_bad_row="skip"))
     assert dense_of(store) == [[0], [2], [2.5]]
+
+
+def test_another_delimiter_is_guessed_at(tmp_path):
+    for mark, said in ((";", "';'"), ("\t", r"\$'\\t'"), ("|", r"'\|'")):
+        (tmp_path / "a.csv").write_text(f"label{mark}p\n1{mark}2\n0{mark}3\n")
+        problem = f"if that is more than one, say --delimiter {said}"
+        with pytest.raises(UsageError, match="which column has the labels.*" + problem):
+            convert([str(tmp_path / "a.csv")], tmp_path / "store")
+        with pytest.raises(UsageError, match="no column 'label'.*" + problem):
+            convert([str(tmp_path / "a.csv")], tmp_path / "store", dataclasses.replace(SMALL, label="label"))
+
+
+def test_a_dictionary_of_more_words_than_a_batch_has_rows(tmp_path):
+    words = pa.array([f"w{i}" for i in range(5000)])
+    codes = np.random.default_rng(0).integers(0, 5000, 600)
+    coded = pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 500), words)
+    table = pa.table({"label": [0, 1] * 300, "c": coded})
+    expected = convert_table(tmp_path, table.set_column(1, "c", coded.dictionary_decode()), SMALL)
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    store = convert([str(tmp_path / "a.arrow")], tmp_path / "other", SMALL)
+    assert [chunk.xxh64 for chunk in store.manifest.chunks] == [chunk.xxh64 for chunk in expected.manifest.chunks]

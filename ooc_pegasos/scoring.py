@@ -24,7 +24,7 @@ from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import pieces
 from ooc_pegasos.parallel import ordered_map
-from ooc_pegasos.readers import opening, sources, tables
+from ooc_pegasos.readers import opening, schemas, sources
 from ooc_pegasos.readers.reading import ParsedBlock, place
 from ooc_pegasos.solvers.panel import fill_panel, new_panel, width_of
 from ooc_pegasos.store import Store
@@ -176,7 +176,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
         line += parsed.line_count
         reader.release(parsed)
     if not anything and recipe.table and recipe.table.id and not with_labels:  # files without rows have ids as well
-        kind = tables.schema_of(names[0], recipe.table)[recipe.table.id]
+        kind = schemas.schema_of(names[0], recipe.table)[recipe.table.id]
         yield Scored(scorer.new_scores(0), None, ids.plain(pa.nulls(0, kind)), recipe.table.id)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.manifest import Recipe
-from ooc_pegasos.readers import sources, svmlight, tables
+from ooc_pegasos.readers import schemas, sources, svmlight, tables
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
 from ooc_pegasos.readers.remote import is_beside
 from ooc_pegasos.readers.sources import STDIN, Stamp, expand, path_of, spoken
@@ -57,7 +57,7 @@ def find(inputs: Sequence[str], wanted: Format = "auto") -> tuple[list[str], For
         if not os.path.isdir(given):
             names += expand([given])
         elif found := _tables_in(given):
-            names += [f"{given.rstrip('/')}/./{path}" for path in found]  # see `tables.partition_of`
+            names += [f"{given.rstrip('/')}/./{path}" for path in found]  # see `schemas.partition_of`
         elif wanted != "auto" or any(e.is_file() and not e.name.startswith(".") for e in os.scandir(given)):
             problem = "is a folder without tables" + (", and has more in it than folders of texts" * (wanted == "auto"))
             raise InputError(f"{given}: {problem}; name the files in it, for example '{given}/*.svm'")
@@ -82,7 +82,7 @@ def find(inputs: Sequence[str], wanted: Format = "auto") -> tuple[list[str], For
 def _tables_in(folder: str) -> list[str]:
     """The files in a folder that are tables, without what other programs keep beside them: `_SUCCESS`, `.crc`."""
     paths = (
-        path for pattern in tables.patterns() for path in glob.glob(f"**/{pattern}", root_dir=folder, recursive=True)
+        path for pattern in schemas.patterns() for path in glob.glob(f"**/{pattern}", root_dir=folder, recursive=True)
     )
     return sorted({path for path in paths if not is_beside(path)})
 
@@ -106,7 +106,7 @@ def hash_of(name: str) -> str:
 
 
 def _kind_of(name: str) -> Format:
-    if tables.form_of(name) is not None:
+    if schemas.form_of(name) is not None:
         return "table"
     stem = path_of(name).lower()
     for suffix in (".gz", ".bz2", ".xz", ".zst"):
@@ -192,25 +192,25 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
         "text": wanted.pop("text"),
     }
     preset = wanted.pop("preset", None)
-    wanted.setdefault("delimiter", tables.delimiter_of(name))
+    wanted.setdefault("delimiter", schemas.delimiter_of(name))
     if preset == "criteo":
         given = [option for option, found in (*patterns.items(), ("label", wanted.get("label"))) if found]
         if given:
             raise UsageError(f"--{given[0]} and --preset criteo, which says what its columns are; leave one out")
         return criteo(wanted), []
     blank = Table([], None, header=wanted.get("header", True), delimiter=wanted["delimiter"])
-    known = tables.schema_of(name, blank)
+    known = schemas.schema_of(name, blank)
     remarks = []
     label = wanted.pop("label", None)
     if label is None:
         label = next((column for column in _LABELS if column in known), None)
         if label is None:
-            problem = f"which column has the labels? Say --label COLUMN; {tables.columns_in_words(known)}"
+            problem = f"which column has the labels? Say --label COLUMN; {schemas.columns_in_words(known)}"
             raise UsageError(f"{spoken(name)}: {problem}")
         remarks.append(f"labels are taken from column '{label}'")
     for option, column in (("--label", label), ("--weight", wanted.get("weight")), ("--id", wanted.get("id"))):
         if column is not None and column not in known:
-            raise UsageError(f"{option} {column}: {tables.difference([column], known)}")
+            raise UsageError(f"{option} {column}: {schemas.difference([column], known)}")
     taken = {label, wanted.get("weight"), wanted.get("id")}
     if label in (wanted.get("weight"), wanted.get("id")):
         option = "weight" if label == wanted.get("weight") else "id"
@@ -222,7 +222,7 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
             if not found and pattern in taken:
                 raise UsageError(f"--{kind} {pattern}: this column is the label, the weight or the id; choose one")
             if not found:
-                raise UsageError(f"--{kind} {pattern}: {tables.difference([pattern], known)}")
+                raise UsageError(f"--{kind} {pattern}: {schemas.difference([pattern], known)}")
             for column in found:
                 if chosen.get(column, kind) != kind:
                     raise UsageError(f"column '{column}' is given by --{chosen[column]} and by --{kind}; choose one")
@@ -237,8 +237,8 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
         raise UsageError(f"{spoken(name)}: no column besides the label; check the file")
     columns = [Column(column, chosen[column]) for column in known if column in chosen]
     for column in columns:
-        if tables.form_of(name) != "delimited":
-            tables.check_type(spoken(name), column.name, known[column.name], column.kind)
+        if schemas.form_of(name) != "delimited":
+            schemas.check_type(spoken(name), column.name, known[column.name], column.kind)
     lists = [column for column in columns if column.kind == "entries"]
     if lists and len(columns) > 1:
         raise UsageError(
@@ -331,7 +331,7 @@ PLAIN = ("svmlight", "arrays")
 
 def bytes_of_rows(name: str, size: int, recipe: Recipe) -> float:
     """About what the rows of an input of some bytes take while they are shuffled."""
-    if recipe.table is not None and (rows := tables.rows_of(name)) is not None:
+    if recipe.table is not None and (rows := schemas.rows_of(name)) is not None:
         return float(rows) * (_BYTES_A_ROW + _BYTES_AN_ENTRY * len(recipe.table.columns))
     compressed = path_of(name).endswith((".gz", ".bz2", ".xz", ".zst"))
     return size * (_ROWS_PER_TABLE if recipe.table is not None else _ROWS_PER_TEXT) * (4 if compressed else 1)

@@ -195,7 +195,7 @@ def convert(
     ] = None,
     delimiter: Annotated[str | None, typer.Option(metavar="C", help="CSV: what stands between cells.")] = None,
     feature_names: Annotated[
-        int | None, typer.Option(metavar="N", help="Tables, vw: keep the names of up to N hashed features. Default: 0.")
+        int | None, typer.Option(metavar="N", help="Keep the names of up to N hashed features. Default: 0.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Write nothing: show the recipe, some rows, and what to expect.")

@@ -74,12 +74,8 @@ def convert(
     scratch = Path(os.path.abspath(target) + ".unfinished")
     with writing_errors(target):
         before = check_output(target, existing)
-        names, kind = opening.find(inputs)
-        config = dataclasses.replace(
-            config,
-            weights=_weights_file(config.weights, names),
-            format=kind if config.format == "auto" else config.format,
-        )
+        names, kind = opening.find(inputs, config.format)
+        config = dataclasses.replace(config, weights=_weights_file(config.weights, names), format=kind)
         if existing.resume and before and not existing.force and not (scratch / _PLAN).exists():
             if _made_from(before, names, config, existing.append):
                 _discard_left_overs(scratch, str(target))
@@ -188,7 +184,7 @@ def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append:
     if config.values == "float32" and store.layout.values != "float32":
         return False
     made_from = [(source.name, source.size, source.xxh64) for source in store.sources[-len(names) :]]
-    if [(sources.spoken(name), sources.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
+    if [(sources.spoken(name), opening.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
         return False
     for setting in _BESIDE:
         file, digest = getattr(config, setting), None
@@ -196,7 +192,7 @@ def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append:
             digest = sources.hash_of(file) if sources.stamp_of(file).regular else "?"
         if any(getattr(source, setting) != digest for source in store.sources[-len(names) :]):
             return False
-    return [sources.hash_of(name) for name in names] == [xxh64 for _name, _size, xxh64 in made_from]
+    return [opening.hash_of(name) for name in names] == [xxh64 for _name, _size, xxh64 in made_from]
 
 
 class _Job:
@@ -219,7 +215,7 @@ class _Job:
         self.base = base
         self.progress = progress
         self.declared = Declared.by(base.labels) if base else config.declared()
-        self.stamps = [sources.stamp_of(name) for name in names]
+        self.stamps = [opening.stamp_of(name) for name in names]
         self.beside = {name: file for name in _BESIDE if (file := getattr(config, name)) is not None}
         self.beside_stamps = {name: sources.stamp_of(file) for name, file in self.beside.items()}
         self.plan_path = scratch / _PLAN
@@ -335,6 +331,7 @@ class _Job:
     def _recipe(self) -> tuple[Recipe, Vocabulary | None]:
         """How rows are made, and the vocabulary that this needs, if any."""
         if self.base:
+            opening.refuse_unsuited(self.config, self.names)
             recipe = self.base.recipe
             return recipe, vocabulary.of_store(self.target, self.base) if recipe.needs_vocabulary else None
         recipe = opening.new_recipe(self.config, self.names, self.progress.note)
@@ -617,7 +614,8 @@ class _Job:
 
 def _modified(name: str, stamp: sources.Stamp) -> int | None:
     """When a file was last changed, where that means something: not of a piece that was written for the occasion."""
-    return stamp.modified_ns if stamp.regular and not isinstance(name, sources.Called) else None
+    is_file = stamp.regular and not os.path.isdir(name)
+    return stamp.modified_ns if is_file and not isinstance(name, sources.Called) else None
 
 
 def _levels_in_order(bits: Iterable[int]) -> list[float]:

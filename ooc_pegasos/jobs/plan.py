@@ -113,7 +113,7 @@ def _files(job: Job) -> list[str]:
     for pattern in job.inputs:
         is_pattern = glob.has_magic(pattern) and not is_remote(pattern) and not os.path.exists(pattern)
         if not is_pattern or glob.glob(pattern, recursive=True):
-            names += opening.find([pattern])[0]
+            names += opening.find([pattern], job.convert.format)[0]
     return list(dict.fromkeys(names))
 
 
@@ -124,7 +124,7 @@ def _bytes_needed(job: Job, made: Manifest | None, new: list[str]) -> int:
         if made:
             recipe = made.recipe
         else:
-            kind = opening.find(new)[1] if job.convert.format == "auto" else job.convert.format
+            kind = opening.find(new, job.convert.format)[1]
             recipe = opening.new_recipe(dataclasses.replace(job.convert, format=kind), new, lambda _remark: None)
         rows = sum(opening.bytes_of_rows(name, sources.stamp_of(name).size, recipe) for name in new)
     features = made.features if made else 1 << 20

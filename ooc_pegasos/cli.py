@@ -630,34 +630,36 @@ def train(
         refuse_changed(str(store), opened.manifest)
     progress = training_progress_for(quiet)
     _note_compilation(progress)
+    from ooc_pegasos.files import making
     from ooc_pegasos.model import Model
     from ooc_pegasos.trainer import train as train_on
 
     start = Model.load(warm_start) if warm_start else None
     kept_in: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "progress": progress}
-    try:
-        if scheduler is not None:
-            if start is not None:
-                raise UsageError("--warm-start is for one machine; leave it out, or --scheduler")
-            from ooc_pegasos.distributed.cluster import connected
-            from ooc_pegasos.distributed.training import train_dask
+    with making(output):
+        try:
+            if scheduler is not None:
+                if start is not None:
+                    raise UsageError("--warm-start is for one machine; leave it out, or --scheduler")
+                from ooc_pegasos.distributed.cluster import connected
+                from ooc_pegasos.distributed.training import train_dask
 
-            with connected(scheduler) as client:
-                result = train_dask(client, opened, settings, parts=parts, **kept_in)
-        else:
-            result = train_on(opened, settings, warm_start=start, scratch=scratch, **kept_in)
-    except KeyboardInterrupt:
-        progress.end()
-        kept = (
-            f"run again with --checkpoint {checkpoint} --resume to continue"
-            if checkpoint
-            else "no --checkpoint was given"
-        )
-        typer.echo(f"interrupted; {kept}", err=True)
-        raise
-    finally:
-        progress.end()
-    result.model.save(output)
+                with connected(scheduler) as client:
+                    result = train_dask(client, opened, settings, parts=parts, **kept_in)
+            else:
+                result = train_on(opened, settings, warm_start=start, scratch=scratch, **kept_in)
+        except KeyboardInterrupt:
+            progress.end()
+            kept = (
+                f"run again with --checkpoint {checkpoint} --resume to continue"
+                if checkpoint
+                else "no --checkpoint was given"
+            )
+            typer.echo(f"interrupted; {kept}", err=True)
+            raise
+        finally:
+            progress.end()
+        result.model.save(output)
     from ooc_pegasos.describe import profile_words, training_summary, training_words
 
     if profile:
@@ -776,6 +778,10 @@ def _class_weight(text: str | None) -> str | tuple[float, ...] | None:
 def run(
     job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="What to do.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do nothing: show what would be done.")] = False,
+    notify: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Run this at the end, with the record of the run on its standard input."),
+    ] = None,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -786,14 +792,15 @@ def run(
     """
     from ooc_pegasos.jobs.job import Job
 
-    loaded = Job.load(job)
+    loaded = Job.load(job, notify)
     if dry_run:
         from datetime import UTC, datetime
 
+        from ooc_pegasos import typed
         from ooc_pegasos.jobs.plan import plan
 
         found = plan(loaded, datetime.now(UTC))
-        _print_json(vars(found)) if json_output else typer.echo("\n".join(found.lines()))
+        _print_json(typed.dump(found)) if json_output else typer.echo("\n".join(found.lines()))
         return
     from ooc_pegasos.describe import run_words
     from ooc_pegasos.jobs.run import run as run_job

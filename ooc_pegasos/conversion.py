@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos import __version__, manifest, typed, vocabulary
+from ooc_pegasos import __version__, checked, manifest, typed, vocabulary
 from ooc_pegasos.agreement import comes_of, refuse_contradiction
 from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding, coded_sizes, named
 from ooc_pegasos.block import LEVELS
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
-from ooc_pegasos.files import locked, sync_folder, write_atomically, writing_errors
+from ooc_pegasos.files import locked, read_file, sync_folder, write_atomically, writing_errors
 from ooc_pegasos.growth import joined, remove_strays
 from ooc_pegasos.ingest import Ingest, IngestPlan
 from ooc_pegasos.journal import Journal
@@ -222,12 +222,13 @@ class _Job:
         published = self.published()
         if published:  # and the process was killed before it had tidied up
             self._finish_publishing(manifest.read(target))
-        if self.plan_path.exists() and (existing.resume or (published and self._is_wanted())):
-            self.plan = self._recorded_plan()
+        recorded = self._recorded()
+        if recorded and (existing.resume or (published and self._is_wanted(recorded))):
+            self.plan = self._taken_up(recorded)
             if published and not existing.resume:
                 progress.note("these inputs were in the store when the last conversion was killed; nothing was added")
         else:
-            if self.plan_path.exists() and not published:
+            if recorded and not published:
                 progress.note("an unfinished conversion is discarded; --resume would have continued it")
             self._start_over()
         if base and base.weighted and config.weights is None:
@@ -259,16 +260,27 @@ class _Job:
             wanted["append_to"] = recorded["request"]["append_to"]
         return [name for name, value in wanted.items() if recorded["request"].get(name) != value]
 
-    def _is_wanted(self) -> bool:
+    def _recorded(self) -> dict[str, Any] | None:
+        """What stands in the scratch folder of a conversion that was begun, if there was one and it can be read."""
+        try:
+            recorded = checked.decode(read_file(self.plan_path))
+            typed.load(IngestPlan, recorded["ingest"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, LookupError, RecursionError):
+            self.progress.note(f"{self.plan_path} is damaged: all is read again")
+            return None
+        return recorded
+
+    def _is_wanted(self, recorded: dict[str, Any]) -> bool:
         """Whether the conversion that was begun is this one."""
-        recorded = json.loads(self.plan_path.read_text())
         alike = (recorded["request"]["append_to"] is None) == (self.base is None)
         return alike and self.can_be_read_again and not self._differences(recorded)
 
-    def _recorded_plan(self) -> IngestPlan:
+    def _taken_up(self, recorded: dict[str, Any]) -> IngestPlan:
+        """The plan of the conversion that was begun, if it is this one."""
         if not self.can_be_read_again:
             raise UsageError("--resume: standard input and pipes cannot be read again; start over without --resume")
-        recorded = json.loads(self.plan_path.read_text())
         for name in self._differences(recorded):
             what = f"the {name} were" if name in ("inputs", *_BESIDE) else f"'{name.replace('_', '-')}' was"
             raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
@@ -290,7 +302,7 @@ class _Job:
             "rejected_before": self.rejected_before,
         }
         if self.can_be_read_again:
-            write_atomically(self.plan_path, json.dumps(recorded).encode())
+            write_atomically(self.plan_path, checked.encode(recorded))
 
     def _new_plan(self) -> IngestPlan:
         config, kind = self.config, self.config.format

@@ -62,6 +62,11 @@ def summary(store: Store) -> dict[str, Any]:
     }
 
 
+def printable(name: str) -> str:
+    """A name on one line, whatever is in it."""
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
 def size_text(count: float) -> str:
     """Bytes as people write them."""
     for unit in ("bytes", "kB", "MB", "GB"):
@@ -290,12 +295,15 @@ def run_words(record: dict[str, Any]) -> str:
     store, model = record["store"], record["model"]
     lines = [f"{record['job']}, run {record['run']}: {record['outcome']}"]
     if store.get("new_rows"):
-        lines.append(f"{store['new_rows']:,} rows appended from {len(record['inputs']):,} files")
+        files = len(record["inputs"])
+        lines.append(f"{store['new_rows']:,} rows appended from {files:,} file{'s' if files != 1 else ''}")
     if store.get("expired_rows"):
         lines.append(f"{store['expired_rows']:,} rows expired")
     if model:
         gap = f"certified gap {100 * model['gap']:.3g} %" if model["gap"] is not None else "no certificate"
         lines.append(f"model: {model['algorithm']}, lambda {model['lambda']:.3g}, {model['epochs']} epochs, {gap}")
+    if record["checks"] and record["champion"] is None:
+        lines.append("no model was in use that it could be compared with")
     for check in record["checks"]:
         found = "" if check["found"] is None else f" {check['found']:.4g}"
         needed = "" if check["needed"] is None else f" (limit {check['needed']:.4g})"

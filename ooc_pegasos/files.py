@@ -6,7 +6,7 @@ import glob
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ooc_pegasos.errors import InputError, LockedError
@@ -144,6 +144,17 @@ def locked(path: Path, what: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def making(path: Path) -> Iterator[None]:
+    """Hold the lock of a file that takes long to make, so that no other process makes it too; nothing of it is left."""
+    lock = path.with_name(f".{path.name}.lock")
+    with ExitStack() as stack:
+        with suppress(OSError):  # a file system without locks
+            stack.enter_context(locked(lock, str(path)))
+            stack.callback(lock.unlink, missing_ok=True)
+        yield
 
 
 @contextmanager

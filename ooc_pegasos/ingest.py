@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,7 +157,7 @@ class Ingest:
         whole: dict[int, int] = {}
         size = 0
         for end, event in events:
-            if not self._is_whole(event, whole, assembled):
+            if not (self._is_whole(event, whole, assembled) and self._lists_are_whole(event)):
                 break
             self.totals.apply(event)
             size = end
@@ -181,6 +182,18 @@ class Ingest:
             if bucket not in whole:
                 whole[bucket] = max((end for end, _columns in self.spill.segments(bucket)), default=0)
             if self.totals.sizes.get(bucket, 0) + grown > whole[bucket]:
+                return False
+        return True
+
+    def _lists_are_whole(self, event: dict[str, Any]) -> bool:
+        """Whether the bad rows and the names of an event stand where they should."""
+        totals = self.totals
+        for kind, path, at in (
+            ("rejected", self._rejected_path, totals.rejected_bytes),
+            ("named", self._named_path, totals.named_bytes),
+        ):
+            size = event.get(f"{kind}_bytes", 0)
+            if size and not (path.exists() and _crc_of(path, at, size) == event[f"{kind}_crc32"]):
                 return False
         return True
 
@@ -305,8 +318,8 @@ class Ingest:
             "lines": parsed.line_count,
             "rows": parsed.block.rows,
             "rejected": parsed.bad_lines,
-            "rejected_bytes": self._note_rejected(name, parsed),
-            "named_bytes": self._note_names(parsed),
+            **_noted("rejected", self._rejected_path, self._rejected_lines(name, parsed)),
+            **_noted("named", self._named_path, self._names_lines(parsed)),
             "levels": self._new_levels(prepared.levels),
             "smallest": int(scattered.smallest),
             "largest": int(scattered.largest),
@@ -356,32 +369,26 @@ class Ingest:
                 )
             seen.add(key)
 
-    def _note_rejected(self, name: str, parsed: ParsedBlock) -> int:
+    def _rejected_lines(self, name: str, parsed: ParsedBlock) -> bytes:
         if not parsed.bad:
-            return 0
+            return b""
         first = self.totals.lines + 1
         listed = [{"source": name, "line": first + row.line, "problem": row.problem} for row in parsed.bad]
         if parsed.bad_lines > len(parsed.bad):
             more = f"{parsed.bad_lines - len(parsed.bad):,} more bad rows up to line {first + parsed.line_count - 1:,}"
             listed.append({"source": name, "line": first + parsed.bad[-1].line, "problem": more})
-        content = "".join(json.dumps(line) + "\n" for line in listed).encode()
-        with open(self._rejected_path, "ab") as file:
-            file.write(content)
-        return len(content)
+        return "".join(json.dumps(line) + "\n" for line in listed).encode()
 
-    def _note_names(self, parsed: ParsedBlock) -> int:
-        """Write down the names of features that had none, and returns how many bytes that took."""
+    def _names_lines(self, parsed: ParsedBlock) -> bytes:
+        """The names of features that had none."""
         new = {place: name for place, name in parsed.features.items() if place not in self.names}
         new = dict(list(new.items())[: self.plan.feature_names - len(self.names)])
         if not new:
-            return 0
+            return b""
         self.names |= new
         if self._named is not None:
             self._named(new)
-        content = "".join(json.dumps([place, name]) + "\n" for place, name in new.items()).encode()
-        with open(self._named_path, "ab") as file:
-            file.write(content)
-        return len(content)
+        return "".join(json.dumps([place, name]) + "\n" for place, name in new.items()).encode()
 
     def _read_names(self) -> dict[int, str]:
         if not self._named_path.exists():
@@ -408,6 +415,20 @@ class Ingest:
         for bucket in sorted(self.totals.stats):
             if self.totals.stats[bucket][0]:
                 yield bucket, self.totals.stats[bucket]
+
+
+def _noted(kind: str, path: Path, lines: bytes) -> dict[str, int]:
+    """Write lines to the end of a list, and tell how to know them again."""
+    if lines:
+        with open(path, "ab") as file:
+            file.write(lines)
+    return {f"{kind}_bytes": len(lines), f"{kind}_crc32": zlib.crc32(lines)}
+
+
+def _crc_of(path: Path, at: int, size: int) -> int:
+    with open(path, "rb") as file:
+        file.seek(at)
+        return zlib.crc32(file.read(size))
 
 
 def _without(parsed: ParsedBlock, keep: np.ndarray, problem: Callable[[int], str]) -> ParsedBlock:

@@ -6,12 +6,11 @@ import json
 import math
 import re
 import struct
-import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ooc_pegasos import typed
+from ooc_pegasos import checked, typed
 from ooc_pegasos.block import LEVELS, entry_bytes
 from ooc_pegasos.errors import DamagedError, InputError
 from ooc_pegasos.files import read_file, write_atomically
@@ -262,9 +261,7 @@ class Manifest:
 
 def encode(manifest: Manifest) -> bytes:
     """The file's content: readable JSON whose last key is the CRC-32 of the rest."""
-    table = typed.dump(manifest)
-    table["checksum"] = _checksum(table)
-    return (json.dumps(table, indent=1, allow_nan=False) + "\n").encode()
+    return checked.encode(typed.dump(manifest))
 
 
 def write(folder: Path, manifest: Manifest) -> None:
@@ -293,12 +290,12 @@ def decode(content: bytes, path: Path) -> Manifest:
         table: Any = json.loads(content)
         if not isinstance(table, dict) or table.get("format") != FORMAT:
             raise DamagedError(f"{path}: not the manifest of an ooc-pegasos store; {advice}")
-        if table.pop("checksum", None) != _checksum(table):
+        if not checked.is_sound(table):
             raise DamagedError(f"{path}: the checksum does not match, so the file was changed or damaged; {advice}")
         if table.get("version") != VERSION:
             found = f"format version {table.get('version')!r}, where this program reads {VERSION}"
             raise InputError(f"{path}: {found}; update the program or convert again")
-        manifest = typed.load(Manifest, table)
+        manifest = typed.load(Manifest, {key: value for key, value in table.items() if key != "checksum"})
     except (ValueError, RecursionError) as error:  # of json, unicode or typed
         raise DamagedError(f"{path}: {error}; {advice}") from error
     problem = inconsistency(manifest)
@@ -435,9 +432,4 @@ def _columns_fit(chunk: ChunkInfo, layout: Layout) -> bool:
 
 def checksum_of(manifest: Manifest) -> str:
     """The checksum that stands in the file: it identifies the content of a store."""
-    return _checksum(typed.dump(manifest))
-
-
-def _checksum(table: dict[str, Any]) -> str:
-    canonical = json.dumps({key: table[key] for key in table if key != "checksum"}, sort_keys=True)
-    return f"{zlib.crc32(canonical.encode()):08x}"
+    return checked.checksum_of(typed.dump(manifest))

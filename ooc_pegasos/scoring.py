@@ -61,9 +61,7 @@ def two_chunks(store: Store) -> int:
 def check_store(model: Model, store: Store, with_labels: bool) -> None:
     """Refuse a store whose rows are not such as the model knows."""
     made, trained = store.manifest, model.info
-    if _of_scores(made.recipe) != _of_scores(trained.recipe):
-        problem = f"{store.path}: made with {_recipe(made.recipe)}, the model's data with {_recipe(trained.recipe)}"
-        raise InputError(f"{problem}; convert it the same way")
+    refuse_other_recipe(str(store.path), made.recipe, trained.recipe)
     if trained.recipe.needs_vocabulary and not model.vocabulary.serves_as(
         vocabulary.of_store(store.path, made), made.recipe
     ):
@@ -72,6 +70,14 @@ def check_store(model: Model, store: Store, with_labels: bool) -> None:
     if with_labels and (made.labels.task, made.labels.classes) != (trained.labels.task, trained.labels.classes):
         problem = f"{store.path}: its labels are {made.labels.classes}, the model's are {trained.labels.classes}"
         raise InputError(f"{problem}; convert it with --classes {','.join(trained.labels.classes)}")
+
+
+def refuse_other_recipe(where: str, made: manifest.Recipe, wanted: manifest.Recipe) -> None:
+    """Refuse a store whose rows mean something else, and say what is different."""
+    one, other = _of_scores(made), _of_scores(wanted)
+    if one != other:
+        problem = f"{where}: made with {_differences(one, other)}, the model's data with {_differences(other, one)}"
+        raise InputError(f"{problem}; convert it the same way")
 
 
 def score_store(model: Model, store: Store, threads: int, with_labels: bool, id_type: Any) -> Iterator[Scored]:
@@ -130,16 +136,22 @@ class Scorer:
         return scores
 
 
-def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
-    import pyarrow as pa
-
-    info = model.info
-    recipe = info.recipe
+def files_for(data: str, recipe: manifest.Recipe) -> list[str]:
+    """The files that a name or a pattern stands for, of a kind that a model of this recipe can read."""
     in_folders = recipe.reader == "folders" and Path(data).is_dir()  # without labels in any
     names, kind = opening.find([data], "folders" if in_folders else "auto")
     if kind != recipe.reader and not {kind, recipe.reader} <= set(opening.PLAIN):
         problem = f"read as {kind}, but the model was trained on data read as {recipe.reader}"
         raise InputError(f"{data}: {problem}; give it data of that kind, or a store")
+    return names
+
+
+def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
+    import pyarrow as pa
+
+    info = model.info
+    recipe = info.recipe
+    names = files_for(data, recipe)
     declared = Declared.by(info.labels)
     labels = settle(LabelCollector(info.labels.text, single_exact=False), declared)
     # without labels any word will do in their place, so that files to be predicted may hold a dummy
@@ -240,6 +252,25 @@ def _refuse_unknown(parsed: ParsedBlock, labels: LabelMap, where: Callable[[int]
         raise InputError(f"{where(row)}: the label {name!r} is not one of {known}; correct it")
 
 
-def _recipe(recipe: manifest.Recipe) -> str:
-    values = f" and values {recipe.values}" if recipe.values else ""
-    return f"indices from {recipe.index_base} and normalize {recipe.normalize or 'no'}{values}"
+def _differences(recipe: Any, other: Any) -> str:
+    """What of a recipe is not so in another."""
+    told = []
+    for field in dataclasses.fields(recipe):
+        mine, theirs = getattr(recipe, field.name), getattr(other, field.name)
+        if mine == theirs:
+            continue
+        if dataclasses.is_dataclass(mine) and dataclasses.is_dataclass(theirs):
+            told.append(_differences(mine, theirs))
+        elif field.name == "index_base":
+            told.append(f"indices from {mine}")
+        else:
+            told.append(f"{field.name} {_short(mine, theirs)}")
+    return ", ".join(told)
+
+
+def _short(mine: Any, theirs: Any) -> str:
+    """A setting, of many things only those that are different."""
+    if isinstance(mine, list) and isinstance(theirs, list):
+        names = [str(getattr(one, "name", one)) for one in mine if one not in theirs]
+        return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "") if names else "without them"
+    return "no" if mine is None else str(mine) if not dataclasses.is_dataclass(mine) else type(mine).__name__

@@ -5,12 +5,11 @@ import os
 import shutil
 import signal
 import sys
-from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from conftest import folder_bytes, svmlight_text
+from conftest import folder_bytes
+from nights import JOB, in_use, job_of, night, put
 from sklearn.metrics import roc_auc_score
 
 from ooc_pegasos import Store, TrainConfig
@@ -25,66 +24,6 @@ from ooc_pegasos.jobs.run import run
 from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.model import Model
 from ooc_pegasos.verification import verify
-
-NIGHT = datetime(2026, 11, 18, 2, tzinfo=UTC)
-FEATURES = 40
-TRUTH = np.random.default_rng(99).normal(size=FEATURES)
-
-JOB = """
-store = "clicks.store"
-models = "models"
-inputs = ["incoming/*.svm"]
-golden = ["golden.svm"]
-reserve = "1MB"
-log = "log.jsonl"
-metrics = "oocpeg.prom"
-{more}
-
-[convert]
-features = 40
-index_base = 1
-values = "float32"
-
-[train]
-lam = 1e-3
-tolerance = 0.01
-{train}
-
-[gate]
-{gate}
-"""
-
-
-def rows_of(rows, seed, noise=0.3, flip=False):
-    rng = np.random.default_rng(seed)
-    matrix = sp.random(rows, FEATURES, 0.2, "csr", np.float32, rng=rng, data_rvs=rng.standard_normal)
-    scores = matrix @ TRUTH + noise * rng.normal(size=rows)
-    labels = np.where(scores > 0, 1, -1)
-    return matrix, -labels if flip else labels
-
-
-def put(folder, day, rows=300, **how):
-    path = folder / "incoming" / f"day-{day:02}.svm"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(svmlight_text(*rows_of(rows, day, **how)))
-    moment = (NIGHT + timedelta(days=day)).timestamp() - 3600
-    os.utime(path, (moment, moment))
-    return path
-
-
-def job_of(folder, more="", train="", gate=""):
-    (folder / "nightly.toml").write_text(JOB.format(more=more, train=train, gate=gate))
-    if not (folder / "golden.svm").exists():
-        (folder / "golden.svm").write_text(svmlight_text(*rows_of(400, 1000)))
-    return Job.load(folder / "nightly.toml")
-
-
-def night(day):
-    return lambda: NIGHT + timedelta(days=day)
-
-
-def in_use(folder):
-    return os.readlink(folder / "models" / "current")
 
 
 def test_three_nights(tmp_path):
@@ -193,7 +132,7 @@ def test_known_files_are_known_by_content(tmp_path):
     shutil.copy(path, path.with_name("copy.svm"))
     assert plan(job, night(2)()).new == []
     path.write_text(path.read_text() + "1 1:1\n")
-    with pytest.raises(InputError, match=r"day-01.svm: changed after it was appended"):
+    with pytest.raises(InputError, match=r"day-01.svm: changed after the store was made of it"):
         plan(job, night(2)())
 
 
@@ -290,7 +229,7 @@ def test_bad_input_fails_and_changes_nothing(tmp_path):
     assert in_use(tmp_path) == first["run"]
     record = json.loads((tmp_path / "models" / "runs" / "2026-11-20T02-00-00.json").read_text())
     assert (record["outcome"], record["exit_code"]) == ("failed", 3)
-    assert 'oocpeg_run_exit_code{job="nightly"} 3' in (tmp_path / "oocpeg.prom").read_text()
+    assert 'oocpeg_run_exit_code{name="nightly"} 3' in (tmp_path / "oocpeg.prom").read_text()
     put(tmp_path, 2)  # corrected
     assert run(job_of(tmp_path, gate="max_relative_regression = 0.5"), now=night(3))["outcome"] == "promoted"
 
@@ -335,7 +274,7 @@ def test_the_command(tmp_path, oocpeg):
     )
     put(tmp_path, 1)
     planned = oocpeg("run", "nightly.toml", "--dry-run").stdout
-    assert "append 1 files" in planned
+    assert "append 1 file (0 in the store already)" in planned
     assert "day-01.svm" in planned
     assert not (tmp_path / "models").exists()
     told = oocpeg("run", "nightly.toml").stdout
@@ -370,8 +309,8 @@ def test_metrics_are_in_the_format_of_prometheus(tmp_path):
         seen.add(name)
         float(value)
     assert len(set(names)) == len(names)
-    assert f'oocpeg_new_rows{{job="nightly"}} {record["store"]["new_rows"]}' in (tmp_path / "oocpeg.prom").read_text()
-    assert 'oocpeg_run_outcome{job="nightly",outcome="promoted"} 1' in (tmp_path / "oocpeg.prom").read_text()
+    assert f'oocpeg_new_rows{{name="nightly"}} {record["store"]["new_rows"]}' in (tmp_path / "oocpeg.prom").read_text()
+    assert 'oocpeg_run_outcome{name="nightly",outcome="promoted"} 1' in (tmp_path / "oocpeg.prom").read_text()
 
 
 def test_a_lambda_is_looked_for_once(tmp_path):
@@ -491,7 +430,7 @@ def test_a_damaged_link_and_state(tmp_path):
     link = tmp_path / "models" / "current"
     link.unlink()
     os.symlink("../../etc", link)
-    with pytest.raises(DamagedError, match="roll back to a version"):
+    with pytest.raises(DamagedError, match="oocpeg rollback"):
         run(job, now=night(2))
     Versions(tmp_path / "models").rollback("2026-11-19T02-00-00")
     (tmp_path / "models" / ".run").mkdir(exist_ok=True)
@@ -515,7 +454,7 @@ def test_ctrl_c_and_the_next_run_goes_on(tmp_path, monkeypatch):
             run(job, now=night(1))
     record = json.loads((tmp_path / "models" / "runs" / "2026-11-19T02-00-00.json").read_text())
     assert (record["outcome"], record["exit_code"]) == ("interrupted", 130)
-    assert run(job, now=night(2))["outcome"] == "unchanged"
+    assert run(job, now=night(2))["outcome"] == "promoted"
     assert in_use(tmp_path) == "2026-11-19T02-00-00"
 
 

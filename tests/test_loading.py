@@ -16,7 +16,7 @@ import pytest
 import scipy.sparse as sp
 from conftest import around_present, least_memory, random_rows, svmlight_text
 
-from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, manifest, train
+from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, checked, convert, manifest, train
 from ooc_pegasos.errors import DamagedError, UsageError
 from ooc_pegasos.loading import disk, open_loader
 from ooc_pegasos.loading.memory import Arena, can_map
@@ -468,7 +468,7 @@ def test_an_index_too_large_that_the_manifest_vouches_for(store, tmp_path):
     table = json.loads(path.read_text())
     del table["checksum"]
     table["features"] -= 100
-    table["checksum"] = manifest._checksum(table)
+    table["checksum"] = checked.checksum_of(table)
     path.write_text(json.dumps(table))
     wrong = Store.open(store.path)
     for memory in (1 << 30, least_memory(store)):

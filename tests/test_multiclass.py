@@ -19,7 +19,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, convert, manifest, train
+from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, checked, convert, train
 from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.config import load_toml
 from ooc_pegasos.errors import DamagedError, UsageError
@@ -736,7 +736,7 @@ def test_a_label_that_is_no_class_reaches_no_kernel(tmp_path, label, loading):
     table = json.loads((store.path / "manifest.json").read_text())
     del table["checksum"]
     table["chunks"][0] |= {"crc32": f"{zlib.crc32(content):08x}", "xxh64": xxh64_hex(bytes(content))}
-    table["checksum"] = manifest._checksum(table)
+    table["checksum"] = checked.checksum_of(table)
     (store.path / "manifest.json").write_text(json.dumps(table))
     for loss in ("multiclass-hinge", "hinge"):
         with pytest.raises(DamagedError, match="a label is none of the 3 classes"):

@@ -18,7 +18,7 @@ from forked import Forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
+from ooc_pegasos import ConvertConfig, Existing, Store, checked, convert, verify
 from ooc_pegasos import manifest as manifests
 from ooc_pegasos.chunkfile import write_chunk
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
@@ -671,7 +671,7 @@ def test_manifests_from_before_there_were_weights(tmp_path):
     for source in table["sources"]:
         del source["weights"]
     del table["checksum"]
-    table["checksum"] = manifests._checksum(table)
+    table["checksum"] = checked.checksum_of(table)
     (store.path / "manifest.json").write_text(json.dumps(table))
     old = Store.open(store.path)
     assert (old.manifest.weight_sum, old.manifest.statistics.max_weight) == (2, 1)

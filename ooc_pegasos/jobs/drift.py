@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +13,20 @@ _CHUNKS = 8
 """Of each side, spread over it, are looked at."""
 
 
-def drift(store: Store, new_parts: int, champion: Model | None) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Side:
+    """The rows before, or those that are new. What the champion says of them is None if there is none."""
+
+    rows: int
+    label_shares: dict[str, float]
+    nonzeros_per_row: float
+    known_features: float | None = None
+    """The share of non-zeros whose feature the champion weighs."""
+    mean_score: float | None = None
+    deviation_of_scores: float | None = None
+
+
+def drift(store: Store, new_parts: int, champion: Model | None) -> dict[str, Side] | None:
     """Figures of the rows of the last parts beside those before; None if there are no rows before."""
     made = store.manifest
     parts = made.all_parts()
@@ -24,19 +37,14 @@ def drift(store: Store, new_parts: int, champion: Model | None) -> dict[str, Any
     return {name: _side(store, chunks, champion) for name, chunks in sides.items()}
 
 
-def _side(store: Store, chunks: range, champion: Model | None) -> dict[str, Any]:
+def _side(store: Store, chunks: range, champion: Model | None) -> Side:
     infos = [store.manifest.chunks[number] for number in chunks]
     rows = sum(info.rows for info in infos)
     counts = [sum(column) for column in zip(*(info.label_counts for info in infos), strict=True)]
-    found: dict[str, Any] = {
-        "rows": rows,
-        "label_shares": {
-            label: count / rows for label, count in zip(store.manifest.labels.classes, counts, strict=False)
-        },
-        "nonzeros_per_row": sum(info.nonzeros for info in infos) / rows,
-    }
+    shares = {label: count / rows for label, count in zip(store.manifest.labels.classes, counts, strict=False)}
+    nonzeros = sum(info.nonzeros for info in infos) / rows
     if champion is None:
-        return found
+        return Side(rows, shares, nonzeros)
     weighs = np.asarray(champion.weights.reshape(len(champion.weights), -1).any(axis=1))
     scores, known, entries = [], 0, 0
     for number in chunks[:: -(-len(chunks) // _CHUNKS)]:
@@ -46,5 +54,4 @@ def _side(store: Store, chunks: range, champion: Model | None) -> dict[str, Any]
         entries += matrix.nnz
         scores.append(champion.decision_function(matrix).ravel())
     every = np.concatenate(scores)
-    found["known_features"] = known / entries if entries else 1.0
-    return found | {"mean_score": float(every.mean()), "deviation_of_scores": float(every.std())}
+    return Side(rows, shares, nonzeros, known / entries if entries else 1.0, float(every.mean()), float(every.std()))

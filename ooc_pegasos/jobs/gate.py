@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,10 @@ def metric_for(gate: Gate, labels: LabelInfo) -> Metric:
 
 
 def regression(metric: str, champion: float, challenger: float) -> float:
-    """How much worse the challenger is, as a share of the champion's; negative if it is better."""
+    """How much worse the challenger is, as a share of the champion's; negative if it is better.
+
+    Infinite if it is worse than a champion that is without fault.
+    """
     worse = champion - challenger if metric in _LARGER_IS_BETTER else challenger - champion
     if champion == 0:
         return 0.0 if worse <= 0 else math.inf
@@ -115,7 +118,10 @@ def regression(metric: str, champion: float, challenger: float) -> float:
 
 
 def sureness(metric: Metric, champion: Measured, challenger: Measured, allowed: float) -> float:
-    """In which share of resamples of the rows the challenger is worse by no more than is allowed."""
+    """In which share of resamples of the rows the challenger is worse by no more than is allowed.
+
+    A resample that cannot tell, as it has rows of one class alone, is no reason to be sure.
+    """
     rng = np.random.default_rng(0)
     rows = len(champion.labels)
     measures = [_resampled(metric, one) for one in (champion, challenger)]
@@ -123,7 +129,7 @@ def sureness(metric: Metric, champion: Measured, challenger: Measured, allowed: 
     for _resample in range(_RESAMPLES):
         times = np.bincount(rng.integers(0, rows, rows), minlength=rows).astype(np.float64)
         before, after = (one(times) for one in measures)
-        good += math.isnan(before) or math.isnan(after) or regression(metric, before, after) <= allowed
+        good += regression(metric, before, after) <= allowed  # which NaN is not
     return good / _RESAMPLES
 
 
@@ -177,13 +183,11 @@ def verdict(
             checks.append(Check(f"{name}: {metric}, which these rows do not tell", False, after, before))
             continue
         worse = regression(metric, before, after)
-        checks.append(Check(f"{name}: {metric} worse than the champion's by", worse <= allowed, worse, allowed))
+        if math.isinf(worse):
+            checks.append(Check(f"{name}: {metric}, of which the champion has none,", False, after, before))
+        else:
+            checks.append(Check(f"{name}: {metric} worse than the champion's by", worse <= allowed, worse, allowed))
         if gate.confidence is not None:
             sure = sureness(metric, old, new, allowed)
             checks.append(Check(f"{name}: {metric}, sure of that", sure >= gate.confidence, sure, gate.confidence))
     return checks
-
-
-def as_tables(checks: list[Check]) -> list[dict[str, Any]]:
-    """For JSON."""
-    return [asdict(check) for check in checks]

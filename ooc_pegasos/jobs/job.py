@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import hashlib
 import json
+import os
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,6 +17,10 @@ from ooc_pegasos.config import GIB, ConvertConfig, TrainConfig, load_toml
 from ooc_pegasos.errors import UsageError
 
 Metric = Literal["roc_auc", "error", "mean_loss", "mean_absolute_error"]
+HOLDOUT = "holdout"
+"""What the rows kept apart are called among the sets that models are compared on."""
+_ASIDE = ("name", "keep", "reserve", "log", "metrics", "notify")
+"""Settings that change nothing of what comes out."""
 
 
 @dataclass(frozen=True)
@@ -81,20 +88,33 @@ class Job:
             raise UsageError("inputs: name at least one file or pattern, like inputs = ['incoming/*.parquet']")
         if self.keep < 1:
             raise UsageError(f"keep {self.keep} is out of range; choose at least 1")
+        if self.reserve < 0:
+            raise UsageError(f"reserve {self.reserve} is out of range; choose a size, like '1GB', or 0")
         if self.expire_days is not None and not 0 < self.expire_days < 1e6:
             raise UsageError(f"expire_days {self.expire_days} is out of range; choose a positive number")
         if self.train.folds or self.train.bias == "search":
             raise UsageError("train: folds and bias = 'search' have no rows kept apart to compare by; leave them out")
+        if self.train.holdout == 0 and not self.golden:
+            raise UsageError("train: holdout = 0 leaves nothing to compare by; leave it out, or name golden sets")
+        try:
+            wrong = self.notify is not None and not shlex.split(self.notify)
+        except ValueError as error:
+            raise UsageError(f"notify: {str(error).lower()} in {self.notify}; correct the command") from error
+        if wrong:
+            raise UsageError("notify: names no command; leave it out if there is none")
 
     @classmethod
-    def load(cls, path: Path) -> Job:
-        """Read and check a job file."""
+    def load(cls, path: Path, notify: str | None = None) -> Job:
+        """Read and check a job file; `notify` takes the place of what stands there."""
         table = load_toml(cls, path)
-        job = typed.load(cls, table)
-        here = path.resolve().parent
+        job = typed.load(cls, table if notify is None else {**table, "notify": notify})
+        here = str(path.resolve().parent)
 
-        def placed(name: str) -> str:
-            return name if "://" in name else str(here / name)
+        def placed(name: str, folder: str = here) -> str:
+            return name if "://" in name else os.path.join(folder, name)  # which keeps /./, as `Path` does not
+
+        def sought(name: str) -> str:
+            return placed(name, glob.escape(here) if glob.has_magic(name) else here)
 
         def maybe(name: str | None) -> str | None:
             return None if name is None else placed(name)
@@ -107,8 +127,8 @@ class Job:
             name=job.name or path.stem,
             store=placed(job.store),
             models=placed(job.models),
-            inputs=tuple(map(placed, job.inputs)),
-            golden=tuple(map(placed, job.golden)),
+            inputs=tuple(map(sought, job.inputs)),
+            golden=tuple(map(sought, job.golden)),
             log=maybe(job.log),
             metrics=maybe(job.metrics),
             convert=convert,
@@ -116,8 +136,16 @@ class Job:
 
     def digest(self) -> str:
         """What tells whether a job is the one that was begun."""
-        content = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        settings = {name: value for name, value in dataclasses.asdict(self).items() if name not in _ASIDE}
+        content = json.dumps(settings, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    def sets(self) -> dict[str, str]:
+        """The golden sets by a short name that tells them apart."""
+        short = [os.path.basename(os.path.normpath(golden)) for golden in self.golden]
+        clear = [short.count(name) == 1 and name != HOLDOUT for name in short]
+        told = zip(short, clear, self.golden, strict=True)
+        return {name if is_clear else golden: golden for name, is_clear, golden in told}
 
     def training(self) -> TrainConfig:
         """The options of the training, with rows kept apart to compare models by."""

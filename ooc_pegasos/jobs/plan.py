@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import os
-import shutil
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from ooc_pegasos import manifest
-from ooc_pegasos.config import VECTORS
-from ooc_pegasos.describe import size_text
+from ooc_pegasos.describe import printable
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.growth import expired_parts
 from ooc_pegasos.jobs.job import Job
+from ooc_pegasos.jobs.space import Space, refuse_too_little, space_for
+from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.manifest import Manifest, SourceInfo
+from ooc_pegasos.provenance import changed_sources
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.remote import is_remote
+from ooc_pegasos.scoring import files_for, refuse_other_recipe
 
 _DAY_NS = 86_400 * 10**9
-_CHUNKS = 0.6
-"""Bytes of chunks for each byte of rows while they are shuffled, at most, more or less."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Files to append, what expires, and the space that is needed."""
+    """Files to append, what expires, what the new model is compared with, and the space that is needed."""
 
     new: list[str]
     known: int
@@ -36,27 +35,34 @@ class Plan:
     expire_before_ns: int | None
     rows_before: int
     rows_expiring: int
-    bytes_needed: int
-    bytes_free: int
+    champion: str | None
+    golden: int
+    """How many sets."""
+    space: list[Space]
 
     def lines(self) -> list[str]:
         """For people."""
-        told = [f"append {len(self.new):,} files ({self.known:,} are in the store already)"]
-        told += [f"  {name}" for name in self.new[:20]]
+        told = [f"append {_files_words(len(self.new))} ({self.known:,} in the store already)"]
+        told += [f"  {printable(name)}" for name in self.new[:20]]
         if len(self.new) > 20:
             told.append(f"  and {len(self.new) - 20:,} more")
         if self.too_old:
-            told.append(f"leave out {self.too_old:,} files that are older than the window")
+            told.append(f"leave out {_files_words(self.too_old)}, older than the window")
         if self.expire_before_ns is not None:
             told.append(f"take {self.rows_expiring:,} of {self.rows_before:,} rows out of the store: they are older")
-        told.append(f"space: about {size_text(self.bytes_needed)} of {size_text(self.bytes_free)} that are free")
-        return told
+        on = f"on the rows kept apart and {self.golden} golden set{'s' if self.golden != 1 else ''}"
+        if self.champion is None:
+            told.append(f"train and measure {on}; no model is in use yet")
+        else:
+            told.append(f"train, unless nothing has changed, and compare with version {self.champion} {on}")
+        return told + [one.line() for one in self.space]
 
 
 def plan(job: Job, now: datetime) -> Plan:
-    """Look at the inputs, the store and the disk."""
+    """Look at the inputs, the store, the model in use and the disk, and refuse now what would fail later."""
     target = Path(job.store)
     made = manifest.read(target) if (target / manifest.FILE_NAME).exists() else None
+    champion = Versions(job.models).current()
     before = None
     if job.expire_days is not None:
         before = int(now.timestamp() * 10**9) - int(job.expire_days * _DAY_NS)
@@ -69,20 +75,18 @@ def plan(job: Job, now: datetime) -> Plan:
         expiring = sum(part.rows for part in made.all_parts()[:number])
     if made is None and not new:
         raise InputError(f"{job.inputs[0]}: no new file, and no store at {target}; check the inputs of the job")
-    needed = _bytes_needed(job, made, new)
-    there = next(folder for folder in (target, *target.parents) if folder.exists())
-    free = shutil.disk_usage(there).free
-    found = Plan(new, known, too_old, before, made.rows if made else 0, expiring, needed, free)
-    if needed + job.reserve > free:
-        raise InputError(
-            f"{there}: the run needs about {size_text(needed)} and {size_text(job.reserve)} are to stay free, but "
-            f"{size_text(free)} are; free some space, or set reserve in the job"
-        )
-    return found
+    _look_at_golden_sets(job, made)
+    _look_at_places(job)
+    spaces = space_for(job, made, new, looking=champion is None or job.retune)
+    refuse_too_little(spaces, job.reserve)
+    rows = made.rows if made else 0
+    return Plan(new, known, too_old, before, rows, expiring, champion, len(job.golden), spaces)
 
 
 def _sorted(job: Job, made: Manifest | None, before: int | None) -> tuple[list[str], int, int]:
     """(files to append, how many are known, how many are too old)."""
+    for problem in changed_sources(made) if made else []:
+        raise InputError(f"{problem}, so its old rows are in it; give new data a new name, or make the store anew")
     by_name: dict[str, SourceInfo] = {}
     by_size: dict[int, set[str]] = {}
     for source in made.sources if made else []:
@@ -90,8 +94,8 @@ def _sorted(job: Job, made: Manifest | None, before: int | None) -> tuple[list[s
         by_size.setdefault(source.size, set()).add(source.xxh64)
     new, known, too_old = [], 0, 0
     for name in _files(job):
-        stamp = sources.stamp_of(name)
-        if before is not None and stamp.modified_ns < before:
+        stamp = opening.stamp_of(name)
+        if before is not None and 0 < stamp.modified_ns < before:  # 0: not known, of some URLs
             too_old += 1
             continue
         before_it = by_name.get(sources.spoken(name))
@@ -117,15 +121,24 @@ def _files(job: Job) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _bytes_needed(job: Job, made: Manifest | None, new: list[str]) -> int:
-    """Rows while they are shuffled, their chunks, and what training keeps on the disk."""
-    rows = 0.0
-    if new:
-        if made:
-            recipe = made.recipe
-        else:
-            kind = opening.find(new, job.convert.format)[1]
-            recipe = opening.new_recipe(dataclasses.replace(job.convert, format=kind), new, lambda _remark: None)
-        rows = sum(opening.bytes_of_rows(name, sources.stamp_of(name).size, recipe) for name in new)
-    features = made.features if made else 1 << 20
-    return int(rows * (1 + _CHUNKS)) + VECTORS * 8 * features
+def _look_at_golden_sets(job: Job, made: Manifest | None) -> None:
+    """Refuse those that are not there, and stores that the model cannot be measured on."""
+    for golden in job.golden:
+        is_store = (Path(golden) / manifest.FILE_NAME).exists()
+        if is_store and made:
+            refuse_other_recipe(golden, manifest.read(Path(golden)).recipe, made.recipe)
+        elif made:
+            files_for(golden, made.recipe)
+        elif not is_store:
+            opening.find([golden])
+
+
+def _look_at_places(job: Job) -> None:
+    """Refuse a log and metrics that have no folder to be in."""
+    for place in (job.log, job.metrics):
+        if place is not None and not Path(place).parent.is_dir():
+            raise InputError(f"{Path(place).parent}: no such folder; create it, or write {Path(place).name} elsewhere")
+
+
+def _files_words(number: int) -> str:
+    return f"{number:,} file{'s' if number != 1 else ''}"

@@ -10,32 +10,36 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ooc_pegasos import __version__, manifest, typed
+from ooc_pegasos import manifest
+from ooc_pegasos.checked import plainly
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.conversion import Existing, convert
-from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError
-from ooc_pegasos.files import locked, write_atomically, writing_errors
+from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
+from ooc_pegasos.files import locked, read_file, write_atomically, writing_errors
 from ooc_pegasos.growth import expire
 from ooc_pegasos.jobs import gate, records
+from ooc_pegasos.jobs import state as states
 from ooc_pegasos.jobs.drift import drift
-from ooc_pegasos.jobs.job import Job
+from ooc_pegasos.jobs.job import HOLDOUT, Job
 from ooc_pegasos.jobs.plan import Plan, plan
+from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
 from ooc_pegasos.jobs.versions import MODEL, RECORD, Versions
 from ooc_pegasos.losses import loss_for
 from ooc_pegasos.model import Model
 from ooc_pegasos.progress import Progress, TrainingProgress, default_training_progress
+from ooc_pegasos.scoring import check_store
 from ooc_pegasos.solvers.choice import PEGASOS_FROM
 from ooc_pegasos.store import Store
 from ooc_pegasos.trainer import train
 
 REFUSED = 7
-_STATE, _CANDIDATE = "state.json", "candidate"
+_CANDIDATE = "candidate"
 _RECORDS_KEPT = 100
 
 
@@ -47,17 +51,40 @@ def run(
     training_progress: TrainingProgress | None = None,
 ) -> dict[str, Any]:
     """Run a job to its end; first to the end of the run that was interrupted, if there is one. Returns the record."""
-    versions = Versions(job.models)
+    versions, shown = Versions(job.models), progress or Progress()
     with ExitStack() as stack:
-        with writing_errors(versions.folder):
-            versions.folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(versions.lock, str(versions.folder)))
+        try:
+            with writing_errors(versions.folder):
+                versions.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(versions.lock, str(versions.folder)))
+            one = _Run(job, versions, now, shown, training_progress or default_training_progress())
+        except OocPegasosError as error:
+            _tell_of_no_run(job, error, now(), shown)
+            raise
         while True:
-            shown = training_progress or default_training_progress()
-            one = _Run(job, versions, now, progress or Progress(), shown)
             record = one.go()
-            if not one.resumed or record["exit_code"] not in (0, REFUSED):
+            if not one.resumed or not _more_has_come(job, now()):
                 return record
+            shown.note(f"run {record['run']}: {record['outcome']}; more has come since, so the next begins")
+            one = _Run(job, versions, now, shown, training_progress or default_training_progress())
+
+
+def _tell_of_no_run(job: Job, error: OocPegasosError, now: datetime, progress: Progress) -> None:
+    """Say that none could begin, and leave the records to who holds the lock."""
+    state = State(job.digest(), "", records.timestamp(now))
+    record = records.record_of(job, state, "failed", error.exit_code, now, str(error))
+    records.Log(job.log, job=job.name).write("failed", exit_code=error.exit_code, error=str(error))
+    problem = records.notify(job.notify, record) if job.notify else None
+    if problem:
+        progress.note(f"notify: {problem}")
+
+
+def _more_has_come(job: Job, now: datetime) -> bool:
+    """Whether there is something for another run, be it only to fail with the reason."""
+    try:
+        return bool(plan(job, now).new)
+    except OocPegasosError:
+        return True
 
 
 class _Run:
@@ -74,127 +101,139 @@ class _Run:
         self.job, self.versions, self.now = job, versions, now
         self.progress, self.training_progress = progress, training_progress
         self.work, self.candidate = versions.work, versions.work / _CANDIDATE
-        state = self._read_state()
-        self.resumed = state is not None
-        self.state: dict[str, Any] = state or {
-            "job": job.digest(),
-            "run": versions.new_name(now()),
-            "began": records.timestamp(now()),
-            "seconds": {},
-            "done": {},
-        }
-        self.log = records.Log(job.log, job=job.name, run=self.state["run"])
+        found = self._unfinished()
+        self.resumed = found is not None
+        self.state = found or State(job.digest(), versions.new_name(now()), records.timestamp(now()))
+        self.log = records.Log(job.log, job=job.name, run=self.state.run)
 
     # --- what stands on disk ----------------------------------------------------------------------
 
-    def _read_state(self) -> dict[str, Any] | None:
-        """That of the run that was interrupted; a run of another job is given up."""
-        try:
-            state: dict[str, Any] = json.loads((self.work / _STATE).read_text())
-        except (FileNotFoundError, NotADirectoryError):
-            state = {}
-        except (OSError, ValueError) as error:
-            raise DamagedError(f"{self.work / _STATE}: {error}; remove {self.work} to begin anew") from error
-        if state.get("job") == self.job.digest():
-            return state
+    def _unfinished(self) -> State | None:
+        """The run that was interrupted, if it is one of this job.
+
+        One that failed is given up if there are new files: what it failed of may be that there were too few rows.
+        """
+        found = states.load(self.work)
+        if found and found.job == self.job.digest() and not (found.failed and _more_has_come(self.job, self.now())):
+            return dataclasses.replace(found, failed=False)
         shutil.rmtree(self.work, ignore_errors=True)
         return None
 
-    def _save(self) -> None:
-        self.work.mkdir(exist_ok=True)
-        write_atomically(self.work / _STATE, json.dumps(self.state).encode())
-
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
+        """A step of the run, which is remembered when it is done, so that it is not done again."""
         began = time.monotonic()
         self.log.write(f"{name} begins")
         yield
-        took = self.state["seconds"].get(name, 0.0) + time.monotonic() - began
-        self.state["seconds"][name] = took
-        self.log.write(f"{name} done", seconds=took, **{name: self.state["done"].get(name)})
-
-    def _did(self, step: str, facts: Any) -> None:
-        """Remember what a step came to, so that it is not done again."""
-        self.state["done"][step] = facts
-        self._save()
+        took = max(time.monotonic() - began, 0.0)
+        self.state.seconds[name] = self.state.seconds.get(name, 0.0) + took
+        self.state.save(self.work)
+        self.log.write(f"{name} done", seconds=took, **{name: getattr(self.state, name)})
 
     # --- the run ----------------------------------------------------------------------------------
 
     def go(self) -> dict[str, Any]:
         """All steps that are left; whatever comes of them is recorded."""
         if self.resumed:
-            self.progress.note(f"run {self.state['run']} was interrupted and goes on")
+            self.progress.note(f"run {self.state.run} did not come to its end and goes on")
         try:
             with writing_errors(self.versions.folder):
                 outcome = self._steps()
+            problems = self._remove_old_versions()
             record = self._record(outcome, REFUSED if outcome == "refused" else 0)
+            self._report(record, problems)
+            shutil.rmtree(self.work, ignore_errors=True)
+            return record
         except KeyboardInterrupt:
             self._report(self._record("interrupted", 130))
             raise
-        except (OocPegasosError, MemoryError) as error:
+        except Exception as error:  # those that nobody thought of as well: nobody watches
             self._give_up_if_hopeless(error)
-            code = getattr(error, "exit_code", InputError.exit_code)
-            self._report(self._record("failed", code, str(error) or "out of memory"))
+            self._report(self._record("failed", *_told(error)))
             raise
-        with writing_errors(self.versions.folder):
-            self._end(record)
-        return record
 
     def _steps(self) -> str:
-        job, done = self.job, self.state["done"]
-        if "plan" not in done:
+        job, state = self.job, self.state
+        if state.plan is None:
             with self._step("plan"):
-                self._did("plan", dataclasses.asdict(plan(job, self.now())))
-        planned = typed.load(Plan, done["plan"])
-        if "append" not in done:
+                state.plan = plan(job, self.now())
+                state.champion = state.plan.champion
+        if state.append is None:
             with self._step("append"):
-                self._did("append", self._append(planned))
-        if "expire" not in done:
+                state.append = self._append(state.plan)
+        if state.expire is None:
             with self._step("expire"):
-                before = planned.expire_before_ns
-                self._did("expire", expire(Path(job.store), before) if before is not None else 0)
-        if "compare" not in done:  # then the old model may be gone already
+                state.expire = self._expire(state.plan, state.append)
+        if state.compare is None:  # then the old model may be gone already
             store = Store.open(job.store)
-            champion = self.state["champion"] = self.versions.current()
-            old = Model.load(self.versions.model(champion)) if champion else None
+            state.champion = self.versions.current()
+            old = self._champion(store)
             if old and not self._is_due(old, store):
                 return "unchanged"
-            if "train" not in done:
+            if state.train is None:
                 with self._step("train"):
-                    self._did("train", self._train(store, old))
+                    state.train = self._train(store, old)
             with self._step("compare"):
-                self._did("compare", self._compare(store, old))
-        passed = all(check["passed"] for check in done["compare"]["checks"])
+                state.compare = self._compare(store, old, state.append)
+        assert state.compare is not None
+        passed = all(check.passed for check in state.compare.checks)
         if self.candidate.exists():
             record = self._record("promoted" if passed else "refused", 0 if passed else REFUSED)
-            write_atomically(self.candidate / RECORD, _json(record))
+            write_atomically(self.candidate / RECORD, records.as_json(record))
         if passed:
-            self.versions.publish(self.candidate, self.state["run"])
+            self.versions.publish(self.candidate, state.run)
         else:
-            self.versions.refuse(self.candidate, self.state["run"])
+            self.versions.refuse(self.candidate, state.run)
         return "promoted" if passed else "refused"
 
-    def _append(self, planned: Plan) -> dict[str, Any]:
+    def _append(self, planned: Plan) -> Appended:
         """The new files, at the end of the store; done already if a crash came between that and the note of it."""
-        job = self.job
         if not planned.new:
-            return {"rows": 0, "files": []}
-        target = Path(job.store)
+            return Appended()
+        target = Path(self.job.store)
         there = (target / manifest.FILE_NAME).exists()
-        existing = Existing(append=there, resume=True)
-        store = convert(planned.new, target, job.convert, existing=existing, progress=self.progress)
-        rows = sum(source.rows for source in store.manifest.sources[-len(planned.new) :])
-        return {"rows": rows, "files": planned.new, "rejected": store.manifest.rejected}
+        existing = Existing(append=there, resume=self.resumed)
+        words = (planned.new, target, self.job.convert)
+        try:
+            made = convert(*words, existing=existing, progress=self.progress).manifest
+        except UsageError:
+            if not self.resumed:
+                raise
+            fresh = dataclasses.replace(existing, resume=False)  # what was begun there is something else
+            made = convert(*words, existing=fresh, progress=self.progress).manifest
+        sources = made.sources[-len(planned.new) :]
+        return Appended(sum(source.rows for source in sources), made.rejected, sources)
+
+    def _expire(self, planned: Plan, appended: Appended) -> int:
+        """Take out what is too old; returns how many rows that were, also if a crash came after it."""
+        if planned.expire_before_ns is None:
+            return 0
+        expire(Path(self.job.store), planned.expire_before_ns)
+        return max(planned.rows_before + appended.rows - Store.open(self.job.store).rows, 0)
+
+    def _champion(self, store: Store) -> Model | None:
+        """The model in use, which must know what the rows of the store mean."""
+        if self.state.champion is None:
+            return None
+        model = Model.load(self.versions.model(self.state.champion))
+        try:
+            check_store(model, store, with_labels=True)
+        except InputError as error:
+            raise InputError(f"{error}, or use another folder of models than {self.versions.folder}") from error
+        return model
 
     def _is_due(self, champion: Model, store: Store) -> bool:
         """Whether there is anything to train: other rows, or other options, than those of the champion."""
-        done = self.state["done"]
-        if "train" in done or champion.info.store_checksum != manifest.checksum_of(store.manifest):
+        if self.state.train or champion.info.store_checksum != manifest.checksum_of(store.manifest):
             return True
-        record = json.loads((self.versions.folder / self.state["champion"] / RECORD).read_text())
-        return bool(record.get("training") != _plainly(self.job.training()))
+        try:
+            record = json.loads(read_file(self.versions.folder / str(self.state.champion) / RECORD))
+            return bool(record["training"] != plainly(self.job.training()))
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            self.progress.note(f"what version {self.state.champion} was trained with is not known any more: once again")
+            return True
 
-    def _train(self, store: Store, champion: Model | None) -> dict[str, Any]:
+    def _train(self, store: Store, champion: Model | None) -> Trained:
         config, start, why = self._how_to_train(store, champion)
         if why:
             self.progress.note(why)
@@ -210,18 +249,9 @@ class _Run:
         )
         self.training_progress.end()
         result.model.save(self.candidate / MODEL)
-        certificate = result.model.info.certificate
-        return {
-            "lambda": result.model.info.lam,
-            "algorithm": result.model.info.algorithm,
-            "epochs": result.model.info.epochs,
-            "converged": result.converged,
-            "objective": certificate.primal,
-            "lower_bound": certificate.lower_bound,
-            "gap": certificate.gap,
-            "warm_start": start is not None,
-            "why": why,
-        }
+        info, known = result.model.info, result.model.info.certificate
+        made = (info.lam, info.algorithm, info.epochs, result.converged)
+        return Trained(*made, known.primal, known.lower_bound, known.gap, start is not None, why)
 
     def _how_to_train(self, store: Store, champion: Model | None) -> tuple[TrainConfig, Model | None, str]:
         """(options, weights to begin with, why so)."""
@@ -245,102 +275,75 @@ class _Run:
             return config, None, why
         return config, champion, why
 
-    def _compare(self, store: Store, champion: Model | None) -> dict[str, Any]:
+    def _compare(self, store: Store, champion: Model | None, appended: Appended) -> Compared:
         """Both models on the rows kept apart and on each golden set."""
         job = self.job
         challenger = Model.load(self.candidate / MODEL)
-        if champion and champion.info.labels.classes != challenger.info.labels.classes:
-            raise InputError(
-                f"{job.store}: its classes are not those of the model in use; use another folder of models"
-            )
         models = [challenger, champion]
         holdout = job.training().holdout_fraction
         sets: dict[str, Any] = {}
         if holdout:
-            sets["holdout"] = tuple(m and gate.measure_apart(m, store, holdout) for m in models)
-        for golden in job.golden:
-            sets[Path(golden).name] = tuple(m and gate.measure(m, golden) for m in models)
+            sets[HOLDOUT] = tuple(m and gate.measure_apart(m, store, holdout) for m in models)
+        for name, golden in job.sets().items():
+            sets[name] = tuple(m and gate.measure(m, golden) for m in models)
         checks = gate.verdict(job.gate, challenger, champion, sets)
         metrics = {
             name: {"challenger": new.metrics, "champion": old.metrics if old else None}
             for name, (new, old) in sets.items()
         }
-        new_parts = 1 if self.state["done"]["append"]["rows"] else 0
-        return {
-            "checks": gate.as_tables(checks),
-            "metrics": metrics,
-            "drift": drift(store, new_parts, champion),
-            "store": {"rows": store.rows, "features": store.features, "checksum": manifest.checksum_of(store.manifest)},
-        }
+        found = drift(store, 1 if appended.rows else 0, champion)
+        return Compared(checks, metrics, found, store.rows, store.features, manifest.checksum_of(store.manifest))
 
     # --- its end ----------------------------------------------------------------------------------
 
     def _record(self, outcome: str, exit_code: int, error: str | None = None) -> dict[str, Any]:
-        done, job = self.state["done"], self.job
-        compared = done.get("compare") or {}
-        appended = done.get("append") or {}
-        return {
-            "job": job.name,
-            "run": self.state["run"],
-            "outcome": outcome,
-            "exit_code": exit_code,
-            "error": error,
-            "began": self.state["began"],
-            "ended": records.timestamp(self.now()),
-            "seconds": self.state["seconds"],
-            "inputs": appended.get("files", []),
-            "store": {
-                "path": job.store,
-                **compared.get("store", {}),
-                "new_rows": appended.get("rows"),
-                "expired_rows": done.get("expire"),
-            },
-            "model": done.get("train"),
-            "champion": self.state.get("champion"),
-            "metrics": compared.get("metrics", {}),
-            "checks": compared.get("checks", []),
-            "drift": compared.get("drift"),
-            "options": _plainly(job),
-            "training": _plainly(job.training()),
-            "versions": {"ooc-pegasos": __version__},
-        }
+        return records.record_of(self.job, self.state, outcome, exit_code, self.now(), error)
 
-    def _end(self, record: dict[str, Any]) -> None:
-        """The record in its place, old versions gone, and nothing left of the work."""
-        self._report(record)
-        removed = self.versions.prune(self.job.keep)
+    def _remove_old_versions(self) -> list[str]:
+        """All but those to be kept; what was in the way."""
+        try:
+            removed = self.versions.prune(self.job.keep)
+        except OSError as error:
+            return [f"old versions could not be removed: {error}"]
         if removed:
             self.log.write("versions removed", versions=removed)
-        shutil.rmtree(self.work, ignore_errors=True)
+        return []
 
-    def _report(self, record: dict[str, Any]) -> None:
-        """Tell of the end; what cannot be told does not change it."""
+    def _report(self, record: dict[str, Any], before: Sequence[str] = ()) -> None:
+        """Tell of the end, and of problems before; what cannot be told does not change it."""
+        problems = list(before)
         try:
             folder = self.versions.folder / "runs"
             folder.mkdir(exist_ok=True)
-            write_atomically(folder / f"{record['run']}.json", _json(record))
+            write_atomically(folder / f"{record['run']}.json", records.as_json(record))
             for old in sorted(folder.glob("*.json"))[:-_RECORDS_KEPT]:
                 old.unlink()
-            self.log.write(record["outcome"], exit_code=record["exit_code"], error=record["error"])
             if self.job.metrics:
-                records.write_metrics(Path(self.job.metrics), self.job.name, record)
+                records.write_metrics(Path(self.job.metrics), record)
         except OSError as error:
-            self.progress.note(f"the record of the run could not be written: {error}")
+            problems.append(f"the record of the run could not be written: {error}")
         if self.job.notify:
             problem = records.notify(self.job.notify, record)
-            if problem:
-                self.progress.note(f"notify: {problem}")
+            problems += [f"notify: {problem}"] if problem else []
+        self.log.write(record["outcome"], exit_code=record["exit_code"], error=record["error"], problems=problems)
+        problems += [f"the log could not be written: {self.log.problem}"] if self.log.problem else []
+        for problem in problems:
+            self.progress.note(problem)
 
     def _give_up_if_hopeless(self, error: BaseException) -> None:
-        """Forget what would fail in the same way when it is taken up again."""
-        if isinstance(error, DamagedError) or "append" not in self.state["done"]:
+        """Forget what would fail in the same way when it is taken up again, and remember of the rest that it failed."""
+        if isinstance(error, DamagedError) or self.state.append is None:
             shutil.rmtree(self.work, ignore_errors=True)
+            return
+        self.state.failed = True
+        with suppress(OSError):
+            self.state.save(self.work)
 
 
-def _plainly(record: Any) -> Any:
-    """As JSON gives it back."""
-    return json.loads(json.dumps(dataclasses.asdict(record)))
-
-
-def _json(record: dict[str, Any]) -> bytes:
-    return (json.dumps(record, indent=1, default=str) + "\n").encode()
+def _told(error: Exception) -> tuple[int, str]:
+    """(exit code, words) of what ended a run."""
+    if isinstance(error, OocPegasosError):
+        return error.exit_code, str(error)
+    if isinstance(error, MemoryError):
+        return InputError.exit_code, "out of memory; give a smaller memory in [train] or [convert]"
+    return OocPegasosError.exit_code, f"{type(error).__name__}: {error}"

@@ -12,8 +12,9 @@ from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import sync_folder
 
 MODEL, RECORD = "model", "run.json"
-_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")
-_FORM = "%Y-%m-%dT%H-%M-%S"
+NAME = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d"
+_NAME = re.compile(NAME)
+FORM = "%Y-%m-%dT%H-%M-%S"
 _REFUSED = "refused"
 
 
@@ -47,9 +48,11 @@ class Versions:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise InputError(f"{link}: not a link to a version; move it away, and roll back to a version") from error
+            advice = "move it away, and put a version in its place with 'oocpeg rollback'"
+            raise InputError(f"{link}: not a link to a version; {advice}") from error
         if not _NAME.fullmatch(name) or not (self.folder / name / MODEL).is_file():
-            raise DamagedError(f"{link}: leads to {name!r}, where no model is; roll back to a version that is there")
+            advice = "put another version in its place with 'oocpeg rollback'"
+            raise DamagedError(f"{link}: leads to {name!r}, where no model is; {advice}")
         return name
 
     def model(self, name: str) -> Path:
@@ -59,9 +62,9 @@ class Versions:
     def new_name(self, now: datetime) -> str:
         """A name for the version of this time, after all others even if the clock was set back."""
         taken = [*self.names(), *self._refused()]
-        if taken and now.strftime(_FORM) <= max(taken):
-            now = datetime.strptime(max(taken), _FORM).replace(tzinfo=UTC) + timedelta(seconds=1)
-        return now.strftime(_FORM)
+        if taken and now.strftime(FORM) <= max(taken):
+            now = datetime.strptime(max(taken), FORM).replace(tzinfo=UTC) + timedelta(seconds=1)
+        return now.strftime(FORM)
 
     def publish(self, candidate: Path, name: str) -> None:
         """Put a version in its place and then in use; may be done again after a crash."""
@@ -89,7 +92,7 @@ class Versions:
         link = self.folder / "current"
         before = os.readlink(link) if link.is_symlink() else None
         if to is None:
-            older = [name for name in names if before is None or name < before]
+            older = [name for name in names if before not in names or name < before]
             if not older:
                 raise InputError(f"{self.folder}: no version before {before or 'any'}; there are {_some(names)}")
             to = older[-1]
@@ -119,6 +122,8 @@ class Versions:
     def _put(self, candidate: Path, place: Path) -> None:
         if not candidate.exists() and place.exists():
             return  # before a crash
+        if not candidate.exists():
+            raise DamagedError(f"{candidate}: no such folder; remove {candidate.parent} to begin anew")
         for path in candidate.iterdir():
             descriptor = os.open(path, os.O_RDONLY)
             os.fsync(descriptor)

@@ -1,0 +1,99 @@
+"""How far a run is. It stands in a file of its own, so that a run that was killed goes on where it stood."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ooc_pegasos import checked, typed
+from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.files import read_file, write_atomically
+from ooc_pegasos.jobs.drift import Side
+from ooc_pegasos.jobs.gate import Check
+from ooc_pegasos.jobs.plan import Plan
+from ooc_pegasos.jobs.versions import NAME
+from ooc_pegasos.manifest import SourceInfo
+
+FILE_NAME = "state.json"
+
+
+@dataclass(frozen=True)
+class Appended:
+    """What came to the store."""
+
+    rows: int = 0
+    rejected: int = 0
+    """Rows of the whole store that were left out so far."""
+    sources: list[SourceInfo] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The new model and its certificate."""
+
+    lam: float
+    algorithm: str
+    epochs: int
+    converged: bool
+    objective: float
+    lower_bound: float | None
+    gap: float | None
+    warm_start: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What the gate found. `metrics`: those of challenger and champion, by the set of rows."""
+
+    checks: list[Check]
+    metrics: dict[str, dict[str, dict[str, Any] | None]]
+    drift: dict[str, Side] | None
+    rows: int
+    features: int
+    checksum: str
+    """Of the store."""
+
+
+@dataclass
+class State:
+    """The steps that are done, None for those that are not. `job`: which one it is; `run`: the name of the version."""
+
+    job: str
+    run: str
+    began: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    champion: str | None = None
+    plan: Plan | None = None
+    append: Appended | None = None
+    expire: int | None = None
+    train: Trained | None = None
+    compare: Compared | None = None
+    failed: bool = False
+    """Ended by an error and not by a kill: if new files have come since, they are what it is begun anew with."""
+
+    def save(self, folder: Path) -> None:
+        """Write it down."""
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / FILE_NAME, checked.encode(checked.plainly(self)))
+
+
+def load(folder: Path) -> State | None:
+    """The state that stands in a folder, if there is one."""
+    path = folder / FILE_NAME
+    try:
+        state = typed.load(State, checked.decode(read_file(path)))
+        if not re.fullmatch(NAME, state.run):
+            raise ValueError(f"{state.run!r:.60} is not the name of a version")
+        if state.compare and not (state.train and state.append and state.expire is not None):
+            raise ValueError("steps that were done without those before them")
+        return state
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DamagedError(f"{path}: {error.strerror}; remove {folder} to begin anew") from error
+    except (ValueError, RecursionError) as error:
+        problem = " ".join(str(error).split())[:160]
+        raise DamagedError(f"{path}: {problem}; remove {folder} to begin anew") from error

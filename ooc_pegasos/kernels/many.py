@@ -135,7 +135,7 @@ def present_panel(
     """`present_rows` for many models. `panel` has features times width numbers, and a line more for the bias."""
     width = table.shape[1]
     z, factors = np.zeros(width), np.zeros(width)
-    places, xs = np.empty(0, np.uint64), np.empty(0)
+    places, xs = room_for(indptr, order[begin:end])
     flat, sums = table.ravel(), state.ravel()
     for i in range(begin, end):
         look_ahead(order, i, end, indptr, indices, values, labels)
@@ -143,7 +143,6 @@ def present_panel(
             prefetch_panel(indptr, indices, np.int64(order[i + 2]), panel, width)
         row = np.int64(order[i])
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        places, xs = room_for(last - first, places, xs)
         if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
             return row
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD
@@ -281,7 +280,7 @@ def ascend_panel(
     """`ascend_rows` for many models; `duals` and `until` have a line a row and a column a model."""
     width = table.shape[1]
     z, factors = np.zeros(width), np.zeros(width)
-    places, xs = np.empty(0, np.uint64), np.empty(0)
+    places, xs = room_for(indptr, order[begin:end])
     flat, sums = table.ravel(), state.ravel()
     for i in range(begin, end):
         look_ahead(order, i, end, indptr, indices, values, labels)
@@ -295,7 +294,6 @@ def ascend_panel(
             prefetch_panel(indptr, indices, np.int64(order[i + 2]), panel, width)
         row = np.int64(order[i])
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        places, xs = room_for(last - first, places, xs)
         if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
             return row
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD

@@ -72,7 +72,7 @@ def present_classes(
 ):
     """Present rows `order[begin:end]` one by one, equation (2) with a vector g."""
     z, g = np.zeros(width), np.zeros(width)
-    places, xs = np.empty(0, np.uint64), np.empty(0)
+    places, xs = room_for(indptr, order[begin:end])
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
     for i in range(begin, end):
         look_ahead(order, i, end, indptr, indices, values, labels)
@@ -82,7 +82,6 @@ def present_classes(
         if len(folds) > 0 and folds[row] == fold:
             continue
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        places, xs = room_for(last - first, places, xs)
         if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
             return row
         clock = lam * (t + delay)
@@ -131,10 +130,9 @@ def sum_class_losses(
 ):
     """Add up the weighted losses of rows begin to end for one candidate."""
     z, g = np.zeros(width), np.zeros(width)
-    places, xs = np.empty(0, np.uint64), np.empty(0)
+    places, xs = room_for(indptr, range(begin, end))
     for row in range(begin, end):
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        places, xs = room_for(last - first, places, xs)
         if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
             return row
         label = np.int64(labels[row])

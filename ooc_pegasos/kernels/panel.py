@@ -12,12 +12,13 @@ from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.lanes import LANES, are_zero, lanes_of, load_lanes, store_lanes
 
 
-@inlined
-def room_for(entries, places, xs):
-    """(places, xs) that hold so many entries: those given, or larger ones."""
-    if entries > len(places):
-        return np.empty(2 * entries, np.uint64), np.empty(2 * entries)
-    return places, xs
+@kernel
+def room_for(indptr, rows):
+    """(places, xs) that hold any of these rows."""
+    longest = 0
+    for row in rows:
+        longest = max(longest, np.int64(indptr[np.int64(row) + 1]) - np.int64(indptr[np.int64(row)]))
+    return np.empty(longest, np.uint64), np.empty(longest)
 
 
 @kernel
@@ -27,20 +28,20 @@ def decode_row(indices, values, levels, begin, end, width, features, places, xs)
     False if an index is not below `features`; no place is then to be used.
     """
     escape = escape_of_type(indices)
-    f, n, one = np.uint64(0), np.uint64(0), np.uint64(1)
-    step, limit = np.uint64(width), np.uint64(features)
-    for at in range(np.uint64(begin), np.uint64(end)):
-        code = np.uint64(indices[at])
+    first, entries = np.uint64(begin), np.uint64(end) - np.uint64(begin)
+    f, step, limit = np.uint64(0), np.uint64(width), np.uint64(features)
+    if values is not None:  # by themselves, so that the compiler does some at once
+        for n in range(entries):
+            xs[n] = value_at(values, first + n, levels)
+    for n in range(entries):
+        code = np.uint64(indices[first + n])
         f = code + (f if escape > 0 else np.uint64(0))
         if escape == 0 and f >= limit:
             return False
         places[n] = f * step
         if values is None:
             xs[n] = 0.0 if escape > 0 and code == np.uint64(escape) else 1.0
-        else:
-            xs[n] = value_at(values, at, levels)
-        n += one
-    return f < limit or n == np.uint64(0)  # gaps only advance: the last index is the largest
+    return f < limit or entries == np.uint64(0)  # gaps only advance: the last index is the largest
 
 
 @kernel

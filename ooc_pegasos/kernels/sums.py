@@ -78,12 +78,11 @@ def sum_losses_of_panel(
     """As `sum_losses`, for `candidates` that stand side by side in a panel."""
     width = table.shape[1]
     z = np.zeros(width)
-    places, xs = np.empty(0, np.uint64), np.empty(0)
+    places, xs = room_for(indptr, range(begin, end))
     for row in range(begin, end):
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD
         weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        places, xs = room_for(last - first, places, xs)
         if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
             return row
         for j in range(candidates):
@@ -95,10 +94,9 @@ def sum_losses_of_panel(
 def score_panel(begin, end, indptr, indices, values, levels, features, width, panel, bias, scores):
     """The scores of rows begin to end by all columns that `bias` has; returns the row with a bad index, or -1."""
     z = np.zeros(width)
-    places, xs = np.empty(0, np.uint64), np.empty(0)
+    places, xs = room_for(indptr, range(begin, end))
     for row in range(begin, end):
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        places, xs = room_for(last - first, places, xs)
         if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, 0.0, z):
             return row
         for j in range(len(bias)):

@@ -36,7 +36,6 @@ from ooc_pegasos.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.progression import ROWS, Progression, RunState, check_same_run, identity_of
 from ooc_pegasos.samplers import SAMPLERS, Plan
 from ooc_pegasos.solvers.choice import AVERAGE_BELOW, choose_algorithm, make_solver, row_bytes, why_uncertified
-from ooc_pegasos.solvers.duals import remove_left_overs
 from ooc_pegasos.solvers.solver import Solver
 from ooc_pegasos.store import Store
 
@@ -81,7 +80,6 @@ def train(
         if place:
             with writing_errors(place):
                 stack.enter_context(locked(place / "lock", str(place)))
-                remove_left_overs(place)
         saved = Checkpoint.load(place) if resume and place else None
         run = _Run(store, config, warm_start, place, progress, saved, Path(scratch) if scratch else None)
         stack.callback(run.close)

@@ -10,7 +10,9 @@ from ooc_pegasos.kernels.pegasos import score_rows
 from ooc_pegasos.kernels.sums import sum_losses_at
 from ooc_pegasos.loading import Window
 from ooc_pegasos.model import Certificate
+from ooc_pegasos.objective import Measurement
 from ooc_pegasos.problem import Problem
+from ooc_pegasos.progression import RunState
 
 _AT_ONCE = 33
 _PASSES = 12
@@ -41,6 +43,22 @@ def best_bias(problem: Problem, model: int, weights: np.ndarray, windows: Callab
         first = places[at - 1] if at else places[0] - 2 * _REACH
         places = np.linspace(first, places[at + 1] if at < last else places[last] + 2 * _REACH, _AT_ONCE)
     return best
+
+
+def settle_biases(
+    state: RunState, windows: Callable[[], Iterator[Window]], measure: Callable[[Measurement], None]
+) -> None:
+    """Replace biases that were found on the way by the best ones for the weights that are kept."""
+    models, candidates = list(state.best), []
+    for model in models:
+        weights = state.best[model][:-1]
+        candidates.append(np.append(weights, best_bias(state.problem, model, weights, windows)))
+    measurement = Measurement(state.problem, models, candidates)
+    measure(measurement)
+    for objective, candidate in zip(measurement.result(), candidates, strict=True):
+        known = state.known[objective.model]
+        known.primal, known.apart = objective.primal, objective.apart
+        state.best[objective.model] = candidate
 
 
 def _add_losses(

@@ -628,7 +628,7 @@ def test_a_class_of_which_no_row_is_kept_apart_is_improbable(tmp_path, kind, los
 def test_rows_apart_of_one_class_are_noticed_before_the_work(tmp_path, monkeypatch):
     matrix, labels = rows_of_classes(300, 6, 2, 17)
     held = held_out(300, 0.2)
-    monkeypatch.setattr("ooc_pegasos.trainer._Run.go", None)  # nobody gets there
+    monkeypatch.setattr("ooc_pegasos.running.Run.go", None)  # nobody gets there
     config = TrainConfig(lam=0.01, calibrate="platt", holdout=0.2)
     with pytest.raises(UsageError, match="all rows kept apart are of one class"):
         train(store_of(tmp_path, matrix, np.where(held, 0, labels), classes=(), chunk_size=1024), config)

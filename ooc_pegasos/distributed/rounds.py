@@ -108,7 +108,7 @@ class _HeldRows(RowStates):
             opened.inverses = np.zeros(opened.store.rows, np.float32)
         self._inverses_file = opened.inverses
 
-    def _new_file(self, name: str, kind: Any, items: int) -> np.ndarray:
+    def _new_file(self, kind: Any, items: int) -> np.ndarray:
         return np.zeros(items, kind)
 
     def take(self, state: AscentState) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ooc_pegasos.collect import batches_of, csr_of, plain_of
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.pieces import batches_of, csr_of, plain_of
 from ooc_pegasos.readers import schemas
-from ooc_pegasos.readers.arrays import ArraysReader, Settings, rows_of
+from ooc_pegasos.readers.arrays import ArraysReader, rows_of
+from ooc_pegasos.readers.matrices import Settings
 from ooc_pegasos.readers.reading import LARGEST_INDEX, ParsedBlock, place
 from ooc_pegasos.readers.vectors import Vectorizer, Vectors
 

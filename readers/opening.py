@@ -310,9 +310,9 @@ def reader_for(
         )
         return vw.VwReader(names, said, block_size)
     if kind == "arrays":
-        from ooc_pegasos.readers import arrays
+        from ooc_pegasos.readers import arrays, matrices
 
-        given = arrays.Settings(
+        given = matrices.Settings(
             text_labels,
             labels if with_labels else None,
             label_column,
@@ -346,9 +346,9 @@ def labels_are_text(names: Sequence[str], kind: str, recipe: Recipe, labels: str
     if kind == "vw":
         return False
     if kind == "arrays":
-        from ooc_pegasos.readers import arrays
+        from ooc_pegasos.readers import matrices
 
-        return arrays.labels_are_text(names, labels)
+        return matrices.labels_are_text(names, labels)
     reader = reader_for(names[:1], recipe.without_findings(), 1 << 16, text_labels=True, stop_at_bad=False)
     for task in reader.tasks():
         found = reader.read(task).names.values()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import decimal
 import json
 import os
 import shutil
@@ -633,11 +632,3 @@ def _modified(name: str, stamp: sources.Stamp) -> int | None:
 def _levels_in_order(bits: Iterable[int]) -> list[float]:
     """The values with these bits from the smallest to the largest."""
     return sorted(np.array(list(bits), np.uint32).view(np.float32).tolist())
-
-
-def rounding_words(made: Manifest) -> str:
-    """What rounding did to the values of a store."""
-    error = made.statistics.rounding_error
-    above = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING).create_decimal_from_float(error)
-    told = f"relative error at most {float(above):.1e}" if error else "none changed by it"
-    return f"values rounded to {made.recipe.values}: {told}"

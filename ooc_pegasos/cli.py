@@ -272,9 +272,10 @@ def convert(
         return
     if output is None:
         raise UsageError("--output is missing; name the store to write, like -o clicks.store")
-    from ooc_pegasos.conversion import Existing, rounding_words
     from ooc_pegasos.conversion import convert as convert_inputs
+    from ooc_pegasos.conversion import rounding_words
     from ooc_pegasos.describe import size_text, weight_words
+    from ooc_pegasos.existing import Existing
 
     began = time.perf_counter()
     try:

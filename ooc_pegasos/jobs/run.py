@@ -18,8 +18,9 @@ from typing import Any
 
 from ooc_pegasos import __version__, manifest, typed
 from ooc_pegasos.config import TrainConfig
-from ooc_pegasos.conversion import Existing, convert
+from ooc_pegasos.conversion import convert
 from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError
+from ooc_pegasos.existing import Existing
 from ooc_pegasos.files import locked, write_atomically, writing_errors
 from ooc_pegasos.growth import expire
 from ooc_pegasos.jobs import gate, records

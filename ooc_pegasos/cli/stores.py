@@ -214,9 +214,9 @@ def convert(
         return
     if output is None:
         raise UsageError("--output is missing; name the store to write, like -o clicks.store")
-    from ooc_pegasos.conversion import Existing
     from ooc_pegasos.conversion import convert as convert_inputs
     from ooc_pegasos.describe import conversion_lines, conversion_summary
+    from ooc_pegasos.existing import Existing
 
     began = time.perf_counter()
     try:

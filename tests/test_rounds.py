@@ -17,8 +17,6 @@ from ooc_pegasos.distributed import rounds, train_dask
 from ooc_pegasos.distributed.rounds import Contribution, Packed
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.evaluation import evaluate
-from ooc_pegasos.loading import open_loader
-from ooc_pegasos.problem import problem_of
 
 distributed = pytest.importorskip("distributed")
 
@@ -28,7 +26,7 @@ def client():
     """Two workers in this process."""
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit="1GB"
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit="1GB"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -144,7 +142,7 @@ def test_the_same_bytes_whatever_the_number_of_workers(tmp_path, algorithm):
     for number in (1, 2, 3, 2):
         with (
             distributed.LocalCluster(
-                n_workers=number, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+                n_workers=number, threads_per_worker=1, processes=False, dashboard_address=":0"
             ) as cluster,
             distributed.Client(cluster) as client,
         ):
@@ -157,7 +155,7 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, algorithm):
     store = made(tmp_path, rows=3000)
     config = TrainConfig(lam=3e-5, tolerance=1e-9, algorithm=algorithm, max_epochs=60, memory=1 << 26)
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         whole = train_dask(client, store, config, parts=3)
@@ -203,9 +201,7 @@ def test_workers_come_and_go(tmp_path):
     store = made(tmp_path, rows=2000)
     config = TrainConfig(lam=1e-4, tolerance=1e-9, algorithm="sdca", max_epochs=30, memory=1 << 26)
     with (
-        distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
-        ) as cluster,
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         whole = train_dask(client, store, config, parts=3)
@@ -246,7 +242,7 @@ def test_checkpoints(client, tmp_path, algorithm):
     assert resumed.model.info.history == whole.model.info.history
     for problem, other in (
         ("with other options", {"config": TrainConfig(**settings | {"lam": 0.5}, max_epochs=9)}),
-        ("in other parts", {"config": rest, "parts": 2}),
+        ("by another version", {"config": rest, "parts": 2}),
     ):
         with pytest.raises(InputError, match=problem):
             train_dask(client, store, **other, checkpoint=tmp_path / "kept", resume=True)
@@ -286,7 +282,7 @@ def test_what_is_refused(client, tmp_path):
         with pytest.raises(UsageError, match=message):
             train_dask(client, store, config)
     with (
-        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as lonely,
         pytest.raises(InputError, match="no workers"),
     ):
@@ -327,15 +323,32 @@ def test_vectors_travel_exactly():
 def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
     """Done again, it comes to the same, and nothing it was given has changed."""
     store = made(tmp_path)
+    from ooc_pegasos import manifest
+    from ooc_pegasos.loading import open_loader
+    from ooc_pegasos.problem import problem_of
+
     config = TrainConfig(lam=(0.01, 0.001, 0.1), holdout=0.1)
     loader = open_loader(store, 1 << 40, holdout=0.1)
     problem = problem_of(config, store, loader)
-    part = data.parts_of(store, config, [(1, 3)], 1 << 24, loader.folds.to_present, 1)[0]
+    checksum = manifest.checksum_of(store.manifest)
+    part = data.Part(
+        "run",
+        0,
+        str(store.path),
+        checksum,
+        1,
+        3,
+        sum(loader.folds.to_present[1:3]),
+        1 << 24,
+        0.1,
+        None,
+        "permutation",
+        7,
+    )
     state = None
     vectors = {model: np.zeros(problem.length) for model in range(3)}
     for epoch in range(3):
-        packed = {model: Packed.of(vector) for model, vector in vectors.items()}
-        told = rounds.Ascent(problem, 2, 0.01, epoch, 1, packed, dict.fromkeys(range(3), 1.0))
+        told = rounds.Ascent(problem, 2, 0.01, epoch, 1, vectors, dict.fromkeys(range(3), 1.0))
         before = None if state is None else {key: array.copy() for key, array in state.arrays.items()}
         first, second = rounds.ascend(part, told, state), rounds.ascend(part, told, state)
         for model in range(3):
@@ -347,7 +360,7 @@ def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
         for model, packed in first[1].vectors.items():
             vectors[model] = vectors[model].copy()
             packed.add_to(vectors[model])
-    data.forget(part.run)
+    data.forget("run")
 
 
 def test_the_command(tmp_path, oocpeg):

@@ -71,7 +71,8 @@ def _options_of(made: Manifest) -> dict[str, Any]:
         known["ngrams"] = str(tokens.least) if one else f"{tokens.least}:{tokens.most}"
         known |= {"characters": tokens.characters, "idf": tokens.texts > 0}
     if table:
-        known |= {name: getattr(table, name) for name in ("label", "weight", "id", "nulls", "log1p", "clip", "header")}
+        known |= {name: getattr(table, name) for name in ("label", "weight", "id", "nulls", "log1p", "clip")}
+        known |= {"header": table.header, "multiline": table.multiline}
         known |= {"standardize": any(column.scale != 1 for column in table.columns)}
     return known
 

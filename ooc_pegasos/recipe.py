@@ -73,6 +73,8 @@ class Table:
     header: bool = True
     """Of delimited text: whether the first line names the columns; else they are 0, 1, ..."""
     delimiter: str = ","
+    multiline: bool = False
+    """Whether line breaks may stand in quotes."""
 
 
 def is_delimiter(text: str) -> bool:

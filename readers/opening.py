@@ -25,7 +25,7 @@ from ooc_pegasos.vocabulary import Vocabulary
 Format = Literal["auto", "svmlight", "vw", "table", "arrays", "folders"]
 _OF_TABLES = (
     *("label", "weight", "id", "numeric", "categorical", "text", "preset", "nulls", "log1p", "clip"),
-    *("header", "delimiter"),
+    *("header", "delimiter", "multiline"),
 )
 _SUITS = {
     **dict.fromkeys((*_OF_TABLES, "standardize"), ("table",)),
@@ -198,7 +198,8 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
         if given:
             raise UsageError(f"--{given[0]} and --preset criteo, which says what its columns are; leave one out")
         return criteo(wanted), []
-    blank = Table([], None, header=wanted.get("header", True), delimiter=wanted["delimiter"])
+    read = {option: wanted[option] for option in ("header", "delimiter", "multiline") if option in wanted}
+    blank = Table([], None, **read)
     known = schemas.schema_of(name, blank)
     remarks = []
     label = wanted.pop("label", None)

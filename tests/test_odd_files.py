@@ -1,8 +1,10 @@
 """Files as they come: with marks, odd names, odd types, and folders with more in them than data."""
 
+import csv
 import dataclasses
 import datetime as dt
 import gzip
+import io
 import json
 from decimal import Decimal
 
@@ -12,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.feature_extraction import FeatureHasher
 
-from ooc_pegasos import ConvertConfig, Existing, convert
+from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.evaluation import predict
 from ooc_pegasos.preview import preview
 
 SMALL = ConvertConfig(shuffle=False, hash_bits=10)
@@ -256,7 +259,7 @@ def test_json_of_several_kinds_is_told_where_the_first_changes(tmp_path):
 
 
 def test_another_delimiter_is_guessed_at(tmp_path):
-    for mark, said in ((";", "';'"), ("\t", r"\$'\\t'"), ("|", r"'\|'")):
+    for mark, said in ((";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")):
         (tmp_path / "a.csv").write_text(f"label{mark}p\n1{mark}2\n0{mark}3\n")
         problem = f"if that is more than one, say --delimiter {said}"
         with pytest.raises(UsageError, match="which column has the labels.*" + problem):
@@ -275,3 +278,38 @@ def test_a_dictionary_of_more_words_than_a_batch_has_rows(tmp_path):
         writer.write_table(table)
     store = convert([str(tmp_path / "a.arrow")], tmp_path / "other", SMALL)
     assert [chunk.xxh64 for chunk in store.manifest.chunks] == [chunk.xxh64 for chunk in expected.manifest.chunks]
+
+
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("block", [64, 300, 1 << 16])
+def test_line_breaks_in_quotes(tmp_path, header, packed, block):
+    rng = np.random.default_rng(0)
+    words = ["red", "blue\nhat", 'a "quote"\r\n\nand, more', "x" * 150 + "\n", "green"]
+    rows = [(i % 2, words[k]) for i, k in enumerate(rng.integers(0, 5, 80))]
+    sink = io.StringIO()
+    csv.writer(sink).writerows([["label", "t\nwo"]] * header + rows)
+    name = tmp_path / ("a.csv" + ".gz" * packed)
+    text = (MARK + sink.getvalue()).encode()
+    name.write_bytes(gzip.compress(text) if packed else text)
+    config = ConvertConfig(
+        shuffle=False, hash_bits=10, multiline=True, header=header, label="label" if header else "0", block_size=block
+    )
+    store = convert([str(name)], tmp_path / "store", config)
+    column = "t\nwo" if header else "1"
+    assert dense_of(store) == FeatureHasher(2**10).transform([{column: word} for _y, word in rows]).toarray().tolist()
+    model = train(store, TrainConfig(lam=0.1)).model
+    assert predict(model, name, tmp_path / "out.parquet") == 80
+    if header:
+        with pytest.raises(InputError, match="the first line ends within a quote; close it, or convert with --multi"):
+            convert([str(name)], tmp_path / "other", SMALL)
+
+
+def test_a_quote_that_is_never_closed_is_told_where_it_opens(tmp_path):
+    (tmp_path / "a.csv").write_text("label,t\n" + '1,"a\nb"\n0,c\n' * 20 + '1,"d\n' + "0,e\n" * 30)
+    config = dataclasses.replace(SMALL, multiline=True, block_size=64)
+    problem = r"a.csv:62: a quote that is never closed, over 31 lines; close it"
+    with pytest.raises(InputError, match=problem):
+        convert([str(tmp_path / "a.csv")], tmp_path / "store", config)
+    with pytest.raises(InputError, match=r"a.csv:2: a quote is still open where the line ends; .* --multiline"):
+        convert([str(tmp_path / "a.csv")], tmp_path / "store", SMALL)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 from typing import Any
 
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.manifest import Manifest, Recipe
-from ooc_pegasos.recipe import Table
+from ooc_pegasos.recipe import Table, named_by
 
 _DEFAULTS = ConvertConfig()
 
@@ -79,8 +78,9 @@ def _options_of(made: Manifest) -> dict[str, Any]:
 
 def _refuse_other_columns(kind: str, patterns: tuple[str, ...], table: Table) -> None:
     """Refuse patterns that do not name just the columns that the store has of a kind."""
+    meant = named_by(patterns, [column.name for column in table.columns])
     for column in table.columns:
-        named = any(fnmatch.fnmatchcase(column.name, pattern) for pattern in patterns)
+        named = column.name in meant
         if named != (column.kind == kind):
             said = "" if named else "not "
             raise UsageError(

@@ -6,7 +6,6 @@ Each is imported when it is needed, with its kernels.
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import glob
 import os
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from ooc_pegasos.readers import schemas, sources, svmlight, tables
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
 from ooc_pegasos.readers.remote import is_beside
 from ooc_pegasos.readers.sources import STDIN, Stamp, expand, path_of, spoken
-from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens
+from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens, named_by
 from ooc_pegasos.vocabulary import Vocabulary
 
 Format = Literal["auto", "svmlight", "vw", "table", "arrays", "folders"]
@@ -219,7 +218,7 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
     chosen: dict[str, Kind] = {}
     for kind, given in patterns.items():
         for pattern in given:
-            found = [column for column in known if fnmatch.fnmatchcase(column, pattern) and column not in taken]
+            found = [column for column in named_by([pattern], known) if column not in taken]
             if not found and pattern in taken:
                 raise UsageError(f"--{kind} {pattern}: this column is the label, the weight or the id; choose one")
             if not found:

@@ -313,3 +313,19 @@ def test_a_quote_that_is_never_closed_is_told_where_it_opens(tmp_path):
         convert([str(tmp_path / "a.csv")], tmp_path / "store", config)
     with pytest.raises(InputError, match=r"a.csv:2: a quote is still open where the line ends; .* --multiline"):
         convert([str(tmp_path / "a.csv")], tmp_path / "store", SMALL)
+
+
+def test_columns_whose_names_look_like_patterns(tmp_path):
+    table = pa.table({"label": [0, 1, 1], "p[1]": [1.0, 2.0, 3.0], "p1": [4.0, 5.0, 6.0], "*": ["a", "b", "c"]})
+    store = convert_table(tmp_path, table, dataclasses.replace(SMALL, numeric=("p[1]",)))
+    assert [column.name for column in store.manifest.recipe.table.columns] == ["p[1]"]
+    store = convert_table(tmp_path, table.drop_columns("p1"), dataclasses.replace(SMALL, numeric=("p[1]",)))
+    assert dense_of(store) == [[1], [2], [3]]
+
+
+def test_ids_called_like_what_is_predicted(tmp_path):
+    table = pa.table({"y": [0, 1, 1], "p": [1.0, 2.0, 3.0], "score": ["a", "b", "c"]})
+    store = convert_table(tmp_path, table, dataclasses.replace(SMALL, label="y", id="score"))
+    model = train(store, TrainConfig(lam=0.1)).model
+    predict(model, store.path, tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").column_names == ["id score", "score", "label"]

@@ -329,3 +329,12 @@ def test_ids_called_like_what_is_predicted(tmp_path):
     model = train(store, TrainConfig(lam=0.1)).model
     predict(model, store.path, tmp_path / "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet").column_names == ["id score", "score", "label"]
+
+
+@pytest.mark.parametrize("options", [{}, {"values": "float16"}, {"numeric": ("n",)}, {"categorical": ("c",)}], ids=str)
+def test_a_preview_tells_how_large_the_store_will_be(tmp_path, options):
+    rng = np.random.default_rng(0)
+    table = pa.table({"label": rng.integers(0, 2, 30_000), "n": rng.random(30_000), "c": rng.integers(0, 50, 30_000)})
+    config = dataclasses.replace(SMALL, **options)
+    store = convert_table(tmp_path, table, config)
+    assert preview([str(tmp_path / "in.parquet")], config).bytes == pytest.approx(store.manifest.bytes, rel=0.2)

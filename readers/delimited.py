@@ -61,10 +61,9 @@ def names_of(head: bytes, delimiter: str, header: bool, multiline: bool = False)
         raise InputError(f"the first line cannot be read ({error}); is this delimited text?") from None
     if not header:
         return [str(place) for place in range(len(cells))]
+    cells = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]  # as pandas calls them
     seen: set[str] = set()
-    for place, name in enumerate(cells):
-        if not name:
-            raise InputError(f"column {place + 1} has no name in the first line; give it one, or use --no-header")
+    for name in cells:
         if name in seen:
             raise InputError(f"two columns have the name {name!r}; rename one, or use --no-header")
         seen.add(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -39,6 +40,8 @@ _DEFAULTS = ConvertConfig()
 _BYTES_A_ROW, _BYTES_AN_ENTRY = 12, 8
 _ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
 """Bytes of rows against those of text; compressed text is taken to be a quarter."""
+_INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
+"""What columns are called that nobody has named: no data, unless they are asked for."""
 _LABELS = ("label", "target", "y", "class", "click", "clicked")
 
 
@@ -228,10 +231,12 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
                     raise UsageError(f"column '{column}' is given by --{chosen[column]} and by --{kind}; choose one")
                 chosen[column] = kind
     if not chosen:
-        chosen = {column: _kind_by_type(known[column]) for column in known if column not in taken}
+        left_out = [column for column in known if _INDEX.fullmatch(column) and column not in taken]
+        chosen = {column: _kind_by_type(known[column]) for column in known if column not in {*taken, *left_out}}
         told = {
             kind: [c for c, found in chosen.items() if found == kind] for kind in ("numeric", "categorical", "entries")
         }
+        told["left out, as the index of a pandas table or without a name"] = left_out
         remarks += [f"{kind}: {_some(columns)}" for kind, columns in told.items() if columns]
     if not chosen:
         raise UsageError(f"{spoken(name)}: no column besides the label; check the file")

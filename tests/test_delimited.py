@@ -343,6 +343,7 @@ def test_names():
     assert names_of('"é"\tb\n'.encode(), "\t", True) == ["é", "b"]
     assert names_of(b'x,"y,z",\n', ",", False) == ["0", "1", "2"]
     assert names_of(b"x", ",", False) == ["0"]
+    assert names_of(b",a,\n", ",", True) == ["Unnamed: 0", "a", "Unnamed: 2"]
     assert names_of(b"x" * 200_000 + b",y", ",", False) == ["0", "1"]
 
 
@@ -350,7 +351,6 @@ def test_names():
     ("head", "message"),
     [
         (b"a,b,a\n", "two columns have the name 'a'; rename one, or use --no-header"),
-        (b"a,,b\n", "column 2 has no name in the first line; give it one, or use --no-header"),
         (b"\n1,2\n", "the first line is empty; begin the file with the names of its columns, or its first row"),
         (b"", "the first line is empty; begin the file with the names of its columns, or its first row"),
         (b"a,\xff\n", "the first line is not UTF-8 text; convert the file to UTF-8"),

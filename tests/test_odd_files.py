@@ -9,6 +9,7 @@ import json
 from decimal import Decimal
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -338,3 +339,20 @@ def test_a_preview_tells_how_large_the_store_will_be(tmp_path, options):
     config = dataclasses.replace(SMALL, **options)
     store = convert_table(tmp_path, table, config)
     assert preview([str(tmp_path / "in.parquet")], config).bytes == pytest.approx(store.manifest.bytes, rel=0.2)
+
+
+def test_the_index_of_a_pandas_table_is_no_data(tmp_path):
+    frame = pandas.DataFrame({"label": [0, 1, 1, 0], "p": [1.0, 2.0, 3.0, 4.0]}).iloc[[1, 3, 2]]
+    frame.to_csv(tmp_path / "a.csv")
+    pandas.read_csv(tmp_path / "a.csv").to_csv(tmp_path / "b.csv", index=False)
+    frame.to_parquet(tmp_path / "c.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "c.parquet").names
+    for name in ("a.csv", "b.csv", "c.parquet"):
+        remarks = preview([str(tmp_path / name)], SMALL).remarks
+        assert any(line.startswith("left out, as the index of a pandas table") for line in remarks)
+        store = convert([str(tmp_path / name)], tmp_path / f"{name}.store", SMALL)
+        assert dense_of(store) == [[2], [4], [3]]
+    store = convert([str(tmp_path / "a.csv")], tmp_path / "id", dataclasses.replace(SMALL, id="Unnamed: 0"))
+    assert store.ids(0).to_pylist() == ["1", "3", "2"]
+    store = convert([str(tmp_path / "a.csv")], tmp_path / "number", dataclasses.replace(SMALL, numeric=("Unn*", "p")))
+    assert dense_of(store) == [[1, 2], [3, 4], [2, 3]]

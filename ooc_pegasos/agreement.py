@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 from typing import Any
 
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.manifest import Manifest, Recipe
-from ooc_pegasos.recipe import Table
+from ooc_pegasos.recipe import Table, named_by
 
 _DEFAULTS = ConvertConfig()
 
@@ -71,15 +70,17 @@ def _options_of(made: Manifest) -> dict[str, Any]:
         known["ngrams"] = str(tokens.least) if one else f"{tokens.least}:{tokens.most}"
         known |= {"characters": tokens.characters, "idf": tokens.texts > 0}
     if table:
-        known |= {name: getattr(table, name) for name in ("label", "weight", "id", "nulls", "log1p", "clip", "header")}
+        known |= {name: getattr(table, name) for name in ("label", "weight", "id", "nulls", "log1p", "clip")}
+        known |= {"header": table.header, "multiline": table.multiline}
         known |= {"standardize": any(column.scale != 1 for column in table.columns)}
     return known
 
 
 def _refuse_other_columns(kind: str, patterns: tuple[str, ...], table: Table) -> None:
     """Refuse patterns that do not name just the columns that the store has of a kind."""
+    meant = named_by(patterns, [column.name for column in table.columns])
     for column in table.columns:
-        named = any(fnmatch.fnmatchcase(column.name, pattern) for pattern in patterns)
+        named = column.name in meant
         if named != (column.kind == kind):
             said = "" if named else "not "
             raise UsageError(

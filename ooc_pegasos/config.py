@@ -95,6 +95,8 @@ class ConvertConfig:
     """Numbers of tables are divided by their standard deviation, found in a first pass."""
     header: bool = True
     delimiter: str | None = None
+    multiline: bool = False
+    """Of delimited text: whether line breaks may stand in quotes."""
     feature_names: int = 0
     """How many names of hashed features are kept in the store."""
     shuffle: bool = True

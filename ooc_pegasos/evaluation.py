@@ -128,7 +128,8 @@ def write_scores(model: Model, blocks: Iterable[Scored], target: Path, proba: bo
     rows, found = 0, iter(blocks)
     first = next(found, None)
     if first is not None and first.ids is not None:  # what rows are told apart by comes first
-        schema = schema.insert(0, pa.field(first.id_name, first.ids.type))
+        called = f"id {first.id_name}" if first.id_name in names else first.id_name  # a column called `score`
+        schema = schema.insert(0, pa.field(called, first.ids.type))
     with writing_errors(target), _writer(target, schema) as writer:
         for scored in chain([first] if first is not None else [], found):
             columns = [*_columns(scored.scores), pa.array(model.labels_of(scored.scores), labels)]

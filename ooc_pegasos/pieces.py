@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import secrets
 import socket
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.recipe import named_by
 
 _ROWS = 1 << 16
 _KINDS = {"labels": "biufU", "weights": "biuf"}
@@ -130,12 +130,13 @@ def types_of(schemas: Iterable[tuple[str, Any]], categorical: tuple[str, ...]) -
     known: dict[str, Any] = {}
     where: dict[str, str] = {}
     for name, schema in schemas:
+        meant = set(named_by(categorical, schema.names))
         for field in schema:
             before = known.get(field.name)
             if before is None or pa.types.is_null(before):
                 known[field.name], where[field.name] = field.type, name
             elif not pa.types.is_null(field.type):
-                exact = any(fnmatch.fnmatchcase(field.name, pattern) for pattern in categorical)
+                exact = field.name in meant
                 if _sort_of(field.type, exact) != _sort_of(before, exact):
                     problem = f"column '{field.name}' is of type {field.type}, but in {where[field.name]} {before}"
                     raise InputError(f"{name}: {problem}; make partitions alike, for example with astype")

@@ -12,17 +12,22 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos import typed
+from ooc_pegasos.assemble import coded_sizes
+from ooc_pegasos.block import LEVELS, CsrBlock
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.describe import size_text
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.kernels.values import ROUNDINGS, distinct_values
 from ooc_pegasos.labels import LabelCollector
 from ooc_pegasos.manifest import Recipe
 from ooc_pegasos.readers import opening, sources
+from ooc_pegasos.scratch import Scratch
+from ooc_pegasos.spill import scatter
 
 _SHOWN_ROWS, _SHOWN_ENTRIES = 3, 12
 _SURVEYED = 2  # tasks
-_BYTES_AN_ENTRY, _PASSES = 4.0, 2.0
-"""What an entry takes in a store, and how much longer it takes to write it as well, more or less."""
+_BYTES_A_ROW, _PASSES = 8, 2.0
+"""What a row takes in a store besides its entries, and how much longer it takes to write as well, more or less."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,8 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     if task is None:
         raise InputError(f"{sources.spoken(names[0])}: no rows in it; leave it out or check how it was made")
     reader.read(task)  # compiles what is needed
-    task = next(iter(reader.tasks()))
     began = time.perf_counter()
+    task = next(iter(reader.tasks()))
     parsed = reader.read(task)
     seconds = time.perf_counter() - began
     total = sum(opening.stamp_of(name).size for name in names)
@@ -114,7 +119,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         more = last - first > _SHOWN_ENTRIES
         rows.append({"row": int(parsed.numbers[row]) + 1, "label": label, "entries": entries, "more": more})
     problems = [f"{sources.spoken(names[0])}, {reader.unit} {bad.line + 1}: {bad.problem}" for bad in parsed.bad[:3]]
-    size = _BYTES_AN_ENTRY * int(block.indptr[-1]) * share
+    size = _bytes_of(block, config) * share
     return Preview(
         [sources.spoken(name) for name in names],
         recipe,
@@ -124,6 +129,20 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         size,
         seconds * share * _PASSES / config.workers,
     )
+
+
+def _bytes_of(block: CsrBlock, config: ConvertConfig) -> int:
+    """What rows take in a store."""
+    assert block.values is not None
+    nowhere = np.zeros(block.rows, np.int64)
+    scattered = scatter(0, block.labels, block.indptr, block.indices, block.values, nowhere, 1, Scratch())
+    rounding = ROUNDINGS[config.rounding]
+    levels = distinct_values(
+        block.indptr, block.values, config.normalize is not None, rounding, np.empty(LEVELS, np.uint32)
+    )
+    coding = config.rounding or "float32" if levels < 0 or config.values == "float32" else "code8"
+    only_ones = levels == 1 and bool((block.values == 1).all())
+    return min(coded_sizes(scattered.stats[0], 0, None if only_ones else coding).values()) + _BYTES_A_ROW * block.rows
 
 
 def _words(table: dict[str, Any]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -73,6 +75,15 @@ class Table:
     header: bool = True
     """Of delimited text: whether the first line names the columns; else they are 0, 1, ..."""
     delimiter: str = ","
+    multiline: bool = False
+    """Whether line breaks may stand in quotes."""
+
+
+def named_by(patterns: Iterable[str], columns: Collection[str]) -> list[str]:
+    """The columns that patterns name: a column's name as it stands is that column alone, whatever letters are in it."""
+    plain = set(patterns).intersection(columns)
+    others = set(patterns) - plain
+    return [one for one in columns if one in plain or any(fnmatch.fnmatchcase(one, pattern) for pattern in others)]
 
 
 def is_delimiter(text: str) -> bool:

@@ -1,7 +1,8 @@
 """Delimited text (CSV, TSV): blocks of whole lines into record batches, and what is wrong with the lines left out.
 
 Cells are read as RFC 4180 has them, by Arrow: quoted where they hold the delimiter, a quote within quotes doubled. An
-empty cell without quotes is a null, and nothing else is. A row is a line: no line break stands in quotes.
+empty cell without quotes is a null, and nothing else is. A row is a line: unless it was said that line breaks may stand
+in quotes (`multiline`), a quote that is not closed spoils no other row.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import csv
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from ooc_pegasos.block import read_only
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.kernels import records as kernels
 from ooc_pegasos.readers.reading import BadRow
+from ooc_pegasos.readers.sources import UTF8_MARK
 from ooc_pegasos.readers.strings import not_utf8
 
 if TYPE_CHECKING:
@@ -23,19 +27,30 @@ if TYPE_CHECKING:
 
 CellKind = Literal["number", "string"]
 
-_MARK = b"\xef\xbb\xbf"
 _NUMBER = r"^[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*$"
 _GOOD, _BLANK, _BROKEN, _OPEN, _RAGGED, _CELL = range(6)
-"""What became of a line. From _CELL on: wrong in its cell of the column so many places further on."""
+"""What became of a row, the first as kernels/records.py has them. From _CELL on: wrong in its cell of that column."""
+_OPEN_ADVICE = "close it, or convert with --multiline if line breaks may stand in quotes"
 
 
-def names_of(head: bytes, delimiter: str, header: bool) -> list[str]:
-    """The column names in the first line of `head`, or "0", "1", ... for as many cells as it has."""
-    line = head.partition(b"\n")[0].removesuffix(b"\r")
+class _Rows(NamedTuple):
+    """The rows of a text, blank ones included."""
+
+    starts: np.ndarray
+    states: np.ndarray
+    first_lines: np.ndarray
+    """On which each begins."""
+    line_count: int
+
+
+def names_of(head: bytes, delimiter: str, header: bool, multiline: bool = False) -> list[str]:
+    """The column names in the first row of `head`, or "0", "1", ... for as many cells as it has."""
+    line = head[: _first_row(np.frombuffer(head, np.uint8), delimiter, multiline)[0]]
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
     if not line:
         raise InputError("the first line is empty; begin the file with the names of its columns, or its first row")
     if _is_open(line, delimiter):
-        raise InputError("the first line ends within a quote; close it, and let no line break stand in quotes")
+        raise InputError(f"the first line ends within a quote; {_OPEN_ADVICE}")
     try:
         cells = _cells_of(line.decode(), delimiter)
     except UnicodeDecodeError:
@@ -46,10 +61,9 @@ def names_of(head: bytes, delimiter: str, header: bool) -> list[str]:
         raise InputError(f"the first line cannot be read ({error}); is this delimited text?") from None
     if not header:
         return [str(place) for place in range(len(cells))]
+    cells = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]  # as pandas calls them
     seen: set[str] = set()
-    for place, name in enumerate(cells):
-        if not name:
-            raise InputError(f"column {place + 1} has no name in the first line; give it one, or use --no-header")
+    for name in cells:
         if name in seen:
             raise InputError(f"two columns have the name {name!r}; rename one, or use --no-header")
         seen.add(name)
@@ -72,26 +86,55 @@ def batch_of(
     delimiter: str,
     skip_first: bool,
     most_described: int,
+    multiline: bool = False,
 ) -> tuple[pa.RecordBatch, np.ndarray, int, list[BadRow], int]:
-    """Read the lines in `text[:length]`, which ends with a line feed.
+    """Read the rows in `text[:length]`, which ends with a line feed.
 
-    (the columns in `kinds` of the good rows: numbers as float64, strings as dictionaries; the line of each such row;
-    how many lines there are; the first bad rows, at most `most_described`; how many bad rows there are.) `kinds` names
-    at least one column. With `skip_first` the first line is not a row.
+    (the columns in `kinds` of the good rows: numbers as float64, strings as dictionaries; the line on which each such
+    row begins; how many lines there are; the first bad rows, at most `most_described`; how many bad rows there are.)
+    `kinds` names at least one column. With `skip_first` the first row is not one.
     """
     text = text[:length]
     first = 0
     if skip_first and length:
-        text, first = text[int(np.argmax(text == 10)) + 1 :], 1
+        end, first = _first_row(text, delimiter, multiline)
+        text = text[end:]
+    multiline = multiline and bool(_count(text, 34))
     batch = _typed(text, names, kinds, delimiter)
     if batch is not None:
-        found = _lines_of_rows(text, batch.num_rows, delimiter)
+        find = _lines_of_records if multiline else _lines_of_rows
+        found = find(text, batch.num_rows, delimiter)
         if found is not None:
             lines, line_count = found
             return batch, lines + first, line_count + first, [], 0
-    batch, lines, line_count, described, bad = _sorted_out(text, names, kinds, delimiter, most_described)
+    rows = _records_of(text, delimiter) if multiline else _rows_of_lines(text, delimiter)
+    batch, lines, line_count, described, bad = _sorted_out(text, rows, names, kinds, delimiter, most_described)
     described = [BadRow(row.line + first, row.problem) for row in described]
     return batch, lines + first, line_count + first, described, bad
+
+
+def good_rows(head: bytes, names: list[str], delimiter: str, header: bool, multiline: bool) -> bytes:
+    """The rows in the first bytes of a text, without the bad ones, of which is told where they stand."""
+    text = np.frombuffer(head, np.uint8)
+    if header:
+        text = text[_first_row(text, delimiter, multiline)[0] :]
+    good = batch_of(text, len(text), names, dict.fromkeys(names, "string"), delimiter, False, 0, multiline)[1]
+    rows = _records_of(text, delimiter) if multiline else _rows_of_lines(text, delimiter)
+    ends = np.append(rows.starts[1:], len(text))
+    wanted = np.isin(rows.first_lines, good)
+    pairs = zip(rows.starts[wanted].tolist(), ends[wanted].tolist(), strict=True)
+    return b"".join(text[begin:end].tobytes() for begin, end in pairs) if len(good) else text.tobytes()
+
+
+def last_end(delimiter: str) -> Callable[[np.ndarray, int], int]:
+    """What says where the last whole row of the first so many bytes ends, if line breaks may stand in quotes."""
+
+    def find(text: np.ndarray, filled: int) -> int:
+        begin = 3 * (text[:3].tobytes() == UTF8_MARK)
+        end = int(kernels.end_of_records(read_only(text[begin:filled]), ord(delimiter)))
+        return begin + end if end else 0
+
+    return find
 
 
 def cut_lines(text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -116,6 +159,38 @@ def batch_from(table: Any) -> pa.RecordBatch:
 
     columns = [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
+
+
+def _first_row(text: np.ndarray, delimiter: str, multiline: bool) -> tuple[int, int]:
+    """(where the second row begins, how many lines the first has)."""
+    if multiline and _count(text, 34):
+        end = int(kernels.end_of_record(read_only(text), ord(delimiter)))
+        return end, _count(text[:end], 10)
+    feeds = text == 10
+    return (int(np.argmax(feeds)) + 1 if feeds.any() else len(text)), 1
+
+
+def _records_of(text: np.ndarray, delimiter: str) -> _Rows:
+    most = _count(text, 10) + 1
+    starts, states, lines = (np.empty(most, np.int64) for _array in range(3))
+    number = int(kernels.cut_records(read_only(text), ord(delimiter), starts, states, lines))
+    return _Rows(starts[:number], states[:number], lines[:number], most - 1)
+
+
+def _rows_of_lines(text: np.ndarray, delimiter: str) -> _Rows:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    starts, ends = cut_lines(text)
+    every = line_array(text, starts, pa.binary())
+    states = np.zeros(len(starts), np.int64)
+    states[pc.match_substring_regex(every, _open_quote(delimiter)).to_numpy(zero_copy_only=False)] = _OPEN
+    lone = np.flatnonzero((text[:-1] == 13) & (text[1:] != 10))
+    states[np.searchsorted(ends, lone)] = _BROKEN
+    empty = ends == starts
+    empty |= (ends == starts + 1) & (text[starts] == 13)
+    states[empty] = _BLANK
+    return _Rows(starts, states, np.arange(len(starts)), len(starts))
 
 
 def _typed(text: np.ndarray, names: list[str], kinds: Mapping[str, CellKind], delimiter: str) -> pa.RecordBatch | None:
@@ -144,7 +219,7 @@ def _read_csv(
 
     if not len(text):  # Arrow takes this for an error
         return pa.schema(list(types.items())).empty_table()
-    if text[:3].tobytes() == _MARK:  # Arrow would remove it; yet a block may begin with it anywhere in a file
+    if text[:3].tobytes() == UTF8_MARK:  # Arrow would remove it; yet a block may begin with it anywhere in a file
         text = np.concatenate([np.array([10], np.uint8), text])
     return arrow_csv.read_csv(
         pa.BufferReader(pa.py_buffer(text)),
@@ -188,6 +263,15 @@ def _lines_of_rows(text: np.ndarray, rows: int, delimiter: str) -> tuple[np.ndar
     return lines, feeds
 
 
+def _lines_of_records(text: np.ndarray, rows: int, delimiter: str) -> tuple[np.ndarray, int] | None:
+    """The same where line breaks may stand in quotes."""
+    found = _records_of(text, delimiter)
+    lines = found.first_lines[found.states == _GOOD]
+    if len(lines) != rows or (found.states > _BLANK).any():
+        return None
+    return lines, found.line_count
+
+
 def _count(text: np.ndarray, byte: int) -> int:
     step = 1 << 16  # the comparisons stay in the cache
     return sum(int(np.count_nonzero(text[at : at + step] == byte)) for at in range(0, len(text), step))
@@ -222,22 +306,18 @@ def _is_open(line: bytes, delimiter: str) -> bool:
 
 
 def _sorted_out(
-    text: np.ndarray, names: list[str], kinds: Mapping[str, CellKind], delimiter: str, most_described: int
+    text: np.ndarray,
+    rows: _Rows,
+    names: list[str],
+    kinds: Mapping[str, CellKind],
+    delimiter: str,
+    most_described: int,
 ) -> tuple[pa.RecordBatch, np.ndarray, int, list[BadRow], int]:
     """What `batch_of` gives, for a text with bad rows: they are taken out step by step, and the rest is read."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    starts, ends = cut_lines(text)
-    every = line_array(text, starts, pa.binary())
-    state = np.zeros(len(starts), np.int64)
-    cells = np.zeros(len(starts), np.int64)
-    state[pc.match_substring_regex(every, _open_quote(delimiter)).to_numpy(zero_copy_only=False)] = _OPEN
-    lone = np.flatnonzero((text[:-1] == 13) & (text[1:] != 10))
-    state[np.searchsorted(ends, lone)] = _BROKEN
-    empty = ends == starts
-    empty |= (ends == starts + 1) & (text[starts] == 13)
-    state[empty] = _BLANK
+    every, state = line_array(text, rows.starts, pa.binary()), rows.states
+    cells = np.zeros(len(state), np.int64)
 
     lines, rest = _taken(every, state)
     numbers, counts = _ragged(rest, names, delimiter)
@@ -263,15 +343,17 @@ def _sorted_out(
     ]
     bad = np.flatnonzero(state > _BLANK)
     described = []
+    after = np.append(rows.first_lines[1:], rows.line_count)
     for line in bad[:most_described].tolist():
-        code = int(state[line])
+        code, first, over = int(state[line]), int(rows.first_lines[line]), int(after[line] - rows.first_lines[line])
         if code < _CELL:
-            described.append(BadRow(line, _problem_of_line(code, int(cells[line]), len(names))))
+            described.append(BadRow(first, _problem_of_line(code, int(cells[line]), len(names), over)))
         else:
             name = list(kinds)[code - _CELL]
             cell = table.column(code - _CELL)[int(np.searchsorted(lines, line))].as_py()
-            described.append(BadRow(line, _problem_of_cell(cell, name, kinds[name])))
-    return pa.RecordBatch.from_arrays(arrays, names=list(kinds)), lines[good], len(starts), described, len(bad)
+            described.append(BadRow(first, _problem_of_cell(cell, name, kinds[name])))
+    made = pa.RecordBatch.from_arrays(arrays, names=list(kinds))
+    return made, rows.first_lines[lines[good]], rows.line_count, described, len(bad)
 
 
 def _taken(every: Any, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -317,12 +399,16 @@ def _numbers_of(column: Any) -> tuple[Any, np.ndarray]:
     return numbers, np.flatnonzero(~(fine | column.is_null().to_numpy(zero_copy_only=False)))
 
 
-def _problem_of_line(code: int, cells: int, names: int) -> str:
+def _problem_of_line(code: int, cells: int, names: int, over: int) -> str:
+    """`over` so many lines the row goes."""
+    far = f", over {over:,} lines" if over > 1 else ""
     if code == _BROKEN:
         return "a carriage return within the line; end lines with a line feed"
+    if code == _OPEN and over > 1:
+        return f"a quote that is never closed{far}; close it"
     if code == _OPEN:
-        return "a quote is still open where the line ends; close it, and let no line break stand in quotes"
-    return f"{cells} cell{'s' * (cells != 1)} instead of {names}; quote cells that hold the delimiter"
+        return f"a quote is still open where the line ends; {_OPEN_ADVICE}"
+    return f"{cells} cell{'s' * (cells != 1)} instead of {names}{far}; quote cells that hold the delimiter"
 
 
 def _problem_of_cell(cell: bytes, name: str, kind: CellKind) -> str:

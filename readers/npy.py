@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import STDIN, Stamp, spoken
 
 ZIP, EMPTY_ZIP, NPY = b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY"
@@ -312,8 +313,8 @@ class Archive:
 
 def open_array(name: str) -> BinaryIO:
     """Open a file, but not standard input: arrays are not read from front to back."""
-    if name == STDIN:
-        raise InputError(f"{spoken(name)}: arrays are read from files alone; save it to one and name that")
+    if name == STDIN or is_remote(name):
+        raise InputError(f"{spoken(name)}: arrays are read from files of this machine alone; save it to one")
     try:
         return open(name, "rb", buffering=0)
     except OSError as error:

@@ -6,9 +6,9 @@ Each is imported when it is needed, with its kernels.
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import glob
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -19,13 +19,13 @@ from ooc_pegasos.readers import schemas, sources, svmlight, tables
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
 from ooc_pegasos.readers.remote import is_beside
 from ooc_pegasos.readers.sources import STDIN, Stamp, expand, path_of, spoken
-from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens
+from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens, named_by
 from ooc_pegasos.vocabulary import Vocabulary
 
 Format = Literal["auto", "svmlight", "vw", "table", "arrays", "folders"]
 _OF_TABLES = (
     *("label", "weight", "id", "numeric", "categorical", "text", "preset", "nulls", "log1p", "clip"),
-    *("header", "delimiter"),
+    *("header", "delimiter", "multiline"),
 )
 _SUITS = {
     **dict.fromkeys((*_OF_TABLES, "standardize"), ("table",)),
@@ -40,6 +40,8 @@ _DEFAULTS = ConvertConfig()
 _BYTES_A_ROW, _BYTES_AN_ENTRY = 12, 8
 _ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
 """Bytes of rows against those of text; compressed text is taken to be a quarter."""
+_INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
+"""What columns are called that nobody has named: no data, unless they are asked for."""
 _LABELS = ("label", "target", "y", "class", "click", "clicked")
 
 
@@ -198,7 +200,8 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
         if given:
             raise UsageError(f"--{given[0]} and --preset criteo, which says what its columns are; leave one out")
         return criteo(wanted), []
-    blank = Table([], None, header=wanted.get("header", True), delimiter=wanted["delimiter"])
+    read = {option: wanted[option] for option in ("header", "delimiter", "multiline") if option in wanted}
+    blank = Table([], None, **read)
     known = schemas.schema_of(name, blank)
     remarks = []
     label = wanted.pop("label", None)
@@ -218,7 +221,7 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
     chosen: dict[str, Kind] = {}
     for kind, given in patterns.items():
         for pattern in given:
-            found = [column for column in known if fnmatch.fnmatchcase(column, pattern) and column not in taken]
+            found = [column for column in named_by([pattern], known) if column not in taken]
             if not found and pattern in taken:
                 raise UsageError(f"--{kind} {pattern}: this column is the label, the weight or the id; choose one")
             if not found:
@@ -228,10 +231,12 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
                     raise UsageError(f"column '{column}' is given by --{chosen[column]} and by --{kind}; choose one")
                 chosen[column] = kind
     if not chosen:
-        chosen = {column: _kind_by_type(known[column]) for column in known if column not in taken}
+        left_out = [column for column in known if _INDEX.fullmatch(column) and column not in taken]
+        chosen = {column: _kind_by_type(known[column]) for column in known if column not in {*taken, *left_out}}
         told = {
             kind: [c for c, found in chosen.items() if found == kind] for kind in ("numeric", "categorical", "entries")
         }
+        told["left out, as the index of a pandas table or without a name"] = left_out
         remarks += [f"{kind}: {_some(columns)}" for kind, columns in told.items() if columns]
     if not chosen:
         raise UsageError(f"{spoken(name)}: no column besides the label; check the file")

@@ -85,7 +85,7 @@ def _filesystem_of(url: str) -> tuple[Any, str]:
             from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
             other, path = url_to_fs(url)
-        except (ImportError, ValueError) as unknown:
+        except Exception as unknown:  # each file system has its own
             problem = f"pyarrow says: {error}; fsspec says: {unknown}"
             raise InputError(f"{spoken_url(url)}: {problem}; check the address, or install what it needs") from error
         return pafs.PyFileSystem(pafs.FSSpecHandler(other)), path

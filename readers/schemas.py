@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -147,8 +147,8 @@ def columns_in_words(known: dict[str, Any]) -> str:
     """Which columns there are; if there is but one, which delimiter may have been meant."""
     told = "the columns are " + ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
     inside = [mark for mark in ",;\t|" if len(known) == 1 and mark in next(iter(known))]
-    spelled = {"\t": "$'\\t'"}.get(inside[0], f"'{inside[0]}'") if inside else ""
-    return told + (f"; if that is more than one, say --delimiter {spelled}" if inside else "")
+    spelled = {"\t": r"\t"}.get(inside[0], inside[0]) if inside else ""
+    return told + (f"; if that is more than one, say --delimiter '{spelled}'" if inside else "")
 
 
 def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
@@ -242,7 +242,7 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None) -> Any:
     """The columns of a text and what the first megabyte of it seems to hold."""
     import pyarrow as pa
 
-    head = _head_of(name)
+    head = _head_of(name, form, table)
     with arrow_errors(spoken(name)):
         names = _names_in(name, head, form, table)
         if form == "jsonlines":
@@ -252,17 +252,13 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None) -> Any:
 
         header = table.header if table else True
         delimiter = table.delimiter if table else delimiter_of(name)
-        options = pyarrow.csv.ReadOptions(
-            column_names=names, skip_rows=int(header), use_threads=False, block_size=len(head) + 1
+        multiline = table is not None and table.multiline
+        options = pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(head) + 1)
+        parse = pyarrow.csv.ParseOptions(
+            delimiter=delimiter, newlines_in_values=multiline, invalid_row_handler=lambda _row: "skip"
         )
-        parse = pyarrow.csv.ParseOptions(delimiter=delimiter, invalid_row_handler=lambda _row: "skip")
         kinds = pyarrow.csv.ConvertOptions(null_values=[""], strings_can_be_null=True)
-        # of good rows: of others is told where they stand
-        text = np.frombuffer(head, np.uint8)
-        lines = delimited.batch_of(text, len(text), names, dict.fromkeys(names, "string"), delimiter, header, 0)[1]
-        rows = [line + b"\n" for line in head.split(b"\n")]
-        if len(lines) and len(rows) > lines[-1]:
-            head = b"".join([*rows[: int(header)], *(rows[line] for line in lines.tolist())])
+        head = delimited.good_rows(head, names, delimiter, header, multiline)
         head = head.decode(errors="replace").encode()  # what pyarrow cannot decode it cannot hand to the handler
         try:
             return pyarrow.csv.read_csv(pa.BufferReader(head), options, parse, kinds).schema
@@ -270,9 +266,16 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None) -> Any:
             return pa.schema([(column, pa.string()) for column in names])
 
 
-def _head_of(name: str) -> bytes:
-    """The first lines of a text."""
-    block = next(iter(TextSource(name, 0, _HEAD, deque(), "a text table").blocks()), None)
+def kind_of_text(form: Form | None, table: Table | None) -> tuple[str, Callable[[np.ndarray, int], int] | None]:
+    """(what a text is, what says where its rows end if not with the line), as text sources want it."""
+    if form != "jsonlines" and table is not None and table.multiline:
+        return "a text table whose quotes are closed", delimited.last_end(table.delimiter)
+    return "a text table", None
+
+
+def _head_of(name: str, form: Form | None, table: Table | None) -> bytes:
+    """The first rows of a text."""
+    block = next(iter(TextSource(name, 0, _HEAD, deque(), *kind_of_text(form, table)).blocks()), None)
     if block is None:
         raise InputError(f"{spoken(name)}: the file is empty; leave it out or check how it was made")
     return block.text[: block.length].tobytes()
@@ -283,9 +286,9 @@ def _names_in(name: str, head: bytes, form: Form | None, table: Table | None) ->
     try:
         if form == "jsonlines":
             return jsonlines.names_of(head)
-        return delimited.names_of(
-            head, table.delimiter if table else delimiter_of(name), table.header if table else True
-        )
+        if table is None:
+            return delimited.names_of(head, delimiter_of(name), True)
+        return delimited.names_of(head, table.delimiter, table.header, table.multiline)
     except InputError as error:
         raise InputError(f"{spoken(name)}: {error}") from error
 

@@ -36,7 +36,7 @@ _OTHER_FORMATS = {
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
-_UTF8_MARK = b"\xef\xbb\xbf"
+UTF8_MARK = b"\xef\xbb\xbf"
 
 
 def expand(inputs: Sequence[str]) -> list[str]:
@@ -174,13 +174,21 @@ class TextSource:
     """One input, read once from `start` to its end; then `info()` is its fingerprint."""
 
     def __init__(
-        self, name: str, number: int, block_size: int, spare: deque[np.ndarray], kind: str = "svmlight text"
+        self,
+        name: str,
+        number: int,
+        block_size: int,
+        spare: deque[np.ndarray],
+        kind: str = "svmlight text",
+        last_end: Callable[[np.ndarray, int], int] | None = None,
     ) -> None:
+        """`last_end` says where the last whole line of the first so many bytes of a text ends, 0 if none does."""
         self.name = name
         self._kind = kind
         self._number = number
         self._block_size = block_size
         self._spare = spare
+        self._last_end = last_end or _after_last_line_feed
         self._hash = RunningHash()
         self._before: Stamp | None = None
 
@@ -278,7 +286,7 @@ class TextSource:
                 self._hash.update(text[:cut])
             carry = text[cut:filled].tobytes()
             begin, at = at, at + cut
-            if begin == 0 and text[:3].tobytes() == _UTF8_MARK:
+            if begin == 0 and text[:3].tobytes() == UTF8_MARK:
                 cut -= 3
                 text[:cut] = text[3 : 3 + cut]
             ended = cut == 0 or text[cut - 1] != 10  # the last line has no line feed
@@ -305,7 +313,7 @@ class TextSource:
                 if not got:
                     return text, filled, filled
                 filled += got
-            cut = _after_last_line_feed(text, filled)
+            cut = self._last_end(text, filled)
             if cut:
                 return text, filled, cut
             if room >= _LONGEST_LINE:

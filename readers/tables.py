@@ -22,6 +22,7 @@ from ooc_pegasos.readers.schemas import (
     delimiter_of,
     difference,
     form_of,
+    kind_of_text,
     opened_ipc,
     own_columns,
     partition_of,
@@ -295,7 +296,7 @@ class _TextTable(TextSource):
         spare: deque[np.ndarray],
         form: Form,
     ) -> None:
-        super().__init__(name, number, block_size, spare, "a text table")
+        super().__init__(name, number, block_size, spare, *kind_of_text(form, table))
         self.spare = spare
         self._table, self._form = table, form
         self._own = own
@@ -319,7 +320,14 @@ class _TextTable(TextSource):
         else:
             first = self._table.header and task.begin == 0
             found = delimited.batch_of(
-                task.text, task.length, list(self._own), inside, self._table.delimiter, first, task.length
+                task.text,
+                task.length,
+                list(self._own),
+                inside,
+                self._table.delimiter,
+                first,
+                task.length,
+                self._table.multiline,
             )
         batch, lines, line_count, bad, _bad_rows = found
         columns = [

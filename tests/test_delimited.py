@@ -16,7 +16,7 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import delimited
 from ooc_pegasos.readers.delimited import batch_of, names_of
 
-OPEN = "a quote is still open where the line ends; close it, and let no line break stand in quotes"
+OPEN = "a quote is still open where the line ends; " + delimited._OPEN_ADVICE
 RETURN = "a carriage return within the line; end lines with a line feed"
 KINDS = {"a": "number", "b": "string"}
 
@@ -343,6 +343,7 @@ def test_names():
     assert names_of('"é"\tb\n'.encode(), "\t", True) == ["é", "b"]
     assert names_of(b'x,"y,z",\n', ",", False) == ["0", "1", "2"]
     assert names_of(b"x", ",", False) == ["0"]
+    assert names_of(b",a,\n", ",", True) == ["Unnamed: 0", "a", "Unnamed: 2"]
     assert names_of(b"x" * 200_000 + b",y", ",", False) == ["0", "1"]
 
 
@@ -350,14 +351,119 @@ def test_names():
     ("head", "message"),
     [
         (b"a,b,a\n", "two columns have the name 'a'; rename one, or use --no-header"),
-        (b"a,,b\n", "column 2 has no name in the first line; give it one, or use --no-header"),
         (b"\n1,2\n", "the first line is empty; begin the file with the names of its columns, or its first row"),
         (b"", "the first line is empty; begin the file with the names of its columns, or its first row"),
         (b"a,\xff\n", "the first line is not UTF-8 text; convert the file to UTF-8"),
-        (b'a,"b\nc"\n', "the first line ends within a quote; close it, and let no line break stand in quotes"),
+        (b'a,"b\nc"\n', "the first line ends within a quote; close it, or convert with --multiline"),
         (b"a\rb\n", "a carriage return within the first line; end lines with a line feed"),
     ],
 )
 def test_bad_names(head, message):
     with pytest.raises(InputError, match=message):
         names_of(head, ",", True)
+
+
+# --- line breaks in quotes ------------------------------------------------------------------------
+
+
+def read_multiline(data, kinds=KINDS, skip_first=False):
+    data = data.encode() if isinstance(data, str) else data
+    text = np.frombuffer(data, np.uint8).copy()
+    found = batch_of(text, len(data), list(kinds), dict(kinds), ",", skip_first, 1000, multiline=True)
+    batch, lines, line_count, described, bad = found
+    assert (line_count, len(described)) == (data.count(b"\n"), bad)
+    batch.validate(full=True)
+    rows = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    return rows, lines.tolist(), {row.line: row.problem for row in described}
+
+
+def test_line_breaks_in_quotes():
+    text = '1,"two\nlines"\n2,"a ""quote""\n\n, and\r\nmore"\n\n3,x\r\n4,"\n"\n'
+    expected = [(1, "two\nlines"), (2, 'a "quote"\n\n, and\r\nmore'), (3, "x"), (4, "\n")]
+    assert read_multiline(text) == (expected, [0, 2, 7, 8], {})
+    rows, lines, bad = read_multiline("a,b\n" + text + '5,"u\nv",w\nx,"y\nz"\n6,good\n', skip_first=True)
+    assert (rows, lines) == ([*expected, (6, "good")], [1, 3, 8, 9, 15])
+    assert bad == {
+        11: "3 cells instead of 2, over 2 lines; quote cells that hold the delimiter",
+        13: "the value 'x' in column 'a' is not a number; correct it, or give the column by --categorical a",
+    }
+    assert read_multiline('"a\nname",b\n1,"x\ny"\n', skip_first=True)[:2] == ([(1, "x\ny")], [2])
+    assert names_of(b'"a\nname",b\n1,2\n', ",", True, multiline=True) == ["a\nname", "b"]
+
+
+def test_a_quote_that_is_never_closed():
+    rows, lines, bad = read_multiline('1,x\n2,"y\n3,z\n')
+    assert (rows, lines, bad) == ([(1, "x")], [0], {1: "a quote that is never closed, over 2 lines; close it"})
+    rows, lines, bad = read_multiline('1,"x\ny\rz"\n2,y\rz\n3,u\n')
+    assert (rows, lines, bad) == ([(1, "x\ny\rz"), (3, "u")], [0, 3], {2: RETURN})
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 99), st.text(st.sampled_from('",\n\r x\u00e9'), max_size=8)), max_size=8),
+    st.lists(st.integers(0, 7), max_size=2),
+)
+@settings(max_examples=400)
+def test_line_breaks_like_the_csv_module(rows, spoiled):
+    sink, expected, wrong, line = io.StringIO(), [], [], 0
+    for number, (a, b) in enumerate(rows):
+        cells = [a, b, "more"] if number in spoiled else [a, b]
+        before = sink.tell()
+        csv.writer(sink, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerow(cells)
+        if number in spoiled:
+            wrong.append(line)
+        else:
+            expected.append((line, (float(a), b)))
+        line += sink.getvalue()[before:].count("\n")
+    found, lines, bad = read_multiline(sink.getvalue())
+    assert list(zip(lines, found, strict=True)) == expected
+    assert list(bad) == wrong
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=400)
+def test_mutated_bytes_among_line_breaks_lose_nothing(seed):
+    """What is good and where each row begins is what Python's csv module says."""
+    chance = random.Random(seed)
+    data = bytearray('1,"x, y\n z"\r\n\n3.5,é""z\n,"q""r\n"\n4,""\n'.encode() * chance.randint(1, 3))
+    for _ in range(chance.randint(1, 8)):
+        at = chance.randrange(len(data))
+        data[at : at + chance.choice([0, 1, 1, 2])] = chance.choice([b'"', b",", b"\n", b" ", b"x", b"1"])
+    text = data.decode(errors="replace") + "\n"
+    if "\r" in text.replace("\r\n", ""):
+        return
+    kinds = {"a": "string", "b": "string"}
+    rows, lines, bad = read_multiline(text, kinds)
+    expected, line, pending = {}, 0, []
+    for piece in text.split("\n")[:-1]:
+        pending.append(piece + "\n")
+        cells = next(csv.reader(pending))
+        joined = "".join(pending)
+        if cells and _is_open_at_end(joined):
+            continue
+        if len(cells) == 2:
+            expected[line] = tuple(cells)
+        elif cells:
+            assert line in bad
+        line += len(pending)
+        pending = []
+    if pending:
+        assert "never closed" in bad[line] or "still open" in bad[line]
+    plain = {at: tuple("" if cell is None else cell for cell in row) for at, row in zip(lines, rows, strict=True)}
+    assert plain == expected
+
+
+def _is_open_at_end(record):
+    """Whether a quote that opened a cell has not been closed, looked at letter by letter."""
+    at, start, quoted = 0, True, False
+    while at < len(record):
+        letter = record[at]
+        if quoted:
+            if letter == '"' and record[at + 1 : at + 2] == '"':
+                at += 1
+            elif letter == '"':
+                quoted = False
+        elif start and letter == '"':
+            quoted = True
+        start = not quoted and letter in ",\n"
+        at += 1
+    return quoted

@@ -1,19 +1,23 @@
 """Files as they come: with marks, odd names, odd types, and folders with more in them than data."""
 
+import csv
 import dataclasses
 import datetime as dt
 import gzip
+import io
 import json
 from decimal import Decimal
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.feature_extraction import FeatureHasher
 
-from ooc_pegasos import ConvertConfig, Existing, convert
+from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.evaluation import predict
 from ooc_pegasos.preview import preview
 
 SMALL = ConvertConfig(shuffle=False, hash_bits=10)
@@ -256,7 +260,7 @@ def test_json_of_several_kinds_is_told_where_the_first_changes(tmp_path):
 
 
 def test_another_delimiter_is_guessed_at(tmp_path):
-    for mark, said in ((";", "';'"), ("\t", r"\$'\\t'"), ("|", r"'\|'")):
+    for mark, said in ((";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")):
         (tmp_path / "a.csv").write_text(f"label{mark}p\n1{mark}2\n0{mark}3\n")
         problem = f"if that is more than one, say --delimiter {said}"
         with pytest.raises(UsageError, match="which column has the labels.*" + problem):
@@ -275,3 +279,80 @@ def test_a_dictionary_of_more_words_than_a_batch_has_rows(tmp_path):
         writer.write_table(table)
     store = convert([str(tmp_path / "a.arrow")], tmp_path / "other", SMALL)
     assert [chunk.xxh64 for chunk in store.manifest.chunks] == [chunk.xxh64 for chunk in expected.manifest.chunks]
+
+
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("block", [64, 300, 1 << 16])
+def test_line_breaks_in_quotes(tmp_path, header, packed, block):
+    rng = np.random.default_rng(0)
+    words = ["red", "blue\nhat", 'a "quote"\r\n\nand, more', "x" * 150 + "\n", "green"]
+    rows = [(i % 2, words[k]) for i, k in enumerate(rng.integers(0, 5, 80))]
+    sink = io.StringIO()
+    csv.writer(sink).writerows([["label", "t\nwo"]] * header + rows)
+    name = tmp_path / ("a.csv" + ".gz" * packed)
+    text = (MARK + sink.getvalue()).encode()
+    name.write_bytes(gzip.compress(text) if packed else text)
+    config = ConvertConfig(
+        shuffle=False, hash_bits=10, multiline=True, header=header, label="label" if header else "0", block_size=block
+    )
+    store = convert([str(name)], tmp_path / "store", config)
+    column = "t\nwo" if header else "1"
+    assert dense_of(store) == FeatureHasher(2**10).transform([{column: word} for _y, word in rows]).toarray().tolist()
+    model = train(store, TrainConfig(lam=0.1)).model
+    assert predict(model, name, tmp_path / "out.parquet") == 80
+    if header:
+        with pytest.raises(InputError, match="the first line ends within a quote; close it, or convert with --multi"):
+            convert([str(name)], tmp_path / "other", SMALL)
+
+
+def test_a_quote_that_is_never_closed_is_told_where_it_opens(tmp_path):
+    (tmp_path / "a.csv").write_text("label,t\n" + '1,"a\nb"\n0,c\n' * 20 + '1,"d\n' + "0,e\n" * 30)
+    config = dataclasses.replace(SMALL, multiline=True, block_size=64)
+    problem = r"a.csv:62: a quote that is never closed, over 31 lines; close it"
+    with pytest.raises(InputError, match=problem):
+        convert([str(tmp_path / "a.csv")], tmp_path / "store", config)
+    with pytest.raises(InputError, match=r"a.csv:2: a quote is still open where the line ends; .* --multiline"):
+        convert([str(tmp_path / "a.csv")], tmp_path / "store", SMALL)
+
+
+def test_columns_whose_names_look_like_patterns(tmp_path):
+    table = pa.table({"label": [0, 1, 1], "p[1]": [1.0, 2.0, 3.0], "p1": [4.0, 5.0, 6.0], "*": ["a", "b", "c"]})
+    store = convert_table(tmp_path, table, dataclasses.replace(SMALL, numeric=("p[1]",)))
+    assert [column.name for column in store.manifest.recipe.table.columns] == ["p[1]"]
+    store = convert_table(tmp_path, table.drop_columns("p1"), dataclasses.replace(SMALL, numeric=("p[1]",)))
+    assert dense_of(store) == [[1], [2], [3]]
+
+
+def test_ids_called_like_what_is_predicted(tmp_path):
+    table = pa.table({"y": [0, 1, 1], "p": [1.0, 2.0, 3.0], "score": ["a", "b", "c"]})
+    store = convert_table(tmp_path, table, dataclasses.replace(SMALL, label="y", id="score"))
+    model = train(store, TrainConfig(lam=0.1)).model
+    predict(model, store.path, tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").column_names == ["id score", "score", "label"]
+
+
+@pytest.mark.parametrize("options", [{}, {"values": "float16"}, {"numeric": ("n",)}, {"categorical": ("c",)}], ids=str)
+def test_a_preview_tells_how_large_the_store_will_be(tmp_path, options):
+    rng = np.random.default_rng(0)
+    table = pa.table({"label": rng.integers(0, 2, 30_000), "n": rng.random(30_000), "c": rng.integers(0, 50, 30_000)})
+    config = dataclasses.replace(SMALL, **options)
+    store = convert_table(tmp_path, table, config)
+    assert preview([str(tmp_path / "in.parquet")], config).bytes == pytest.approx(store.manifest.bytes, rel=0.2)
+
+
+def test_the_index_of_a_pandas_table_is_no_data(tmp_path):
+    frame = pandas.DataFrame({"label": [0, 1, 1, 0], "p": [1.0, 2.0, 3.0, 4.0]}).iloc[[1, 3, 2]]
+    frame.to_csv(tmp_path / "a.csv")
+    pandas.read_csv(tmp_path / "a.csv").to_csv(tmp_path / "b.csv", index=False)
+    frame.to_parquet(tmp_path / "c.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "c.parquet").names
+    for name in ("a.csv", "b.csv", "c.parquet"):
+        remarks = preview([str(tmp_path / name)], SMALL).remarks
+        assert any(line.startswith("left out, as the index of a pandas table") for line in remarks)
+        store = convert([str(tmp_path / name)], tmp_path / f"{name}.store", SMALL)
+        assert dense_of(store) == [[2], [4], [3]]
+    store = convert([str(tmp_path / "a.csv")], tmp_path / "id", dataclasses.replace(SMALL, id="Unnamed: 0"))
+    assert store.ids(0).to_pylist() == ["1", "3", "2"]
+    store = convert([str(tmp_path / "a.csv")], tmp_path / "number", dataclasses.replace(SMALL, numeric=("Unn*", "p")))
+    assert dense_of(store) == [[1, 2], [3, 4], [2, 3]]

@@ -116,3 +116,14 @@ def test_addresses_that_lead_nowhere(bucket, tmp_path):
 
 def test_secrets_are_not_told():
     assert spoken_url("s3://key:secret@bucket/a/b.parquet?region=x&token=y") == "s3://bucket/a/b.parquet"
+
+
+def test_a_file_system_that_fails_in_its_own_way(tmp_path, monkeypatch):
+    import fsspec.core
+
+    def fails(_url):
+        raise RuntimeError("no such token")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", fails)
+    with pytest.raises(InputError, match=r"odd://x/y.csv: .*fsspec says: no such token; check the address"):
+        convert(["odd://x/y.csv"], tmp_path / "store")

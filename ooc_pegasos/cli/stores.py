@@ -135,7 +135,12 @@ def convert(
         bool | None,
         typer.Option("--header/--no-header", help="CSV: the first line names the columns, or they are 0, 1, ..."),
     ] = None,
-    delimiter: Annotated[str | None, typer.Option(metavar="C", help="CSV: what stands between cells.")] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(metavar="C", help="CSV: what stands between cells; '\\t' is a tab.")
+    ] = None,
+    multiline: Annotated[
+        bool | None, typer.Option("--multiline", help="CSV: line breaks may stand in quotes. Default: a line is a row.")
+    ] = None,
     feature_names: Annotated[
         int | None, typer.Option(metavar="N", help="Keep the names of up to N hashed features. Default: 0.")
     ] = None,
@@ -196,7 +201,8 @@ def convert(
         "clip": clip,
         "standardize": standardize,
         "header": header,
-        "delimiter": delimiter,
+        "delimiter": "\t" if delimiter == r"\t" else delimiter,
+        "multiline": multiline,
         "feature_names": feature_names,
         "shuffle": shuffle,
         "seed": seed,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from ooc_pegasos.errors import InputError, LockedError
+from ooc_pegasos.errors import DamagedError, InputError, LockedError, OocPegasosError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -94,6 +94,29 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+_SCARCE = {
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close what has many files open",
+    errno.ENOMEM: "give a smaller --memory",
+}
+_ADVICE = {
+    errno.EROFS: "write elsewhere",
+    errno.EACCES: "change the permissions or write elsewhere",
+    errno.EPERM: "change the permissions or write elsewhere",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
+    errno.EIO: "check the disk",
+    errno.EEXIST: "remove it or choose another name",
+    **_SCARCE,
+}
+
+
+def unreadable(path: Path, error: OSError, advice: str) -> OocPegasosError:
+    """What to raise of a file that is part of a whole: it is damaged, unless the machine is short of something."""
+    if error.errno in _SCARCE:
+        return InputError(f"{path}: {(error.strerror or str(error)).lower()}; {_SCARCE[error.errno]}")
+    return DamagedError(f"{path}: {error.strerror or error}; {advice}")
+
+
 @contextmanager
 def writing_errors(place: Path) -> Iterator[None]:
     """Turn what the operating system says when `place` cannot be written into one line that helps."""
@@ -105,16 +128,7 @@ def writing_errors(place: Path) -> Iterator[None]:
             raise InputError(
                 f"{place}: the disk is full; free some space or write elsewhere, then run again"
             ) from error
-        advice = {
-            errno.EROFS: "write elsewhere",
-            errno.EACCES: "change the permissions or write elsewhere",
-            errno.EPERM: "change the permissions or write elsewhere",
-            errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
-            errno.EMFILE: "raise the limit on open files (ulimit -n)",
-            errno.EIO: "check the disk",
-            errno.ENOMEM: "give a smaller --memory",
-            errno.EEXIST: "remove it or choose another name",
-        }.get(error.errno or 0, "check the path")
+        advice = _ADVICE.get(error.errno or 0, "check the path")
         raise InputError(f"{name}: {(error.strerror or str(error)).lower()}; {advice}") from error
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.checksums import xxh64_hex
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import DamagedError, OocPegasosError
+from ooc_pegasos.files import unreadable
 from ooc_pegasos.manifest import IdsInfo
 
 COLUMN = "id"
@@ -129,6 +130,8 @@ def read(path: Path, info: IdsInfo, rows: int) -> Any:
         raise _damaged(path, error) from error
 
 
-def _damaged(path: Path, error: Exception) -> DamagedError:
-    problem = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
+def _damaged(path: Path, error: Exception) -> OocPegasosError:
+    if isinstance(error, OSError) and error.errno:
+        return unreadable(path, error, _ADVICE)
+    problem = " ".join(str(error).split())[:160]
     return DamagedError(f"{path}: {problem}; {_ADVICE}")

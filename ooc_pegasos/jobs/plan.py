@@ -116,7 +116,11 @@ def _files(job: Job) -> list[str]:
     names: list[str] = []
     for pattern in job.inputs:
         is_pattern = glob.has_magic(pattern) and not is_remote(pattern) and not os.path.exists(pattern)
-        if not is_pattern or glob.glob(pattern, recursive=True):
+        found = glob.glob(pattern, recursive=True) if is_pattern else [pattern]
+        for name in found:
+            if not is_remote(name) and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
+                raise InputError(f"{name}: neither a file nor a folder, so it cannot be known again; name files")
+        if found:
             names += opening.find([pattern])[0]
     return list(dict.fromkeys(names))
 

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ooc_pegasos.errors import DamagedError, InputError, LockedError, OocPegasosError
 
@@ -67,13 +68,19 @@ def _remove_unless_locked(path: Path) -> None:
         os.close(descriptor)
 
 
+def open_file(path: Path) -> BinaryIO:
+    """A file, which is a file: devices and pipes may never end, or never begin."""
+    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")  # noqa: SIM115 (the caller closes it)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file")
+    return file
+
+
 def read_file(path: Path, size: int | None = None) -> bytes:
-    """All of a file, which is a file, of this size: devices and pipes may never end, and a wrong size is not read."""
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        return file.read() if size in (None, found.st_size) else b""
+    """All of a file; nothing if it has another size than this, if one is given."""
+    with open_file(path) as file:
+        return file.read() if size in (None, os.fstat(file.fileno()).st_size) else b""
 
 
 def sync_file(path: Path) -> None:

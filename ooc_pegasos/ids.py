@@ -10,7 +10,7 @@ import numpy as np
 
 from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.errors import DamagedError, OocPegasosError
-from ooc_pegasos.files import unreadable
+from ooc_pegasos.files import open_file, read_file, unreadable
 from ooc_pegasos.manifest import IdsInfo
 
 COLUMN = "id"
@@ -105,7 +105,7 @@ def type_of(path: Path) -> Any:
     import pyarrow as pa
 
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return pa.ipc.open_file(file).schema.field(COLUMN).type
     except (pa.ArrowException, KeyError, OSError) as error:
         raise _damaged(path, error) from error
@@ -116,7 +116,7 @@ def read(path: Path, info: IdsInfo, rows: int) -> Any:
     import pyarrow as pa
 
     try:
-        content = path.read_bytes()
+        content = read_file(path)
         if len(content) != info.bytes:
             raise ValueError(f"{len(content):,} bytes instead of {info.bytes:,}")
         if xxh64_hex(content) != info.xxh64:

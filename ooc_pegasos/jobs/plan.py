@@ -11,6 +11,7 @@ from pathlib import Path
 from ooc_pegasos import manifest
 from ooc_pegasos.describe import printable
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.files import writing_errors
 from ooc_pegasos.growth import expired_parts
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.space import Space, refuse_too_little, space_for
@@ -60,6 +61,11 @@ class Plan:
 
 def plan(job: Job, now: datetime) -> Plan:
     """Look at the inputs, the store, the model in use and the disk, and refuse now what would fail later."""
+    with writing_errors(Path(job.store)):
+        return _plan(job, now)
+
+
+def _plan(job: Job, now: datetime) -> Plan:
     target = Path(job.store)
     made = manifest.read(target) if (target / manifest.FILE_NAME).exists() else None
     champion = Versions(job.models).current()

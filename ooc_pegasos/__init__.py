@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ConvertConfig": "config",
     "CsrBlock": "block",
-    "Existing": "conversion",
+    "Existing": "existing",
     "Model": "model",
     "OocPegasosError": "errors",
     "Store": "store",

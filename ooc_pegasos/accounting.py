@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from ooc_pegasos.machine import peak_rss
+
+_SHORT = 1e-3  # seconds of an epoch for which nobody asks how much memory is in use
 
 
 class Stopwatch:
@@ -51,3 +55,33 @@ class EpochCost:
     def table(self) -> dict[str, Any]:
         """As for JSON."""
         return asdict(self)
+
+
+class Meter:
+    """What a run has spent so far, and what each epoch cost."""
+
+    def __init__(self, watch: Stopwatch, bytes_read: Callable[[], int]) -> None:
+        self._watch, self._bytes_read = watch, bytes_read
+        self._before = self.spent()
+
+    def spent(self) -> tuple[float, float, float, int]:
+        """Now, seconds computing and waiting, bytes read."""
+        waiting = self._watch.of("waiting for data")
+        computing = sum(self._watch.seconds.values()) - waiting - self._watch.of("writing checkpoints")
+        return time.perf_counter(), computing, waiting, self._bytes_read()
+
+    def epoch(self, number: int, costs: Sequence[EpochCost]) -> EpochCost:
+        """What was spent since the epoch before, the last of `costs`."""
+        before, now = self._before, self.spent()
+        self._before = now
+        seconds, read = now[0] - before[0], now[3] - before[3]
+        return EpochCost(
+            number,
+            seconds,
+            now[1] - before[1],
+            now[2] - before[2],
+            read,
+            read / max(seconds, 1e-9) / 1e9,  # a clock may be set back, or be a coarse one
+            # asking the system takes a tenth of an epoch over little data
+            costs[-1].peak_rss if costs and seconds < _SHORT else peak_rss(),
+        )

@@ -10,7 +10,9 @@ from ooc_pegasos.kernels.pegasos import score_rows
 from ooc_pegasos.kernels.sums import sum_losses_at
 from ooc_pegasos.loading import Window
 from ooc_pegasos.model import Certificate
+from ooc_pegasos.objective import Measurement
 from ooc_pegasos.problem import Problem
+from ooc_pegasos.progression import RunState
 
 _AT_ONCE = 33
 _PASSES = 12
@@ -18,7 +20,7 @@ _CLOSE = 1e-7
 _REACH = 9.0
 _SIDE_BY_SIDE = 8
 """Biases that are tried in a pass: as many as stand side by side in a panel."""
-_MOST_ROUNDS = 30
+_MOST_ROUNDS = 80
 
 
 def best_bias(problem: Problem, model: int, weights: np.ndarray, windows: Callable[[], Iterator[Window]]) -> float:
@@ -43,6 +45,22 @@ def best_bias(problem: Problem, model: int, weights: np.ndarray, windows: Callab
     return best
 
 
+def settle_biases(
+    state: RunState, windows: Callable[[], Iterator[Window]], measure: Callable[[Measurement], None]
+) -> None:
+    """Replace biases that were found on the way by the best ones for the weights that are kept."""
+    models, candidates = list(state.best), []
+    for model in models:
+        weights = state.best[model][:-1]
+        candidates.append(np.append(weights, best_bias(state.problem, model, weights, windows)))
+    measurement = Measurement(state.problem, models, candidates)
+    measure(measurement)
+    for objective, candidate in zip(measurement.result(), candidates, strict=True):
+        known = state.known[objective.model]
+        known.primal, known.apart = objective.primal, objective.apart
+        state.best[objective.model] = candidate
+
+
 def _add_losses(
     problem: Problem, model: int, weights: np.ndarray, window: Window, offsets: np.ndarray, sums: np.ndarray
 ) -> None:
@@ -64,11 +82,12 @@ class Search:
 
     The least objective with a bias is known to lie between its certificate's bound and what was reached. So the minimum
     is only known to be between two biases whose bounds are above the best that was reached. As long as there is none on
-    one side the eight reach farther there, then they close in between those two, until no neighbour of the best is
-    certainly worse.
+    one side the eight reach farther there, ever faster, then they close in between those two, until no neighbour of the
+    best is certainly worse. `gave_up` says that it has not come to that.
     """
 
     def __init__(self) -> None:
+        self.gave_up = False
         self._rounds = 0
         self._low, self._high = -np.inf, np.inf
         self.offsets = tuple(np.linspace(-1.75, 1.75, _SIDE_BY_SIDE).tolist())
@@ -83,10 +102,13 @@ class Search:
         far = [offset for offset, is_worse in zip(self.offsets, worse, strict=True) if is_worse]
         self._low = max([self._low, *(offset for offset in far if offset < best)])
         self._high = min([self._high, *(offset for offset in far if offset > best)])
+        if primals[at] <= 0:  # nothing costs less, so there may be none that is worse
+            return True
         if self._rounds >= _MOST_ROUNDS:
+            self.gave_up = True
             return True
         if not np.isfinite([self._low, self._high]).all():
-            reach = 2.0 * (most - least)
+            reach = 2.0**self._rounds * (most - least)
             ends = max(self._low, least - reach), min(self._high, most + reach)
             self.offsets = tuple(np.linspace(*ends, _SIDE_BY_SIDE).tolist())
             return False

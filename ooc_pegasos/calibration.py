@@ -123,6 +123,19 @@ class Calibration:
         return np.asarray(np.minimum(np.interp(scores, knots, levels), above))
 
 
+def fitted(summary: ScoreSummary, kind: Literal["platt", "isotonic"], *, alone: bool) -> Calibration:
+    """Probabilities of a model that is `alone`, or of a class among others, which may be that of no row, or of all.
+
+    Then there is nothing to tell scores apart by. The probability is the same for all of them: Laplace's for n rows of
+    n, or for none.
+    """
+    _scores, negatives, positives = summary.points()
+    if alone or (negatives.any() and positives.any()):
+        return platt(summary) if kind == "platt" else isotonic(summary)
+    share = (float(positives.sum()) + 1) / (float((negatives + positives).sum()) + 2)
+    return Calibration("isotonic", scores=[0.0], probabilities=[share])
+
+
 def platt(summary: ScoreSummary) -> Calibration:
     """Platt's sigmoid with his regularised targets, by the safeguarded Newton method of Lin, Lin and Weng (2007).
 

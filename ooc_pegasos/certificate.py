@@ -76,7 +76,7 @@ def relative_gap(primal: float | None, bound: float | None) -> float | None:
         return None
     if primal <= 0:
         return 0.0 if bound >= primal else None
-    return (primal - bound) / primal
+    return max((primal - bound) / primal, 0.0)  # rounding can put one a little beyond the other
 
 
 def keep_some(snapshots: list[Snapshot], epoch: int) -> list[Snapshot]:

@@ -21,6 +21,8 @@ Config = TypeVar("Config")
 
 VECTORS = 10
 """Vectors as long as there are features that a run may hold: sums, snapshots, candidates, the best so far."""
+LEAST_VECTORS = 3
+"""That it holds of each model in any case."""
 MOST_THREADS, MOST_MEMORY = 4096, 1 << 62
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -170,7 +172,7 @@ class ConvertConfig:
 
 
 Algorithm = Literal["auto", "sdca", "sgd-s", "sgd-m", "sgd-r", "pegasos"]
-MOST_MODELS = 1024
+MOST_MODELS = 4096
 """That may be trained in one pass."""
 HOLDOUT = 0.1
 """Of the rows, where lambdas are to be compared and nothing else is said."""
@@ -249,7 +251,7 @@ class TrainConfig:
         positive = {"C": self.C, "tolerance": self.tolerance, "coefficient": self.coefficient}
         positive |= {"max-epochs": self.max_epochs, "max-seconds": self.max_seconds, "batch-size": self.batch_size}
         positive |= {"memory": self.memory, "checkpoint-minutes": self.checkpoint_minutes}
-        positive |= {"checkpoint-epochs": self.checkpoint_epochs, "bias-scale": self.bias_scale}
+        positive |= {"checkpoint-epochs": self.checkpoint_epochs}
         for name, value in positive.items():
             if value is not None and not 0 < value < float("inf"):
                 raise UsageError(f"--{name} {value} is out of range; choose a positive number")
@@ -262,8 +264,17 @@ class TrainConfig:
         for lam in self.lambdas or ():
             if not 0 < lam < float("inf"):
                 raise UsageError(f"--lambda {lam} is out of range; choose positive numbers")
-        if self.lambdas is not None and not 1 <= len(set(self.lambdas)) == len(self.lambdas) <= MOST_MODELS:
-            raise UsageError(f"--lambda takes 1 to {MOST_MODELS} different values, not {len(self.lambdas)}")
+        if self.lambdas is not None and not 1 <= len(self.lambdas) <= MOST_MODELS:
+            raise UsageError(f"--lambda takes 1 to {MOST_MODELS} values, not {len(self.lambdas)}")
+        if self.lambdas is not None and len(set(self.lambdas)) < len(self.lambdas):
+            twice = next(lam for number, lam in enumerate(self.lambdas) if lam in self.lambdas[:number])
+            raise UsageError(f"--lambda names {twice:g} twice; leave one of them out")
+        if self.tolerance is not None and self.tolerance >= 1:
+            raise UsageError(f"--tolerance {self.tolerance:g} is any gap at all; choose a number below 1, like 0.01")
+        if not 1e-9 <= self.bias_scale <= 1e9:
+            raise UsageError(f"--bias-scale {self.bias_scale:g} is out of range; choose 1e-9 to 1e9")
+        if self.bias_scale != 1.0 and self.biased != "feature":
+            raise UsageError("--bias-scale is the value of the constant feature; add --bias feature, or leave it out")
         if self.holdout is not None and not 0 <= self.holdout < 1:
             raise UsageError(f"--holdout {self.holdout} is out of range; choose a fraction from 0 to below 1")
         if self.folds is not None and not 2 <= self.folds <= 100:
@@ -273,7 +284,8 @@ class TrainConfig:
         if self.comparing and self.holdout == 0 and self.folds is None:
             raise UsageError("--holdout 0 leaves no rows to compare lambdas by; leave it out, or give one --lambda")
         if self.calibrate and self.holdout_fraction == 0:
-            raise UsageError("--calibrate needs rows kept apart; add --holdout, like --holdout 0.1")
+            where = "give --holdout 0.1 instead of --folds" if self.folds else "add --holdout, like --holdout 0.1"
+            raise UsageError(f"--calibrate needs rows that no model is trained on; {where}")
         if self.delay is not None and not 0 <= self.delay < float("inf"):
             raise UsageError(f"--delay {self.delay} is out of range; choose auto, 0 or a positive number of rows")
         if not 0 <= self.seed < 2**63:
@@ -355,7 +367,14 @@ class TrainConfig:
 
     def budget(self, features: int, models: int = 1) -> int:
         """Bytes for data; weights, averages and snapshots of so many features have to find room beside it."""
-        return self.memory or max(available_memory() - (VECTORS + 5 * (models - 1)) * 8 * features, 0) // 2
+        free = available_memory()
+        if LEAST_VECTORS * models * 8 * features > free:
+            needed = LEAST_VECTORS * models * 8 * features / GIB
+            raise UsageError(
+                f"{models:,} vectors of {features:,} weights take {needed:,.0f} GB, and {free / GIB:,.0f} GB "
+                "are free; give fewer lambdas or folds, or convert to fewer features"
+            )
+        return self.memory or max(free - (VECTORS + 5 * (models - 1)) * 8 * features, 0) // 2
 
 
 def load_toml(cls: type[Config], path: Path) -> dict[str, Any]:

@@ -9,54 +9,39 @@ order within each bucket is a uniformly random permutation of all rows. Everythi
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import decimal
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ooc_pegasos import __version__, checked, manifest, typed, vocabulary
-from ooc_pegasos.agreement import comes_of, refuse_contradiction
-from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan, RowStatistics, choose_coding, coded_sizes, named
-from ooc_pegasos.block import LEVELS
+from ooc_pegasos.agreement import refuse_contradiction
+from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan
 from ooc_pegasos.config import ConvertConfig
-from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
-from ooc_pegasos.files import locked, read_file, sync_folder, write_atomically, writing_errors
-from ooc_pegasos.growth import joined, remove_strays
-from ooc_pegasos.ingest import Ingest, IngestPlan
+from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.existing import BESIDE, Existing, check_output, discard, discard_left_overs, made_from
+from ooc_pegasos.files import locked, read_file, write_atomically, writing_errors
+from ooc_pegasos.ingest import Ingest
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.labels import Declared, LabelMap, settle
-from ooc_pegasos.manifest import ChunkInfo, LabelInfo, Layout, Manifest, Recipe, Statistics
+from ooc_pegasos.layouts import plan_assembly
+from ooc_pegasos.manifest import Manifest, Recipe, SourceInfo
 from ooc_pegasos.progress import Progress
+from ooc_pegasos.publishing import Place, manifest_of
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
 from ooc_pegasos.store import REJECTED_FILE, Store
+from ooc_pegasos.totals import IngestPlan
 from ooc_pegasos.vocabulary import Vocabulary
 
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
 _SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # buckets, and bytes of rows in each
 _PLAN = "plan.json"
-_BESIDE = ("weights", "labels")
-"""Settings that name a file with something for each row of the inputs."""
-_BITS_OF_ONE = 0x3F800000
 _STREAM_SIZE = 4 << 30  # what standard input is taken to hold
-
-
-@dataclass(frozen=True)
-class Existing:
-    """What to do about a store that is there already."""
-
-    force: bool = False
-    append: bool = False
-    resume: bool = False
 
 
 def convert(
@@ -74,15 +59,11 @@ def convert(
     scratch = Path(os.path.abspath(target) + ".unfinished")
     with writing_errors(target):
         before = check_output(target, existing)
-        names, kind = opening.find(inputs)
-        config = dataclasses.replace(
-            config,
-            weights=_weights_file(config.weights, names),
-            format=kind if config.format == "auto" else config.format,
-        )
+        names, kind = opening.find(inputs, config.format)
+        config = dataclasses.replace(config, weights=_weights_file(config.weights, names), format=kind)
         if existing.resume and before and not existing.force and not (scratch / _PLAN).exists():
-            if _made_from(before, names, config, existing.append):
-                _discard_left_overs(scratch, str(target))
+            if made_from(before, names, config, existing.append):
+                discard_left_overs(scratch, str(target))
                 return Store.open(target)
             if not existing.append:
                 problem = "exists already, made from other inputs or with other options"
@@ -130,73 +111,13 @@ def _work(
         job.run()
     except (InputError, DamagedError, UsageError, OSError, MemoryError):
         if not keep:
-            _discard(scratch)
+            discard(scratch)
         raise
     except KeyboardInterrupt:
         if not (scratch / _PLAN).exists():
-            _discard(scratch)
+            discard(scratch)
         raise
-    _discard(scratch)
-
-
-def _discard(scratch: Path) -> None:
-    """Take the scratch folder away, and what is left of one that was being taken away by a process that was killed."""
-    gone = scratch.with_name(scratch.name + "~")
-    shutil.rmtree(gone, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        os.rename(scratch, gone)  # so that no half of it can be taken for something to resume
-    shutil.rmtree(scratch, ignore_errors=True)
-    shutil.rmtree(gone, ignore_errors=True)
-
-
-def _discard_left_overs(scratch: Path, what: str) -> None:
-    """Take away what a process has left that was killed when all was done, or before it had begun."""
-    shutil.rmtree(scratch.with_name(scratch.name + "~"), ignore_errors=True)
-    if (scratch / "lock").exists():
-        with locked(scratch / "lock", what):
-            _discard(scratch)
-    with contextlib.suppress(OSError):
-        scratch.rmdir()
-
-
-def check_output(target: Path, existing: Existing) -> Manifest | None:
-    """The manifest of the store that is there, if there is one and it may be touched."""
-    if existing.force and existing.append:
-        raise UsageError("--force replaces the store, --append adds to it; choose one")
-    if not target.parent.exists():
-        raise InputError(f"{target.parent}: no such folder; create it first")
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return None
-    if not (target / manifest.FILE_NAME).exists():
-        raise InputError(f"{target}: exists and is not a store; remove it or choose another name")
-    if not (existing.force or existing.append or existing.resume):
-        raise InputError(f"{target}: exists already; add --force to replace it or --append to add to it")
-    try:
-        return manifest.read(target)
-    except OocPegasosError:
-        if existing.force:
-            return None
-        raise
-
-
-def _made_from(store: Manifest, names: list[str], config: ConvertConfig, append: bool) -> bool:
-    """Whether the last sources of a store are just these files: then there is nothing left to resume."""
-    if not append and store.shuffle_seed != (config.seed if config.shuffle else None):
-        return False
-    if not append and not comes_of(store.recipe, opening.new_recipe(config, names, lambda _remark: None), config):
-        return False
-    if config.values == "float32" and store.layout.values != "float32":
-        return False
-    made_from = [(source.name, source.size, source.xxh64) for source in store.sources[-len(names) :]]
-    if [(sources.spoken(name), sources.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
-        return False
-    for setting in _BESIDE:
-        file, digest = getattr(config, setting), None
-        if file is not None:
-            digest = sources.hash_of(file) if sources.stamp_of(file).regular else "?"
-        if any(getattr(source, setting) != digest for source in store.sources[-len(names) :]):
-            return False
-    return [sources.hash_of(name) for name in names] == [xxh64 for _name, _size, xxh64 in made_from]
+    discard(scratch)
 
 
 class _Job:
@@ -219,13 +140,14 @@ class _Job:
         self.base = base
         self.progress = progress
         self.declared = Declared.by(base.labels) if base else config.declared()
-        self.stamps = [sources.stamp_of(name) for name in names]
-        self.beside = {name: file for name in _BESIDE if (file := getattr(config, name)) is not None}
+        self.stamps = [opening.stamp_of(name) for name in names]
+        self.beside = {name: file for name in BESIDE if (file := getattr(config, name)) is not None}
         self.beside_stamps = {name: sources.stamp_of(file) for name, file in self.beside.items()}
         self.plan_path = scratch / _PLAN
-        published = self.published()
+        self.place = Place(target, scratch, base)
+        published = self.place.published()
         if published:  # and the process was killed before it had tidied up
-            self._finish_publishing(manifest.read(target))
+            self.place.finish(manifest.read(target))
         recorded = self._recorded()
         if recorded and (existing.resume or (published and self._is_wanted(recorded))):
             self.plan = self._taken_up(recorded)
@@ -260,7 +182,7 @@ class _Job:
     def _differences(self, recorded: dict[str, Any]) -> list[str]:
         """What the conversion that was begun is not as this one."""
         wanted = self._request()
-        if self.published():
+        if self.place.published():
             wanted["append_to"] = recorded["request"]["append_to"]
         return [name for name, value in wanted.items() if recorded["request"].get(name) != value]
 
@@ -286,7 +208,7 @@ class _Job:
         if not self.can_be_read_again:
             raise UsageError("--resume: standard input and pipes cannot be read again; start over without --resume")
         for name in self._differences(recorded):
-            what = f"the {name} were" if name in ("inputs", *_BESIDE) else f"'{name.replace('_', '-')}' was"
+            what = f"the {name} were" if name in ("inputs", *BESIDE) else f"'{name.replace('_', '-')}' was"
             raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
         self.rejected_before = recorded["rejected_before"]
         return typed.load(IngestPlan, recorded["ingest"])
@@ -347,6 +269,7 @@ class _Job:
     def _recipe(self) -> tuple[Recipe, Vocabulary | None]:
         """How rows are made, and the vocabulary that this needs, if any."""
         if self.base:
+            opening.refuse_unsuited(self.config, self.names)
             recipe = self.base.recipe
             return recipe, vocabulary.of_store(self.target, self.base) if recipe.needs_vocabulary else None
         recipe = opening.new_recipe(self.config, self.names, self.progress.note)
@@ -370,15 +293,9 @@ class _Job:
         least = min(_SOME_CORES, expected // _WORTH_A_CORE)
         return int(min(256, max(1 + expected // self.config.bucket_limit(), least)))
 
-    def published(self) -> bool:
-        """Whether the store is in place already and only the scratch folder is left."""
-        intended = self.scratch / "manifest.json"
-        current = self.target / manifest.FILE_NAME
-        return intended.exists() and current.exists() and intended.read_bytes() == current.read_bytes()
-
     def run(self) -> None:
         """Both passes, then publish."""
-        if self.published():
+        if self.place.published():
             return
         with (
             closing(Journal(self.scratch / "read.journal")) as read_journal,
@@ -412,10 +329,10 @@ class _Job:
             rejected = f"{ingest.totals.rejected:,} were rejected"
             raise InputError(f"{sources.spoken(self.names[0])}: no row to keep, {rejected}; check the file")
         labels = settle(ingest.totals.collector, self.declared)
-        plan = self._assembly_plan(ingest, labels, features)
+        plan = plan_assembly(ingest, labels, features, config, self.place)
         labels = dataclasses.replace(labels, kind=plan.layout.labels)
         assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
-        assembly.replay(write_journal.events(), self._first_chunk, self.target)
+        assembly.replay(write_journal.events(), self.place.first_chunk, self.target)
         self.progress.begin("writing", sum(ingest.totals.sizes.values()))
         room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
         threads = max(1, min(config.workers, config.memory // room))
@@ -433,143 +350,34 @@ class _Job:
             raise InputError(f"{sources.spoken(self.names[0])}: {problem}")
         return columns
 
-    def _assembly_plan(self, ingest: Ingest, labels: LabelMap, features: int) -> AssemblyPlan:
-        totals, config = ingest.totals, self.config
-        index_base = self._index_base(totals.smallest)
-        features = max(features, totals.largest - index_base + 1, 0)
-        limit = self.plan.recipe.features
-        if limit is not None:
-            if features > limit:
-                raise InputError(
-                    f"{totals.largest_at}: index {totals.largest} in 0-based data is above --features {limit}; raise it"
-                )
-            features = limit
-        stats = np.sum([counts for _bucket, counts in ingest.buckets()], axis=0)
-        values, levels = self._value_coding(totals.levels)
-        coding: Any = choose_coding(stats, index_base, values)
-        layout = Layout(coding, values, labels.kind, levels)
-        if self.base:
-            layout = self._layout_to_append(layout, totals.levels, stats)
-            features = max(features, self.base.features)
-        return AssemblyPlan(
-            layout,
-            index_base,
-            features,
-            self.plan.normalize,
-            self.plan.rounding,
-            self.plan.shuffle_seed,
-            config.chunk_size,
-            self.plan.bucket_limit,
-            len(totals.ids) > 1,
-        )
-
-    def _value_coding(self, levels: set[int] | None) -> tuple[Any, list[float]]:
-        """The coding of values that was asked for, else that with the fewest bytes, and its table.
-
-        `levels` are the bits of all values, None if they are many.
-        """
-        if levels is None or self.config.values == "float32":
-            return self.plan.rounding or "float32", []
-        if levels <= {_BITS_OF_ONE}:
-            return None, []
-        return "code8", [0.0, *_levels_in_order(levels - {0})]
-
-    def _index_base(self, smallest: int) -> int:
-        if self.base:
-            return self.base.recipe.index_base
-        if self.plan.recipe.reader != "svmlight":
-            return 0
-        if self.config.index_base != "auto":
-            return int(self.config.index_base)
-        return 0 if smallest == 0 else 1
-
-    def _layout_to_append(self, needed: Layout, levels: set[int] | None, stats: np.ndarray) -> Layout:
-        """The layout of the store that is appended to; new rows that do not fit it are refused."""
-        assert self.base
-        layout = self.base.layout
-        remedy = "convert all inputs together; with --values float32 any values can be appended later"
-        if needed.values and not layout.values:
-            problem = "all its values are 1 and not stored, but the new rows have others"
-            raise InputError(f"{self.target}: {problem}; {remedy}")
-        if needed.labels == "float64" and layout.labels == "float32":
-            problem = "its labels are float32, which some new labels do not fit"
-            raise InputError(f"{self.target}: {problem}; convert all inputs together")
-        if layout.values == "code8":
-            table = [*layout.levels]
-            if levels is not None:
-                known = set(np.array(table, np.float32).view(np.uint32).tolist())
-                table += _levels_in_order(levels - known)
-            if levels is None or len(table) > LEVELS:
-                problem = f"its values are places in a table of {LEVELS}, too few for those of the new rows as well"
-                raise InputError(f"{self.target}: {problem}; {remedy}")
-            layout = dataclasses.replace(layout, levels=table)
-        sizes = coded_sizes(stats, self.base.recipe.index_base, layout.values)
-        if sizes[layout.index_coding] > 4 * min(sizes.values()):
-            problem = f"its index coding, {layout.index_coding}, would make the new rows four times larger than needed"
-            raise InputError(f"{self.target}: {problem}; convert all inputs together")
-        return layout
-
-    @property
-    def _first_chunk(self) -> int:
-        """The number of the first new one: above all that there are, of which the first may have expired."""
-        return 1 + max((int(chunk.file.split("-")[1]) for chunk in self.base.chunks), default=-1) if self.base else 0
-
     def _publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
-        """Give the chunks their names and put the store in place by one rename."""
-        built = self.scratch / "store"
-        for path in built.glob(".*.tmp"):  # of a process that was killed
-            path.unlink()
-        chunks: list[ChunkInfo] = []
-        for chunk in (chunk for part in assembled for chunk in part.chunks):
-            chunks.append(named(self._first_chunk + len(chunks), chunk))
-            for old, new in zip(chunk.files, chunks[-1].files, strict=True):
-                if (built / old).exists():
-                    os.rename(built / old, built / new)
-        made = self._manifest(ingest, plan, labels.info, chunks, assembled)
-        if self.base:
-            made = joined(self.base, made)
+        """Give the chunks their names and put the store in place."""
+        chunks = self.place.named(assembled)
+        made = manifest_of(ingest, plan, labels.info, chunks, assembled, self._made_of(ingest))
         known = Vocabulary()
         if self.plan.vocabulary:
             known = vocabulary.read(self.scratch, self.plan.vocabulary)
         elif self.base and self.base.vocabulary:
             known = vocabulary.of_store(self.target, self.base)
         known = known.named({place: name for place, name in ingest.names.items() if place not in known.known_names()})
-        if len(known):
-            made = dataclasses.replace(made, vocabulary=vocabulary.write(built, known))
-        if ingest.totals.rejected:
-            self._write_rejected(ingest.rejected_path, built / REJECTED_FILE)
-        content = manifest.encode(made)
-        write_atomically(self.scratch / "manifest.json", content)
-        if (self.target / manifest.FILE_NAME).exists():
-            self._swap(built, made)
-        else:
-            write_atomically(built / manifest.FILE_NAME, content)
-            os.rename(built, self.target)
-            sync_folder(self.target.parent)
+        self.place.publish(made, known, self._rejected(ingest))
 
-    def _write_rejected(self, new: Path, to: Path) -> None:
+    def _rejected(self, ingest: Ingest) -> bytes:
+        """The list of all bad rows, those of the store that is appended to before the new ones."""
+        if not ingest.totals.rejected:
+            return b""
         before = self.target / REJECTED_FILE
         content = before.read_bytes()[: self.rejected_before] if self.rejected_before else b""
-        write_atomically(to, content + new.read_bytes())
+        return content + ingest.rejected_path.read_bytes()
 
-    def _swap(self, built: Path, made: Manifest) -> None:
-        """Replace or extend a store: new files first, then the manifest, then what nobody names any more."""
-        for path in built.iterdir():
-            if path.name != REJECTED_FILE:
-                os.rename(path, self.target / path.name)
-        sync_folder(self.target)
-        manifest.write(self.target, made)
-        self._finish_publishing(made)
-
-    def _finish_publishing(self, made: Manifest) -> None:
-        """Bring the rest of a store in line with the manifest that is in place."""
-        listing = self.scratch / "store" / REJECTED_FILE
-        if made.rejected and listing.exists():
-            os.rename(listing, self.target / REJECTED_FILE)
-            sync_folder(self.target)
-        remove_strays(self.target, made)
-        if not made.rejected:
-            (self.target / REJECTED_FILE).unlink(missing_ok=True)
+    def _made_of(self, ingest: Ingest) -> list[SourceInfo]:
+        totals = ingest.totals
+        weights = totals.weights.xxh64 if totals.weights else None
+        labels = self._labels_hash()
+        return [
+            dataclasses.replace(source, weights=weights, labels=labels, modified_ns=_modified(name, stamp))
+            for source, name, stamp in zip(totals.sources, self.names, self.stamps, strict=True)
+        ]
 
     def _labels_hash(self) -> str | None:
         """Of the file of labels, if it can be read once more."""
@@ -583,63 +391,8 @@ class _Job:
             raise InputError(f"{sources.spoken(file)}: {problem}")
         return digest
 
-    def _manifest(
-        self, ingest: Ingest, plan: AssemblyPlan, info: LabelInfo, chunks: list[ChunkInfo], assembled: list[Assembled]
-    ) -> Manifest:
-        """Of the new rows alone."""
-        totals = ingest.totals
-        rows = sum((part.statistics for part in assembled), RowStatistics())
-        number = sum(chunk.rows for chunk in chunks)
-        weighted = any(chunk.starts.weights is not None for chunk in chunks)
-        weights = totals.weights.xxh64 if totals.weights else None
-        labels = self._labels_hash()
-        made_of = [
-            dataclasses.replace(source, weights=weights, labels=labels, modified_ns=_modified(name, stamp))
-            for source, name, stamp in zip(totals.sources, self.names, self.stamps, strict=True)
-        ]
-        normalize: Any = "l2" if plan.normalize else None
-        return Manifest(
-            format=manifest.FORMAT,
-            version=manifest.VERSION,
-            rows=number,
-            features=plan.features,
-            nonzeros=sum(chunk.nonzeros for chunk in chunks),
-            labels=info,
-            layout=plan.layout,
-            recipe=dataclasses.replace(
-                self.plan.recipe, index_base=plan.index_base, normalize=normalize, values=plan.rounding
-            ),
-            statistics=Statistics(
-                rows.max_norm,
-                rows.norm_sum / number,
-                rows.max_nonzeros,
-                rows.empty,
-                rows.rounding_error,
-                rows.weight_sum / number,
-                rows.max_weight,
-                rows.max_weighted_square if weighted else None,
-            ),
-            shuffle_seed=self.plan.shuffle_seed,
-            rejected=totals.rejected,
-            chunks=chunks,
-            sources=made_of,
-            written_by=f"ooc-pegasos {__version__}",
-        )
-
 
 def _modified(name: str, stamp: sources.Stamp) -> int | None:
     """When a file was last changed, where that means something: not of a piece that was written for the occasion."""
-    return stamp.modified_ns if stamp.regular and not isinstance(name, sources.Called) else None
-
-
-def _levels_in_order(bits: Iterable[int]) -> list[float]:
-    """The values with these bits from the smallest to the largest."""
-    return sorted(np.array(list(bits), np.uint32).view(np.float32).tolist())
-
-
-def rounding_words(made: Manifest) -> str:
-    """What rounding did to the values of a store."""
-    error = made.statistics.rounding_error
-    above = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING).create_decimal_from_float(error)
-    told = f"relative error at most {float(above):.1e}" if error else "none changed by it"
-    return f"values rounded to {made.recipe.values}: {told}"
+    is_file = stamp.regular and not os.path.isdir(name)
+    return stamp.modified_ns if is_file and not isinstance(name, sources.Called) else None

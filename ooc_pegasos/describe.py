@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 from typing import TYPE_CHECKING, Any
 
 from ooc_pegasos.loading.disk import measure_speed
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 20
 """Classes up to which a confusion matrix is printed."""
+_LABELS_SHOWN = 6
+"""Labels whose rows are told after a conversion."""
 
 
 def summary(store: Store) -> dict[str, Any]:
@@ -136,6 +139,52 @@ def table(store: Store) -> list[tuple[str, str]]:
         rows.append(("", f"and {len(told['sources']) - 8:,} more sources"))
     rows.append(("written by", told["written_by"]))
     return rows
+
+
+def conversion_summary(store: Store, output: str, seconds: float) -> dict[str, Any]:
+    """What a conversion made, as for --json."""
+    made = store.manifest
+    return {
+        "rows": made.rows,
+        "features": made.features,
+        "nonzeros": made.nonzeros,
+        "chunks": len(made.chunks),
+        "bytes": made.bytes,
+        "rejected": made.rejected,
+        "rounding_error": made.statistics.rounding_error,
+        "weight_sum": made.weight_sum,
+        "max_weight": made.statistics.max_weight,
+        "seconds": seconds,
+        "output": output,
+    }
+
+
+def conversion_lines(store: Store, output: str, seconds: float) -> list[str]:
+    """The same for people."""
+    made = store.manifest
+    counts = zip(made.labels.classes[:_LABELS_SHOWN], made.labels.counts, strict=False)
+    labels = ", ".join(f"{name}: {count:,}" for name, count in counts)
+    more = ", ..." if len(made.labels.classes) > _LABELS_SHOWN else ""
+    lines = [
+        f"{output}: {made.rows:,} rows, {made.features:,} features, {made.nonzeros:,} non-zeros",
+        f"task: {made.labels.task}" + (f" (rows by label: {labels}{more})" if labels else ""),
+        f"{size_text(made.bytes)} in {len(made.chunks)} chunks, {seconds:.1f} seconds",
+    ]
+    if made.recipe.values:
+        lines.append(rounding_words(made))
+    if made.weighted:
+        lines.append(f"weights: {weight_words(made)}")
+    if made.rejected:
+        lines.append(f"{made.rejected:,} rows were rejected; see {output}/rejected.jsonl")
+    return lines
+
+
+def rounding_words(made: Manifest) -> str:
+    """What rounding did to the values of a store."""
+    error = made.statistics.rounding_error
+    above = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING).create_decimal_from_float(error)
+    told = f"relative error at most {float(above):.1e}" if error else "none changed by it"
+    return f"values rounded to {made.recipe.values}: {told}"
 
 
 def training_summary(result: TrainResult, output: str) -> dict[str, Any]:

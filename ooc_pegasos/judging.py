@@ -122,6 +122,8 @@ class Judge:
         """Keep the best candidate of each model, if it is the best so far; returns what was found of each."""
         best: dict[int, tuple[Objective, int]] = {}
         for number, objective in enumerate(measurement.result()):
+            if objective.model not in self.state.solver.active:
+                continue  # it has left, and alone it would be over
             if objective.model not in best or objective.primal < best[objective.model][0].primal:
                 best[objective.model] = (objective, number)
         for model, (objective, number) in best.items():
@@ -130,9 +132,11 @@ class Judge:
 
     def _keep(self, model: int, found: Objective, weights: np.ndarray, estimated_gap: float | None) -> None:
         known = self.state.known[model]
-        if not np.isfinite(found.primal):
-            raise InputError(f"{self.name}: the weights became infinite; choose another lambda or scale the data")
-        if known.bound is not None and found.primal < known.bound - 1e-9 * abs(known.bound):
+        if not np.isfinite([found.primal, found.apart.deviation if found.apart else 0.0]).all():
+            raise InputError(f"{self.name}: weights or losses became infinite; choose another lambda or scale the data")
+        # what rounding can do: scores of targets far out are differences of large numbers
+        slack = 1e-9 * abs(known.bound or 0.0) + 1e-12 * abs(self.state.problem.specs[model].offset)
+        if known.bound is not None and found.primal < known.bound - slack:
             raise OocPegasosError("an objective below its lower bound; this is a mistake in oocpeg, please report it")
         if self.config.algorithm == "pegasos" or known.primal is None or found.primal < known.primal:
             known.primal, known.apart, self.state.best[model] = found.primal, found.apart, weights.copy()

@@ -194,6 +194,8 @@ class Model:
 
     def check_probabilities(self) -> None:
         """Refuse where there are none."""
+        if self.info.labels.task == "regression":
+            raise UsageError("the model is one of real targets, which have no probabilities; leave out --proba")
         if not self.has_probabilities:
             raise UsageError(
                 "the model has no probabilities; train it with --calibrate platt or isotonic, or --loss logistic"

@@ -11,9 +11,10 @@ import numpy as np
 
 from ooc_pegasos import __version__, manifest, vocabulary
 from ooc_pegasos.accounting import EpochCost
-from ooc_pegasos.calibration import ScoreSummary, isotonic, platt
+from ooc_pegasos.calibration import ScoreSummary, fitted
 from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.config import TrainConfig
+from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading import Loader, Window
 from ooc_pegasos.model import Certificate, Model, ModelInfo
 from ooc_pegasos.path import Apart, Trial, choose, trial_of
@@ -202,6 +203,22 @@ class Outcome:
         )
 
 
+def check_rows_apart(store: Store, loader: Loader) -> None:
+    """Refuse before the work what probabilities could not be fitted to after it: rows kept apart of one class only.
+
+    As a rule the first chunk has both classes.
+    """
+    kind, found = np.dtype(store.manifest.layout.labels), set()
+    for number, chunk in enumerate(store.manifest.chunks):
+        store.check_size(chunk)
+        labels = np.fromfile(store.path / chunk.file, kind, chunk.rows, offset=chunk.starts.labels)
+        found |= set(np.sign(labels[loader.folds.of(number) == 0]).tolist())
+        if len(found) > 1:
+            return
+    what = "all rows kept apart are of one class" if found else "no rows are kept apart"
+    raise UsageError(f"--calibrate: {what}, which tell nothing of probabilities; choose a larger --holdout")
+
+
 ScoresApart = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Scores, labels and weights of some rows that were kept apart."""
 
@@ -229,8 +246,8 @@ def look_at_rows_apart(model: Model, apart: Iterable[ScoresApart], config: Train
                 positive = labels > 0 if one_class == NONE else labels == one_class
                 summary.add(mine if one_class == NONE else mine[:, one_class], positive, weights)
     if config.calibrate:
-        fit = platt if config.calibrate == "platt" else isotonic
-        info = dataclasses.replace(model.info, calibrations=[fit(summary) for summary in summaries])
+        found = [fitted(summary, config.calibrate, alone=len(summaries) == 1) for summary in summaries]
+        info = dataclasses.replace(model.info, calibrations=found)
         model = dataclasses.replace(model, info=info)
     return model, errors / count if count else None
 

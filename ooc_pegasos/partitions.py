@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ooc_pegasos.collect import batches_of, csr_of, plain_of
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.readers import tables
-from ooc_pegasos.readers.arrays import ArraysReader, Settings, rows_of
+from ooc_pegasos.pieces import batches_of, csr_of, plain_of
+from ooc_pegasos.readers import schemas
+from ooc_pegasos.readers.arrays import ArraysReader, rows_of
+from ooc_pegasos.readers.matrices import Settings
 from ooc_pegasos.readers.reading import LARGEST_INDEX, ParsedBlock, place
 from ooc_pegasos.readers.vectors import Vectorizer, Vectors
 
@@ -45,7 +46,7 @@ def rows_of_frame(part: Any, vectorizer: Vectorizer, name: str) -> Iterator[Vect
     known = list(part.columns)
     missing = [column for column in wanted if column not in known]
     if missing:
-        raise InputError(f"{name}: {tables.difference(missing, dict.fromkeys(map(str, known)))}")
+        raise InputError(f"{name}: {schemas.difference(missing, dict.fromkeys(map(str, known)))}")
     done = 0
     for batch in batches_of(part[wanted], name)[1] if len(part) else ():
         found = vectorizer.vectors(_alike(batch, vectorizer, name))
@@ -66,7 +67,7 @@ def _alike(batch: Any, vectorizer: Vectorizer, name: str) -> Any:
         if pa.types.is_null(found.type):  # other partitions may have values
             types = {"numeric": pa.float64(), "entries": pa.list_(pa.uint32())}
             found = pa.nulls(len(found), types.get(kind, pa.string()))
-        tables.check_type(name, column, found.type, kind)
+        schemas.check_type(name, column, found.type, kind)
         if pa.types.is_dictionary(found.type) and found.dictionary.null_count:
             found = found.dictionary_decode()
         columns.append(found)

@@ -66,10 +66,10 @@ class Preview:
 
 def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     """Look at the beginning of the inputs."""
-    names, kind = opening.find(inputs)
+    names, kind = opening.find(inputs, config.format)
     if sources.STDIN in names:
         raise InputError("standard input can be read only once; name a file to see what would be done with it")
-    config = dataclasses.replace(config, format=kind if config.format == "auto" else config.format)
+    config = dataclasses.replace(config, format=kind)
     remarks: list[str] = []
     recipe, known = opening.new_recipe(config, names, remarks.append), None
     if config.standardize or config.dictionary or config.idf:
@@ -82,7 +82,14 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         text = opening.labels_are_text(names[:1], config.format, recipe, config.labels)
     block_size = min(config.text_block(), 1 << 20)
     reader = opening.reader_for(
-        names, recipe, block_size, text_labels=text, stop_at_bad=False, labels=config.labels, vocabulary=known
+        names,
+        recipe,
+        block_size,
+        text_labels=text,
+        stop_at_bad=False,
+        labels=config.labels,
+        label_column=recipe.label_column,
+        vocabulary=known,
     )
     task = next(iter(reader.tasks()), None)
     if task is None:
@@ -92,7 +99,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     began = time.perf_counter()
     parsed = reader.read(task)
     seconds = time.perf_counter() - began
-    total = sum(sources.stamp_of(name).size for name in names)
+    total = sum(opening.stamp_of(name).size for name in names)
     share = total / max(task.consumed, 1)
     block = parsed.block
     labels = LabelCollector(text, names=parsed.names)

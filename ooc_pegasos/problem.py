@@ -138,6 +138,8 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
         raise UsageError("--bias search is for two classes or real targets; choose --bias feature")
     if config.calibrate and labels.task == "regression":
         raise UsageError("--calibrate is for classes, and the store's labels are real targets; leave it out")
+    if config.calibrate and sum(count > 0 for count in labels.counts) < 2:
+        raise UsageError("--calibrate needs rows of two classes, and all of the store's are of one; leave it out")
     if config.cost is not None and loss.name != "multiclass-hinge":
         raise UsageError("--cost is for --loss multiclass-hinge; leave it out")
     one_vs_rest = labels.task == "multiclass" and not at_once
@@ -148,7 +150,10 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
         lambdas = (1.0 / (config.C * fitted),) if config.C is not None else default_path(store, loader, bias)
     for lam in lambdas:
         if not 1e-30 <= lam <= 1e30:
-            raise UsageError(f"lambda = {lam:g} is out of range; choose values from 1e-30 to 1e30")
+            what = "choose values from 1e-30 to 1e30"
+            if config.lambdas is None and config.C is None:
+                what = f"scale the data, whose rows have a mean norm of {store.manifest.statistics.mean_row_norm:.3g}"
+            raise UsageError(f"lambda = {lam:g} is out of range; {what}")
     folds = [NONE] if config.folds is None else [*range(config.folds), NONE]
     apart = 0 if config.holdout_fraction else NONE
     specs = [
@@ -208,8 +213,8 @@ def _class_weights(config: TrainConfig, store: Store, one_class: int, at_once: b
     if given is None:
         return (1.0,) * wanted
     if len(given) != wanted:
-        what = "one for each class" if at_once else "two, negative class first"
-        raise UsageError(f"--class-weight takes 'balanced' or {wanted} numbers here, {what}; not {len(given)}")
+        what = f"{wanted} numbers, one for each class" if at_once else "two numbers, negative class first"
+        raise UsageError(f"--class-weight takes 'balanced' or {what}, and not {len(given)}; correct it")
     return given
 
 
@@ -230,6 +235,6 @@ def count_models(config: TrainConfig, store: Store) -> int:
     if number > MOST_MODELS:
         raise UsageError(
             f"{number:,} models ({len(lambdas)} lambdas, {classes} classes, {config.folds or 'no'} folds) are more "
-            f"than {MOST_MODELS:,} in one run; give fewer lambdas or folds"
+            f"than {MOST_MODELS:,} in one run; give fewer lambdas, like --lambda 1e-4, or fewer folds"
         )
     return number

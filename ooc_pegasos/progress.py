@@ -92,9 +92,10 @@ def epoch_line(entry: dict[str, Any]) -> str:
     """One epoch in words."""
     primal, bound, gap = entry["primal"], entry["lower_bound"], entry["gap"]
     parts = [f"epoch {entry['epoch']}"]
+    objective = f"objective {primal:.6g}" if primal is not None else f"objective about {entry['estimate']:.6g}"
     if entry.get("models", 1) > 1:
-        parts.append(f"{entry['models']} models, of which the farthest has")
-    parts.append(f"objective {primal:.6g}" if primal is not None else f"objective about {entry['estimate']:.6g}")
+        objective = f"{entry['models']} models, the farthest with {objective}"
+    parts.append(objective)
     if bound is not None:
         parts.append(f"at least {bound:.6g}")
     if gap is not None:

@@ -50,7 +50,6 @@ class Cursor:
     """Whether the solver was told that the epoch begins."""
     marked: bool = False
     """Whether its half is over."""
-    repeats: int = 1
 
 
 @dataclass
@@ -131,7 +130,7 @@ class RunState:
         number, vector = len(self.problem.specs), np.empty(self.problem.length)
         self.cursor = typed.load(Cursor, facts["cursor"], "cursor")
         for name, value in dataclasses.asdict(self.cursor).items():
-            whole(int(value), 1 if name == "repeats" else 0, _MOST, name)
+            whole(int(value), 0, _MOST, name)
         self.known = [typed.load(Progression, known, "known") for known in facts["known"]]
         if len(self.known) != number or not all(set(line) >= _LINE for known in self.known for line in known.history):
             raise ValueError("a history that is none of these models")

@@ -24,7 +24,7 @@ from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import pieces
 from ooc_pegasos.parallel import ordered_map
-from ooc_pegasos.readers import opening, sources, tables
+from ooc_pegasos.readers import opening, schemas, sources
 from ooc_pegasos.readers.reading import ParsedBlock, place
 from ooc_pegasos.solvers.panel import fill_panel, new_panel, width_of
 from ooc_pegasos.store import Store
@@ -138,7 +138,8 @@ class Scorer:
 
 def files_for(data: str, recipe: manifest.Recipe) -> list[str]:
     """The files that a name or a pattern stands for, of a kind that a model of this recipe can read."""
-    names, kind = opening.find([data])
+    in_folders = recipe.reader == "folders" and Path(data).is_dir()  # without labels in any
+    names, kind = opening.find([data], "folders" if in_folders else "auto")
     if kind != recipe.reader and not {kind, recipe.reader} <= set(opening.PLAIN):
         problem = f"read as {kind}, but the model was trained on data read as {recipe.reader}"
         raise InputError(f"{data}: {problem}; give it data of that kind, or a store")
@@ -187,7 +188,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
         line += parsed.line_count
         reader.release(parsed)
     if not anything and recipe.table and recipe.table.id and not with_labels:  # files without rows have ids as well
-        kind = tables.schema_of(names[0], recipe.table)[recipe.table.id]
+        kind = schemas.schema_of(names[0], recipe.table)[recipe.table.id]
         yield Scored(scorer.new_scores(0), None, ids.plain(pa.nulls(0, kind)), recipe.table.id)
 
 
@@ -200,8 +201,10 @@ def score_block(model: Model, scorer: Scorer, block: CsrBlock) -> np.ndarray:
 
 
 def _id_name(recipe: manifest.Recipe) -> str:
-    """What the ids are called: Vowpal Wabbit has tags."""
-    return recipe.table.id or "" if recipe.table else "tag"
+    """What the ids are called: Vowpal Wabbit has tags, and texts in folders have names."""
+    if recipe.table:
+        return recipe.table.id or ""
+    return "document" if recipe.reader == "folders" else "tag"
 
 
 def needed(recipe: manifest.Recipe, *, ids: bool) -> manifest.Recipe:

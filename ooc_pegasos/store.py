@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import scipy.sparse
 
     from ooc_pegasos.config import ConvertConfig
-    from ooc_pegasos.conversion import Existing
+    from ooc_pegasos.existing import Existing
 
 REJECTED_FILE = "rejected.jsonl"
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Record = TypeVar("Record")
@@ -15,7 +16,7 @@ def load(cls: type[Record], table: Any, where: str = "") -> Record:
     """Make a `cls` of `table`, or say precisely what does not fit."""
     if not isinstance(table, dict):
         raise TypedError(f"{where or 'the whole'} should be a table, not {_kind(table)}")
-    hints = get_type_hints(cls)
+    hints = _hints_of(cls)  # type: ignore[arg-type]
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     unknown = sorted(set(table) - set(fields))
     if unknown:
@@ -27,6 +28,11 @@ def load(cls: type[Record], table: Any, where: str = "") -> Record:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise TypedError(f"missing key {_path(where, name)!r}")
     return cls(**chosen)
+
+
+@cache
+def _hints_of(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def dump(record: Any) -> dict[str, Any]:

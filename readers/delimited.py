@@ -16,6 +16,7 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers.reading import BadRow
+from ooc_pegasos.readers.strings import not_utf8
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,11 +25,6 @@ CellKind = Literal["number", "string"]
 
 _MARK = b"\xef\xbb\xbf"
 _NUMBER = r"^[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*$"
-# Of bytes, as Arrow matches binary cells byte by byte.
-_UTF8 = (
-    r"^(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|(?:\xe0[\xa0-\xbf]|\xed[\x80-\x9f]|[\xe1-\xec\xee\xef][\x80-\xbf])[\x80-\xbf]"
-    r"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf][\x80-\xbf])*$"
-)
 _GOOD, _BLANK, _BROKEN, _OPEN, _RAGGED, _CELL = range(6)
 """What became of a line. From _CELL on: wrong in its cell of the column so many places further on."""
 
@@ -36,17 +32,17 @@ _GOOD, _BLANK, _BROKEN, _OPEN, _RAGGED, _CELL = range(6)
 def names_of(head: bytes, delimiter: str, header: bool) -> list[str]:
     """The column names in the first line of `head`, or "0", "1", ... for as many cells as it has."""
     line = head.partition(b"\n")[0].removesuffix(b"\r")
-    # The mark that some editors put first, or the spaces that text sources put in its place.
-    line = line.removeprefix(_MARK).removeprefix(b"   ")
     if not line:
         raise InputError("the first line is empty; begin the file with the names of its columns, or its first row")
     if _is_open(line, delimiter):
         raise InputError("the first line ends within a quote; close it, and let no line break stand in quotes")
     try:
-        cells = next(csv.reader([line.decode()], delimiter=delimiter))
+        cells = _cells_of(line.decode(), delimiter)
     except UnicodeDecodeError:
         raise InputError("the first line is not UTF-8 text; convert the file to UTF-8") from None
     except csv.Error as error:
+        if b"\r" in line:
+            raise InputError("a carriage return within the first line; end lines with a line feed") from None
         raise InputError(f"the first line cannot be read ({error}); is this delimited text?") from None
     if not header:
         return [str(place) for place in range(len(cells))]
@@ -58,6 +54,14 @@ def names_of(head: bytes, delimiter: str, header: bool) -> list[str]:
             raise InputError(f"two columns have the name {name!r}; rename one, or use --no-header")
         seen.add(name)
     return cells
+
+
+def _cells_of(line: str, delimiter: str) -> list[str]:
+    before = csv.field_size_limit(len(line) + 1)  # which is that of the whole process, and too small for long texts
+    try:
+        return next(csv.reader([line], delimiter=delimiter))
+    finally:
+        csv.field_size_limit(before)
 
 
 def batch_of(
@@ -246,7 +250,7 @@ def _sorted_out(
         raise InputError("rows cannot be told apart; write one row a line, and quotes only around whole cells")
     columns = []
     for place, (column, kind) in enumerate(zip(table.columns, kinds.values(), strict=True)):
-        numeric, wrong = _numbers_of(column) if kind == "number" else (column, _not_utf8(column))
+        numeric, wrong = _numbers_of(column) if kind == "number" else (column, not_utf8(column))
         columns.append(numeric)
         affected = lines[wrong]
         state[affected[state[affected] == _GOOD]] = _CELL + place
@@ -311,14 +315,6 @@ def _numbers_of(column: Any) -> tuple[Any, np.ndarray]:
     numbers = pc.ascii_ltrim(pc.ascii_trim(words, " \t"), "+").cast(pa.float64())
     fine = pc.fill_null(pc.is_finite(numbers), False).to_numpy(zero_copy_only=False)
     return numbers, np.flatnonzero(~(fine | column.is_null().to_numpy(zero_copy_only=False)))
-
-
-def _not_utf8(column: Any) -> np.ndarray:
-    """Which cells are no text."""
-    import pyarrow.compute as pc
-
-    fine = pc.fill_null(pc.match_substring_regex(column, _UTF8), True)
-    return np.flatnonzero(~fine.to_numpy(zero_copy_only=False))
 
 
 def _problem_of_line(code: int, cells: int, names: int) -> str:

@@ -1,4 +1,4 @@
-"""Folders of plain text: one for each class, in it one document per file."""
+"""Folders of plain text: one for each class, in it one document per file; or, without labels, files in any folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from ooc_pegasos.checksums import RunningHash, xxh64_hex
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.labels import is_number, key_of
 from ooc_pegasos.manifest import SourceInfo
+from ooc_pegasos.readers.naming import Unnamed
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
+from ooc_pegasos.readers.sources import Stamp
 from ooc_pegasos.readers.text import TextHasher
 from ooc_pegasos.scratch import Pool
 
@@ -47,18 +49,28 @@ class FolderSource:
     The fingerprint's checksum is the XXH64 of a line `name size xxh64` for each document, sorted by name.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, by_class: bool = True) -> None:
         self.name = root
         self.classes: list[str] = []
         self.documents: list[_Document] = []
         self._hash = RunningHash()
         self._bytes = 0
         self._seen: set[tuple[int, int]] = set()
+        self._changed_ns = 0
         try:
-            self._list()
+            self._list() if by_class else self._walk(0, "")
         except OSError as error:
             where = _shown(os.fsdecode(error.filename or root))
             raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
+        if not self.documents:
+            what = "no documents in its folders; put each into a file of its class's folder"
+            raise InputError(f"{_shown(root)}: {what if by_class else 'no documents in it; check the path'}")
+        self.documents.sort(key=lambda document: os.fsencode(document.name))
+
+    @property
+    def stamp(self) -> Stamp:
+        """All bytes, and the time of the last change, of a document or of what folders hold."""
+        return Stamp(sum(document.size for document in self.documents), self._changed_ns, True)
 
     def batches(self, start: int, state: dict[str, Any] | None, most: int) -> Iterator[Piece]:
         """The documents from number `start` on, at most so many and BLOCK_BYTES at a time, or one that is larger.
@@ -88,6 +100,12 @@ class FolderSource:
     def info(self, rows: int) -> SourceInfo:
         """The fingerprint of what was read."""
         return SourceInfo(self.name, self._bytes, self._hash.hexdigest(), rows)
+
+    def read_all(self) -> str:
+        """The checksum of its fingerprint."""
+        for _piece in self.batches(0, None, 1000):
+            pass
+        return self._hash.hexdigest()
 
     def path(self, document: _Document) -> str:
         """Where a document lies, for messages."""
@@ -135,9 +153,6 @@ class FolderSource:
             raise InputError(f"{shown}: no folders in it; make one for each class, with a document per file")
         for group, name in enumerate(self.classes):
             self._walk(group, name)
-        self.documents.sort(key=lambda document: os.fsencode(document.name))
-        if not self.documents:
-            raise InputError(f"{shown}: no documents in its folders; put each into a file of its class's folder")
 
     def _walk(self, group: int, folder: str) -> None:
         waiting = [folder]
@@ -148,9 +163,11 @@ class FolderSource:
             if (status.st_dev, status.st_ino) in self._seen:
                 raise InputError(f"{_shown(path)}: reached twice, by a link; remove the link")
             self._seen.add((status.st_dev, status.st_ino))
+            self._changed_ns = max(self._changed_ns, status.st_mtime_ns)
             for name in _entries(path):
                 below = os.path.join(folder, name)
                 status = os.stat(os.path.join(self.name, below))
+                self._changed_ns = max(self._changed_ns, status.st_mtime_ns)
                 if stat.S_ISDIR(status.st_mode):
                     waiting.append(below)
                 elif stat.S_ISREG(status.st_mode):
@@ -171,14 +188,18 @@ class TextFoldersReader:
         text_labels: bool,
         block_documents: int = 1000,
         stop_at_bad: bool = True,
+        with_labels: bool = True,
+        names: int = 0,
     ) -> None:
+        """`names`: of so many hashed features."""
         if not Path(root).is_dir():
             raise InputError(f"{_shown(root)}: no such folder; check the path")
         self.hasher = hasher
-        self._source = FolderSource(root)
+        self._source = FolderSource(root, with_labels)
         self.sources = [self._source]
         self._most = max(block_documents, 1)
         self._stop_at_bad = stop_at_bad
+        self._unnamed = Unnamed(hasher.features, 0 if hasher.hashing.dictionary else names)
         self._pool = Pool()
         for name in self._source.classes:
             if not text_labels and not is_number(name):
@@ -187,7 +208,7 @@ class TextFoldersReader:
                     "or if labels are words name them with --classes"
                 )
         keys = [key_of(name, text_labels) for name in self._source.classes]
-        self._keys = np.array(keys, np.uint64)
+        self._keys = np.array(keys if with_labels else [0], np.uint64)
         self._names = dict(zip(keys, self._source.classes, strict=True)) if text_labels else {}
 
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Piece]:
@@ -206,6 +227,8 @@ class TextFoldersReader:
         numbers_left = [number for number in range(tried) if number not in wrong] if wrong else range(tried)
         if strings is None:
             strings = pa.array([contents[number] for number in numbers_left], pa.large_binary()).cast(pa.large_string())
+        features = self._unnamed.new()
+        self._unnamed.name_words(self.hasher, strings, features)
         lengths, indices, values = self.hasher.part(strings)
         rows = len(lengths)
         scratch = self._pool.take()
@@ -221,7 +244,12 @@ class TextFoldersReader:
         names = {key: self._names[key] for key in np.unique(keys).tolist()} if self._names else {}
         block = CsrBlock(indptr, indices, values, labels, self.hasher.features)
         described = bad[:DESCRIBED_BAD_ROWS]
-        return ParsedBlock(task, block, lines, numbers, tried, described, len(bad), names, scratch)
+        ids = pa.array([_shown(documents[number].name) for number in numbers_left], pa.string())
+        return ParsedBlock(task, block, lines, numbers, tried, described, len(bad), names, scratch, ids, features)
+
+    def named(self, features: dict[int, str]) -> None:
+        """These places have a name now."""
+        self._unnamed.named(features)
 
     def strings(self, task: Piece) -> Iterator[tuple[None, Any]]:
         """The texts of one batch, as `TablesReader.strings` has them."""

@@ -26,7 +26,7 @@ _FEW = 32
 
 def names_of(head: bytes) -> list[str]:
     """The keys of the first object in `head`."""
-    line = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[0]
+    line = head.lstrip().partition(b"\n")[0]
     if not line:
         raise InputError("there is no object in the first lines; write one JSON object a line")
     try:

@@ -15,9 +15,10 @@ from typing import Any, Literal
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.manifest import Recipe
-from ooc_pegasos.readers import svmlight, tables
+from ooc_pegasos.readers import schemas, sources, svmlight, tables
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
-from ooc_pegasos.readers.sources import STDIN, expand, path_of, spoken
+from ooc_pegasos.readers.remote import is_beside
+from ooc_pegasos.readers.sources import STDIN, Stamp, expand, path_of, spoken
 from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens
 from ooc_pegasos.vocabulary import Vocabulary
 
@@ -26,6 +27,15 @@ _OF_TABLES = (
     *("label", "weight", "id", "numeric", "categorical", "text", "preset", "nulls", "log1p", "clip"),
     *("header", "delimiter"),
 )
+_SUITS = {
+    **dict.fromkeys((*_OF_TABLES, "standardize"), ("table",)),
+    **dict.fromkeys(("dictionary", "idf", "ngrams", "characters"), ("table", "folders")),
+    **dict.fromkeys(("hash_bits", "hash_signed", "feature_names"), ("table", "folders", "vw")),
+    "labels": ("arrays",),
+    "index_base": ("svmlight",),
+}
+"""The kinds of inputs that an option is for; other options are for all."""
+_SPOKEN = {"table": "tables", "folders": "folders of texts", "vw": "Vowpal Wabbit text", "svmlight": "svmlight text"}
 _DEFAULTS = ConvertConfig()
 _BYTES_A_ROW, _BYTES_AN_ENTRY = 12, 8
 _ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
@@ -33,26 +43,31 @@ _ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
 _LABELS = ("label", "target", "y", "class", "click", "clicked")
 
 
-def find(inputs: Sequence[str]) -> tuple[list[str], Format]:
-    """(the files that inputs name, how they are read): folders of tables become the files in them."""
+def find(inputs: Sequence[str], wanted: Format = "auto") -> tuple[list[str], Format]:
+    """(the files that inputs name, how they are read): folders of tables become the files in them.
+
+    `wanted` is how they are to be read if that was said.
+    """
+    if wanted == "folders":
+        if len(inputs) != 1 or not os.path.isdir(inputs[0]):
+            raise UsageError("--format folders: give one folder, which has a folder of texts for each class")
+        return [inputs[0]], "folders"
     names: list[str] = []
     for given in inputs:
         if not os.path.isdir(given):
             names += expand([given])
-            continue
-        found = {
-            path for pattern in tables.patterns() for path in glob.glob(f"**/{pattern}", root_dir=given, recursive=True)
-        }
-        if found:
-            names += [f"{given.rstrip('/')}/./{path}" for path in sorted(found)]  # see `tables.partition_of`
-        elif any(entry.is_file() and not entry.name.startswith(".") for entry in os.scandir(given)):
-            problem = "is a folder without tables, and has more in it than folders of texts"
+        elif found := _tables_in(given):
+            names += [f"{given.rstrip('/')}/./{path}" for path in found]  # see `schemas.partition_of`
+        elif wanted != "auto" or any(e.is_file() and not e.name.startswith(".") for e in os.scandir(given)):
+            problem = "is a folder without tables" + (", and has more in it than folders of texts" * (wanted == "auto"))
             raise InputError(f"{given}: {problem}; name the files in it, for example '{given}/*.svm'")
         elif len(inputs) == 1:
             return [given], "folders"
         else:
             raise InputError(f"{given}: a folder without tables; convert a folder of texts by itself")
     expand([name for name in names if name != STDIN])  # each of them once
+    if wanted != "auto":
+        return names, wanted
     kinds = {name: _kind_of(name) for name in names}
     if len(set(kinds.values())) > 1:
         one, *_rest = names
@@ -64,10 +79,36 @@ def find(inputs: Sequence[str]) -> tuple[list[str], Format]:
     return names, kinds[names[0]]
 
 
+def _tables_in(folder: str) -> list[str]:
+    """The files in a folder that are tables, without what other programs keep beside them: `_SUCCESS`, `.crc`."""
+    paths = (
+        path for pattern in schemas.patterns() for path in glob.glob(f"**/{pattern}", root_dir=folder, recursive=True)
+    )
+    return sorted({path for path in paths if not is_beside(path)})
+
+
+def stamp_of(name: str) -> Stamp:
+    """What tells at a glance whether an input is still the same, folders of texts included."""
+    if not os.path.isdir(name):
+        return sources.stamp_of(name)
+    from ooc_pegasos.readers.folders import FolderSource
+
+    return FolderSource(name).stamp
+
+
+def hash_of(name: str) -> str:
+    """The checksum of an input, folders of texts included."""
+    if not os.path.isdir(name):
+        return sources.hash_of(name)
+    from ooc_pegasos.readers.folders import FolderSource
+
+    return FolderSource(name).read_all()
+
+
 def _kind_of(name: str) -> Format:
-    if tables.form_of(name) is not None:
+    if schemas.form_of(name) is not None:
         return "table"
-    stem = path_of(name)
+    stem = path_of(name).lower()
     for suffix in (".gz", ".bz2", ".xz", ".zst"):
         stem = stem.removesuffix(suffix)
     if stem.endswith((".npz", ".npy")):
@@ -78,40 +119,65 @@ def _kind_of(name: str) -> Format:
 def new_recipe(config: ConvertConfig, names: Sequence[str], note: Callable[[str], None]) -> Recipe:
     """How the rows of a new store are made; `note` is told what was taken for what."""
     kind = config.format
+    refuse_unsuited(config, names)
     recipe = Recipe(kind, 0, config.features, config.normalize, config.rounding)
     least, most = config.ngram_range()
     tokens = Tokens(characters=config.characters, least=least, most=most)
     hashing = Hashing(config.hash_bits or 22, config.hash_signed)
     if kind == "table":
-        if config.hash_bits == 0:
-            raise UsageError("--hash-bits 0 is for Vowpal Wabbit text; choose 1 to 31")
-        wanted = {name: getattr(config, name) for name in _OF_TABLES}
-        if config.delimiter is None:
-            del wanted["delimiter"]
-        table, remarks = plan_table(names[0], wanted | {"hashing": hashing, "tokens": tokens})
-        for remark in remarks:
-            note(remark)
+        table = _new_table(config, names[0], hashing, tokens, note)
         from ooc_pegasos.readers.vectors import features_of
 
-        return dataclasses.replace(recipe, table=table, features=features_of(table) or config.features)
-    given = [name for name in _OF_TABLES if getattr(config, name) != getattr(_DEFAULTS, name)]
-    if kind == "arrays" and config.label is not None and config.label.removeprefix("-").isdigit():
-        given.remove("label")  # a column of a dense array
-        recipe = dataclasses.replace(recipe, label_column=int(config.label))
-    given += ["standardize"] if config.standardize else []
-    if config.labels is not None and kind != "arrays":
-        raise UsageError(f"--labels is for arrays, and {spoken(names[0])} is read as {kind}; leave it out")
-    if kind != "folders":
-        given += [name for name in ("dictionary", "idf") if getattr(config, name)]
-    if given:
-        what = "tables and folders of texts" if given[0] in ("dictionary", "idf") else "tables"
-        option = given[0].replace("_", "-")
-        raise UsageError(f"--{option} is for {what}, and {spoken(names[0])} is read as {kind}; leave it out")
+        return dataclasses.replace(recipe, table=table, features=_fixed(features_of(table), config))
+    if kind == "arrays" and config.label is not None:
+        return dataclasses.replace(recipe, label_column=int(config.label))
     if kind == "folders":
-        return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=hashing.places)
+        return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=_fixed(hashing.places, config))
     if kind == "vw" and config.hash_bits != 0:
-        return dataclasses.replace(recipe, hashing=hashing, features=1 << hashing.bits)
+        return dataclasses.replace(recipe, hashing=hashing, features=_fixed(hashing.places, config))
     return recipe
+
+
+def refuse_unsuited(config: ConvertConfig, names: Sequence[str]) -> None:
+    """Refuse options that do nothing for such inputs."""
+    kind, what = config.format, spoken(names[0])
+    for name, kinds in _SUITS.items():
+        given = getattr(config, name)
+        if kind in kinds or given == getattr(_DEFAULTS, name) or (name, given) == ("index_base", "0"):
+            continue
+        if (name, kind) == ("label", "arrays"):
+            if given.removeprefix("-").isdigit():
+                continue
+            raise UsageError(
+                f"--label {given}: of arrays it is the number of a column, as 0 or -1; see --labels as well"
+            )
+        told = " and ".join(_SPOKEN.get(one, one) for one in kinds)
+        raise UsageError(f"--{name.replace('_', '-')} is for {told}, and {what} is read as {kind}; leave it out")
+    if config.hash_bits == 0 and kind != "vw":
+        raise UsageError("--hash-bits 0 is for Vowpal Wabbit text; choose 1 to 31")
+
+
+def _fixed(features: int | None, config: ConvertConfig) -> int | None:
+    """How many features there are, where the columns or the hash say so."""
+    if features is not None and config.features not in (None, features):
+        problem = "the columns, --hash-bits or --dictionary say how many features there are"
+        raise UsageError(f"--features {config.features}: {problem}; leave it out")
+    return config.features if features is None else features
+
+
+def _new_table(
+    config: ConvertConfig, name: str, hashing: Hashing, tokens: Tokens, note: Callable[[str], None]
+) -> Table:
+    wanted = {option: getattr(config, option) for option in _OF_TABLES}
+    if config.delimiter is None:
+        del wanted["delimiter"]
+    table, remarks = plan_table(name, wanted | {"hashing": hashing, "tokens": tokens})
+    for remark in remarks:
+        note(remark)
+    for option in ("ngrams", "characters"):
+        if getattr(config, option) != getattr(_DEFAULTS, option) and not any(c.kind == "text" for c in table.columns):
+            raise UsageError(f"--{option}: no column is text; leave it out, or name one with --text")
+    return table
 
 
 def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
@@ -126,27 +192,25 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
         "text": wanted.pop("text"),
     }
     preset = wanted.pop("preset", None)
-    wanted.setdefault("delimiter", tables.delimiter_of(name))
+    wanted.setdefault("delimiter", schemas.delimiter_of(name))
     if preset == "criteo":
         given = [option for option, found in (*patterns.items(), ("label", wanted.get("label"))) if found]
         if given:
             raise UsageError(f"--{given[0]} and --preset criteo, which says what its columns are; leave one out")
         return criteo(wanted), []
     blank = Table([], None, header=wanted.get("header", True), delimiter=wanted["delimiter"])
-    known = tables.schema_of(name, blank)
+    known = schemas.schema_of(name, blank)
     remarks = []
     label = wanted.pop("label", None)
     if label is None:
         label = next((column for column in _LABELS if column in known), None)
         if label is None:
-            shown = ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
-            raise UsageError(
-                f"{spoken(name)}: which column has the labels? Say --label COLUMN; the columns are {shown}"
-            )
+            problem = f"which column has the labels? Say --label COLUMN; {schemas.columns_in_words(known)}"
+            raise UsageError(f"{spoken(name)}: {problem}")
         remarks.append(f"labels are taken from column '{label}'")
     for option, column in (("--label", label), ("--weight", wanted.get("weight")), ("--id", wanted.get("id"))):
         if column is not None and column not in known:
-            raise UsageError(f"{option} {column}: {tables.difference([column], known)}")
+            raise UsageError(f"{option} {column}: {schemas.difference([column], known)}")
     taken = {label, wanted.get("weight"), wanted.get("id")}
     if label in (wanted.get("weight"), wanted.get("id")):
         option = "weight" if label == wanted.get("weight") else "id"
@@ -158,7 +222,7 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
             if not found and pattern in taken:
                 raise UsageError(f"--{kind} {pattern}: this column is the label, the weight or the id; choose one")
             if not found:
-                raise UsageError(f"--{kind} {pattern}: {tables.difference([pattern], known)}")
+                raise UsageError(f"--{kind} {pattern}: {schemas.difference([pattern], known)}")
             for column in found:
                 if chosen.get(column, kind) != kind:
                     raise UsageError(f"column '{column}' is given by --{chosen[column]} and by --{kind}; choose one")
@@ -173,8 +237,8 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
         raise UsageError(f"{spoken(name)}: no column besides the label; check the file")
     columns = [Column(column, chosen[column]) for column in known if column in chosen]
     for column in columns:
-        if tables.form_of(name) != "delimited":
-            tables.check_type(spoken(name), column.name, known[column.name], column.kind)
+        if schemas.form_of(name) != "delimited":
+            schemas.check_type(spoken(name), column.name, known[column.name], column.kind)
     lists = [column for column in columns if column.kind == "entries"]
     if lists and len(columns) > 1:
         raise UsageError(
@@ -235,7 +299,9 @@ def reader_for(
         from ooc_pegasos.readers.text import TextHasher
 
         hasher = TextHasher(recipe.tokens or Tokens(), recipe.hashing or Hashing(), vocabulary)
-        return folders.TextFoldersReader(names[0], hasher, text_labels, stop_at_bad=stop_at_bad)
+        return folders.TextFoldersReader(
+            names[0], hasher, text_labels, stop_at_bad=stop_at_bad, with_labels=with_labels, names=feature_names
+        )
     if kind == "vw":
         from ooc_pegasos.readers import vw
 
@@ -244,9 +310,9 @@ def reader_for(
         )
         return vw.VwReader(names, said, block_size)
     if kind == "arrays":
-        from ooc_pegasos.readers import arrays
+        from ooc_pegasos.readers import arrays, matrices
 
-        given = arrays.Settings(
+        given = matrices.Settings(
             text_labels,
             labels if with_labels else None,
             label_column,
@@ -265,7 +331,7 @@ PLAIN = ("svmlight", "arrays")
 
 def bytes_of_rows(name: str, size: int, recipe: Recipe) -> float:
     """About what the rows of an input of some bytes take while they are shuffled."""
-    if recipe.table is not None and (rows := tables.rows_of(name)) is not None:
+    if recipe.table is not None and (rows := schemas.rows_of(name)) is not None:
         return float(rows) * (_BYTES_A_ROW + _BYTES_AN_ENTRY * len(recipe.table.columns))
     compressed = path_of(name).endswith((".gz", ".bz2", ".xz", ".zst"))
     return size * (_ROWS_PER_TABLE if recipe.table is not None else _ROWS_PER_TEXT) * (4 if compressed else 1)
@@ -280,9 +346,9 @@ def labels_are_text(names: Sequence[str], kind: str, recipe: Recipe, labels: str
     if kind == "vw":
         return False
     if kind == "arrays":
-        from ooc_pegasos.readers import arrays
+        from ooc_pegasos.readers import matrices
 
-        return arrays.labels_are_text(names, labels)
+        return matrices.labels_are_text(names, labels)
     reader = reader_for(names[:1], recipe.without_findings(), 1 << 16, text_labels=True, stop_at_bad=False)
     for task in reader.tasks():
         found = reader.read(task).names.values()

@@ -92,23 +92,6 @@ class ParsedBlock:
     """Names of hashed features that were met first here, where they are wanted."""
 
 
-class Unnamed:
-    """Which places of hashed features have no name yet, and how many names are wanted still.
-
-    One thread tells of new names while others look for some. These must ask for `left` first and for `known` then: so
-    they may offer names too many but never too few, and which are kept does not depend on the number of threads.
-    """
-
-    def __init__(self, places: int, wanted: int) -> None:
-        self.known = np.zeros(places if wanted else 0, bool)
-        self.left = wanted
-
-    def named(self, features: dict[int, str]) -> None:
-        """These places have a name now."""
-        self.known[list(features)] = True
-        self.left -= len(features)
-
-
 class Reader(Protocol):
     """A way to read some inputs."""
 

@@ -21,6 +21,11 @@ def spoken_url(url: str) -> str:
     return re.sub(r"\?.*$", "", re.sub(r"//[^/@]*@", "//", url))
 
 
+def is_beside(path: str) -> bool:
+    """Whether a file below a folder is none of its data, by the custom of Hadoop: `_SUCCESS`, `_delta_log/0.json`."""
+    return any(part.startswith(("_", ".")) and "=" not in part for part in path.split("/"))
+
+
 def look(url: str) -> tuple[int, int]:
     """(size, time of the last change in nanoseconds) of a file."""
     filesystem, path = _filesystem_of(url)
@@ -55,11 +60,13 @@ def expand_url(url: str) -> list[str]:
             return [url]
         below = filesystem.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
     wanted = path + head[len(base) :] if base != head else path.rstrip("/") + "/*"
-    start = head[: len(base)]
+    start, everything = head[: len(base)], base == head
     found = [
         start + file.path[len(path) :] + question + options
         for file in below
-        if file.is_file and fnmatch.fnmatchcase(file.path, wanted)
+        if file.is_file
+        and fnmatch.fnmatchcase(file.path, wanted)
+        and not (everything and is_beside(file.path[len(path) :]))
     ]
     if not found:
         raise InputError(f"{spoken_url(url)}: no such file, and none below it or like it; check the address")

@@ -137,7 +137,10 @@ def hash_of(name: str) -> str:
 
 @dataclass
 class TextBlock:
-    """Whole lines of one source: `text[:length]`, followed by a line feed and zeros."""
+    """Whole lines of one source: `text[:length]`, followed by a line feed and zeros.
+
+    The mark of UTF-8 that some editors put first is left out.
+    """
 
     source: int
     text: np.ndarray
@@ -274,10 +277,11 @@ class TextSource:
             if plain:
                 self._hash.update(text[:cut])
             carry = text[cut:filled].tobytes()
-            if at == 0 and text[:3].tobytes() == _UTF8_MARK:
-                text[:3] = 32
             begin, at = at, at + cut
-            ended = text[cut - 1] != 10  # the last line has no line feed
+            if begin == 0 and text[:3].tobytes() == _UTF8_MARK:
+                cut -= 3
+                text[:cut] = text[3 : 3 + cut]
+            ended = cut == 0 or text[cut - 1] != 10  # the last line has no line feed
             length = cut + 1 if ended else cut
             text[length - 1 : length + 1] = 10
             text[length + 1 : length + PADDING] = 0

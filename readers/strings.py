@@ -6,9 +6,21 @@ from typing import Any
 
 import numpy as np
 
+# Of bytes, as Arrow matches binary cells byte by byte.
+_UTF8 = (
+    r"^(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|(?:\xe0[\xa0-\xbf]|\xed[\x80-\x9f]|[\xe1-\xec\xee\xef][\x80-\xbf])[\x80-\xbf]"
+    r"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf][\x80-\xbf])*$"
+)
+_ZEROS = (r"\.0+($|[Z+-])", r"\1"), (r"(\.[0-9]*[1-9])0+($|[Z+-])", r"\1\2")
+EXACT = 2.0**53
+"""From here on not all whole numbers are float64."""
+
 
 def as_strings(array: Any) -> Any:
-    """The same as strings, without a dictionary."""
+    """The same as strings, without a dictionary: equal values are spelled alike, whatever type a file has them in.
+
+    5, 5.0 and 5.00 are "5"; a time has no more digits after the second than it needs.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -17,7 +29,55 @@ def as_strings(array: Any) -> Any:
         return as_strings(array.dictionary_decode())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return array
-    return pc.cast(array, pa.string())
+    words = pc.cast(array, pa.string())
+    if pa.types.is_floating(kind):
+        numbers = pc.cast(array, pa.float64())
+        whole = pc.and_(pc.equal(pc.floor(numbers), numbers), pc.less(pc.abs(numbers), EXACT))
+        return pc.if_else(whole, pc.cast(pc.if_else(whole, numbers, 0.0), pa.int64()).cast(pa.string()), words)
+    if pa.types.is_decimal(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        for pattern, replacement in _ZEROS:
+            words = pc.replace_substring_regex(words, pattern, replacement)
+    return words
+
+
+def not_utf8(cells: Any) -> np.ndarray:
+    """Which of an Arrow array of bytes are no text."""
+    import pyarrow.compute as pc
+
+    fine = pc.fill_null(pc.match_substring_regex(cells, _UTF8), True)
+    return np.flatnonzero(~fine.to_numpy(zero_copy_only=False))
+
+
+def checked(column: Any) -> tuple[Any, np.ndarray, Any]:
+    """(an Arrow array without words that are not UTF-8, in which rows they were, all cells as bytes if there were any).
+
+    Raises what Arrow does if offsets or codes are wrong, since nobody has looked at those of a file yet.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    coded = pa.types.is_dictionary(column.type)
+    kind = column.type.value_type if coded else column.type
+    words = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
+    if kind not in words.values() and not pa.types.is_fixed_size_binary(kind):
+        try:
+            column.validate(full=True)
+            return column, np.empty(0, np.int64), None
+        except pa.ArrowInvalid:
+            if kind not in words:
+                raise
+    cells = column.dictionary if coded else column
+    if kind in words:
+        cells = cells.view(words[kind])
+    cells = pa.DictionaryArray.from_arrays(column.indices, cells, safe=False) if coded else cells
+    cells.validate(full=True)
+    cells = (cells.dictionary_decode() if coded else cells).cast(pa.large_binary())
+    wrong = not_utf8(cells)
+    if len(wrong):
+        mask = np.zeros(len(cells), bool)
+        mask[wrong] = True
+        column = pc.if_else(pa.array(mask), pa.scalar(None, cells.type), cells)
+    return column if coded and not len(wrong) else as_strings(column), wrong, cells
 
 
 def buffers_of(strings: Any) -> tuple[np.ndarray, np.ndarray]:

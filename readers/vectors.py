@@ -16,9 +16,10 @@ from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import hashing as kernels
 from ooc_pegasos.labels import key_of
+from ooc_pegasos.readers.naming import NewNames, Unnamed
 from ooc_pegasos.readers.places import NOWHERE
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, Unnamed
-from ooc_pegasos.readers.strings import as_strings, strings_of
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
+from ooc_pegasos.readers.strings import EXACT, as_strings
 from ooc_pegasos.readers.text import TextHasher
 from ooc_pegasos.recipe import Column, Table
 from ooc_pegasos.vocabulary import Vocabulary
@@ -47,14 +48,6 @@ class Vectors:
     """Of labels that are text, by the bits of their hash."""
     features: dict[int, str]
     """Of places that had no name before."""
-
-
-class NewNames(dict[int, str]):
-    """Of places that had no name before; `wanted` is how many there may be, asked for once as `Unnamed` says."""
-
-    def __init__(self, wanted: int) -> None:
-        super().__init__()
-        self.wanted = wanted
 
 
 class Problems:
@@ -94,9 +87,10 @@ class Vectorizer:
         self._find = self._hasher.places
         self._dense = is_dense(table)
         self._unnamed = Unnamed(features_of(table) or 0, 0 if table.hashing.dictionary else names)
-        self._numbers = [column.name for column in table.columns if column.kind == "numeric"]
+        numbers = [column.name for column in table.columns if column.kind == "numeric"]
         marked = [column.name for column in table.columns] if table.nulls == "mark" else []
-        self._places = {name: self._place_of(name, False) for name in self._numbers}
+        self._numbers = {name: place for place, name in enumerate(numbers)}
+        self._places = {name: self._place_of(name, False) for name in numbers}
         self._null_places = {name: self._place_of(name, True) for name in marked}
 
     @property
@@ -110,7 +104,7 @@ class Vectorizer:
     def vectors(self, batch: Any) -> Vectors:
         """The rows of an Arrow record batch."""
         rows, problems = batch.num_rows, Problems(batch.num_rows)
-        new = NewNames(self._unnamed.left)
+        new = self._unnamed.new()
         parts: list[Part] = []
         for column in self.table.columns:
             parts += self._parts(column, batch.column(column.name), problems, new)
@@ -141,7 +135,7 @@ class Vectorizer:
     def _place_of(self, column: str, null: bool) -> tuple[int, float]:
         """As `place`, of a number or of the feature that says that there is none."""
         if self._dense:
-            return self._numbers.index(column) + (len(self._numbers) if null else 0), 1.0
+            return self._numbers[column] + (len(self._numbers) if null else 0), 1.0
         return self._find.one(f"{column}=null" if null else column)
 
     def _parts(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[Part]:
@@ -159,7 +153,7 @@ class Vectorizer:
             yield _entries(column, array, nulls, problems)
         if nulls is not None and self.table.nulls == "mark":
             place, sign = self._null_places[column.name]
-            self._name(np.array([place]), lambda _at: f"{column.name}=null", new)
+            self._unnamed.name(np.array([place]), lambda _at: f"{column.name}=null", new)
             yield _one_each(nulls, np.full(len(nulls), place, np.uint32), np.full(len(nulls), sign, np.float32))
 
     def _numeric(self, column: Column, array: Any, nulls: np.ndarray | None, problems: Problems, new: NewNames) -> Part:
@@ -182,7 +176,7 @@ class Vectorizer:
         if self.table.clip is not None:
             numbers = np.clip(numbers, -self.table.clip, self.table.clip)
         place, sign = self._places[column.name]
-        self._name(np.array([place]), lambda _at: column.name, new)
+        self._unnamed.name(np.array([place]), lambda _at: column.name, new)
         with np.errstate(over="ignore"):
             values = (numbers * (column.scale * sign)).astype(np.float32)
         return _one_each(values != 0, np.full(len(values), place, np.uint32), values)
@@ -192,6 +186,8 @@ class Vectorizer:
 
         prefix = f"{column.name}="
         there = ~nulls if nulls is not None else np.ones(len(array), bool)
+        if pa.types.is_dictionary(array.type) and len(array.dictionary) > len(array):
+            array = array.dictionary_decode()  # that of a whole file, of which a batch has few
         if new.wanted > 0 and not pa.types.is_dictionary(array.type):
             array = as_strings(array).dictionary_encode()
         if not pa.types.is_dictionary(array.type):
@@ -203,35 +199,23 @@ class Vectorizer:
         codes = np.asarray(codes)
         if not len(places):  # nothing but nulls
             return _one_each(there, np.zeros(len(array), np.uint32), np.zeros(len(array), np.float32))
-        if new.wanted > len(new):
+        if new.wants_more:
             used = np.zeros(len(words), bool)
             used[codes[there]] = True
             met = np.flatnonzero(used)
-            self._name(places[met], lambda at: f"{column.name}={words[int(met[at])].as_py()}", new)
+            self._unnamed.name(places[met], lambda at: f"{column.name}={words[int(met[at])].as_py()}", new)
         places = places[codes]
         return _one_each(there & (places != NOWHERE), places, signs[codes])
 
     def _text(self, strings: Any, new: NewNames) -> Part:
-        if new.wanted > len(new):
-            data, offsets, _rows = self._hasher.ngrams(strings)
-            words = strings_of(data, offsets)
-            places, _signs = self._find.of(words)
-            places, first = np.unique(places, return_index=True)
-            order = np.argsort(first)
-            self._name(places[order], lambda at: words[int(first[order[at]])].as_py(), new)
+        self._unnamed.name_words(self._hasher, strings, new)
         return Part(*self._hasher.part(strings))
-
-    def _name(self, places: np.ndarray, name: Callable[[int], str], new: NewNames) -> None:
-        """Tell the names of places that have none yet."""
-        for at in np.flatnonzero(~self._unnamed.known[places]).tolist() if new.wanted > len(new) else []:
-            if len(new) >= new.wanted:
-                break
-            if int(places[at]) not in new:
-                new[int(places[at])] = name(at)
 
     # --- labels and weights -----------------------------------------------------------------------
 
     def _labels(self, batch: Any, problems: Problems) -> tuple[np.ndarray, dict[int, str]]:
+        import pyarrow as pa
+
         name = self.table.label
         if not self._with_labels or name is None:
             return np.zeros(batch.num_rows), {}
@@ -249,10 +233,15 @@ class Vectorizer:
                 )
             return keys, {key: word for key, word in names.items() if word}
         numbers, wrong = _parsed(array)
+        if pa.types.is_integer(array.type):
+            wrong |= np.abs(numbers) >= EXACT  # others would be taken for the same
         wrong &= ~problems.bad
 
         def problem(row: int) -> str:
-            return f"the label {array[row].as_py()!r} is not a finite number; correct it, or name words with --classes"
+            label = array[row].as_py()
+            if isinstance(label, int):
+                return f"the label {label} is no number below 2^53; write labels as words"
+            return f"the label {label!r} is not a finite number; correct it, or name words with --classes"
 
         problems.add(np.flatnonzero(wrong), problem)
         return np.where(wrong | problems.bad, 0.0, numbers) + 0.0, {}

@@ -13,7 +13,8 @@ from ooc_pegasos.block import CsrBlock, read_only
 from ooc_pegasos.kernels import vw as kernels
 from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.kernels.svmlight import hash_spans
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock, Unnamed
+from ooc_pegasos.readers.naming import Unnamed
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock
 from ooc_pegasos.readers.sources import TextBlock, TextSource
 from ooc_pegasos.recipe import Hashing
 from ooc_pegasos.scratch import Pool

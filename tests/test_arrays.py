@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from ooc_pegasos import ConvertConfig, Existing, TrainConfig, conversion, convert, train
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.labels import key_of
-from ooc_pegasos.readers.arrays import ArraysReader, Settings, labels_are_text
+from ooc_pegasos.readers.arrays import ArraysReader
+from ooc_pegasos.readers.matrices import Settings, labels_are_text
 from ooc_pegasos.readers.reading import LARGEST_INDEX
 from ooc_pegasos.scoring import score
 

@@ -15,7 +15,7 @@ from scipy.optimize import brentq, lsq_linear, minimize_scalar
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC, SVR, LinearSVC
 
-from ooc_pegasos import Model, Store, TrainConfig, train
+from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, train
 from ooc_pegasos.bias import Search
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.errors import UsageError
@@ -567,6 +567,25 @@ def test_the_search_finds_the_joint_optimum(tmp_path, name, bias, manner, tolera
     assert kept.lower_bound == max(bounds) <= kept.primal
 
 
+@pytest.mark.parametrize("far", [1e9, -1e11])
+def test_the_search_reaches_targets_far_out(tmp_path, far):
+    matrix, labels = rows_with_a_bias("regression", 22, rows=80)
+    found = {}
+    for name, targets in (("near", labels), ("far", np.round(labels + far, 2))):
+        store = Store.from_scipy(matrix, targets, tmp_path / name, config=ConvertConfig(task="regression"))
+        found[name] = train(store, TrainConfig(lam=0.1, bias="search"))
+        assert found[name].converged
+    near, away = (result.model.info.certificate.primal for result in found.values())
+    assert away == pytest.approx(near, rel=0.03)
+    assert len(found["far"].notes) == 1
+
+
+def test_a_search_without_an_end_says_so(tmp_path):
+    matrix, labels = rows_with_a_bias("regression", 22, rows=80)
+    store = store_of(tmp_path, matrix, np.sign(labels) * 1e200, task="regression", classes=())
+    assert "scale the targets" in train(store, TrainConfig(lam=0.1, bias="search")).notes[-1]
+
+
 def test_the_search_is_not_misled_by_what_is_within_the_tolerance(tmp_path):
     """Far from the targets all biases of a round are about as bad, and a tolerance may hide which is better."""
     rng = np.random.default_rng(20)
@@ -582,7 +601,7 @@ def test_the_search_is_not_misled_by_what_is_within_the_tolerance(tmp_path):
         assert result.model.info.certificate.primal <= 1.3 * best
 
 
-@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e3), st.floats(0, 10), st.sampled_from([1, 2]), st.integers(0, 1000))
+@given(st.floats(-1e9, 1e9), st.floats(1e-3, 1e3), st.floats(0, 10), st.sampled_from([1, 2]), st.integers(0, 1000))
 def test_the_search_on_any_valley(centre, steepness, floor, power, seed):
     """Objectives with errors of up to the tolerance, as training has them."""
     rng, tolerance = np.random.default_rng(seed), 0.01
@@ -598,7 +617,18 @@ def test_the_search_on_any_valley(centre, steepness, floor, power, seed):
         if search.is_over([Certificate(p, p * (1 - tolerance), tolerance, True) for p in primals]):
             break
     assert search.offsets == offsets
+    assert not search.gave_up
     assert min(primals) <= floor * (1 + 6 * tolerance)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+def test_a_search_where_all_rows_are_of_one_class_ends(tmp_path, loss):
+    """Any bias that is large enough is the best."""
+    matrix, _labels = rows_with_a_bias("binary", 24, rows=60)
+    store = store_of(tmp_path, matrix, np.ones(60, int))
+    result = train(store, TrainConfig(lam=0.1, bias="search", loss=loss))
+    assert result.model.info.certificate.primal == 0
+    assert 1 <= result.model.bias < 1e4
 
 
 @pytest.mark.parametrize("options", [{"max_epochs": 1}, {"max_epochs": 1, "algorithm": "sgd-s"}], ids=str)
@@ -657,7 +687,8 @@ def test_what_a_search_cannot_have(tmp_path):
         train(store, config, checkpoint=tmp_path / "c")
     with pytest.raises(UsageError, match="--warm-start"):
         train(store, config, warm_start=model)
-    for options in ({"batch_size": 4}, {"algorithm": "pegasos"}, {"average": True}):
+    without = ({"algorithm": "sgd-r"}, {"algorithm": "sgd-s", "sampling": "iid"})  # no certificate to compare by
+    for options in ({"batch_size": 4}, {"algorithm": "pegasos"}, {"average": True}, *without):
         with pytest.raises(UsageError):
             train(store, TrainConfig(lam=0.1, bias="search", **options))
 

@@ -14,9 +14,9 @@ from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
-from ooc_pegasos.conversion import Existing
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
+from ooc_pegasos.existing import Existing
 from ooc_pegasos.preview import preview
 from ooc_pegasos.readers import opening
 from ooc_pegasos.verification import verify

@@ -20,7 +20,7 @@ from dask.delayed import delayed
 from distributed import Client, LocalCluster
 from distributed.protocol import serialize
 
-from ooc_pegasos import ConvertConfig, Store, collect
+from ooc_pegasos import ConvertConfig, Store, pieces
 from ooc_pegasos.errors import InputError, UsageError
 
 PLAIN = ConvertConfig(label="y", shuffle=False, hash_bits=10)
@@ -103,9 +103,9 @@ def whole_matrix() -> sp.csr_matrix:
     return sp.vstack([random_rows(500, 40, seed, 0.3)[0] for seed in range(6)], format="csr")
 
 
-def check_received(received, pieces: int) -> None:
-    assert len(received) == pieces
-    assert all(type(result) is collect._Written for result, _size in received)
+def check_received(received, number: int) -> None:
+    assert len(received) == number
+    assert all(type(result) is pieces.Written for result, _size in received)
     assert sum(size for _result, size in received) < SMALL
 
 
@@ -255,7 +255,7 @@ def test_workers_that_see_another_folder_of_that_name(tmp_path, client, shorter)
     there.mkdir()
 
     def swap(dask_worker):
-        plain = collect._new_file
+        plain = pieces._new_file
 
         def elsewhere(folder, name, suffix):
             file = plain(folder, name, suffix)
@@ -263,10 +263,10 @@ def test_workers_that_see_another_folder_of_that_name(tmp_path, client, shorter)
                 file.write_bytes(b"half")
             return there / file.name
 
-        dask_worker.plain, collect._new_file = plain, elsewhere
+        dask_worker.plain, pieces._new_file = plain, elsewhere
 
     def swap_back(dask_worker):
-        collect._new_file = dask_worker.plain
+        pieces._new_file = dask_worker.plain
 
     client.run(swap)
     try:

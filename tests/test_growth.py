@@ -8,8 +8,8 @@ import pytest
 from conftest import random_rows, same_matrix, svmlight_text
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
-from ooc_pegasos.conversion import Existing
 from ooc_pegasos.errors import InputError, LockedError
+from ooc_pegasos.existing import Existing
 from ooc_pegasos.files import in_use, locked, unused
 from ooc_pegasos.growth import expire, expired_parts
 from ooc_pegasos.loading.window import Folds

@@ -26,7 +26,7 @@ from ooc_pegasos.manifest import PAGE
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.samplers import Plan
 from ooc_pegasos.solvers.solver import Solver
-from ooc_pegasos.trainer import Interrupted
+from ooc_pegasos.stopping import Interrupted
 
 needs_mapping = pytest.mark.skipif(not can_map(), reason="files cannot be mapped side by side here")
 
@@ -370,11 +370,11 @@ def test_a_chunk_that_changes_while_training(store, tmp_path, monkeypatch, accid
 @pytest.mark.parametrize("memory", ["all", "least"])
 def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, memory):
     """What was computed meanwhile is not believed, and never written to a checkpoint."""
-    from ooc_pegasos import trainer
+    from ooc_pegasos import running
 
     victim = chunk_path(store, 4)
     content, touched = victim.read_bytes(), []
-    presented = trainer._Run._present
+    presented = running.Run._present
 
     def present(run, window):
         if 4 in window.chunks and not touched:
@@ -388,7 +388,7 @@ def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, mem
         else:
             presented(run, window)
 
-    monkeypatch.setattr(trainer._Run, "_present", present)
+    monkeypatch.setattr(running.Run, "_present", present)
     budget = (1 << 30) if memory == "all" else least_memory(store)
     config = TrainConfig(lam=0.01, max_epochs=1, tolerance=1e-9, memory=budget, loading="mapped")
     with pytest.raises(DamagedError, match=victim.name):

@@ -12,6 +12,7 @@ from scipy.optimize import minimize, minimize_scalar
 from sklearn.svm import LinearSVC, LinearSVR
 
 from ooc_pegasos import Store, TrainConfig, train
+from ooc_pegasos.errors import UsageError
 from ooc_pegasos.kernels import losses as kernels
 from ooc_pegasos.kernels.jit import kernel
 from ooc_pegasos.losses import LOSSES, Loss
@@ -324,6 +325,15 @@ def test_the_certificate(tmp_path, name, parameter, algorithm, options):
         if "bias" in chosen:
             w = np.append(w, result.model.bias / chosen["bias_scale"])
         assert info.certificate.primal == pytest.approx(primal(name, parameter, x, labels, lam, c, w), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in ONE_SCORE if name != "hinge"])
+def test_rows_several_times_at_once_are_for_the_hinge(tmp_path, name):
+    """Equation (6) counts margin errors: with another loss it would be another problem, and its bound no bound."""
+    matrix, labels = rows_for(LOSSES[name], 1)
+    store = store_for(tmp_path, LOSSES[name], matrix, labels)
+    with pytest.raises(UsageError, match="sgd-m counts margin errors"):
+        train(store, TrainConfig(lam=0.1, loss=name, algorithm="sgd-m"))
 
 
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])

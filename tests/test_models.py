@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_losses import optimum, primal
 from test_pegasos import coded, few_values
 
-from ooc_pegasos import Store, TrainConfig, TrainResult, train, trainer
+from ooc_pegasos import Store, TrainConfig, TrainResult, running, train
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS
 from ooc_pegasos.config import parse_lambdas
 from ooc_pegasos.errors import DamagedError, OocPegasosError, UsageError
@@ -25,7 +25,7 @@ from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.path import Trial, choose, remark_on
 from ooc_pegasos.solvers import choice
 from ooc_pegasos.solvers.choice import row_bytes
-from ooc_pegasos.trainer import Interrupted
+from ooc_pegasos.stopping import Interrupted
 
 LAMBDAS = (3.0, 1.0, 0.3, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
 FOLLOWED = {"tolerance": 1e-12, "max_epochs": 4}
@@ -36,11 +36,11 @@ def trained(store: Store, config: TrainConfig, **options: object) -> tuple[Train
     best: dict[int, np.ndarray] = {}
     with pytest.MonkeyPatch.context() as patched:
 
-        def result(run, stopped, real=trainer._Run._result):
+        def result(run, stopped, real=running.Run._result):
             best.update(run.state.best)
             return real(run, stopped)
 
-        patched.setattr(trainer._Run, "_result", result)
+        patched.setattr(running.Run, "_result", result)
         return train(store, config, **options), best
 
 
@@ -172,6 +172,31 @@ def test_models_leave_and_harm_nobody(tmp_path, algorithm, windows):
     assert_as_if_alone(store, LAMBDAS, windows, **options)
     epochs = [model.epochs for model in train(store, TrainConfig(lam=LAMBDAS, **options)).models]
     assert len(set(epochs)) > 4, epochs
+
+
+@pytest.mark.parametrize("windows", ["one", "several"])
+def test_rows_are_presented_repeatedly_to_models_that_are_far(tmp_path, windows):
+    """Of models side by side each has its own gap, and so its own epochs of five presentations."""
+    matrix, labels = rows_in("gap8", "float32")
+    store = store_of(tmp_path, matrix, labels, chunk_size=1500)
+    options = {"algorithm": "sgd-m", "tolerance": 0.02, "max_epochs": 12}
+    assert_as_if_alone(store, LAMBDAS[:5], windows, **options)
+    found = train(store, TrainConfig(lam=LAMBDAS[:5], **options)).models
+    repeats = [[entry["repeats"] for entry in model.history] for model in found]
+    assert {5} < {*repeats[0], *repeats[4]}
+    assert repeats[0][:2] != repeats[4][:2]
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": "unregularized"}, {"bias": "batch", "batch_size": 16}], ids=str)
+def test_who_leaves_without_a_certificate_leaves_as_if_alone(tmp_path, options):
+    """Candidates of its last epoch, which would be measured beside the next, are not looked at any more."""
+    matrix, labels = rows_in("gap8", "float32")
+    store = store_of(tmp_path, matrix, labels, chunk_size=1500)
+    options = {"algorithm": "pegasos", "max_epochs": 30, **options}
+    assert_as_if_alone(store, LAMBDAS, "several", **options)
+    config = TrainConfig(lam=LAMBDAS, holdout=0.2, **options)
+    result = train(store, dataclasses.replace(config, memory=memory_of(store, config, len(LAMBDAS))))
+    assert len({model.epochs for model in result.models}) > 1
 
 
 def test_epochs_that_a_byte_cannot_count(tmp_path):
@@ -431,8 +456,8 @@ def test_lambdas_as_they_are_written():
     for text in ("0", "-1", "1,1", "inf"):
         with pytest.raises(UsageError):
             TrainConfig(lam=text)
-    with pytest.raises(UsageError, match="1024"):
-        TrainConfig(lam="1e-3:1:1025")
+    with pytest.raises(UsageError, match="4096"):
+        TrainConfig(lam="1e-3:1:4097")
 
 
 @pytest.mark.parametrize("lam", [1, np.float64(1), [1.0], (1,), "1"], ids=repr)
@@ -525,7 +550,7 @@ def run_of(store: Store, windows: str, **options: object) -> TrainConfig:
     return dataclasses.replace(config, memory=memory_of(store, config, models) if windows == "several" else None)
 
 
-def interrupt(run: trainer._Run) -> None:
+def interrupt(run: running.Run) -> None:
     """Have it feel Ctrl-C at its next look."""
     run.stop_asked = True
 
@@ -534,13 +559,13 @@ def looks(patched: pytest.MonkeyPatch, at: int) -> list[int]:
     """Ctrl-C at the so many-th look whether there was one; returns the count of looks so far."""
     count = [0]
 
-    def look_up(run, real=trainer._Run._look_up):
+    def look_up(run, real=running.Run._look_up):
         count[0] += 1
         if count[0] == at:
             interrupt(run)
         real(run)
 
-    patched.setattr(trainer._Run, "_look_up", look_up)
+    patched.setattr(running.Run, "_look_up", look_up)
     return count
 
 
@@ -761,8 +786,9 @@ def test_nothing_is_left_where_a_run_fails(tmp_path, monkeypatch):
 
     def fail(_rows: int) -> None:
         count.append(1)
+        assert files_of(scratch) == []  # nor would anything be if it were killed now
+        assert str(scratch) in Path("/proc/self/maps").read_text()  # files without names
         if len(count) == 5:
-            assert files_of(scratch)  # there is something to take away
             raise RuntimeError("out of luck")
 
     with monkeypatch.context() as patched:
@@ -790,16 +816,6 @@ def test_rows_of_a_checkpoint_that_was_never_finished_are_taken_away(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             train(store, config, checkpoint=tmp_path / "c", resume=True)
     assert files_of(tmp_path / "c") == ["lock", "rows-8.checkpoint", "training.checkpoint"]
-
-
-def test_rows_of_a_run_that_was_killed_are_taken_away(tmp_path):
-    """It could not tidy up, and they may be large; where checkpoints are there is one run at a time."""
-    store = small_store(tmp_path)
-    left = tmp_path / "c" / "oocpeg-rows-abcdef"
-    left.mkdir(parents=True)
-    (left / "duals-0-4-xyz").write_bytes(bytes(1000))
-    train(store, run_of(store, "several", lam=LAMBDAS[1:5]), checkpoint=tmp_path / "c", resume=True)
-    assert files_of(tmp_path / "c") == ["lock"]
 
 
 def test_a_scratch_folder_that_is_not_there(tmp_path):
@@ -847,6 +863,7 @@ def test_pegasos_makes_room_where_it_is_slow(tmp_path, monkeypatch, memory):
 
 
 GUARD = 7.0
+GUARD_PLACE = np.uint64(2**63)
 
 
 def guarded(features: int, width: int, bias: float) -> tuple[np.ndarray, np.ndarray]:
@@ -888,19 +905,20 @@ def test_an_index_out_of_range_reaches_no_memory_beside_a_panel(coding, values):
         weights, beyond = guarded(features, width, 0.0)
         for row in range(40):
             begin, end = int(block.indptr[row]), int(block.indptr[row + 1])
-            entries = (*block.entries[1:], begin, end, weights, width)  # not to be written, as in a run
+            places, xs = np.full(end - begin + 8, GUARD_PLACE), np.full(end - begin + 8, GUARD)
+            sound = panel.decode_row(*block.entries[1:], begin, end, width, features, places, xs)
+            assert sound == (row not in bad)
+            assert (places[end - begin :] == GUARD_PLACE).all()
+            assert (xs[end - begin :] == GUARD).all()
+            if not sound:
+                continue
+            assert places[: end - begin].max() <= (features - 1) * width
             for place in range(0, width, 8):
                 z = np.full(width + 8, GUARD)
-                sound = panel.panel_dot(*entries, place, features, z)
-                assert sound == (row not in bad)
+                panel.panel_dot(places, xs, end - begin, weights, place, z)
                 outside = np.delete(z, np.arange(place, place + 8))
                 assert (outside == GUARD).all()
-                panel.panel_add(*entries, place, features, np.ones(width))
-            if width == 16:
-                z = np.full(width + 8, GUARD)
-                assert panel.panel_dot_twice(*entries, 0, features, z) == (row not in bad)
-                assert (z[16:] == GUARD).all()
-                panel.panel_add_twice(*entries, 0, features, np.ones(width))
+                panel.panel_add(places, xs, end - begin, weights, place, np.ones(width))
         assert (beyond == GUARD).all()
         assert weights.any()
 

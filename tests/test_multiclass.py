@@ -608,6 +608,41 @@ def test_calibration_is_scikit_learns_on_the_rows_kept_apart(tmp_path, kind, tas
     assert Model.load(tmp_path / "m").predict_proba(matrix).tobytes() == found.tobytes()
 
 
+@pytest.mark.parametrize("kind", ["platt", "isotonic"])
+@pytest.mark.parametrize("loss", ["hinge", HINGE])
+def test_a_class_of_which_no_row_is_kept_apart_is_improbable(tmp_path, kind, loss):
+    matrix, labels = rows_of_classes(300, 6, 3, 17)
+    held = held_out(300, 0.2)
+    labels[(labels == 2) & held] = 1
+    store = store_of(tmp_path, matrix, labels, task="multiclass", classes=())
+    model = train(store, TrainConfig(lam=0.01, loss=loss, calibrate=kind, holdout=0.2, max_epochs=20)).model
+    rare = model.info.calibrations[2]
+    assert rare.apply(np.array([-1e9, 0.0, 1e9])).tolist() == [1 / (held.sum() + 2)] * 3
+    found = model.predict_proba(matrix)
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
+    assert found[:, 2].max() < 0.5
+    model.save(tmp_path / "m")
+    assert Model.load(tmp_path / "m").predict_proba(matrix).tobytes() == found.tobytes()
+
+
+def test_rows_apart_of_one_class_are_noticed_before_the_work(tmp_path, monkeypatch):
+    matrix, labels = rows_of_classes(300, 6, 2, 17)
+    held = held_out(300, 0.2)
+    monkeypatch.setattr("ooc_pegasos.running.Run.go", None)  # nobody gets there
+    config = TrainConfig(lam=0.01, calibrate="platt", holdout=0.2)
+    with pytest.raises(UsageError, match="all rows kept apart are of one class"):
+        train(store_of(tmp_path, matrix, np.where(held, 0, labels), classes=(), chunk_size=1024), config)
+    with pytest.raises(UsageError, match="all of the store's are of one"):
+        train(store_of(tmp_path, matrix, 0 * labels, classes=("0", "1")), config)
+
+
+def test_real_targets_have_no_probabilities(tmp_path):
+    matrix, labels = rows_of_classes(100, 6, 2, 17)
+    store = store_of(tmp_path, matrix, labels + 0.5, classes=(), task="regression")
+    with pytest.raises(UsageError, match="leave out --proba"):
+        train(store, TrainConfig(lam=0.1)).model.check_probabilities()
+
+
 def test_calibration_from_the_command_line(oocpeg, tmp_path):
     matrix, labels = rows_of_classes(500, 6, 2, 16)
     store_of(tmp_path, matrix, labels, classes=())

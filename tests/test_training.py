@@ -257,6 +257,8 @@ def test_warm_start_is_certified_and_helps(tmp_path):
     for entry in again.model.info.history:
         assert entry["lower_bound"] <= best * (1 + 1e-7)
     assert again.model.info.history[0]["primal"] < cold.model.info.history[0]["primal"]
+    with pytest.raises(UsageError, match="sdca cannot begin with a model"):
+        train(store, TrainConfig(lam=0.01, algorithm="sdca"), warm_start=good)
     bad = Model(good.weights * -30, good.info)
     for entry in train(store, config, warm_start=bad).model.info.history:
         assert entry["lower_bound"] <= best * (1 + 1e-7)
@@ -383,6 +385,10 @@ def test_the_model_is_plain_arrow(tmp_path):
         {"lam": 0.0},
         {"lam": float("nan")},
         {"lam": 1.0, "tolerance": -1.0},
+        {"lam": 1.0, "tolerance": 1.0},
+        {"lam": 1.0, "bias_scale": 2.0},
+        {"lam": 1.0, "bias": "feature", "bias_scale": 1e30},
+        {"lam": (1.0, 0.1), "folds": 3, "calibrate": "platt"},
         {"lam": 1.0, "holdout": 1.0},
         {"lam": 1.0, "delay": -1.0},
         {"lam": 1.0, "algorithm": "sgd-m", "batch_size": 4},
@@ -526,6 +532,33 @@ def test_values_beyond_reason(tmp_path, options):
     matrix, labels = random_rows(40, 9, 21, 0.5)
     with pytest.raises(UsageError, match="out of range"):
         train(store_of(tmp_path, matrix, labels), TrainConfig(**options))
+
+
+def test_values_that_no_lambda_suits(tmp_path):
+    """Whoever named no lambda is not told to name another."""
+    matrix, labels = random_rows(400, 9, 21, 0.5)
+    store = store_of(tmp_path, matrix * np.float32(1e30), labels)
+    with pytest.raises(UsageError, match=r"scale the data, whose rows have a mean norm of \d.*e\+30"):
+        train(store, TrainConfig())
+    result = train(store, TrainConfig(lam=1.0, max_epochs=9))
+    assert any("scale the data" in note for note in result.notes)
+    assert result.model.info.certificate.lower_bound <= result.model.info.certificate.primal
+
+
+def test_targets_that_cannot_be_squared(tmp_path):
+    """The standard error of the losses of rows kept apart would be no number, which no model can hold."""
+    matrix, labels = random_rows(400, 9, 21, 0.5)
+    store = store_of(tmp_path, matrix, labels * 1e200, task="regression", classes=())
+    with pytest.raises(InputError, match="scale the data"):
+        train(store, TrainConfig())
+    train(store, TrainConfig(lam=1.0)).model.save(tmp_path / "m")
+
+
+def test_more_weights_than_memory(tmp_path):
+    (tmp_path / "in.svm").write_text("1 1:1\n-1 4000000000:1\n")
+    store = convert([str(tmp_path / "in.svm")], tmp_path / "store")
+    with pytest.raises(UsageError, match=r"4,096 vectors of 4,000,000,000 weights take .* GB are free; give fewer"):
+        train(store, TrainConfig(lam="1e-3:1:4096", folds=None, holdout=0.5))
 
 
 def test_a_batch_larger_than_the_data(tmp_path):

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfTransformer, TfidfVectorizer
 
-from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
-from ooc_pegasos.conversion import Existing
+from ooc_pegasos import ConvertConfig, Store, TrainConfig, conversion, convert, train
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.evaluation import predict
+from ooc_pegasos.existing import Existing
 from ooc_pegasos.kernels import dictionary as kernels
 from ooc_pegasos.model import Model
 from ooc_pegasos.preview import preview
@@ -212,13 +212,12 @@ def test_an_interrupted_conversion_goes_on_with_what_was_found(tmp_path, monkeyp
     source, _documents = texts_file(tmp_path)
     made = options(text=("words",), dictionary=6, idf=True, shuffle=True)
     whole = convert([source], tmp_path / "whole", made)
-    from ooc_pegasos.conversion import _Job
 
     def interrupted(*_arguments):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Job, "_assembly_plan", interrupted)
+        patched.setattr(conversion, "plan_assembly", interrupted)
         with pytest.raises(KeyboardInterrupt):
             convert([source], tmp_path / "store", made)
     with monkeypatch.context() as patched:  # nothing is looked for again

@@ -14,7 +14,8 @@ from sklearn.utils import murmurhash3_32
 
 from ooc_pegasos import vocabulary
 from ooc_pegasos.config import ConvertConfig
-from ooc_pegasos.conversion import Existing, convert
+from ooc_pegasos.conversion import convert
+from ooc_pegasos.existing import Existing
 from ooc_pegasos.kernels import vw as kernels
 from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.labels import key_of

@@ -19,7 +19,7 @@ import numpy as np
 from ooc_pegasos import __version__, manifest
 from ooc_pegasos.block import OVERFLOWS, CsrBlock
 from ooc_pegasos.checksums import RunningHash
-from ooc_pegasos.collect import batches_of, blocks_of_array, refuse_beside, refuse_delayed, types_of
+from ooc_pegasos.collect import blocks_of_array, refuse_beside, refuse_delayed
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.distributed.parts import Held
 from ooc_pegasos.errors import InputError, UsageError
@@ -29,6 +29,7 @@ from ooc_pegasos.kernels.values import ROUNDINGS, round_values
 from ooc_pegasos.labels import Distinct, LabelCollector, LabelMap, distinct_of, settle
 from ooc_pegasos.manifest import ChunkInfo, Layout, Manifest, Recipe, Starts, Statistics
 from ooc_pegasos.partitions import rows_of_frame, rows_of_matrix
+from ooc_pegasos.pieces import batches_of, types_of
 from ooc_pegasos.readers.opening import new_recipe
 from ooc_pegasos.readers.reading import LARGEST_INDEX
 from ooc_pegasos.readers.sources import Called

@@ -108,7 +108,7 @@ class _HeldRows(RowStates):
             opened.inverses = np.zeros(opened.store.rows, np.float32)
         self._inverses_file = opened.inverses
 
-    def _new_file(self, name: str, kind: Any, items: int) -> np.ndarray:
+    def _new_file(self, kind: Any, items: int) -> np.ndarray:
         return np.zeros(items, kind)
 
     def take(self, state: AscentState) -> None:
@@ -160,7 +160,7 @@ def ascend(
             solver.state[model][DUAL] = 0.0
         met: dict[int, float] = {}
         for number in range(told.passes):
-            solver.begin_epoch(1)
+            solver.begin_epoch()
             for model, stretch in told.stretch.items():
                 solver.state[model][STRETCH] = stretch
             for window in opened.windows(told.epoch * told.passes + number):
@@ -182,7 +182,7 @@ def ascend(
 def _present(solver: Solver, opened: OpenPart, window: Window, begin: int, end: int) -> None:
     step = solver.rows_at_a_time(window.block)
     for first in range(begin, end, step):
-        bad = solver.present(window, first, min(first + step, end), 1)
+        bad = solver.present(window, first, min(first + step, end))
         if bad >= 0:
             raise opened.loader.damaged(window, bad)
 
@@ -221,7 +221,7 @@ def descend(part: Part, told: Descent, held: Held | None = None) -> Contribution
             member.state[:] = told.states[model]
             member.state[[S, LOSS, ERRORS, NORM2]] = 0.0
             member.state[T] = told.states[model][T] * share
-        solver.begin_epoch(1)
+        solver.begin_epoch()
         presented, half = 0, part.rows // 2
         for window in opened.windows(told.epoch):
             rows = len(window.order)

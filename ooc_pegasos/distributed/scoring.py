@@ -21,7 +21,7 @@ from ooc_pegasos.growth import only
 from ooc_pegasos.metrics import EXACT_ROWS
 from ooc_pegasos.model import Model
 from ooc_pegasos.partitions import rows_of_frame, rows_of_matrix
-from ooc_pegasos.readers import tables
+from ooc_pegasos.readers import schemas
 from ooc_pegasos.readers.opening import PLAIN
 from ooc_pegasos.readers.vectors import Vectorizer
 from ooc_pegasos.scoring import Scorer, check_store, needed, score_block, score_store
@@ -95,7 +95,7 @@ class _Ready:
         known = dict.fromkeys(map(str, columns))
         missing = [column for column in self._vectorizer.wanted if column not in columns]
         if missing:
-            raise InputError(f"the collection: {tables.difference(missing, known)}")
+            raise InputError(f"the collection: {schemas.difference(missing, known)}")
 
     def check_width(self, columns: float) -> None:
         """Refuse an array that the model cannot be of."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, S, T
 from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, OFF, STRETCH, VISITED
 from ooc_pegasos.loading import Window
 from ooc_pegasos.solvers.sdca import SdcaSolver
+from ooc_pegasos.solvers.solver import ONCE
 from ooc_pegasos.solvers.subgradient import PegasosSolver
 
 
@@ -33,7 +35,7 @@ class RoundsOfAscent(SdcaSolver):
 
     epoch = 0
 
-    def begin_epoch(self, repeats: int) -> None:
+    def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:
         """See `Solver`."""
         self._set_epoch(self._epoch + 1)
         for model in self.active:
@@ -56,7 +58,7 @@ class RoundsOfAscent(SdcaSolver):
     def end_epoch(self) -> None:
         """See `Solver`."""
 
-    def present(self, window: Window, begin: int, end: int, repeats: int) -> int:
+    def present(self, window: Window, begin: int, end: int) -> int:
         """Nobody asks: rows are elsewhere."""
         raise NotImplementedError("rows are presented by workers")
 
@@ -107,7 +109,7 @@ class RoundsOfDescent(PegasosSolver):
 
     epoch = -1
 
-    def begin_epoch(self, repeats: int) -> None:
+    def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:
         """See `Solver`."""
         super().begin_epoch(repeats)
         self.epoch += 1

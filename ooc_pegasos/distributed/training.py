@@ -241,7 +241,7 @@ class _Run:
 
     def _round(self, last: bool) -> None:
         began, state, solver = time.perf_counter(), self.state, self.solver
-        solver.begin_epoch(1)
+        solver.begin_epoch()
         before = self.bytes_moved
         if isinstance(solver, RoundsOfAscent):
             found = self._ascend(solver)

@@ -100,7 +100,7 @@ def _sorted(job: Job, made: Manifest | None, before: int | None) -> tuple[list[s
         by_size.setdefault(source.size, set()).add(source.xxh64)
     new, known, too_old = [], 0, 0
     for name in _files(job):
-        stamp = sources.stamp_of(name)
+        stamp = opening.stamp_of(name)
         if before is not None and 0 < stamp.modified_ns < before:  # 0: not known, of some URLs
             too_old += 1
             continue
@@ -127,7 +127,7 @@ def _files(job: Job) -> list[str]:
             if not is_remote(name) and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
                 raise InputError(f"{name}: neither a file nor a folder, so it cannot be known again; name files")
         if found:
-            names += opening.find([pattern])[0]
+            names += opening.find([pattern], job.convert.format)[0]
     return list(dict.fromkeys(names))
 
 

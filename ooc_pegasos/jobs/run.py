@@ -19,8 +19,9 @@ from typing import Any
 from ooc_pegasos import manifest
 from ooc_pegasos.checked import plainly
 from ooc_pegasos.config import TrainConfig
-from ooc_pegasos.conversion import Existing, convert
+from ooc_pegasos.conversion import convert
 from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
+from ooc_pegasos.existing import Existing
 from ooc_pegasos.files import locked, read_file, write_atomically, writing_errors
 from ooc_pegasos.growth import expire
 from ooc_pegasos.jobs import gate, records

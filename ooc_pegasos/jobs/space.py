@@ -14,7 +14,7 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.manifest import Manifest, Recipe
 from ooc_pegasos.path import LENGTH
-from ooc_pegasos.readers import opening, sources
+from ooc_pegasos.readers import opening
 from ooc_pegasos.solvers.choice import row_bytes
 
 _CHUNKS = 0.6
@@ -44,7 +44,7 @@ class Space:
 def space_for(job: Job, made: Manifest | None, new: list[str], looking: bool) -> list[Space]:
     """What a run takes of each disk; `looking`: for a lambda."""
     recipe = made.recipe if made else _new_recipe(job.convert, new)
-    sizes = {name: sources.stamp_of(name).size for name in new}
+    sizes = {name: opening.stamp_of(name).size for name in new}
     spilled = sum(opening.bytes_of_rows(name, size, recipe) for name, size in sizes.items())
     if made:
         rows = made.rows + spilled / (12 + 8 * made.nonzeros / made.rows)
@@ -78,7 +78,7 @@ def refuse_too_little(spaces: list[Space], reserve: int) -> None:
 
 def _new_recipe(config: ConvertConfig, new: list[str]) -> Recipe:
     """How the rows of a store that is to be made will be made, as far as that is known before."""
-    kind = opening.find(new)[1] if config.format == "auto" else config.format
+    kind = opening.find(new, config.format)[1]
     return opening.new_recipe(dataclasses.replace(config, format=kind), new, lambda _remark: None)
 
 

@@ -69,7 +69,8 @@ def dual_at(loss, parameter, y, b):
     if loss == LOGISTIC:
         p = b * y
         rest = 1.0 - p
-        return -(p * np.log(max(p, _TINY)) + rest * np.log(max(rest, _TINY)))
+        log_rest = np.log1p(-p) if p < 0.5 else np.log(max(rest, _TINY))  # of a tiny p `rest` has no digits
+        return -(p * np.log(max(p, _TINY)) + rest * log_rest)
     if loss == SMOOTHED_HINGE:
         return b * y - parameter * b * b / 2.0
     if loss == HUBER:

@@ -18,7 +18,7 @@ from ooc_pegasos.kernels.lanes import (
     where_less,
 )
 from ooc_pegasos.kernels.losses import ALMOST_ONE, HINGE, loss_at
-from ooc_pegasos.kernels.panel import add_to_panel, panel_scores, prefetch_panel
+from ooc_pegasos.kernels.panel import add_to_panel, panel_scores, prefetch_panel, room_for
 from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, OFFSETS_AHEAD, S, T, look_ahead
 from ooc_pegasos.kernels.sdca import (
     CHANGED,
@@ -135,13 +135,15 @@ def present_panel(
     """`present_rows` for many models. `panel` has features times width numbers, and a line more for the bias."""
     width = table.shape[1]
     z, factors = np.zeros(width), np.zeros(width)
+    places, xs = room_for(indptr, order[begin:end])
     flat, sums = table.ravel(), state.ravel()
     for i in range(begin, end):
         look_ahead(order, i, end, indptr, indices, values, labels)
         if large and i + 2 < end:
             prefetch_panel(indptr, indices, np.int64(order[i + 2]), panel, width)
         row = np.int64(order[i])
-        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
             return row
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD
         weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
@@ -150,7 +152,7 @@ def present_panel(
         else:
             changed = _step_each(label, weight, fold, width, table, loss, parameter, z, factors, state)
         if changed:
-            add_to_panel(indptr, indices, values, levels, row, panel, width, features, bias, factors)
+            add_to_panel(places, xs, last - first, panel, width, features, bias, factors)
     return -1
 
 
@@ -278,6 +280,7 @@ def ascend_panel(
     """`ascend_rows` for many models; `duals` and `until` have a line a row and a column a model."""
     width = table.shape[1]
     z, factors = np.zeros(width), np.zeros(width)
+    places, xs = room_for(indptr, order[begin:end])
     flat, sums = table.ravel(), state.ravel()
     for i in range(begin, end):
         look_ahead(order, i, end, indptr, indices, values, labels)
@@ -290,7 +293,8 @@ def ascend_panel(
         if large and i + 2 < end:
             prefetch_panel(indptr, indices, np.int64(order[i + 2]), panel, width)
         row = np.int64(order[i])
-        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
             return row
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD
         weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
@@ -319,5 +323,5 @@ def ascend_panel(
                 state,
             )
         if changed:
-            add_to_panel(indptr, indices, values, levels, row, panel, width, features, bias, factors)
+            add_to_panel(places, xs, last - first, panel, width, features, bias, factors)
     return -1

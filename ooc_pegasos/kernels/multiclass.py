@@ -8,7 +8,7 @@ those of `kernels/pegasos.py`, lines of the sums those of `kernels/sums.py`.
 import numpy as np
 
 from ooc_pegasos.kernels.jit import kernel
-from ooc_pegasos.kernels.panel import add_to_panel, panel_scores, prefetch_panel
+from ooc_pegasos.kernels.panel import add_to_panel, panel_scores, prefetch_panel, room_for
 from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, S, T, look_ahead
 from ooc_pegasos.kernels.sums import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, TRAINING
 
@@ -72,6 +72,7 @@ def present_classes(
 ):
     """Present rows `order[begin:end]` one by one, equation (2) with a vector g."""
     z, g = np.zeros(width), np.zeros(width)
+    places, xs = room_for(indptr, order[begin:end])
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
     for i in range(begin, end):
         look_ahead(order, i, end, indptr, indices, values, labels)
@@ -80,7 +81,8 @@ def present_classes(
         row = np.int64(order[i])
         if len(folds) > 0 and folds[row] == fold:
             continue
-        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
             return row
         clock = lam * (t + delay)
         step = 1.0 / clock if clock > 0.0 else 0.0
@@ -99,7 +101,7 @@ def present_classes(
             g[k] *= -c
         if changed:
             errors += 1.0
-            add_to_panel(indptr, indices, values, levels, row, panel, width, features, bias, g)
+            add_to_panel(places, xs, last - first, panel, width, features, bias, g)
         t += 1.0
     state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
     return -1
@@ -128,8 +130,10 @@ def sum_class_losses(
 ):
     """Add up the weighted losses of rows begin to end for one candidate."""
     z, g = np.zeros(width), np.zeros(width)
+    places, xs = room_for(indptr, range(begin, end))
     for row in range(begin, end):
-        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
             return row
         label = np.int64(labels[row])
         c = class_weights[label]

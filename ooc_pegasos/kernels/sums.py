@@ -5,7 +5,7 @@ import numpy as np
 from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import loss_at
 from ooc_pegasos.kernels.many import FOLD, NEGATIVE, NO_FOLD, OFFSET, ONE_CLASS, POSITIVE
-from ooc_pegasos.kernels.panel import panel_scores
+from ooc_pegasos.kernels.panel import panel_scores, room_for
 from ooc_pegasos.kernels.pegasos import dot, is_sound, weight_of
 from ooc_pegasos.kernels.sdca import label_of
 
@@ -78,10 +78,12 @@ def sum_losses_of_panel(
     """As `sum_losses`, for `candidates` that stand side by side in a panel."""
     width = table.shape[1]
     z = np.zeros(width)
+    places, xs = room_for(indptr, range(begin, end))
     for row in range(begin, end):
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD
         weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
-        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, bias, z):
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
             return row
         for j in range(candidates):
             _count_loss(label, weight, fold, loss, parameter, z[j] + table[OFFSET, j], table, j, sums)
@@ -92,8 +94,10 @@ def sum_losses_of_panel(
 def score_panel(begin, end, indptr, indices, values, levels, features, width, panel, bias, scores):
     """The scores of rows begin to end by all columns that `bias` has; returns the row with a bad index, or -1."""
     z = np.zeros(width)
+    places, xs = room_for(indptr, range(begin, end))
     for row in range(begin, end):
-        if not panel_scores(indptr, indices, values, levels, row, panel, width, features, 0.0, z):
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, 0.0, z):
             return row
         for j in range(len(bias)):
             scores[row - begin, j] = z[j] + bias[j]

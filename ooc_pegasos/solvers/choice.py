@@ -8,12 +8,13 @@ import numpy as np
 
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.kernels.losses import HINGE
 from ooc_pegasos.kernels.pegasos import NO_FREE
 from ooc_pegasos.loading import Loader
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.samplers import EQUALLY_OFTEN
 from ooc_pegasos.solvers.averaging import Averaging
-from ooc_pegasos.solvers.duals import BYTES_A_MODEL, BYTES_A_ROW, RowStates
+from ooc_pegasos.solvers.duals import BYTES_A_MODEL, BYTES_A_ROW, LONGEST, RowStates
 from ooc_pegasos.solvers.panel import width_of
 from ooc_pegasos.solvers.pegasos import PegasosOptions
 from ooc_pegasos.solvers.sdca import SdcaSolver
@@ -28,6 +29,12 @@ PEGASOS_FROM = 3.0
 
 def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple[str, str]:
     """(the algorithm, why), where the user leaves it open."""
+    if config.algorithm == "sdca" and warm:
+        raise UsageError("--algorithm sdca cannot begin with a model; leave out --warm-start, or choose sgd-s")
+    if config.algorithm == "sgd-m" and problem.costs is None and problem.loss.number != HINGE:
+        raise UsageError(
+            f"--algorithm sgd-m counts margin errors, which the {problem.loss.name} loss has not; choose sgd-s"
+        )
     if config.algorithm != "auto":
         return config.algorithm, ""
     if warm:
@@ -74,7 +81,12 @@ def make_solver(
         rows = RowStates(loader.store, problem.bias, loader.shape.fits, scratch)
         several = config.threads is not None and config.threads > 1 and len(problem.specs) == 1
         remark = "one thread presents rows and the others load data" if several else None
+        longest = loader.store.manifest.statistics.max_row_norm
+        if longest > LONGEST:
+            remark = f"from rows of norm {longest:.3g} sdca cannot learn; scale the data, as --normalize l2 does"
         return SdcaSolver(problem, rows, config.enough, config.workers), remark
+    if config.bias == "search" and why_uncertified(config, algorithm):
+        raise UsageError("--bias search compares biases by their certificates; choose --algorithm sdca")
     options = options_of(config, algorithm, problem, start)
     unknown = [name for name in config.of_pegasos if name != "--delay"]
     if algorithm in ("sgd-m", "pegasos"):

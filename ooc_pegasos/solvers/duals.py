@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import shutil
 import tempfile
 import zlib
 from collections.abc import Sequence
@@ -29,8 +28,9 @@ BYTES_A_MODEL = 5
 """That a row takes for each column of a panel: a float32 and the epoch when it wakes."""
 BYTES_A_ROW = 4
 """And besides: one over its squared norm."""
+LONGEST = 1e18
+"""The norm of a row beyond which that is next to nothing for a float32."""
 _PIECE = 1 << 22
-_PREFIX = "oocpeg-rows-"
 _FILE = re.compile(r"rows-\d+\.checkpoint")
 _KINDS: dict[str, Any] = {"duals": np.float32, "until": np.uint8}
 
@@ -54,7 +54,6 @@ class RowStates:
         self._first_rows = [0, *accumulate(chunk.rows for chunk in store.manifest.chunks)]
         self._one_window = one_window
         self._scratch = scratch
-        self._folder: Path | None = None
         self.groups: list[Group] = []
         self.inverses = np.empty(0, np.float32)
         self._files: dict[tuple[int, str], np.ndarray] = {}
@@ -138,8 +137,7 @@ class RowStates:
         for number, group in enumerate(self.groups):
             for name, kind in _KINDS.items():
                 if not self._one_window:
-                    into = self._new_file(f"{name}-{number}-{len(group.models)}", kind, self._store.rows * group.width)
-                    self._files[number, name] = into
+                    into = self._files[number, name] = self._new_file(kind, self._store.rows * group.width)
                 elif old and len(old[0].duals):
                     into = np.zeros(len(old[0].duals) // old[0].width * group.width, kind)
                     setattr(group, name, into)
@@ -150,8 +148,6 @@ class RowStates:
                         source, at = place[model]
                         origin = before[source, name] if not self._one_window else getattr(old[source], name)
                         _copy_column(origin, old[source].width, at, into, group.width, column)
-        for (_number, _name), file in before.items():
-            _forget(file)
         if not self._one_window:
             self._entered = None
 
@@ -159,30 +155,23 @@ class RowStates:
 
     def _inverses(self) -> np.ndarray:
         if self._inverses_file is None:
-            self._inverses_file = self._new_file("inverses", np.float32, self._store.rows)
+            self._inverses_file = self._new_file(np.float32, self._store.rows)
         return self._inverses_file
 
-    def _new_file(self, name: str, kind: Any, items: int) -> np.ndarray:
-        """A file of zeros, mapped. It has its room on the disk, so that a full one is felt here and not later."""
-        if self._folder is None:
-            with writing_errors(self._scratch or Path(tempfile.gettempdir())):
-                self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._scratch))
-        handle, path = tempfile.mkstemp(prefix=f"{name}-", dir=self._folder)
-        size = max(items * np.dtype(kind).itemsize, 1)
-        try:
-            with writing_errors(self._folder):
-                os.posix_fallocate(handle, 0, size)
-        finally:
-            os.close(handle)
-        return np.memmap(path, dtype=kind, mode="r+", shape=(items,))
+    def _new_file(self, kind: Any, items: int) -> np.ndarray:
+        """A file of zeros, mapped. It has its room on the disk, so that a full one is felt here and not later.
+
+        It has no name, so it is gone as soon as nobody holds it, however a run ends.
+        """
+        folder = self._scratch or Path(tempfile.gettempdir())
+        with writing_errors(folder), tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, max(items * np.dtype(kind).itemsize, 1))
+            return np.memmap(file, dtype=kind, mode="r+", shape=(items,))
 
     def close(self) -> None:
-        """Take the files away."""
+        """Let go of the files."""
         self._files = {}
         self._inverses_file = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -230,8 +219,7 @@ class RowStates:
                             into = np.empty(rows * group.width, kind)
                             setattr(group, name, into)
                         else:
-                            into = self._new_file(f"{name}-{number}", kind, rows * group.width)
-                            self._files[number, name] = into
+                            into = self._files[number, name] = self._new_file(kind, rows * group.width)
                         content = into.data.cast("B")
                         for at in range(0, len(content), _PIECE):
                             got = file.readinto(content[at : at + _PIECE])
@@ -248,16 +236,3 @@ def _copy_column(
     origin: np.ndarray, origin_width: int, at: int, into: np.ndarray, into_width: int, column: int
 ) -> None:
     into.reshape(-1, into_width)[:, column] = origin.reshape(-1, origin_width)[:, at]
-
-
-def _forget(file: np.ndarray) -> None:
-    """Remove a file that nobody needs any more; its memory goes with the last who holds it."""
-    name = getattr(file, "filename", None)
-    if name:
-        Path(name).unlink(missing_ok=True)
-
-
-def remove_left_overs(place: Path) -> None:
-    """Remove what a run that was killed has left in a folder that is locked for this one."""
-    for folder in place.glob(_PREFIX + "*"):
-        shutil.rmtree(folder, ignore_errors=True)

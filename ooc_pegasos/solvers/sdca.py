@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.duals import Group, RowStates
 from ooc_pegasos.solvers.panel import Panel, panels_of, width_of
-from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, Solver
+from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, ONCE, Solver
 
 _LANES_COST = 2.5
 """What a row costs for eight models side by side, if it costs 1 for one alone."""
@@ -72,7 +72,7 @@ class SdcaSolver(Solver):
                 alone += models
         return groups + [([model], 1) for model in alone]
 
-    def begin_epoch(self, repeats: int) -> None:
+    def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:
         """See `Solver`."""
         self._set_epoch(self._epoch + 1)
         self.rows.regroup(self._groups())
@@ -129,7 +129,7 @@ class SdcaSolver(Solver):
         """See `Solver`."""
         self.rows.leave()
 
-    def present(self, window: Window, begin: int, end: int, repeats: int) -> int:
+    def present(self, window: Window, begin: int, end: int) -> int:
         """See `Solver`. Groups have nothing in common, so each may have a thread: nothing depends on that."""
         groups = list(enumerate(self.rows.groups))
 
@@ -269,7 +269,7 @@ class SdcaSolver(Solver):
         for models, width in ([0], 1), ([0], width_of(1)):
             rows.groups = [Group(models, width)]
             if (width == 1) == (len(self.active) <= APART):
-                one.present(window, 0, 0, 1)
+                one.present(window, 0, 0)
 
     def drop(self, models: list[int]) -> None:
         """See `Solver`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ SLICE = 8 << 20
 LARGE_WEIGHTS = 1 << 21
 """From so many weights on those of the rows to come are prefetched as well: they outgrow the caches."""
 NO_WEIGHTS = np.empty(0, np.float32)
+ONCE: Mapping[int, int] = MappingProxyType({})
+"""No model is presented a row several times at once."""
 APART = 2
 """Up to so many models are presented one after the other: a panel of eight costs as much."""
 
@@ -41,8 +45,8 @@ class Solver(ABC):
         return max(1, SLICE * block.rows // max(len(block.indices) * -(-len(self.active) // 4), 1))
 
     @abstractmethod
-    def begin_epoch(self, repeats: int) -> None:
-        """Forget what is counted by epoch, in which each row is presented so often at a time."""
+    def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:
+        """Forget what is counted by epoch, in which these models are presented each row so often at a time."""
 
     def enter(self, window: Window) -> None:  # noqa: B027 (most have nothing to fetch)
         """Bring what is known of each row of a window."""
@@ -51,7 +55,7 @@ class Solver(ABC):
         """Keep what is known of each row of a window that will not be presented any more for now."""
 
     @abstractmethod
-    def present(self, window: Window, begin: int, end: int, repeats: int) -> int:
+    def present(self, window: Window, begin: int, end: int) -> int:
         """Present rows `window.order[begin:end]`; returns the row that has an index out of range, or -1."""
 
     def mark(self) -> None:  # noqa: B027

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.averaging import Averaging
 from ooc_pegasos.solvers.panel import Panel, panels_of
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOfClasses, PegasosOptions
-from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, Solver
+from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, ONCE, Solver
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,18 @@ class PegasosSolver(Solver):
         """See `Solver`."""
         return self._averaging.rows_at_a_time(block) if self._averaging else super().rows_at_a_time(block)
 
-    def begin_epoch(self, repeats: int) -> None:
+    def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:
         """See `Solver`."""
         for model in self.active:
-            self.members[model].begin_epoch(repeats)
+            self.members[model].begin_epoch(repeats.get(model, 1))
         self._bounds = {}
 
-    def present(self, window: Window, begin: int, end: int, repeats: int) -> int:
+    def present(self, window: Window, begin: int, end: int) -> int:
         """See `Solver`. Models have nothing in common, so each panel may have a thread: nothing depends on that."""
         if self._averaging:
-            return self._averaging.present(window.block, window.order, begin, end, repeats)
+            return self._averaging.present(window.block, window.order, begin, end, self.members[0].repeats)
         if not self._panels:
-            self._join(repeats)
+            self._join()
         joined = {model for panel in self._panels for model in panel.models}
 
         def work(who: Panel | Pegasos) -> int:
@@ -99,7 +99,7 @@ class PegasosSolver(Solver):
                 return self._present_panel(who, window, begin, end)
             if isinstance(who, PegasosOfClasses):
                 return who.present_window(window, begin, end)
-            return who.present(window.block, window.order, begin, end, repeats)
+            return who.present(window.block, window.order, begin, end, who.repeats)
 
         alone = [self.members[model] for model in self.active if model not in joined]
         jobs: list[Panel | Pegasos] = [*self._panels, *alone]
@@ -129,9 +129,9 @@ class PegasosSolver(Solver):
             )
         )
 
-    def _join(self, repeats: int) -> None:
+    def _join(self) -> None:
         """Put the vectors of those that can be presented together side by side."""
-        joining = [model for model in self.active if self._can_join(model, repeats)]
+        joining = [model for model in self.active if self._can_join(model)]
         if self.problem.costs is not None or (len(joining) <= APART and self.problem.plain):
             return
         for models in panels_of(joining, self._workers):
@@ -140,10 +140,11 @@ class PegasosSolver(Solver):
             delays = [member.options.delay for member in members]
             self._panels.append(Panel(self.problem, models, vectors, states, delays))
 
-    def _can_join(self, model: int, repeats: int) -> bool:
-        options = self.members[model].options
+    def _can_join(self, model: int) -> bool:
+        member = self.members[model]
+        options = member.options
         simple = options.batch_size == 1 and options.free == NO_FREE
-        return simple and repeats == 1 and not options.project and not options.average
+        return simple and member.repeats == 1 and not options.project and not options.average
 
     def _part(self) -> None:
         """Take the vectors out of the panels again."""
@@ -213,7 +214,7 @@ class PegasosSolver(Solver):
         window = Window((), nothing, [], np.empty(0, np.uint8), np.empty(0, np.uint32))
         little = Problem(self.problem.loss, 0.0, 1, 0.0, 1.0, self.problem.specs, costs=self.problem.costs)
         options = [dataclasses.replace(self.members[model].options, bias=0.0) for model in self.active]
-        PegasosSolver(little, options, Manner("sgd-s", False)).present(window, 0, 0, 1)
+        PegasosSolver(little, options, Manner("sgd-s", False)).present(window, 0, 0)
 
     def drop(self, models: list[int]) -> None:
         """See `Solver`."""

@@ -834,7 +834,7 @@ def settings(cls: Any) -> Callable[[Path], Attempt]:
 
 def costs(folder: Path) -> Attempt:
     """A table of what it costs to take a class for another."""
-    from ooc_pegasos.cli import _costs
+    from ooc_pegasos.cli.training import _costs
 
     (folder / "a.svm").write_bytes(b"".join(b"%d %d:1\n" % (i % 3, 1 + i % 7) for i in range(ROWS)))
     config = ConvertConfig(threads=1, task="multiclass")

@@ -206,7 +206,7 @@ def test_a_model_whose_parts_do_not_go_together(tmp_path):
     ("place", "value"),
     [
         (("cursor", "position"), -5),
-        (("cursor", "repeats"), 0),
+        (("cursor", "window"), -1),
         (("cursor", "epoch"), "1"),
         (("solver", "rows", "groups"), [[[0, 1, 2, 3, 4, 5, 6, 7, 8], 8]]),
         (("solver", "rows", "groups"), [[[0, 1, 2], 1]]),

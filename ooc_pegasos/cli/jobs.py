@@ -1,0 +1,97 @@
+"""Commands that do the whole job: run, rollback, demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ooc_pegasos.cli.options import Json, Quiet, app, note_compilation, print_json
+from ooc_pegasos.errors import InputError
+
+
+@app.command(epilog="Example: [bold]oocpeg run nightly.toml[/bold]")
+def run(
+    job: Annotated[Path, typer.Argument(readable=False, metavar="JOB.toml", help="What to do.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do nothing: show what would be done.")] = False,
+    notify: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="Run this at the end, with the record of the run on its standard input."),
+    ] = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Append new files to a store, train, compare with the model in use, and promote the new one if it passes.
+
+    Killed at any moment it goes on where it stood when it is run again. Exit code 7: the new model was refused, with
+    the reasons; the one in use stays. The files it keeps, and how to call it every night: docs/jobs.md.
+    """
+    from ooc_pegasos.jobs.job import Job
+
+    loaded = Job.load(job, notify)
+    if dry_run:
+        from datetime import UTC, datetime
+
+        from ooc_pegasos import typed
+        from ooc_pegasos.jobs.plan import plan
+
+        found = plan(loaded, datetime.now(UTC))
+        print_json(typed.dump(found)) if json_output else typer.echo("\n".join(found.lines()))
+        return
+    from ooc_pegasos.describe import run_words
+    from ooc_pegasos.jobs.run import run as run_job
+    from ooc_pegasos.progress import progress_for, training_progress_for
+
+    progress, training_progress = progress_for(quiet), training_progress_for(quiet)
+    note_compilation(progress)
+    try:
+        record = run_job(loaded, progress=progress, training_progress=training_progress)
+    finally:
+        progress.end()
+        training_progress.end()
+    if json_output:
+        print_json(record)
+    elif not quiet or record["exit_code"]:
+        typer.echo(run_words(record))
+    if record["exit_code"]:
+        raise typer.Exit(record["exit_code"])
+
+
+@app.command(epilog="Example: [bold]oocpeg rollback models[/bold]")
+def rollback(
+    models: Annotated[Path, typer.Argument(readable=False, metavar="MODELS", help="The folder of models of a job.")],
+    to: Annotated[str | None, typer.Option(metavar="VERSION", help="Default: the one before the current.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Put an older version of a model in use again."""
+    from ooc_pegasos.files import locked, writing_errors
+    from ooc_pegasos.jobs.versions import Versions
+
+    versions = Versions(models)
+    if not models.is_dir():
+        raise InputError(f"{models}: no such folder; name the folder of models of a job")
+    with writing_errors(models), locked(versions.lock, str(models)):
+        before, after = versions.rollback(to)
+    if json_output:
+        print_json({"before": before, "current": after})
+    else:
+        typer.echo(f"{models / 'current'}: {after}" + (f", no longer {before}" if before else ""))
+
+
+@app.command(epilog="Example: [bold]oocpeg demo[/bold]")
+def demo(
+    folder: Annotated[Path, typer.Option(readable=False, help="Where to put the results.")] = Path("oocpeg-demo"),
+) -> None:
+    """Do the whole job on real data that comes with the package, showing each command."""
+    from ooc_pegasos.demo import run
+    from ooc_pegasos.files import writing_errors
+
+    with writing_errors(folder):
+        run(folder, _call, typer.echo)
+
+
+def _call(words: list[str]) -> None:
+    code = app(words, standalone_mode=False)
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,80 @@
+"""Commands on models: evaluate, predict, inspect."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ooc_pegasos.cli.options import DataPath, Json, ModelPath, app, check_new_file, print_json
+
+
+@app.command(epilog="Example: [bold]oocpeg evaluate clicks.model tomorrow.svm.gz[/bold]")
+def evaluate(
+    model: ModelPath,
+    data: DataPath,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads to use. Default: all cores.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Measure a model on a store or on raw files: errors, areas under curves, loss, confusion matrix."""
+    from ooc_pegasos.describe import evaluation_words
+    from ooc_pegasos.evaluation import evaluate as evaluate_on
+    from ooc_pegasos.model import Model
+
+    loaded = Model.load(model)
+    result = evaluate_on(loaded, data, threads)
+    if json_output:
+        print_json(result)
+    else:
+        typer.echo(evaluation_words(result, loaded.info.labels.classes))
+
+
+@app.command(epilog="Example: [bold]oocpeg predict clicks.model tomorrow.svm.gz -o scores.parquet[/bold]")
+def predict(
+    model: ModelPath,
+    data: DataPath,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", readable=False, metavar="FILE", help="A .parquet, .csv or .arrow file.")
+    ],
+    proba: Annotated[bool, typer.Option("--proba", help="Write probabilities as well.")] = False,
+    threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Write the score and the label of every row, in the order of the data."""
+    from ooc_pegasos.evaluation import predict as predict_on
+    from ooc_pegasos.model import Model
+
+    check_new_file(output, force)
+    began = time.perf_counter()
+    rows = predict_on(Model.load(model), data, output, threads, proba=proba)
+    if json_output:
+        print_json({"rows": rows, "output": str(output), "seconds": time.perf_counter() - began})
+    else:
+        typer.echo(f"{output}: {rows:,} rows")
+
+
+@app.command(epilog="Example: [bold]oocpeg inspect clicks.model --top 30[/bold]")
+def inspect(
+    model: ModelPath,
+    top: Annotated[int, typer.Option(min=1, help="How many features to show.")] = 30,
+    json_output: Json = False,
+) -> None:
+    """Show the features with the largest weights, by name where names are known."""
+    from ooc_pegasos.model import Model
+    from ooc_pegasos.vocabulary import weighed
+
+    opened = Model.load(model)
+    found = weighed(opened.weights, top, opened.vocabulary, opened.info.recipe)
+    rows = [{"feature": at, "name": name, "weight": weight.tolist()} for at, name, weight in found]
+    if json_output:
+        print_json({"bias": opened.bias.tolist(), "features": rows, "classes": opened.info.labels.classes})
+        return
+    several = opened.weights.ndim > 1
+    typer.echo(f"bias: {opened.bias.tolist()}" if several else f"bias: {float(opened.bias):.6g}")
+    for row in rows:
+        weights = row["weight"] if several else [row["weight"]]
+        told = "  ".join(f"{weight:>12.6g}" for weight in weights)
+        typer.echo(f"{told}  {row['name'] if row['name'] is not None else '#' + str(row['feature'])}")

@@ -1,0 +1,89 @@
+"""What is there before a conversion: a store, which may be touched or not, and what a killed process has left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ooc_pegasos import manifest
+from ooc_pegasos.agreement import comes_of
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
+from ooc_pegasos.files import locked
+from ooc_pegasos.manifest import Manifest
+from ooc_pegasos.readers import opening, sources
+
+BESIDE = ("weights", "labels")
+"""Settings that name a file with something for each row of the inputs."""
+
+
+@dataclass(frozen=True)
+class Existing:
+    """What to do about a store that is there already."""
+
+    force: bool = False
+    append: bool = False
+    resume: bool = False
+
+
+def check_output(target: Path, existing: Existing) -> Manifest | None:
+    """The manifest of the store that is there, if there is one and it may be touched."""
+    if existing.force and existing.append:
+        raise UsageError("--force replaces the store, --append adds to it; choose one")
+    if not target.parent.exists():
+        raise InputError(f"{target.parent}: no such folder; create it first")
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return None
+    if not (target / manifest.FILE_NAME).exists():
+        raise InputError(f"{target}: exists and is not a store; remove it or choose another name")
+    if not (existing.force or existing.append or existing.resume):
+        raise InputError(f"{target}: exists already; add --force to replace it or --append to add to it")
+    try:
+        return manifest.read(target)
+    except OocPegasosError:
+        if existing.force:
+            return None
+        raise
+
+
+def discard(scratch: Path) -> None:
+    """Take the scratch folder away, and what is left of one that was being taken away by a process that was killed."""
+    gone = scratch.with_name(scratch.name + "~")
+    shutil.rmtree(gone, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rename(scratch, gone)  # so that no half of it can be taken for something to resume
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def discard_left_overs(scratch: Path, what: str) -> None:
+    """Take away what a process has left that was killed when all was done, or before it had begun."""
+    shutil.rmtree(scratch.with_name(scratch.name + "~"), ignore_errors=True)
+    if (scratch / "lock").exists():
+        with locked(scratch / "lock", what):
+            discard(scratch)
+    with contextlib.suppress(OSError):
+        scratch.rmdir()
+
+
+def made_from(store: Manifest, names: list[str], config: ConvertConfig, append: bool) -> bool:
+    """Whether the last sources of a store are just these files: then there is nothing left to resume."""
+    if not append and store.shuffle_seed != (config.seed if config.shuffle else None):
+        return False
+    if not append and not comes_of(store.recipe, opening.new_recipe(config, names, lambda _remark: None), config):
+        return False
+    if config.values == "float32" and store.layout.values != "float32":
+        return False
+    made_from = [(source.name, source.size, source.xxh64) for source in store.sources[-len(names) :]]
+    if [(sources.spoken(name), opening.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
+        return False
+    for setting in BESIDE:
+        file, digest = getattr(config, setting), None
+        if file is not None:
+            digest = sources.hash_of(file) if sources.stamp_of(file).regular else "?"
+        if any(getattr(source, setting) != digest for source in store.sources[-len(names) :]):
+            return False
+    return [opening.hash_of(name) for name in names] == [xxh64 for _name, _size, xxh64 in made_from]

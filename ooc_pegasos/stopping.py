@@ -1,0 +1,35 @@
+"""How a run is asked to stop before it is done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM was felt between two slices; a checkpoint was written if there is a place for one."""
+
+
+class OutOfTimeError(Exception):
+    """--max-seconds are over."""
+
+
+@contextmanager
+def signals_to(ask: Callable[[], None]) -> Iterator[None]:
+    """Have `ask` called at Ctrl-C and SIGTERM, in whatever the main thread is doing; it may raise."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def heard(_number: int, _frame: Any) -> None:
+        ask()
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

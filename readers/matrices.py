@@ -1,0 +1,241 @@
+"""Matrices in files, opened: scipy's CSR in .npz, dense .npy, and the files of their labels."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.block import read_only
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.kernels import arrays as kernels
+from ooc_pegasos.manifest import SourceInfo
+from ooc_pegasos.readers import npy
+from ooc_pegasos.readers.reading import LARGEST_INDEX
+from ooc_pegasos.readers.sources import STDIN, Stamp, TextBlock, TextSource, hash_of, spoken, stamp_of
+
+_LINE_PROBLEMS = {
+    kernels.EMPTY: "an empty line where a label should be; give every row of the inputs one",
+    kernels.NO_NUMBER: "the label '{token}' is not a number; correct it, or save words as a .npy file",
+    kernels.MORE_THAN_ONE: "'{token}' after the label; give one number a line",
+}
+
+_LABEL_MEMBERS = ("labels", "y")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to read the arrays; all of it is fixed before the first row."""
+
+    text_labels: bool = False
+    labels: str | None = None
+    """A .npy file, or text with a number a line, with a label for each row of the inputs that have none themselves."""
+    label_column: int | None = None
+    """A column of dense arrays that is the label, from the end if negative; those after it move up."""
+    first_index: int = 0
+    """What the first column is called: 1 where the store or the model counts from 1."""
+    largest_index: int = LARGEST_INDEX
+    stop_at_bad: bool = True
+    with_labels: bool = True
+    """Otherwise labels and weights are not looked at, and all labels are 0."""
+
+
+@dataclass
+class Matrix:
+    """One input that is open."""
+
+    rows: int
+    columns: int
+    data: npy.Column
+    """Entries, or rows of a dense array: that has no `indptr` and no `indices`."""
+    row_bytes: int
+    indptr: npy.ColumnAhead | None = None
+    indices: npy.Column | None = None
+    entry_bytes: int = 0
+    labels: npy.Column | None = None
+    weights: npy.Column | None = None
+    label_column: int = -1
+    """-1: none."""
+    check: Callable[[], None] = lambda: None
+    """Raises if the input has changed since it was opened."""
+
+    def parts(self) -> dict[str, npy.Column]:
+        """The columns it is read from, less labels that are not its own."""
+        named = ("indptr", "indices", "data", "labels", "weights")
+        return {name: part for name in named if (part := getattr(self, name)) is not None}
+
+
+class FileSource:
+    """An .npz or .npy file."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._stamp: Stamp | None = None
+
+    def info(self, rows: int) -> SourceInfo:
+        """The fingerprint of the file, of which all was read."""
+        said, before = spoken(self.name), self._stamp or stamp_of(self.name)
+        with npy.sound(said):
+            digest = hash_of(self.name)
+        npy.check_unchanged(self.name, before)
+        return SourceInfo(said, before.size, digest, rows)
+
+    @contextmanager
+    def open(self, settings: Settings) -> Iterator[Matrix]:
+        """Check everything that can be told from the headers."""
+        said = spoken(self.name)
+        with ExitStack() as stack:
+            file = stack.enter_context(npy.open_array(self.name))
+            stamp = self._stamp = Stamp.of(os.fstat(file.fileno()))
+            if not stamp.regular:
+                raise InputError(f"{said}: arrays are read from files alone; save it to one and name that")
+            head = file.read(6)
+            if head[:4] in (npy.ZIP, npy.EMPTY_ZIP):
+                matrix = _sparse(npy.Archive(said, file, stamp.size, stack), settings, said)
+            elif head == npy.NPY:
+                matrix = _dense(npy.map_npy(file, stamp.size, said), settings, said)
+            else:
+                raise InputError(f"{said}: neither an .npz nor a .npy file; check how it was made, or {npy.AGAIN}")
+            matrix.check = lambda: npy.check_unchanged(self.name, stamp)
+            yield matrix
+
+
+def _sparse(archive: npy.Archive, settings: Settings, name: str) -> Matrix:
+    """What scipy's save_npz has written, with labels and weights as further members."""
+    if settings.label_column is not None:
+        raise InputError(f"{name}: a sparse matrix has no label column; add a member 'labels' or say --labels")
+    kind = archive.small("format")
+    if kind is None or kind.dtype.kind not in "SU" or kind.size != 1:
+        raise InputError(f"{name}: no matrix of scipy's; save it with scipy.sparse.save_npz(file, matrix.tocsr())")
+    spelled = str(np.char.decode(kind, "latin1").item() if kind.dtype.kind == "S" else kind.item())
+    if spelled != "csr":
+        raise InputError(f"{name}: a matrix in the format {spelled!r}; save it as CSR: matrix.tocsr()")
+    shape = archive.small("shape")
+    if shape is None or shape.dtype.kind not in "iu" or shape.shape != (2,) or shape.min() < 0:
+        raise npy.damaged(name, "the member shape does not hold two counts")
+    rows, columns = map(int, shape)
+    indptr = archive.column("indptr", "iu", rows + 1)
+    indices = archive.column("indices", "iu", None)
+    data = archive.column("data", "biuf", indices.length)
+    entry, row = indices.dtype.itemsize + data.dtype.itemsize, indptr.dtype.itemsize + 8
+    matrix = Matrix(rows, columns, data, row, indptr, indices, entry)
+    if settings.with_labels:
+        found = next((member for member in _LABEL_MEMBERS if member in archive), None)
+        if found is not None:
+            matrix.labels = archive.column(found, "biufU", rows)
+            _check_words(matrix.labels, settings, name)
+        elif settings.labels is None:
+            raise InputError(f"{name}: no labels; save them as a member 'labels' or name their file with --labels")
+        matrix.weights = archive.column("weights", "biuf", rows) if "weights" in archive else None
+    return matrix
+
+
+def _dense(array: np.ndarray, settings: Settings, name: str) -> Matrix:
+    """An array of two dimensions."""
+    if array.ndim != 2:
+        raise InputError(f"{name}: an array of {array.ndim} dimensions; save a row for each example: two dimensions")
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name}: an array of type {array.dtype}; save real numbers")
+    rows, columns = array.shape
+    matrix = Matrix(rows, columns, npy.Array(array), array.dtype.itemsize * columns + 8)
+    if settings.label_column is not None:
+        matrix.label_column = settings.label_column + (columns if settings.label_column < 0 else 0)
+        if not 0 <= matrix.label_column < columns:
+            problem = f"no column {settings.label_column} among {columns:,} (the first is 0)"
+            raise InputError(f"{name}: {problem}; correct --label")
+    elif settings.with_labels and settings.labels is None:
+        raise InputError(f"{name}: no labels; name their file with --labels or their column with --label, as a number")
+    return matrix
+
+
+def _check_words(labels: npy.Column, settings: Settings, name: str) -> None:
+    if labels.dtype.kind == "U" and not settings.text_labels:
+        raise InputError(f"{name}: the labels are words; name them with --classes")
+
+
+class _TextLabels:
+    """A text file with a number a line."""
+
+    dtype: np.dtype[Any] = np.dtype(np.float64)
+    crc: int | None = None
+    taken = 0
+
+    def __init__(self, name: str, length: int) -> None:
+        self.length = length
+        self._said = spoken(name)
+        self._spare: deque[np.ndarray] = deque()
+        self._blocks = TextSource(name, 0, 1 << 18, self._spare, "a text file of labels").blocks()
+        self._block: TextBlock | None = None
+        self._at = 0
+        self._done = 0
+
+    def take(self, count: int) -> np.ndarray:
+        labels = np.empty(count)
+        filled = 0
+        while filled < count:
+            block = self._unread()
+            if block is None:
+                problem = f"the labels end after {self._done:,}, but there are {self.length:,} rows"
+                raise InputError(f"{self._said}: {problem}; give every row of the inputs one, in their order")
+            code, number, self._at = kernels.parse_labels(
+                read_only(block.text), self._at, block.length, labels[filled:]
+            )
+            filled += number
+            self._done += number
+            if code != kernels.SOUND:
+                excerpt = block.text[self._at : self._at + 41].tobytes().partition(b"\n")[0]
+                token = (excerpt.split() or [excerpt])[0].decode("ascii", "backslashreplace")
+                raise InputError(f"{self._said}:{self._done + 1}: {_LINE_PROBLEMS[code].format(token=token)}")
+        return labels
+
+    def go_to(self, position: int, crc: int | None) -> None:
+        while self._done < position:
+            self.take(min(npy.STEP, position - self._done))
+
+    def finish(self) -> None:
+        if self._unread() is not None:
+            raise InputError(
+                f"{self._said}:{self._done + 1}: a label too many: there are {self.length:,} rows; give every row of "
+                "the inputs that have no labels of their own one, in their order"
+            )
+
+    def _unread(self) -> TextBlock | None:
+        if self._block is None or self._at == self._block.length:
+            if self._block is not None:
+                self._spare.append(self._block.text)
+            self._block, self._at = next(self._blocks, None), 0
+        return self._block
+
+
+def labels_file(name: str, settings: Settings, length: int | None) -> npy.Column:
+    """The file of labels, which must be that long."""
+    said = spoken(name)
+    with npy.open_array(name) as file:
+        stamp = Stamp.of(os.fstat(file.fileno()))
+        with npy.sound(said):
+            head = file.read(6) if stamp.regular else b""
+        if head != npy.NPY:
+            return _TextLabels(name, length or 0)
+        array = npy.map_npy(file, stamp.size, said)
+    npy.check_column(array.shape, array.dtype, said, "the array", "biufU")
+    labels = npy.Array(array.reshape(-1), lambda: npy.check_unchanged(name, stamp))
+    _check_words(labels, settings, said)
+    if length is not None and labels.length != length:
+        problem = f"{labels.length:,} labels where the inputs have {length:,} rows without one of their own"
+        raise InputError(f"{said}: {problem}; give each of those one, in their order")
+    return labels
+
+
+def labels_are_text(names: Sequence[str], labels: str | None = None) -> bool:
+    """Whether the labels of some inputs, or those in a file for them, are words: as the first that has any says."""
+    settings = Settings(text_labels=True, labels=labels or STDIN)  # whether there are any is not asked here
+    for name in names:
+        with FileSource(name).open(settings) as matrix:
+            if matrix.labels is not None:
+                return matrix.labels.dtype.kind == "U"
+    return labels is not None and labels_file(labels, settings, None).dtype.kind == "U"

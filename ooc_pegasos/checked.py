@@ -12,8 +12,8 @@ _KEY = "checksum"
 
 
 def checksum_of(table: dict[str, Any]) -> str:
-    """The CRC-32 of a table without its checksum, however it is laid out."""
-    canonical = json.dumps({key: table[key] for key in table if key != _KEY}, sort_keys=True)
+    """The CRC-32 of a table without its checksum, however it is laid out. Raises ValueError if a number is none."""
+    canonical = json.dumps({key: table[key] for key in table if key != _KEY}, sort_keys=True, allow_nan=False)
     return f"{zlib.crc32(canonical.encode()):08x}"
 
 
@@ -35,7 +35,7 @@ def decode(content: bytes) -> dict[str, Any]:
 
 
 def is_sound(table: dict[str, Any]) -> bool:
-    """Whether a table has the checksum of itself."""
+    """Whether a table has the checksum of itself. Raises ValueError if a number is none."""
     return table.get(_KEY) == checksum_of(table)
 
 

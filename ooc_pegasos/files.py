@@ -8,8 +8,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from ooc_pegasos.errors import InputError, LockedError
+from ooc_pegasos.errors import DamagedError, InputError, LockedError, OocPegasosError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -67,13 +68,19 @@ def _remove_unless_locked(path: Path) -> None:
         os.close(descriptor)
 
 
+def open_file(path: Path) -> BinaryIO:
+    """A file, which is a file: devices and pipes may never end, or never begin."""
+    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")  # noqa: SIM115 (the caller closes it)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file")
+    return file
+
+
 def read_file(path: Path, size: int | None = None) -> bytes:
-    """All of a file, which is a file, of this size: devices and pipes may never end, and a wrong size is not read."""
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        return file.read() if size in (None, found.st_size) else b""
+    """All of a file; nothing if it has another size than this, if one is given."""
+    with open_file(path) as file:
+        return file.read() if size in (None, os.fstat(file.fileno()).st_size) else b""
 
 
 def sync_file(path: Path) -> None:
@@ -94,6 +101,29 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+_SCARCE = {
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close what has many files open",
+    errno.ENOMEM: "give a smaller --memory",
+}
+_ADVICE = {
+    errno.EROFS: "write elsewhere",
+    errno.EACCES: "change the permissions or write elsewhere",
+    errno.EPERM: "change the permissions or write elsewhere",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
+    errno.EIO: "check the disk",
+    errno.EEXIST: "remove it or choose another name",
+    **_SCARCE,
+}
+
+
+def unreadable(path: Path, error: OSError, advice: str) -> OocPegasosError:
+    """What to raise of a file that is part of a whole: it is damaged, unless the machine is short of something."""
+    if error.errno in _SCARCE:
+        return InputError(f"{path}: {(error.strerror or str(error)).lower()}; {_SCARCE[error.errno]}")
+    return DamagedError(f"{path}: {error.strerror or error}; {advice}")
+
+
 @contextmanager
 def writing_errors(place: Path) -> Iterator[None]:
     """Turn what the operating system says when `place` cannot be written into one line that helps."""
@@ -105,16 +135,7 @@ def writing_errors(place: Path) -> Iterator[None]:
             raise InputError(
                 f"{place}: the disk is full; free some space or write elsewhere, then run again"
             ) from error
-        advice = {
-            errno.EROFS: "write elsewhere",
-            errno.EACCES: "change the permissions or write elsewhere",
-            errno.EPERM: "change the permissions or write elsewhere",
-            errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
-            errno.EMFILE: "raise the limit on open files (ulimit -n)",
-            errno.EIO: "check the disk",
-            errno.ENOMEM: "give a smaller --memory",
-            errno.EEXIST: "remove it or choose another name",
-        }.get(error.errno or 0, "check the path")
+        advice = _ADVICE.get(error.errno or 0, "check the path")
         raise InputError(f"{name}: {(error.strerror or str(error)).lower()}; {advice}") from error
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.checksums import xxh64_hex
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import DamagedError, OocPegasosError
+from ooc_pegasos.files import open_file, read_file, unreadable
 from ooc_pegasos.manifest import IdsInfo
 
 COLUMN = "id"
@@ -104,7 +105,7 @@ def type_of(path: Path) -> Any:
     import pyarrow as pa
 
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return pa.ipc.open_file(file).schema.field(COLUMN).type
     except (pa.ArrowException, KeyError, OSError) as error:
         raise _damaged(path, error) from error
@@ -115,7 +116,7 @@ def read(path: Path, info: IdsInfo, rows: int) -> Any:
     import pyarrow as pa
 
     try:
-        content = path.read_bytes()
+        content = read_file(path)
         if len(content) != info.bytes:
             raise ValueError(f"{len(content):,} bytes instead of {info.bytes:,}")
         if xxh64_hex(content) != info.xxh64:
@@ -129,6 +130,8 @@ def read(path: Path, info: IdsInfo, rows: int) -> Any:
         raise _damaged(path, error) from error
 
 
-def _damaged(path: Path, error: Exception) -> DamagedError:
-    problem = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
+def _damaged(path: Path, error: Exception) -> OocPegasosError:
+    if isinstance(error, OSError) and error.errno:
+        return unreadable(path, error, _ADVICE)
+    problem = " ".join(str(error).split())[:160]
     return DamagedError(f"{path}: {problem}; {_ADVICE}")

@@ -13,7 +13,7 @@ from ooc_pegasos import typed
 from ooc_pegasos.arrow import array_of, numbers_of
 from ooc_pegasos.calibration import Calibration
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.files import write_atomically, writing_errors
+from ooc_pegasos.files import read_file, write_atomically, writing_errors
 from ooc_pegasos.losses import LOSSES
 from ooc_pegasos.manifest import MOST_FEATURES, LabelInfo, Recipe, problem_of_labels, problem_of_recipe
 from ooc_pegasos.seal import PLACE, is_sealed, seal
@@ -138,7 +138,7 @@ class Model:
         import pyarrow as pa
 
         try:
-            content = Path(path).read_bytes()
+            content = read_file(Path(path))
         except OSError as error:
             raise InputError(f"{path}: {(error.strerror or 'unreadable').lower()}; check the path") from error
         try:

@@ -13,6 +13,7 @@ from ooc_pegasos import manifest as manifests
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.files import unreadable
 from ooc_pegasos.manifest import ChunkInfo, Manifest
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Store:
         try:
             size = file.stat().st_size
         except OSError as error:
-            raise DamagedError(f"{file}: {error.strerror}; restore it or convert again") from error
+            raise unreadable(file, error, "restore it or convert again") from error
         if size != chunk.bytes:
             raise DamagedError(f"{file}: {size:,} bytes instead of {chunk.bytes:,}; restore it or convert again")
 
@@ -126,7 +127,7 @@ class Store:
             with pa.memory_map(str(file)) as mapped:
                 buffer = mapped.read_buffer()
         except OSError as error:
-            raise DamagedError(f"{file}: {error}; restore it or convert again") from error
+            raise unreadable(file, error, "restore it or convert again") from error
         if xxh64_hex(buffer) != chunk.xxh64:
             raise DamagedError(f"{file}: the checksum does not match, so it is damaged; restore it or convert again")
         return self.parse(number, buffer)

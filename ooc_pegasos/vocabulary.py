@@ -16,7 +16,7 @@ import numpy as np
 from ooc_pegasos.arrow import array_of, numbers_of
 from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.files import read_file, write_atomically
+from ooc_pegasos.files import read_file, unreadable, write_atomically
 from ooc_pegasos.manifest import Manifest, Recipe, VocabularyInfo
 from ooc_pegasos.recipe import Hashing
 
@@ -152,7 +152,7 @@ def read(folder: Path, info: VocabularyInfo) -> Vocabulary:
     try:
         content = read_file(file, info.bytes)
     except OSError as error:
-        raise DamagedError(f"{file}: {error.strerror}; {advice}") from error
+        raise unreadable(file, error, advice) from error
     if len(content) != info.bytes or xxh64_hex(content) != info.xxh64:
         raise DamagedError(f"{file}: the checksum does not match, so the file was changed or damaged; {advice}")
     try:

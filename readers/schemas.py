@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -38,12 +39,17 @@ _MAGIC: dict[bytes, Form] = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 
 
 def form_of(name: str) -> Form | None:
-    """What kind of table a file is by its first bytes, or else by the end of its name; None if it is none."""
+    """What kind of table a file is by its first bytes, or else by the end of its name; None if it is none.
+
+    Of a pipe only the name is looked at: what is read from it is gone.
+    """
     if name == STDIN:
         return None
+    head = b""
     try:
-        with open_input(name) as file:
-            head = file.read(8)
+        if is_remote(name) or os.path.isfile(name):
+            with open_input(name) as file:
+                head = file.read(8)
     except OSError:
         return None
     for magic, form in _MAGIC.items():

@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -232,6 +233,32 @@ def start(target: Path, sources: object, shuffle: str, mode: str, resume: str = 
 def finish(child: Forked) -> None:
     _out, problem = child.communicate(timeout=120)
     assert child.returncode == 0, problem
+
+
+def test_all_that_comes_through_a_pipe_counts(tmp_path, oocpeg):
+    """A pipe can be read once: who looks at the first bytes has taken them away."""
+    text = "".join(f"{1 - 2 * (i % 2)} {1 + i % 9}:{i}\n" for i in range(1, 500))
+    (tmp_path / "in.svm").write_text(text)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def through_the_pipe(*words):
+        writer = threading.Thread(target=pipe.write_text, args=[text])
+        writer.start()
+        done = oocpeg(*words)
+        writer.join()
+        return done.stdout
+
+    oocpeg("convert", "in.svm", "-o", "plain", "--no-shuffle")
+    through_the_pipe("convert", "pipe", "-o", "piped", "--no-shuffle")
+    (one, labels), (other, others) = (Store.open(tmp_path / name).to_scipy() for name in ("plain", "piped"))
+    assert (one != other).nnz == 0
+    assert (labels == others).all()
+    oocpeg("train", "plain", "-o", "model", "--lambda", "0.1")
+    assert through_the_pipe("evaluate", "model", "pipe") == oocpeg("evaluate", "model", "in.svm").stdout
+    through_the_pipe("predict", "model", "pipe", "-o", "piped.csv")
+    oocpeg("predict", "model", "in.svm", "-o", "plain.csv")
+    assert (tmp_path / "piped.csv").read_bytes() == (tmp_path / "plain.csv").read_bytes()
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])

@@ -140,6 +140,26 @@ def test_job_files_that_are_wrong(tmp_path, oocpeg, old, new, message):
         assert len(said.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("what", ["pipe", "empty", "folder", "dangling"])
+def test_inputs_that_are_none(tmp_path, oocpeg, what):
+    job_of(tmp_path)
+    put(tmp_path, 1)
+    odd = tmp_path / "incoming" / "odd.svm"
+    {"pipe": os.mkfifo, "empty": lambda path: path.touch(), "folder": os.mkdir}.get(
+        what, lambda path: path.symlink_to("nowhere")
+    )(odd)
+    problem = {
+        "pipe": "neither a file nor a folder",
+        "empty": "the file is empty",
+        "folder": "is a folder",
+        "dangling": "no such file",
+    }
+    assert problem[what] in oocpeg("run", "nightly.toml", code=3).stderr.lower()
+    assert not (tmp_path / "clicks.store").exists()
+    (os.rmdir if what == "folder" else os.unlink)(odd)
+    oocpeg("run", "nightly.toml")
+
+
 def test_no_job_file(tmp_path, oocpeg):
     assert "no such file" in oocpeg("run", "nothing.toml", code=2).stderr.lower()
     assert "is a directory" in oocpeg("run", ".", code=2).stderr.lower()

@@ -13,7 +13,7 @@ from ooc_pegasos.errors import InputError
 
 @app.command(epilog="Example: [bold]oocpeg run nightly.toml[/bold]")
 def run(
-    job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="What to do.", show_default=False)],
+    job: Annotated[Path, typer.Argument(readable=False, metavar="JOB.toml", help="What to do.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do nothing: show what would be done.")] = False,
     notify: Annotated[
         str | None,
@@ -60,7 +60,7 @@ def run(
 
 @app.command(epilog="Example: [bold]oocpeg rollback models[/bold]")
 def rollback(
-    models: Annotated[Path, typer.Argument(metavar="MODELS", help="The folder of models of a job.")],
+    models: Annotated[Path, typer.Argument(readable=False, metavar="MODELS", help="The folder of models of a job.")],
     to: Annotated[str | None, typer.Option(metavar="VERSION", help="Default: the one before the current.")] = None,
     json_output: Json = False,
 ) -> None:

@@ -111,6 +111,8 @@ class Job:
         here = str(path.resolve().parent)
 
         def placed(name: str, folder: str = here) -> str:
+            if not name or "\0" in name:
+                raise UsageError(f"{path}: {name!r} is no name that a file can have; correct it")
             return name if "://" in name else os.path.join(folder, name)  # which keeps /./, as `Path` does not
 
         def sought(name: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from ooc_pegasos import manifest
 from ooc_pegasos.describe import printable
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.files import writing_errors
 from ooc_pegasos.growth import expired_parts
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.space import Space, refuse_too_little, space_for
@@ -60,6 +61,11 @@ class Plan:
 
 def plan(job: Job, now: datetime) -> Plan:
     """Look at the inputs, the store, the model in use and the disk, and refuse now what would fail later."""
+    with writing_errors(Path(job.store)):
+        return _plan(job, now)
+
+
+def _plan(job: Job, now: datetime) -> Plan:
     target = Path(job.store)
     made = manifest.read(target) if (target / manifest.FILE_NAME).exists() else None
     champion = Versions(job.models).current()
@@ -116,7 +122,11 @@ def _files(job: Job) -> list[str]:
     names: list[str] = []
     for pattern in job.inputs:
         is_pattern = glob.has_magic(pattern) and not is_remote(pattern) and not os.path.exists(pattern)
-        if not is_pattern or glob.glob(pattern, recursive=True):
+        found = glob.glob(pattern, recursive=True) if is_pattern else [pattern]
+        for name in found:
+            if not is_remote(name) and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
+                raise InputError(f"{name}: neither a file nor a folder, so it cannot be known again; name files")
+        if found:
             names += opening.find([pattern], job.convert.format)[0]
     return list(dict.fromkeys(names))
 

@@ -110,11 +110,13 @@ def write_metrics(path: Path, record: dict[str, Any]) -> None:
     families: dict[str, list[str]] = {}
 
     def add(name: str, value: float | None, help_text: str, **labels: Any) -> None:
-        if value is None:
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, OverflowError):  # not known
             return
         head = [f"# HELP oocpeg_{name} {help_text}", f"# TYPE oocpeg_{name} gauge"]
         told = ",".join(f'{key}="{_escaped(str(one))}"' for key, one in {"name": record["job"], **labels}.items())
-        families.setdefault(name, head).append(f"oocpeg_{name}{{{told}}} {float(value):.17g}")
+        families.setdefault(name, head).append(f"oocpeg_{name}{{{told}}} {number:.17g}")
 
     add("run_timestamp_seconds", _seconds(record["ended"]), "When the last run ended.")
     add("run_exit_code", record["exit_code"], "What the last run ended with.")

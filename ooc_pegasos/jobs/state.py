@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from ooc_pegasos.files import read_file, write_atomically
 from ooc_pegasos.jobs.drift import Side
 from ooc_pegasos.jobs.gate import Check
 from ooc_pegasos.jobs.plan import Plan
-from ooc_pegasos.jobs.versions import NAME
+from ooc_pegasos.jobs.versions import is_version
 from ooc_pegasos.manifest import SourceInfo
 
 FILE_NAME = "state.json"
@@ -85,8 +84,9 @@ def load(folder: Path) -> State | None:
     path = folder / FILE_NAME
     try:
         state = typed.load(State, checked.decode(read_file(path)))
-        if not re.fullmatch(NAME, state.run):
-            raise ValueError(f"{state.run!r:.60} is not the name of a version")
+        for name in (state.run, *([state.champion] if state.champion is not None else [])):
+            if not is_version(name):
+                raise ValueError(f"{name!r:.60} is not the name of a version")
         if state.compare and not (state.train and state.append and state.expire is not None):
             raise ValueError("steps that were done without those before them")
         return state

@@ -12,10 +12,17 @@ from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import sync_folder
 
 MODEL, RECORD = "model", "run.json"
-NAME = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d"
-_NAME = re.compile(NAME)
+_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d", re.ASCII)
 FORM = "%Y-%m-%dT%H-%M-%S"
 _REFUSED = "refused"
+
+
+def is_version(name: str) -> bool:
+    """Whether it is a name that a version can have."""
+    try:
+        return bool(_NAME.fullmatch(name)) and datetime.strptime(name, FORM).year < datetime.max.year
+    except ValueError:
+        return False
 
 
 class Versions:
@@ -38,7 +45,7 @@ class Versions:
         """All versions, oldest first."""
         if not self.folder.is_dir():
             return []
-        return sorted(entry.name for entry in os.scandir(self.folder) if entry.is_dir() and _NAME.fullmatch(entry.name))
+        return sorted(entry.name for entry in os.scandir(self.folder) if entry.is_dir() and is_version(entry.name))
 
     def current(self) -> str | None:
         """The version in use."""
@@ -50,7 +57,7 @@ class Versions:
         except OSError as error:
             advice = "move it away, and put a version in its place with 'oocpeg rollback'"
             raise InputError(f"{link}: not a link to a version; {advice}") from error
-        if not _NAME.fullmatch(name) or not (self.folder / name / MODEL).is_file():
+        if not is_version(name) or not (self.folder / name / MODEL).is_file():
             advice = "put another version in its place with 'oocpeg rollback'"
             raise DamagedError(f"{link}: leads to {name!r}, where no model is; {advice}")
         return name
@@ -117,7 +124,7 @@ class Versions:
 
     def _refused(self) -> list[str]:
         place = self.folder / _REFUSED
-        return sorted(entry.name for entry in os.scandir(place)) if place.is_dir() else []
+        return sorted(entry.name for entry in os.scandir(place) if is_version(entry.name)) if place.is_dir() else []
 
     def _put(self, candidate: Path, place: Path) -> None:
         if not candidate.exists() and place.exists():

@@ -19,6 +19,7 @@ from typing import Any
 
 from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.files import unreadable
 from ooc_pegasos.loading.memory import Arena
 from ooc_pegasos.manifest import PAGE, ChunkInfo, round_up
 from ooc_pegasos.parallel import ordered_map
@@ -47,7 +48,7 @@ class ChunkReader:
             found = os.fstat(self._descriptor).st_size
         except OSError as error:
             self.close()
-            raise DamagedError(f"{path}: {error.strerror}; {_ADVICE}") from error
+            raise unreadable(path, error, _ADVICE) from error
         if found != info.bytes:
             self.close()
             raise DamagedError(f"{path}: {found:,} bytes instead of {info.bytes:,}; {_ADVICE}")

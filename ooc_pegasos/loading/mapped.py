@@ -15,6 +15,7 @@ import numpy as np
 
 from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.files import unreadable
 from ooc_pegasos.loading.disk import refuse_checksum
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.memory import SideBySide
@@ -79,7 +80,7 @@ class MappedLoader(Loader):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
-                raise DamagedError(f"{path}: {error.strerror}; restore it or convert again") from error
+                raise unreadable(path, error, "restore it or convert again") from error
             try:
                 stamp = _stamp(os.fstat(descriptor))
                 head = self._read_through(descriptor, place, layout)
@@ -89,7 +90,7 @@ class MappedLoader(Loader):
                     size = np.dtype(of_value).itemsize
                     values.put(at * size, descriptor, info.starts.values, round_up(info.entries * size))
             except OSError as error:
-                raise DamagedError(f"{path}: {error.strerror}; check the disk") from error
+                raise unreadable(path, error, "check the disk") from error
             finally:
                 os.close(descriptor)
             self._place_rows(layout, place, head, rows)

@@ -18,6 +18,7 @@ import traceback
 import warnings
 import zlib
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from ooc_pegasos import (
     OocPegasosError,
     Store,
     TrainConfig,
+    checked,
     convert,
     train,
     typed,
@@ -42,7 +44,11 @@ from ooc_pegasos import (
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.config import load_toml
+from ooc_pegasos.describe import run_words
 from ooc_pegasos.evaluation import evaluate, predict
+from ooc_pegasos.jobs.job import Job
+from ooc_pegasos.jobs.plan import plan as plan_job
+from ooc_pegasos.jobs.run import run as run_job
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.preview import preview
 from ooc_pegasos.seal import _NAME, _PATTERN, seal
@@ -360,10 +366,12 @@ def stores_of(folder: Path) -> list[tuple[Path, Model]]:
 
 
 def resealed(table: dict[str, Any]) -> bytes:
-    """A manifest with its checksum made right."""
+    """A manifest, or another table, with its checksum made right."""
     table = {key: value for key, value in table.items() if key != "checksum"}
-    table["checksum"] = f"{zlib.crc32(json.dumps(table, sort_keys=True).encode()):08x}"
-    return json.dumps(table).encode()
+    checksum = zlib.crc32(
+        json.dumps(table, sort_keys=True).encode()
+    )  # as checked.py has it, but for numbers that are none
+    return json.dumps({**table, "checksum": f"{checksum:08x}"}).encode()
 
 
 def copy_of(path: Path, folder: Path) -> Path:
@@ -652,6 +660,115 @@ def checkpoint(folder: Path) -> Attempt:
     return attempt
 
 
+# --- what stands beside chunks, and what is left of a conversion ------------------------------------
+
+
+def ids(folder: Path) -> Attempt:
+    """A file of ids with other bytes and the right checksum."""
+    made = []
+    for name, content, options in (
+        ("words.csv", csv_text(0), {"id": "colour", "hash_bits": 8}),
+        ("numbers.csv", csv_text(1), {"id": "n", "chunk_size": 1024, "hash_bits": 8}),
+        ("tags.vw", vw_text(2), {"hash_bits": 8}),
+    ):
+        (folder / name).write_bytes(content)
+        config = ConvertConfig(threads=1, **options)
+        store = convert([str(folder / name)], folder / f"{name}.store", config, existing=REPLACE)
+        made.append((store.path, train(store, TrainConfig(lam=0.1, max_epochs=1, threads=1)).model))
+
+    def attempt(rng: Rng) -> None:
+        path, model = made[rng.integers(len(made))]
+        target = copy_of(path, folder)
+        table = json.loads((target / "manifest.json").read_text())
+        told = table["chunks"][rng.integers(len(table["chunks"]))]["ids"]
+        content = (target / told["file"]).read_bytes()
+        content = _other_columns(rng, content) if rng.random() < 0.5 else damaged(rng, content)
+        digest = xxh64_hex(content or b"")
+        number = told["file"].split("-")[1]
+        (target / told["file"]).unlink()
+        told |= {"file": f"ids-{number}-{digest[:8]}.arrow", "bytes": len(content), "xxh64": digest}
+        if rng.random() < 0.1:
+            told |= changed(rng, told)
+        (target / f"ids-{number}-{digest[:8]}.arrow").write_bytes(content)
+        (target / "manifest.json").write_bytes(resealed(table))
+        store = Store.open(target)
+        what = rng.integers(4)
+        if what == 0:
+            verify(store)
+        elif what == 1:
+            predict(model, target, folder / ["p.csv", "p.parquet", "p.arrow"][rng.integers(3)], 1)
+        else:
+            for chunk in range(len(store.manifest.chunks)):
+                store.ids(chunk)
+            store.id_type()
+
+    return attempt
+
+
+class _KilledError(BaseException):
+    """As if the process were gone: nothing catches it."""
+
+
+def unfinished(folder: Path) -> Attempt:
+    """What is left of a conversion that was killed, with other bytes: the same store comes of it, or a refusal."""
+    from unittest.mock import patch
+
+    from ooc_pegasos.assemble import Assembly
+    from ooc_pegasos.conversion import _Job
+    from ooc_pegasos.ingest import Ingest
+
+    text = svmlight_text(0) * 8 + b"bad row\n" + svmlight_text(1) * 8
+    (folder / "in.svm").write_bytes(text)
+    (folder / "in.csv").write_bytes(csv_text(0) + b"".join(csv_text(seed).split(b"\n", 1)[1] for seed in range(1, 8)))
+    (folder / "place").mkdir()
+    common: dict[str, Any] = {"threads": 1, "block_size": 4096, "chunk_size": 1024, "on_bad_row": "skip"}
+    kinds = [("in.svm", common), ("in.csv", {**common, "hash_bits": 8, "feature_names": 60, "id": "n"})]
+    scenes = []
+    for number, (name, options) in enumerate(kinds):
+        whole = convert([str(folder / name)], folder / "place" / "store", ConvertConfig(**options), existing=REPLACE)
+        expected = {path.name: path.read_bytes() for path in whole.path.iterdir()}
+        for home, step in ((Ingest, "_finish_sources"), (Assembly, "run"), (_Job, "_publish")):
+            shutil.rmtree(folder / "place")
+            (folder / "place").mkdir()
+            calls = [0]
+            original = getattr(home, step)
+
+            def killed(*words: Any, original: Any = original, step: str = step, calls: list[int] = calls) -> Any:
+                calls[0] += 1
+                if step != "_finish_sources" or calls[0] == 4:
+                    raise _KilledError
+                return original(*words)
+
+            try:
+                with patch.object(home, step, killed):
+                    convert([str(folder / name)], folder / "place" / "store", ConvertConfig(**options))
+            except _KilledError:
+                pass
+            scene = folder / f"{number}-{step}"
+            shutil.copytree(folder / "place", scene)
+            assert (scene / "store.unfinished" / "plan.json").exists()
+            scenes.append((name, options, scene, expected))
+
+    def attempt(rng: Rng) -> None:
+        name, options, scene, expected = scenes[rng.integers(len(scenes))]
+        place = folder / "place"
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(scene, place)
+        files = sorted(path for path in (place / "store.unfinished").rglob("*") if path.is_file())
+        for _ in range(1 + int(rng.integers(2))):
+            file = files[rng.integers(len(files))]
+            if rng.random() < 0.1:
+                file.unlink(missing_ok=True)
+            elif file.exists():
+                file.write_bytes(damaged(rng, file.read_bytes()))
+        existing = Existing(resume=True)
+        store = convert([str(folder / name)], place / "store", ConvertConfig(**options), existing=existing)
+        found = {path.name: path.read_bytes() for path in store.path.iterdir()}
+        assert found == expected, [key for key in {*found, *expected} if found.get(key) != expected.get(key)]
+
+    return attempt
+
+
 # --- settings -----------------------------------------------------------------------------------
 
 
@@ -715,6 +832,164 @@ def settings(cls: Any) -> Callable[[Path], Attempt]:
     return prepare
 
 
+def costs(folder: Path) -> Attempt:
+    """A table of what it costs to take a class for another."""
+    from ooc_pegasos.cli.training import _costs
+
+    (folder / "a.svm").write_bytes(b"".join(b"%d %d:1\n" % (i % 3, 1 + i % 7) for i in range(ROWS)))
+    config = ConvertConfig(threads=1, task="multiclass")
+    store = convert([str(folder / "a.svm")], folder / "sound", config, existing=REPLACE)
+
+    def attempt(rng: Rng) -> None:
+        file = folder / "costs.txt"
+        file.write_bytes(damaged(rng, b"0 1 2.5\n1, 0, 1\n3 1 0\n", b"0 1\n1 0\n"))
+        given = _costs(file)
+        train(store, TrainConfig(lam=0.1, max_epochs=1, threads=1, loss="multiclass-hinge", cost=given))
+
+    return attempt
+
+
+# --- jobs ---------------------------------------------------------------------------------------
+
+JOB: dict[str, Any] = {
+    "store": "s.store",
+    "models": "models",
+    "inputs": ["in/*.svm"],
+    "golden": ["golden.svm"],
+    "name": "nightly",
+    "expire_days": 9000.5,
+    "warm_start": True,
+    "retune": False,
+    "keep": 2,
+    "reserve": 1,
+    "log": "log.jsonl",
+    "metrics": "job.prom",
+}
+JOB_PARTS: dict[str, dict[str, Any]] = {
+    "convert": {"values": "float32", "features": 40, "index_base": 1, "classes": ["-1", "1"], "threads": 1},
+    "train": {"lam": 0.1, "tolerance": 0.05, "threads": 1, "holdout": 0.2},
+    "gate": {"max_relative_regression": 0.9, "require_certified": False, "metric": "mean_loss"},
+}
+
+
+def _job_toml(table: dict[str, Any]) -> bytes:
+    parts = [_toml({key: value for key, value in table.items() if not isinstance(value, dict)})]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            parts.append(f"[{key}]\n".encode(errors="replace") + _toml(value))
+    return b"\n".join(parts) + b"\n"
+
+
+def _night(folder: Path, extra: dict[str, Any] | None = None) -> Job:
+    """A job whose first night is over, with new files for the second."""
+    (folder / "in").mkdir(exist_ok=True)
+    (folder / "in" / "a.svm").write_bytes(svmlight_text(0))
+    (folder / "golden.svm").write_bytes(svmlight_text(9))
+    (folder / "job.toml").write_bytes(_job_toml({**JOB, **JOB_PARTS, **(extra or {})}))
+    job = Job.load(folder / "job.toml")
+    run_job(job)
+    (folder / "in" / "b.svm").write_bytes(svmlight_text(1))
+    return job
+
+
+def job(folder: Path) -> Attempt:
+    """A job file, and what it would do; nothing is done, as its paths may lead anywhere."""
+    _night(folder)
+
+    def attempt(rng: Rng) -> None:
+        names = rng.choice(list(JOB), int(rng.integers(3, len(JOB) + 1)), replace=False).tolist()
+        table = {name: JOB[name] for name in {*names, "store", "models", "inputs"}}
+        table |= {name: part for name, part in JOB_PARTS.items() if rng.random() < 0.5}
+        if "gate" in table:
+            table["gate"] = {**table["gate"], "min_auc": 0.01, "confidence": 0.5}
+        content = _job_toml(changed(rng, table))
+        (folder / "job.toml").write_bytes(damaged(rng, content) if rng.random() < 0.3 else content)
+        loaded = Job.load(folder / "job.toml")
+        loaded.digest()
+        loaded.training()
+        loaded.sets()
+        if rng.random() < 0.3:
+            plan_job(loaded, datetime.now(UTC)).lines()
+
+    return attempt
+
+
+def state(folder: Path) -> Attempt:
+    """The state of a run that was killed, with the right checksum."""
+    from unittest.mock import patch
+
+    from ooc_pegasos.jobs import records, run, state
+    from ooc_pegasos.jobs.versions import Versions
+
+    place = folder / "place"
+    place.mkdir()
+    found = _night(place)
+    shutil.copytree(place, folder / "first", symlinks=True)
+    scenes = []
+    for home, step in ((run._Run, "_train"), (run._Run, "_compare"), (Versions, "publish")):
+        shutil.rmtree(place)
+        shutil.copytree(folder / "first", place, symlinks=True)
+        try:
+            with patch.object(home, step, side_effect=_KilledError):
+                run_job(found)
+        except _KilledError:
+            pass
+        scenes.append(shutil.copytree(place, folder / f"before{step}", symlinks=True))
+
+    def attempt(rng: Rng) -> None:
+        scene = scenes[rng.integers(len(scenes))]
+        content = (scene / "models" / ".run" / "state.json").read_bytes()
+        table = checked.decode(content)
+        if rng.random() < 0.5:
+            part = str(rng.choice(list(table)))
+            table |= changed(rng, {part: table[part]})
+        else:
+            table = changed(rng, table)
+        content = damaged(rng, content) if rng.random() < 0.2 else resealed(table)
+        if rng.random() < 0.03:
+            shutil.rmtree(place)
+            shutil.copytree(scene, place, symlinks=True)
+            (place / "models" / ".run" / "state.json").write_bytes(content)
+            run_job(found)
+            return
+        (folder / "state.json").write_bytes(content)
+        loaded = state.load(folder)
+        assert loaded is not None
+        record = records.record_of(found, loaded, "refused", 7, datetime.now(UTC))
+        records.as_json(record)
+        run_words(record)
+        records.write_metrics(folder / "job.prom", record)
+        loaded.save(folder)
+
+    return attempt
+
+
+def record(folder: Path) -> Attempt:
+    """The record of the model in use, from which the next run takes whether there is anything to do."""
+    from ooc_pegasos.jobs.run import _Run
+    from ooc_pegasos.jobs.versions import Versions
+    from ooc_pegasos.progress import Progress, TrainingProgress
+
+    found = _night(folder)
+    (folder / "in" / "b.svm").unlink()
+    versions = Versions(found.models)
+    path = versions.folder / str(versions.current()) / "run.json"
+    content, known = path.read_bytes(), Model.load(versions.model(str(versions.current())))
+    store = Store.open(found.store)
+
+    def attempt(rng: Rng) -> None:
+        one = json.dumps(changed(rng, json.loads(content))).encode()
+        path.write_bytes(damaged(rng, content) if rng.random() < 0.5 else one)
+        night = _Run(found, versions, lambda: datetime.now(UTC), Progress(), TrainingProgress())
+        night.state.champion = versions.current()
+        assert night._is_due(known, store) in (True, False)
+        if rng.random() < 0.001:
+            path.write_bytes(content)
+            assert run_job(found)["outcome"] == "unchanged"
+
+    return attempt
+
+
 FORMATS: dict[str, Callable[[Path], Attempt]] = {
     "svmlight": text_format(svmlight_text, "in.svm"),
     "vw": text_format(vw_text, "in.vw", hash_bits=10),
@@ -735,8 +1010,14 @@ FORMATS: dict[str, Callable[[Path], Attempt]] = {
     "manifest": manifest,
     "chunk": chunk,
     "vocabulary": vocabulary,
+    "ids": ids,
+    "unfinished": unfinished,
     "model": model,
     "checkpoint": checkpoint,
+    "costs": costs,
+    "job": job,
+    "state": state,
+    "record": record,
 }
 
 
@@ -772,7 +1053,7 @@ def run(name: str, first: int, count: int, folder: Path) -> dict[str, Any]:
             refused += 1
             if "\n" in str(error):
                 failures.setdefault("a message of several lines", f"OOCPEG_FUZZ={name}:{seed}\n{error}")
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, _KilledError) as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             ours = [f for f in traceback.extract_tb(error.__traceback__) if "ooc_pegasos" in f.filename][-1:]
             key = f"{type(error).__name__} {frame.filename}:{frame.lineno} {[f.lineno for f in ours]}"

@@ -218,7 +218,7 @@ class Job:
 def kill_at_random(job: Job, kills: int, seed: int = 0) -> int:
     """Kill a job so many times, at instants spread evenly over all that it takes; returns how many hit it alive.
 
-    Every other time what goes on with it is killed as well.
+    Every other time what goes on with it is killed as well. What came too late does not count, and is tried again.
     """
     rng = random.Random(seed)
     job.prepare()
@@ -227,11 +227,11 @@ def kill_at_random(job: Job, kills: int, seed: int = 0) -> int:
     length = time.monotonic() - began
     job.same()
     hit = 0
-    for attempt in range(kills):
+    for attempt in range(10 * kills):
         if hit >= kills:
             break
         job.prepare()
-        instants = [(attempt + rng.random()) / kills * length]
+        instants = [(attempt % kills + rng.random()) / kills * length]
         while rng.random() < 0.5:
             instants.append(rng.uniform(0, length))
         for number, instant in enumerate(instants):

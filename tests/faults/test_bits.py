@@ -45,9 +45,9 @@ def scene(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("bits")
     store = store_of(folder, *random_rows(200, 90, seed=7), chunk_size=2048)
     train(store, TrainConfig(lam=0.1, max_epochs=1)).model.save(folder / "numbers.model")
-    rows = "".join(f"{1 if row % 2 else -1},{'red' if row % 3 else 'blue'},{row}\n" for row in range(60))
-    (folder / "in.csv").write_text("label,colour,size\n" + rows)
-    config = ConvertConfig(dictionary=10, chunk_size=1024)
+    rows = "".join(f"{1 if row % 2 else -1},{'red' if row % 3 else 'blue'},{row},u{row}\n" for row in range(60))
+    (folder / "in.csv").write_text("label,colour,size,user\n" + rows)
+    config = ConvertConfig(dictionary=10, chunk_size=1024, id="user")
     words = convert([str(folder / "in.csv")], folder / "words", config)
     train(words, TrainConfig(lam=0.1, max_epochs=1)).model.save(folder / "words.model")
     return folder
@@ -91,6 +91,13 @@ def test_vocabularies(scene, way):
     files = sorted((scene / "words").glob("features-*"))
     assert len(files) == 1
     flip_and_use(2, files, uses_of(scene, scene / "words", "words.model", way), max(FLIPS // 5, 30))
+
+
+@pytest.mark.parametrize("way", ["predict", "verify"])
+def test_ids(scene, way):
+    files = sorted((scene / "words").glob("ids-*"))
+    assert files
+    flip_and_use(7, files, uses_of(scene, scene / "words", "words.model", way), max(FLIPS // 5, 30))
 
 
 @pytest.mark.parametrize("name", ["numbers.model", "words.model"])

@@ -110,7 +110,7 @@ def second_night(nights: Nursery, folder: Path, rows: int) -> Job:
 def test_jobs_killed_at_random(nights, tmp_path):
     hit = kill_at_random(second_night(nights, tmp_path, 1500), many(6, 200))
     print(f"{hit} kills")
-    assert hit > 0
+    assert hit >= many(6, 200)
 
 
 def test_jobs_killed_before_each_step(nights, tmp_path):

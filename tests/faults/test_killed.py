@@ -127,7 +127,7 @@ def test_conversions_killed_at_random(converting, tmp_path, mode, shuffle):
     job = conversion(converting, tmp_path, mode, shuffle, 6000)
     hit = kill_at_random(job, many(4, 100))
     print(f"{hit} kills")
-    assert hit > 0
+    assert hit >= many(4, 100)
 
 
 @pytest.mark.parametrize("shuffle", [True, False], ids=["shuffle", "no-shuffle"])
@@ -191,7 +191,7 @@ def test_runs_killed_at_random(training, tmp_path, algorithm, memory):
     job = run(training, tmp_path, algorithm, memory, 8000, 30)
     hit = kill_at_random(job, many(4, 100))
     print(f"{hit} kills")
-    assert hit > 0
+    assert hit >= many(4, 100)
 
 
 @pytest.mark.parametrize("memory", ["all", "several"])

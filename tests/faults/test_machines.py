@@ -5,114 +5,24 @@ import random
 import resource
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import folder_bytes, least_memory, random_rows, store_of, svmlight_text
-from machine import Nursery, little_memory, many, nursery, small_disk
+from conftest import folder_bytes, least_memory, random_rows, store_of
+from machine import little_memory, many
+from places import CLOCKS, everything, filled, fixtures, holding, mode_of, one_line, spread, wait_for
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, train, verify
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
+commands, quick, powerless, disk, closed = fixtures
 TRAIN = ["--lambda", "1e-4", "--tolerance", "1e-12", "--max-epochs", "8", "--quiet"]
 
 
-COMMANDS = f"""
-import os, sys, tempfile
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import pyarrow.parquet, pyarrow.csv
-from machine import without_power as try_without_power
-from ooc_pegasos import ConvertConfig, TrainConfig, cli, convert, preview, trainer
-from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.verification import verify
-
-def oocpeg(folder, words, power):
-    if not power:
-        try_without_power()
-    os.chdir(folder)
-    sys.argv[1:] = words
-    cli.main()
-
-with tempfile.TemporaryDirectory() as folder:
-    open(f"{{folder}}/in.svm", "w").write("1 1:1 3:0.25\\n-1 2:0.5 4:0.75\\n" * 100)
-    store = convert([f"{{folder}}/in.svm"], f"{{folder}}/store")
-    for algorithm in ("sdca", "sgd-s"):
-        model = trainer.train(store, TrainConfig(lam=0.1, algorithm=algorithm)).model
-    evaluate(model, store.path)
-"""
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(COMMANDS, tmp_path_factory.mktemp("commands")) as made:
-        yield made
-
-
-def run(
-    commands: Nursery, folder: Path, words: tuple[object, ...], code: int | None, power: bool = True
-) -> subprocess.CompletedProcess[str]:
-    """As `oocpeg` of all tests, without the second that it takes to load everything."""
-    ended = commands.start("oocpeg", folder, [str(word) for word in words], power).wait()
-    out, err = commands.said()
-    assert "Traceback" not in err, err
-    assert code is None or ended == code, (ended, out, err)
-    return subprocess.CompletedProcess(words, ended, out, err)
-
-
-@pytest.fixture
-def quick(commands: Nursery, tmp_path: Path) -> Command:
-    """Run `oocpeg` with these words in the temporary folder."""
-    return lambda *words, code=0: run(commands, tmp_path, words, code)
-
-
-def one_line(done: subprocess.CompletedProcess[str], *words: str) -> str:
-    """The one line of error, which has these words and says what to do."""
-    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, done.stderr
-    assert all(word in lines[0] for word in words), lines[0]
-    assert ";" in lines[0], lines[0]
-    return lines[0]
-
-
-def spread(rows: int, folder: Path, name: str = "in.svm", seed: int = 1) -> Path:
-    path = folder / name
-    path.write_text(svmlight_text(*random_rows(rows, 300, seed)))
-    return path
-
-
-def everything(folder: Path) -> dict[str, bytes]:
-    """As `folder_bytes`, without locks, which say who was there last."""
-    return {name: content for name, content in folder_bytes(folder).items() if not name.endswith("lock")}
-
-
 # --- full disks ---------------------------------------------------------------------------------
-
-
-@contextmanager
-def filled(place: Path, free: int) -> Iterator[None]:
-    """So many bytes are free on the file system at `place`, and no more."""
-    ballast = place / "ballast"
-    there = os.statvfs(place)
-    size = there.f_bavail * there.f_frsize - free
-    try:
-        with open(ballast, "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(size, 1))
-        yield
-    finally:
-        ballast.unlink()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    with small_disk(tmp_path / "small", "8m"):
-        yield tmp_path / "small"
 
 
 @pytest.mark.parametrize("mode", ["new", "append", "force"])
@@ -208,52 +118,6 @@ def test_a_limit_on_the_size_of_files(tmp_path, oocpeg):
 
 
 # --- places that cannot be written or read ------------------------------------------------------
-
-
-@pytest.fixture
-def powerless(commands: Nursery, tmp_path: Path) -> Command:
-    """Run `oocpeg` as somebody to whom permissions apply, even if these tests are run by root."""
-    if commands.start("try_without_power").wait():
-        pytest.skip("root cannot give up its power here")
-    return lambda *words, code=0: run(commands, tmp_path, words, code, power=False)
-
-
-@contextmanager
-def mode_of(path: Path, mode: int) -> Iterator[None]:
-    before = stat.S_IMODE(path.stat().st_mode)
-    path.chmod(mode)
-    try:
-        yield
-    finally:
-        path.chmod(before)
-
-
-@pytest.fixture(params=["read-only", "not permitted"])
-def closed(request: pytest.FixtureRequest, tmp_path: Path, quick: Command) -> Iterator[Callable[..., object]]:
-    """A folder `place`, and what closes it: its file system becomes read-only, or nobody may write to it."""
-    place = tmp_path / "place"
-    if request.param == "read-only":
-        with small_disk(place, "8m") as mount:
-
-            @contextmanager
-            def close() -> Iterator[tuple[Command, str]]:
-                mount("ro")
-                try:
-                    yield quick, "read-only file system"
-                finally:
-                    mount("rw")
-
-            yield close
-        return
-    powerless = request.getfixturevalue("powerless")
-    place.mkdir()
-
-    @contextmanager
-    def forbid() -> Iterator[tuple[Command, str]]:
-        with mode_of(place, 0o555):
-            yield powerless, "permission denied"
-
-    yield forbid
 
 
 def test_places_that_cannot_be_written(tmp_path, closed):
@@ -365,23 +229,6 @@ def test_an_input_that_changes_while_it_is_converted(tmp_path, monkeypatch, acci
 
 # --- clocks -------------------------------------------------------------------------------------
 
-CLOCKS = """
-import itertools, sys, time
-import concurrent.futures, queue, subprocess, threading  # these wait by the real clock
-real = {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter")}
-count = itertools.count()
-turn = {
-    "backwards": lambda now: now - 3600.0 * next(count),
-    "jumping": lambda now: now + 86400.0 * (next(count) % 2),
-    "standing still": lambda now: 1e9,
-}[sys.argv[1]]
-for name, clock in real.items():
-    setattr(time, name, lambda clock=clock: turn(clock()))
-from ooc_pegasos.cli import main
-sys.argv[1:] = sys.argv[2:]
-main()
-"""
-
 
 @pytest.mark.parametrize("turn", many(["backwards", "standing still"], ["backwards", "jumping", "standing still"]))
 def test_clocks_that_go_wrong(tmp_path, quick, turn):
@@ -408,24 +255,6 @@ def test_clocks_that_go_wrong(tmp_path, quick, turn):
 
 
 # --- two at once --------------------------------------------------------------------------------
-
-
-@contextmanager
-def holding(folder: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
-    """A process at work on these words until it is killed."""
-    command = [sys.executable, "-m", "ooc_pegasos", *map(str, words)]
-    child = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
-
-
-def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
-    while not (path.exists() and path.read_text() == str(child.pid)):
-        assert child.poll() is None
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("mode", ["new", "append", "force"])
@@ -487,7 +316,7 @@ def test_out_of_memory(tmp_path, oocpeg, command, megabytes):
     if command == "train":
         convert([str(source)], tmp_path / "large")
     train(store, TrainConfig(lam=0.1)).model.save(tmp_path / "model")
-    before = {name: content for name, content in folder_bytes(tmp_path).items() if ".unfinished" not in name}
+    before = {name: content for name, content in everything(tmp_path).items() if ".unfinished" not in name}
     words = {
         "convert": ["convert", source, "-o", "store", "--force", "--memory", "64GB"],
         "train": [
@@ -506,7 +335,7 @@ def test_out_of_memory(tmp_path, oocpeg, command, megabytes):
     }[command]
     with little_memory(megabytes << 20) as enter:
         done = oocpeg(*words, code=None, preexec_fn=enter)
-    left = {name: content for name, content in folder_bytes(tmp_path).items() if ".unfinished" not in name}
+    left = {name: content for name, content in everything(tmp_path).items() if ".unfinished" not in name}
     if done.returncode == 0:
         return  # it was enough
     assert done.returncode in (-signal.SIGKILL, 3), (done.returncode, done.stderr)

@@ -1,0 +1,98 @@
+"""One bit is another in what a job keeps: whoever uses it first says so, and nothing comes into use."""
+
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import folder_bytes
+from nightly import begun, night
+from soak import tries
+
+from ooc_pegasos import OocPegasosError
+from ooc_pegasos.jobs import run as running
+
+FLIPS = tries(12, 1000)
+
+
+def killed_in_training(*words: object, **named: object) -> None:
+    """After the first epoch, when there is a checkpoint."""
+    store, config = words
+    running_train(store, dataclasses.replace(config, max_epochs=1), **named)
+    sys.exit()
+
+
+def killed(*_words: object, **_named: object) -> None:
+    sys.exit()
+
+
+running_train = running.train
+SCENES: dict[str, tuple[object, str, Callable[..., None]]] = {
+    "training": (running, "train", killed_in_training),
+    "comparing": (running._Run, "_compare", killed),
+}
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Copies of the folder `place` from each instant at which a second night was killed."""
+    folder = tmp_path_factory.mktemp("scenes")
+    begun(folder, folder / "place")
+    shutil.copytree(folder / "place", folder / "first", symlinks=True)
+    made = {}
+    for name, (home, step, ending) in SCENES.items():
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(home, step, ending)
+            with pytest.raises(SystemExit):
+                night(folder / "place", 3)
+        made[name] = (folder / "place").rename(folder / name)
+        shutil.copytree(folder / "first", folder / "place", symlinks=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("scene", "pattern"),
+    [
+        ("training", "models/.run/state.json"),
+        ("training", "models/.run/checkpoint/*.checkpoint"),
+        ("training", "models/20*/model"),
+        ("training", "clicks.store/manifest.json"),
+        ("training", "clicks.store/chunk-*"),
+        ("comparing", "models/.run/state.json"),
+        ("comparing", "models/.run/candidate/model"),
+        ("comparing", "models/20*/model"),
+        ("comparing", "clicks.store/chunk-*"),
+    ],
+)
+def test_a_flipped_bit(scenes, scene, pattern):
+    files = sorted(scenes[scene].glob(pattern))
+    assert files
+    place = scenes[scene].with_name("place")
+    rng = np.random.default_rng(len(pattern))
+    for number in range(FLIPS):
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(scenes[scene], place, symlinks=True)
+        file = place / files[number % len(files)].relative_to(scenes[scene])
+        content = bytearray(file.read_bytes())
+        at, bit = int(rng.integers(len(content))), int(rng.integers(8))
+        content[at] ^= 1 << bit
+        file.write_bytes(content)
+        before = os.readlink(place / "models" / "current")
+        models = folder_bytes(place / "models" / before)
+        try:
+            night(place, 3)
+        except OocPegasosError as error:
+            assert error.exit_code in (3, 5), (file.name, at, bit, error)
+            assert "\n" not in str(error)
+        else:
+            pytest.fail(f"{file.name}: bit {bit} of byte {at:,} of {len(content):,} was not missed")
+        assert os.readlink(place / "models" / "current") == before
+        assert folder_bytes(place / "models" / before) == models
+    shutil.rmtree(place)
+    shutil.copytree(scenes[scene], place, symlinks=True)
+    assert night(place, 3)["outcome"] == "promoted"
+    shutil.rmtree(place)

@@ -121,3 +121,10 @@ def oocpeg(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         return done
 
     return run
+
+
+def workers_that_never_pause():
+    """For workers in this process: what tests before them have left in its memory counts as theirs."""
+    import dask
+
+    return dask.config.set({f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")})

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import random_rows, store_of
+from conftest import random_rows, store_of, workers_that_never_pause
 from sklearn.svm import LinearSVC
 
 from ooc_pegasos import Store, TrainConfig, train
@@ -25,8 +25,9 @@ distributed = pytest.importorskip("distributed")
 def client():
     """Two workers in this process."""
     with (
+        workers_that_never_pause(),
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit="1GB"
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit="1GB"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -142,7 +143,7 @@ def test_the_same_bytes_whatever_the_number_of_workers(tmp_path, algorithm):
     for number in (1, 2, 3, 2):
         with (
             distributed.LocalCluster(
-                n_workers=number, threads_per_worker=1, processes=False, dashboard_address=":0"
+                n_workers=number, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
             ) as cluster,
             distributed.Client(cluster) as client,
         ):
@@ -155,7 +156,7 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, algorithm):
     store = made(tmp_path, rows=3000)
     config = TrainConfig(lam=3e-5, tolerance=1e-9, algorithm=algorithm, max_epochs=60, memory=1 << 26)
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         distributed.Client(cluster) as client,
     ):
         whole = train_dask(client, store, config, parts=3)
@@ -201,7 +202,9 @@ def test_workers_come_and_go(tmp_path):
     store = made(tmp_path, rows=2000)
     config = TrainConfig(lam=1e-4, tolerance=1e-9, algorithm="sdca", max_epochs=30, memory=1 << 26)
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         whole = train_dask(client, store, config, parts=3)
@@ -282,7 +285,7 @@ def test_what_is_refused(client, tmp_path):
         with pytest.raises(UsageError, match=message):
             train_dask(client, store, config)
     with (
-        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as cluster,
         distributed.Client(cluster) as lonely,
         pytest.raises(InputError, match="no workers"),
     ):

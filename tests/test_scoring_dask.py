@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import sparse
-from conftest import random_rows, store_of
+from conftest import random_rows, store_of, workers_that_never_pause
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, evaluation, train
 from ooc_pegasos.distributed import evaluate_dask, parts, predict_dask, predict_store, train_dask
@@ -34,8 +34,9 @@ distributed = pytest.importorskip("distributed")
 def client():
     """Two workers in this process."""
     with (
+        workers_that_never_pause(),
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit="1GB"
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit="1GB"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -301,7 +302,7 @@ def test_workers_that_die(tmp_path):
     model, _matrix, _labels, store, _file = of_arrays(tmp_path)
     wanted = told(model, store.path, tmp_path)
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         distributed.Client(cluster) as client,
     ):
         predict_store(client, model, store, tmp_path / "scores")
@@ -423,8 +424,9 @@ def _spoilt(block, block_info=None):
 
 def test_rows_that_do_not_fit(tmp_path):
     with (
+        workers_that_never_pause(),
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit="1MB"
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit="1MB"
         ) as cluster,
         distributed.Client(cluster) as client,
         pytest.raises(InputError, match=r"take 0\.00[\d]+ GB, and 1 workers have 0\.001 GB.*Store\.from_dask"),
@@ -438,7 +440,7 @@ def test_a_worker_that_dies_with_its_rows(tmp_path):
     x = da.from_array(matrix.toarray(), chunks=(500, -1))
     config = TrainConfig(lam=3e-5, tolerance=1e-9, algorithm="sdca", max_epochs=40)
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         distributed.Client(cluster) as client,
     ):
         whole = train_dask(client, x, config, labels=labels, parts=3)

@@ -428,7 +428,7 @@ def test_wrong_files(tmp_path):
     refused("No such file or directory", dense, labels=str(tmp_path / "no.npy"))
     refused("No such file or directory", tmp_path / "no.npz")
     refused("Is a directory", tmp_path)
-    refused("from files alone", "-")
+    refused("from files of this machine alone", "-")
     refused("neither an .npz nor a .npy file", __file__, labels=labels)
     refused("array of 1 dimensions", save_npy(tmp_path / "1.npy", np.ones(3)), labels=labels)
     refused("array of 3 dimensions", save_npy(tmp_path / "2.npy", np.ones((3, 1, 1))), labels=labels)

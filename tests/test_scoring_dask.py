@@ -1,6 +1,7 @@
 """Models on Dask collections, and on stores by way of the workers of dask.distributed."""
 
 import dataclasses
+import gc
 import math
 import os
 import signal
@@ -485,6 +486,7 @@ def test_no_rows_are_left_on_the_workers(client):
     x, y = da.ones((100, 3), chunks=(50, -1)), np.arange(100) % 2
     train_dask(client, x, TrainConfig(lam=0.1, max_epochs=2), labels=y)
     for _wait in range(100):
+        gc.collect()  # refusals that tests before have caught hold what they were refused with
         if not any(client.has_what().values()):
             break
         time.sleep(0.05)

@@ -1,7 +1,6 @@
 """Models on Dask collections, and on stores by way of the workers of dask.distributed."""
 
 import dataclasses
-import gc
 import math
 import os
 import signal
@@ -482,13 +481,19 @@ def test_checkpoints_of_collections(client, tmp_path):
     assert rest.model.weights.tobytes() == whole.model.weights.tobytes()
 
 
-def test_no_rows_are_left_on_the_workers(client):
+def test_no_rows_are_left_on_the_workers():
     x, y = da.ones((100, 3), chunks=(50, -1)), np.arange(100) % 2
-    train_dask(client, x, TrainConfig(lam=0.1, max_epochs=2), labels=y)
-    for _wait in range(100):
-        gc.collect()  # refusals that tests before have caught hold what they were refused with
-        if not any(client.has_what().values()):
-            break
-        time.sleep(0.05)
-    assert not any(client.has_what().values())
+    with (
+        workers_that_never_pause(),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        train_dask(client, x, TrainConfig(lam=0.1, max_epochs=2), labels=y)
+        for _wait in range(100):
+            if not any(client.has_what().values()):
+                break
+            time.sleep(0.05)
+        assert not any(client.has_what().values())
     assert not parts._open

@@ -1,5 +1,6 @@
 """What all tests share: where data is, how to run the command, how to write a matrix as text."""
 
+import json
 import os
 import subprocess
 import sys
@@ -58,6 +59,28 @@ def same_matrix(left: sp.csr_matrix, right: sp.csr_matrix) -> bool:
 def folder_bytes(folder: Path) -> dict[str, bytes]:
     """Every file of a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def flipped(rng: np.random.Generator, content: bytes) -> tuple[bytes, str]:
+    """The same with one bit that is another, and where it is.
+
+    A digit that is beyond what a number can hold, as the last of some in JSON, means nothing, and is not chosen.
+    """
+    while True:
+        at, bit = int(rng.integers(len(content))), int(rng.integers(8))
+        other = bytearray(content)
+        other[at] ^= 1 << bit
+        if not _says_the_same(content, bytes(other)):
+            return bytes(other), f"bit {bit} of byte {at:,} of {len(content):,}"
+
+
+def _says_the_same(content: bytes, other: bytes) -> bool:
+    if not content.startswith(b"{"):
+        return False
+    try:
+        return bool(json.loads(content) == json.loads(other))
+    except ValueError:
+        return False
 
 
 def store_of(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
-from conftest import random_rows, same_matrix, svmlight_text
+from conftest import flipped, random_rows, same_matrix, svmlight_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -259,10 +259,7 @@ def test_every_flipped_bit_is_noticed(sound):
     before = {path: path.read_bytes() for path in files}
     for _ in range(300):
         path = files[rng.integers(len(files))]
-        content = bytearray(before[path])
-        at = rng.integers(len(content))
-        content[at] ^= 1 << rng.integers(8)
-        path.write_bytes(content)
+        path.write_bytes(flipped(rng, before[path])[0])
         with pytest.raises(OocPegasosError) as caught:
             use(sound.path)
         assert caught.value.exit_code in (3, 5)

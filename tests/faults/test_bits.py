@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import least_memory, random_rows, store_of
+from conftest import flipped, least_memory, random_rows, store_of
 from soak import tries
 
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train, verify
@@ -23,17 +23,15 @@ def flip_and_use(seed: int, files: list[Path], use: Callable[[], object], flips:
     for number in range(flips):
         file = files[number % len(files)]
         content = file.read_bytes()
-        at, bit = int(rng.integers(len(content))), int(rng.integers(8))
-        damaged = bytearray(content)
-        damaged[at] ^= 1 << bit
+        damaged, where = flipped(rng, content)
         file.write_bytes(damaged)
         try:
             use()
         except OocPegasosError as error:
-            assert error.exit_code in (2, 3, 5), (file.name, at, bit, error)
+            assert error.exit_code in (2, 3, 5), (file.name, where, error)
             assert "\n" not in str(error)
         else:
-            pytest.fail(f"{file.name}: bit {bit} of byte {at:,} of {len(content):,} was not missed")
+            pytest.fail(f"{file.name}: {where} was not missed")
         finally:
             file.write_bytes(content)
     use()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import folder_bytes
+from conftest import flipped, folder_bytes
 from nightly import begun, night
 from soak import tries
 
@@ -77,19 +77,17 @@ def test_a_flipped_bit(scenes, scene, pattern):
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(scenes[scene], place, symlinks=True)
         file = place / files[number % len(files)].relative_to(scenes[scene])
-        content = bytearray(file.read_bytes())
-        at, bit = int(rng.integers(len(content))), int(rng.integers(8))
-        content[at] ^= 1 << bit
+        content, where = flipped(rng, file.read_bytes())
         file.write_bytes(content)
         before = os.readlink(place / "models" / "current")
         models = folder_bytes(place / "models" / before)
         try:
             night(place, 3)
         except OocPegasosError as error:
-            assert error.exit_code in (3, 5), (file.name, at, bit, error)
+            assert error.exit_code in (3, 5), (file.name, where, error)
             assert "\n" not in str(error)
         else:
-            pytest.fail(f"{file.name}: bit {bit} of byte {at:,} of {len(content):,} was not missed")
+            pytest.fail(f"{file.name}: {where} was not missed")
         assert os.readlink(place / "models" / "current") == before
         assert folder_bytes(place / "models" / before) == models
     shutil.rmtree(place)

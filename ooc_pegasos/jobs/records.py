@@ -8,6 +8,7 @@ import platform
 import shlex
 import subprocess
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,13 @@ OUTCOMES = ("promoted", "refused", "unchanged", "failed", "interrupted")
 def timestamp(now: datetime | None = None) -> str:
     """The time as ISO 8601 has it."""
     return (now or datetime.now(UTC)).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+@cache
+def software() -> dict[str, str]:
+    """Versions of what runs. Asked for when a run begins: at its end it may be allowed to open no file any more."""
+    libraries = {name: version(name) for name in _LIBRARIES}
+    return {"ooc-pegasos": __version__, "python": platform.python_version(), **libraries}
 
 
 def record_of(
@@ -64,11 +72,7 @@ def record_of(
         "drift": compared.drift if compared else None,
         "options": job,
         "training": job.training(),
-        "versions": {
-            "ooc-pegasos": __version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in _LIBRARIES},
-        },
+        "versions": software(),
     }
     table: dict[str, Any] = plainly(record)
     return table

@@ -106,6 +106,7 @@ class _Run:
         self.resumed = found is not None
         self.state = found or State(job.digest(), versions.new_name(now()), records.timestamp(now()))
         self.log = records.Log(job.log, job=job.name, run=self.state.run)
+        records.software()
 
     # --- what stands on disk ----------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -233,23 +234,39 @@ def scores_apart(model: Model, windows: Iterator[Window], loader: Loader, thread
             yield scores[rows], block.labels[rows], None if block.weights is None else block.weights[rows]
 
 
-def look_at_rows_apart(model: Model, apart: Iterable[ScoresApart], config: TrainConfig) -> tuple[Model, float | None]:
-    """The model with probabilities fitted to the rows kept apart, if that is wanted, and its error rate on them."""
-    classes = range(len(model.info.labels.classes)) if model.bias.ndim else [NONE]
-    summaries = [ScoreSummary() for _ in classes]
-    errors = count = 0
-    for mine, labels, weights in apart:
-        predicted = mine.argmax(axis=1) if mine.ndim > 1 else np.where(mine > 0, 1, -1)
-        errors, count = errors + int((predicted != labels).sum()), count + len(labels)
-        if config.calibrate:
-            for one_class, summary in zip(classes, summaries, strict=True):
+class RowsApart:
+    """What is known of the rows kept apart that a model has scored so far; those of several machines can be merged."""
+
+    def __init__(self, model: Model, calibrate: bool) -> None:
+        self.classes = range(len(model.info.labels.classes)) if model.bias.ndim else [NONE]
+        self.summaries = [ScoreSummary() for _ in self.classes] if calibrate else []
+        self.errors = self.count = 0
+
+    def take(self, apart: Iterable[ScoresApart]) -> None:
+        """Take in some rows."""
+        for mine, labels, weights in apart:
+            predicted = mine.argmax(axis=1) if mine.ndim > 1 else np.where(mine > 0, 1, -1)
+            self.errors += int((predicted != labels).sum())
+            self.count += len(labels)
+            for one_class, summary in zip(self.classes, self.summaries, strict=False):
                 positive = labels > 0 if one_class == NONE else labels == one_class
                 summary.add(mine if one_class == NONE else mine[:, one_class], positive, weights)
-    if config.calibrate:
-        found = [fitted(summary, config.calibrate, alone=len(summaries) == 1) for summary in summaries]
-        info = dataclasses.replace(model.info, calibrations=found)
-        model = dataclasses.replace(model, info=info)
-    return model, errors / count if count else None
+
+    def merged(self, other: RowsApart) -> RowsApart:
+        """Another, of the rows of both."""
+        new = copy.deepcopy(self)
+        new.errors, new.count = self.errors + other.errors, self.count + other.count
+        for summary, more in zip(new.summaries, other.summaries, strict=True):
+            summary.merge(more)
+        return new
+
+    def look(self, model: Model, config: TrainConfig) -> tuple[Model, float | None]:
+        """The model with probabilities fitted to these rows, if that is wanted, and its error rate on them."""
+        if config.calibrate:
+            found = [fitted(summary, config.calibrate, alone=len(self.summaries) == 1) for summary in self.summaries]
+            info = dataclasses.replace(model.info, calibrations=found)
+            model = dataclasses.replace(model, info=info)
+        return model, self.errors / self.count if self.count else None
 
 
 def _table(apart: Apart | None) -> dict[str, float | None] | None:

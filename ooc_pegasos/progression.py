@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import zlib
 from collections.abc import Iterator
@@ -19,10 +20,11 @@ from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint, take, whole
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.files import writing_errors
+from ooc_pegasos.files import write_atomically, writing_errors
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.path import Apart
 from ooc_pegasos.problem import Problem
+from ooc_pegasos.progress import TrainingProgress
 
 if TYPE_CHECKING:
     from ooc_pegasos.solvers.solver import Solver
@@ -114,15 +116,14 @@ class RunState:
                 "costs": [cost.table() for cost in self.costs],
             }
             Checkpoint(arrays, facts).save(folder)
-            kept = solver.get("rows", {}).get("file")
-            for path in folder.glob(ROWS):
-                if path.name != kept:
-                    path.unlink()
+            _keep_only(folder, solver)
 
     def restore(self, folder: Path, saved: Checkpoint) -> None:
         """Take up a run where its checkpoint stands."""
         self.solver.restore(folder, saved)
         self.restore_knowledge(saved)
+        with writing_errors(folder):
+            _keep_only(folder, saved.facts["solver"])  # whoever wrote it may have been killed before it came to that
 
     def restore_knowledge(self, saved: Checkpoint) -> None:
         """All but what the solver knows."""
@@ -152,6 +153,14 @@ class RunState:
             self.pending.sums = arrays["pending sums"].reshape(self.pending.sums.shape).copy()
             self.pending.windows = whole(windows, 0, _MOST, "windows")
         self.costs = [typed.load(EpochCost, cost, "costs") for cost in facts["costs"]]
+
+
+def _keep_only(folder: Path, solver: dict[str, Any]) -> None:
+    """Remove the rows of checkpoints that were before, or never came to be."""
+    kept = solver.get("rows", {}).get("file")
+    for path in folder.glob(ROWS):
+        if path.name != kept:
+            path.unlink()
 
 
 @contextmanager
@@ -209,9 +218,17 @@ def identity_of(config: TrainConfig, store: Store, start: np.ndarray | None) -> 
 def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memory: int | None) -> None:
     """Refuse to go on with another run than the one that was interrupted."""
     found = saved.facts["identity"]
+    if ("parts" in found) != ("parts" in wanted):
+        where = "with --scheduler" if "parts" in found else "without --scheduler"
+        raise InputError(f"{place}: the run to resume was started {where}; do the same, or start over without --resume")
     for name, value in wanted.items():
         if found[name] != value:
-            what = {"config": "with other options", "store": "on another store", "start": "from another model"}
+            what = {
+                "config": "with other options",
+                "store": "on another store",
+                "start": "from another model",
+                "parts": "in other parts, or with another --memory for each",
+            }
             how = what.get(name, "by another version")
             raise InputError(f"{place}: the run to resume was started {how}; start over without --resume")
     if memory not in (None, saved.facts["budget"]):
@@ -219,3 +236,22 @@ def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memor
             f"the run to resume was started with --memory {saved.facts['budget']}, which decides the order of rows"
         )
         raise InputError(f"{place}: {problem}; say the same or leave it out")
+
+
+def start_over(place: Path, progress: TrainingProgress) -> None:
+    """Take away the checkpoint of another run, so that --resume cannot take it for one of the run that begins."""
+    if (place / FILE_NAME).exists():
+        progress.note(f"the checkpoint in {place} is discarded; --resume would have continued it")
+    with writing_errors(place):
+        (place / FILE_NAME).unlink(missing_ok=True)  # first: the rows are nothing without it
+        for rows in place.glob(ROWS):
+            rows.unlink()
+
+
+def open_log(path: Path, lines: int) -> io.FileIO:
+    """The log with its first lines, those that a checkpoint knows of; the rest is written again."""
+    if not lines or not path.is_file():
+        return io.FileIO(path, "w")
+    kept = path.read_bytes().splitlines(keepends=True)[:lines]
+    write_atomically(path, b"".join(kept))
+    return io.FileIO(path, "a")

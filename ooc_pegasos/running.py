@@ -7,8 +7,7 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from ooc_pegasos.kernels.pegasos import NO_FREE, square_distance
 from ooc_pegasos.loading import Window
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
-from ooc_pegasos.outcome import Outcome, TrainResult, check_rows_apart, look_at_rows_apart, scores_apart
+from ooc_pegasos.outcome import Outcome, RowsApart, TrainResult, check_rows_apart, scores_apart
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import fixed_bias, problem_of
 from ooc_pegasos.progress import TrainingProgress
@@ -35,7 +34,7 @@ from ooc_pegasos.samplers import SAMPLERS
 from ooc_pegasos.solvers.choice import choose_algorithm, make_solver, why_uncertified
 from ooc_pegasos.solvers.solver import Solver
 from ooc_pegasos.starting import loader_of, no_rows, nothing_known_of, remark_on_grouping, weights_of
-from ooc_pegasos.stopping import Interrupted, OutOfTimeError, signals_to
+from ooc_pegasos.stopping import Interrupted, OutOfTimeError, Stoppable
 from ooc_pegasos.store import Store
 
 _EPOCHS, _STEPS = 100, 10  # default limits, with a certificate and without
@@ -44,7 +43,7 @@ _REPEATS = 5  # of `sgd-m`, as in "SGD revisited"
 _TRIED = 3  # epochs after which Pegasos, where it was not asked for, makes room unless it is nearly there
 
 
-class Run:
+class Run(Stoppable):
     """A run on the rows of a store. Checkpoints are kept in `place`; `offsets` are biases that are held fixed."""
 
     def __init__(
@@ -65,7 +64,6 @@ class Run:
         self.scratch = scratch or place or Path(tempfile.gettempdir())
         self.log: io.FileIO | None = None
         self.notes: list[str] = []
-        self.stop_asked = False
         self.watch, self.background = Stopwatch(), Stopwatch()
         self.loader = loader_of(config, store, max(len(offsets), 1), saved, place, self.background)
         self.rows = self.loader.training_rows
@@ -121,18 +119,6 @@ class Run:
     def close(self) -> None:
         """Give back what is kept on disk for this run alone."""
         self.state.solver.close()
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Turn Ctrl-C and SIGTERM into a wish to stop; asked twice, stop at once."""
-
-        def ask() -> None:
-            if self.stop_asked:
-                raise KeyboardInterrupt
-            self.stop_asked = True
-
-        with signals_to(ask):
-            yield
 
     def _look_up(self) -> None:
         """Stop if somebody wants that; asked between two pieces of work, when the state can be saved."""
@@ -341,8 +327,9 @@ class Run:
         apart = outcome.apart
         if config.calibrate or (outcome.one_vs_rest and config.holdout_fraction):
             with closing(self.course.everything(lambda: None)) as windows, self.watch.measuring("calibrating"):
-                found = scores_apart(model, windows, self.loader, config.workers)
-                model, error = look_at_rows_apart(model, found, config)
+                found = RowsApart(model, config.calibrate is not None)
+                found.take(scores_apart(model, windows, self.loader, config.workers))
+                model, error = found.look(model, config)
             self.loader.check_unchanged()
             apart = {"loss": apart["loss"] if apart else None, "error": error}
         known = self.state.known

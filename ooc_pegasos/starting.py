@@ -43,11 +43,12 @@ def loader_of(
         background=background,
         what="--memory" if config.memory else "the memory that is free,",
     )
-    _check_rows(config, store, loader)
+    check_rows(config, store, loader)
     return loader
 
 
-def _check_rows(config: TrainConfig, store: Store, loader: Loader) -> None:
+def check_rows(config: TrainConfig, store: Store, loader: Loader) -> None:
+    """Refuse to keep so many rows apart that none is left, or so few that there is none."""
     apart, what = config.holdout_fraction, "--holdout"
     if config.folds:
         if not loader.folds.sizes.all():

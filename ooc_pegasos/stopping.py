@@ -33,3 +33,21 @@ def signals_to(ask: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Stoppable:
+    """A run that looks now and then whether somebody wants it to stop."""
+
+    stop_asked = False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Turn Ctrl-C and SIGTERM into a wish to stop; asked twice, stop at once."""
+
+        def ask() -> None:
+            if self.stop_asked:
+                raise KeyboardInterrupt
+            self.stop_asked = True
+
+        with signals_to(ask):
+            yield

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from ooc_pegasos.bias import Search
-from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint
+from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.files import in_use, locked, write_atomically, writing_errors
+from ooc_pegasos.files import in_use, locked, writing_errors
 from ooc_pegasos.model import Model
 from ooc_pegasos.outcome import TrainResult
 from ooc_pegasos.progress import TrainingProgress, default_training_progress
-from ooc_pegasos.progression import ROWS
+from ooc_pegasos.progression import open_log, start_over
 from ooc_pegasos.running import Run
 from ooc_pegasos.store import Store
 
@@ -53,22 +52,12 @@ def train(
         run = Run(store, config, progress, warm_start=warm_start, place=place, saved=saved, scratch=rows_in)
         stack.callback(run.close)
         if place and not resume:
-            _start_over(place, progress)
+            start_over(place, progress)
         if log:
             with writing_errors(Path(log)):
-                run.log = stack.enter_context(_open_log(Path(log), sum(known.epochs for known in run.state.known)))
+                run.log = stack.enter_context(open_log(Path(log), sum(known.epochs for known in run.state.known)))
         stack.enter_context(run.listening())
         return run.go()
-
-
-def _start_over(place: Path, progress: TrainingProgress) -> None:
-    """Take away the checkpoint of another run, so that --resume cannot take it for one of the run that begins."""
-    if (place / FILE_NAME).exists():
-        progress.note(f"the checkpoint in {place} is discarded; --resume would have continued it")
-    with writing_errors(place):
-        (place / FILE_NAME).unlink(missing_ok=True)  # first: the rows are nothing without it
-        for rows in place.glob(ROWS):
-            rows.unlink()
 
 
 def _search(
@@ -77,7 +66,7 @@ def _search(
     """An outer search over the bias: models of several biases that are held fixed are trained in each pass."""
     search, began = Search(), time.perf_counter()
     with ExitStack() as stack:
-        file = stack.enter_context(_open_log(Path(log), 0)) if log else None
+        file = stack.enter_context(open_log(Path(log), 0)) if log else None
         while True:
             seconds = time.perf_counter() - began
             left = max(config.max_seconds - seconds, 1e-3) if config.max_seconds else None
@@ -92,12 +81,3 @@ def _search(
                 progress.note(note)
                 seconds = time.perf_counter() - began
                 return dataclasses.replace(result, seconds=seconds, notes=[*result.notes, note])
-
-
-def _open_log(path: Path, lines: int) -> io.FileIO:
-    """The log with its first lines, those that a checkpoint knows of; the rest is written again."""
-    if not lines or not path.is_file():
-        return io.FileIO(path, "w")
-    kept = path.read_bytes().splitlines(keepends=True)[:lines]
-    write_atomically(path, b"".join(kept))
-    return io.FileIO(path, "a")

@@ -120,7 +120,7 @@ def main() -> None:
         store = Store.open(options.store) if options.store else store_in(folder)
         cluster_of: Any = LocalCluster
         with (
-            cluster_of(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+            cluster_of(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
             Client(cluster) as client,
         ):
             if options.only in (None, "time"):

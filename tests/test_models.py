@@ -818,6 +818,17 @@ def test_rows_of_a_checkpoint_that_was_never_finished_are_taken_away(tmp_path):
     assert files_of(tmp_path / "c") == ["lock", "rows-8.checkpoint", "training.checkpoint"]
 
 
+def test_rows_of_older_checkpoints_are_taken_away_when_all_is_done(tmp_path):
+    """A run killed between its last checkpoint and taking away the one before goes on with nothing to do."""
+    store = small_store(tmp_path)
+    config = run_of(store, "several", lam=LAMBDAS[1:5], max_epochs=3, checkpoint_epochs=1)
+    train(store, config, checkpoint=tmp_path / "c")
+    before = files_of(tmp_path / "c")
+    (tmp_path / "c" / "rows-1.checkpoint").write_bytes(bytes(1000))
+    train(store, config, checkpoint=tmp_path / "c", resume=True)
+    assert files_of(tmp_path / "c") == before == ["lock", "rows-3.checkpoint", "training.checkpoint"]
+
+
 def test_a_scratch_folder_that_is_not_there(tmp_path):
     store = small_store(tmp_path)
     config = run_of(store, "several", lam=LAMBDAS[1:5])

@@ -17,6 +17,8 @@ from ooc_pegasos.distributed import rounds, train_dask
 from ooc_pegasos.distributed.rounds import Contribution, Packed
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.evaluation import evaluate
+from ooc_pegasos.loading import open_loader
+from ooc_pegasos.problem import problem_of
 
 distributed = pytest.importorskip("distributed")
 
@@ -245,7 +247,7 @@ def test_checkpoints(client, tmp_path, algorithm):
     assert resumed.model.info.history == whole.model.info.history
     for problem, other in (
         ("with other options", {"config": TrainConfig(**settings | {"lam": 0.5}, max_epochs=9)}),
-        ("by another version", {"config": rest, "parts": 2}),
+        ("in other parts", {"config": rest, "parts": 2}),
     ):
         with pytest.raises(InputError, match=problem):
             train_dask(client, store, **other, checkpoint=tmp_path / "kept", resume=True)
@@ -326,32 +328,15 @@ def test_vectors_travel_exactly():
 def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
     """Done again, it comes to the same, and nothing it was given has changed."""
     store = made(tmp_path)
-    from ooc_pegasos import manifest
-    from ooc_pegasos.loading import open_loader
-    from ooc_pegasos.problem import problem_of
-
     config = TrainConfig(lam=(0.01, 0.001, 0.1), holdout=0.1)
     loader = open_loader(store, 1 << 40, holdout=0.1)
     problem = problem_of(config, store, loader)
-    checksum = manifest.checksum_of(store.manifest)
-    part = data.Part(
-        "run",
-        0,
-        str(store.path),
-        checksum,
-        1,
-        3,
-        sum(loader.folds.to_present[1:3]),
-        1 << 24,
-        0.1,
-        None,
-        "permutation",
-        7,
-    )
+    part = data.parts_of(store, config, [(1, 3)], 1 << 24, loader.folds.to_present, 1)[0]
     state = None
     vectors = {model: np.zeros(problem.length) for model in range(3)}
     for epoch in range(3):
-        told = rounds.Ascent(problem, 2, 0.01, epoch, 1, vectors, dict.fromkeys(range(3), 1.0))
+        packed = {model: Packed.of(vector) for model, vector in vectors.items()}
+        told = rounds.Ascent(problem, 2, 0.01, epoch, 1, packed, dict.fromkeys(range(3), 1.0))
         before = None if state is None else {key: array.copy() for key, array in state.arrays.items()}
         first, second = rounds.ascend(part, told, state), rounds.ascend(part, told, state)
         for model in range(3):
@@ -363,7 +348,7 @@ def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
         for model, packed in first[1].vectors.items():
             vectors[model] = vectors[model].copy()
             packed.add_to(vectors[model])
-    data.forget("run")
+    data.forget(part.run)
 
 
 def test_the_command(tmp_path, oocpeg):

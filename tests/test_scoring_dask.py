@@ -400,7 +400,7 @@ def test_what_cannot_be_trained_on(client, tmp_path):
         (UsageError, "labels are a column", data, {"labels": y}),
         (UsageError, "which column has the labels", data[["number", "words"]], {}),
         (UsageError, "--dictionary is for stores", data, {"recipe": ConvertConfig(dictionary=5)}),
-        (UsageError, "a Bag has no rows to train on", db.from_sequence([{"y": 1}]), {}),
+        (UsageError, "a Bag cannot be trained on", db.from_sequence([{"y": 1}]), {}),
         (InputError, "every row has the label 1", x, {"labels": np.ones(100)}),
         (
             InputError,
@@ -429,7 +429,7 @@ def test_rows_that_do_not_fit(tmp_path):
             n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit="1MB"
         ) as cluster,
         distributed.Client(cluster) as client,
-        pytest.raises(InputError, match=r"take 0\.00[\d]+ GB, and 1 workers have 0\.001 GB.*Store\.from_dask"),
+        pytest.raises(InputError, match=r"take 0\.8[\d]+ MB, and a worker has 0\.2 MB.*Store\.from_dask"),
     ):
         train_dask(client, da.ones((1000, 100)), TrainConfig(lam=0.1), labels=np.arange(1000) % 2)
 
@@ -491,9 +491,17 @@ def test_no_rows_are_left_on_the_workers():
         distributed.Client(cluster) as client,
     ):
         train_dask(client, x, TrainConfig(lam=0.1, max_epochs=2), labels=y)
-        for _wait in range(100):
-            if not any(client.has_what().values()):
-                break
-            time.sleep(0.05)
-        assert not any(client.has_what().values())
+        nothing_is_left(client)
+        with pytest.raises(InputError) as kept:  # with all frames that it came through
+            train_dask(client, x, TrainConfig(lam=0.1), labels=np.ones(100))
+        nothing_is_left(client)
+        assert "every row has the label 1" in str(kept.value)
     assert not parts._open
+
+
+def nothing_is_left(client):
+    for _wait in range(100):
+        if not any(client.has_what().values()):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"left: {client.has_what()}")

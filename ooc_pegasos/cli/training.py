@@ -185,7 +185,9 @@ def train(
     parts: Annotated[
         int | None,
         typer.Option(
-            metavar="K", min=1, help="Of the store, with --scheduler; the result depends on it. Default: one a worker."
+            metavar="K",
+            min=1,
+            help="Of the store, with --scheduler; the result depends on it. Default: one a thread of the workers.",
         ),
     ] = None,
     ignore_sources: Annotated[
@@ -252,18 +254,17 @@ def train(
 
     start = Model.load(warm_start) if warm_start else None
     kept_in: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "progress": progress}
+    kept_in |= {"warm_start": start, "scratch": scratch}
     with making(output):
         try:
             if scheduler is not None:
-                if start is not None:
-                    raise UsageError("--warm-start is for one machine; leave it out, or --scheduler")
                 from ooc_pegasos.distributed.cluster import connected
                 from ooc_pegasos.distributed.training import train_dask
 
                 with connected(scheduler) as client:
                     result = train_dask(client, opened, settings, parts=parts, **kept_in)
             else:
-                result = train_on(opened, settings, warm_start=start, scratch=scratch, **kept_in)
+                result = train_on(opened, settings, **kept_in)
         except KeyboardInterrupt:
             progress.end()
             kept = (

@@ -1,95 +1,89 @@
-"""Collections to parts that workers hold in memory: a pass that turns partitions into rows, and no store.
+"""Collections to parts that workers hold in memory, or make anew in each round where they do not fit: no store.
 
-What rows are is as for a store of the collection. Once all labels have been seen, partitions that follow each other
-become parts, each one block; what is known of all of them is a manifest, though nothing of it lies on a disk.
+Two passes, of partitions some at a time: one tells how large they are and all labels there are; then partitions that
+follow each other become parts, each one block. What is known of all of them is a manifest, though nothing of it lies
+on a disk.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import tempfile
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from ooc_pegasos import __version__, manifest
-from ooc_pegasos.block import OVERFLOWS, CsrBlock
-from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.collect import blocks_of_array, refuse_beside, refuse_delayed
 from ooc_pegasos.config import ConvertConfig
-from ooc_pegasos.distributed.parts import Held
+from ooc_pegasos.distributed import partitions
+from ooc_pegasos.distributed.cluster import Worker, workers_of
+from ooc_pegasos.distributed.crew import CANCELLED
+from ooc_pegasos.distributed.partitions import Finished, Look, Settings, Summary, bytes_of
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.growth import only
-from ooc_pegasos.kernels.rows import normalize_rows
-from ooc_pegasos.kernels.values import ROUNDINGS, round_values
-from ooc_pegasos.labels import Distinct, LabelCollector, LabelMap, distinct_of, settle
-from ooc_pegasos.manifest import ChunkInfo, Layout, Manifest, Recipe, Starts, Statistics
-from ooc_pegasos.partitions import rows_of_frame, rows_of_matrix
-from ooc_pegasos.pieces import batches_of, types_of
+from ooc_pegasos.growth import only, statistics_of_all
+from ooc_pegasos.labels import LabelCollector, LabelMap, settle
+from ooc_pegasos.manifest import Layout, Manifest, Recipe
+from ooc_pegasos.pieces import types_of
 from ooc_pegasos.readers.opening import new_recipe
-from ooc_pegasos.readers.reading import LARGEST_INDEX
 from ooc_pegasos.readers.sources import Called
 from ooc_pegasos.readers.svmlight import looks_like_a_number
-from ooc_pegasos.readers.vectors import Vectorizer
-from ooc_pegasos.recipe import Table
 from ooc_pegasos.store import Store
 
 _NAME = "the collection"
-_ROW_BYTES = 60
-"""What a row takes besides its entries, with what dual coordinate ascent knows of it."""
-_SHARE = 0.6
-"""Of the workers' memory that rows may take."""
+_SHARE = 0.4
+"""Of the workers' memory that rows may take: while they become parts they are there twice."""
+_SHARE_OF_FRAMES = 0.25
+"""And partitions of a dataframe, until they are rows."""
+_SHARE_OF_A_PART = 0.2
+"""Of a thread's share of a worker's memory, that a part may take which is made anew in each round."""
+_AT_A_TIME = 4
+"""Partitions a thread that are looked at before it is known whether all fit."""
 _DEFAULTS = ConvertConfig()
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows of a partition, whose labels are keys as yet."""
-
-    block: CsrBlock
-    names: dict[int, str]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What the client is told of them."""
-
-    rows: int
-    entries: int
-    features: int
-    """As many as the rows have, or, of a matrix, as many columns."""
-    labels: Distinct
-    names: dict[int, str]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What all partitions are read by."""
-
-    recipe: Recipe
-    text_labels: bool
-    fractions: bool
-    """Whether labels that are fractions are classes all the same."""
-    allowed: dict[int, str] | None
-    """The labels that there may be."""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A part: its rows as they are trained on, and what is known of them."""
-
-    block: CsrBlock
-    chunk: ChunkInfo
-    statistics: Statistics
 
 
 def is_collection(given: Any) -> bool:
     """Whether it is one of Dask, or what claims to be."""
     return hasattr(given, "__dask_graph__")
+
+
+class RowsOfParts:
+    """The rows of parts: held by the workers, or made again whenever they are asked for."""
+
+    remark = ""
+
+    def __init__(self, client: Any, makers: list[Any], at_a_time: int | None, made_of: WeakSet[Any]) -> None:
+        self._client, self._makers, self._made_of = client, makers, made_of
+        self.at_a_time = at_a_time
+        self._held: dict[int, Any] = {}
+
+    def of(self, part: int, home: str) -> Any:
+        """A future of the rows of a part, which is at home with this worker."""
+        if part in self._held:
+            return self._held[part]
+        future = self._client.compute(self._makers[part], workers=[home], allow_other_workers=True)
+        if not self.at_a_time:
+            self._held[part] = future
+        return future
+
+    def close(self) -> None:
+        """Have workers let go of what parts were made of."""
+        _release(self._made_of)
+
+
+def _release(futures: WeakSet[Any]) -> None:
+    """Let go of what workers hold, whoever still refers to it: an exception that is kept refers to a lot."""
+    with suppress(Exception):  # of a scheduler that is gone
+        for future in list(futures):
+            future.release()
 
 
 def hold(
@@ -100,43 +94,24 @@ def hold(
     config: ConvertConfig,
     parts: int | None,
     note: Callable[[str], None],
-) -> tuple[Store, list[Any]]:
-    """(what would be the store, a future of the rows of each part) of a collection."""
+) -> tuple[Store, RowsOfParts]:
+    """(what would be the store, the rows of each part) of a collection."""
     refuse_delayed(collection)
     _refuse(config)
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    if not workers:
-        raise InputError("the cluster has no workers; start some, or wait for them with client.wait_for_workers(1)")
-    if hasattr(collection, "to_delayed") and hasattr(collection, "chunks"):
-        settings, futures = _read_array(client, collection, labels, weights, config, note)
-    elif hasattr(collection, "to_delayed") and hasattr(collection, "columns"):
-        refuse_beside(labels, weights)
-        settings, futures = _read_frame(client, collection, config, note)
-    else:
-        raise UsageError(f"a {type(collection).__name__} has no rows to train on; give a dask.dataframe or dask.array")
-    told: list[Summary] = client.gather([client.submit(_summary, one, settings, pure=False) for one in futures])
-    there = [(future, one) for future, one in zip(futures, told, strict=True) if one.rows]
-    del futures
-    if not there:
-        raise InputError("the collection has no rows; check how it was made")
-    _check_room(workers, sum(8 * one.entries + _ROW_BYTES * one.rows for _future, one in there))
-    seen = LabelCollector(settings.text_labels)
-    for _future, one in there:
-        seen.add(one.labels, one.names)
-    meaning, features = settle(seen, config.declared()), _features(settings.recipe, [one for _future, one in there])
-    finished = [
-        client.submit(
-            _finish, [future for future, _one in there[first:end]], settings.recipe, meaning, features, number
-        )
-        for number, (first, end) in enumerate(_cut([one for _future, one in there], parts or len(workers)))
-    ]
-    del there
-    known = client.gather([client.submit(_without_rows, one, pure=False) for one in finished])
-    made = _manifest(
-        settings.recipe, meaning, features, [one.chunk for one in known], [one.statistics for one in known]
-    )
-    held = [client.submit(_held, one, only(made, i, i + 1), pure=False) for i, one in enumerate(finished)]
-    return Store(Path(_NAME), made), held
+    reading = _Reading(client, config, note)
+    try:
+        if hasattr(collection, "to_delayed") and hasattr(collection, "chunks"):
+            reading.array(collection, labels, weights)
+        elif hasattr(collection, "to_delayed") and hasattr(collection, "columns"):
+            refuse_beside(labels, weights)
+            reading.frame(collection)
+        else:
+            problem = f"a {type(collection).__name__} cannot be trained on; give a dask.array or a dask.dataframe"
+            raise UsageError(f"{problem}, like that of bag.to_dataframe()")
+        return reading.parts(parts)
+    except BaseException:
+        _release(reading.futures)
+        raise
 
 
 def _refuse(config: ConvertConfig) -> None:
@@ -147,12 +122,198 @@ def _refuse(config: ConvertConfig) -> None:
             raise UsageError(f"--{option} is for stores; write one with Store.from_dask, and train on that")
 
 
-def _check_room(workers: dict[str, Any], needed: int) -> None:
-    """Refuse rows that the workers cannot hold."""
-    limits = [worker["memory_limit"] for worker in workers.values()]
-    if all(limits) and needed > _SHARE * sum(limits):
-        problem = f"its rows take {needed / 1e9:.3g} GB, and {len(limits)} workers have {sum(limits) / 1e9:.3g} GB"
-        raise InputError(f"{problem} of memory; write a store with Store.from_dask, and train on that")
+class _Reading:
+    """What is made of a collection."""
+
+    settings: Settings
+    rows: list[Any]
+    """Of each partition, delayed, or futures if workers have them."""
+
+    def __init__(self, client: Any, config: ConvertConfig, note: Callable[[str], None]) -> None:
+        self.client, self.config, self.note = client, config, note
+        self.workers = workers_of(client)
+        self.threads = sum(worker.threads for worker in self.workers)
+        self.memory = sum(worker.memory for worker in self.workers)
+        self.token = secrets.token_hex(4)
+        self.futures: WeakSet[Any] = WeakSet()
+
+    def _compute(self, delayed: list[Any]) -> list[Any]:
+        """Futures of what is delayed."""
+        futures: list[Any] = self.client.compute(delayed)
+        self.futures.update(futures)
+        return futures
+
+    def _delayed(self, what: str, number: int, work: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+        """Some work on what is delayed, with settings that Dask need not look into."""
+        from dask.delayed import delayed
+
+        ready = delayed(partial(work, **settings), pure=False, traverse=False)
+        return ready(*arguments, dask_key_name=f"{what}-{self.token}-{number}")
+
+    def _gather(self, futures: list[Any]) -> list[Any]:
+        from distributed.scheduler import KilledWorker
+
+        try:
+            found: list[Any] = self.client.gather(futures)
+        except (KilledWorker, MemoryError) as error:
+            problem = "workers died while they made a partition, most likely for want of memory"
+            raise InputError(f"{problem}; make partitions smaller, or give workers more memory") from error
+        except CANCELLED as error:
+            if self.client.status != "running":
+                raise
+            raise InputError("partitions were lost with their worker; make the collection again") from error
+        return found
+
+    def _look(
+        self, what: str, given: list[Any], work: Callable[..., Any], size: Callable[[Any], int], share: float
+    ) -> tuple[list[Any], list[Any] | None]:
+        """(what some work tells of each of the given, futures of these if all fit in a share of the memory)."""
+        told: list[Any] = []
+        kept: list[Any] | None = []
+        step = _AT_A_TIME * self.threads
+        for first in range(0, len(given), step):
+            futures = self._compute(given[first : first + step])
+            looks = [
+                self.client.submit(work, future, first + at, key=f"{what}-{self.token}-{first + at}", pure=False)
+                for at, future in enumerate(futures)
+            ]
+            told += self._gather(looks)
+            fits = kept is not None and sum(map(size, told)) <= share * self.memory
+            kept = [*kept, *futures] if fits and kept is not None else None
+            del futures, looks
+        return told, kept
+
+    # --- partitions -------------------------------------------------------------------------------
+
+    def array(self, collection: Any, labels: Any, weights: Any) -> None:
+        """Take the blocks of an array."""
+        config = self.config
+        if config.format not in ("auto", "arrays") or config.label is not None:
+            raise UsageError("a dask.array is read as arrays, with labels=; leave out --format and --label")
+        blocks = blocks_of_array(collection, labels, weights, "train_dask(client, x, labels=y)")
+        recipe = new_recipe(dataclasses.replace(config, format="arrays"), [_NAME], self.note)
+        text = config.declared().wants_text()
+        if text is None:
+            text = (labels if hasattr(labels, "dtype") else np.asarray(labels)).dtype.kind in "OUT"
+        self.settings = self._settings(recipe, text)
+        self.rows = [
+            self._delayed(
+                "rows-of-partition", at, partitions.rows_of_block, *block, settings=self.settings, name=f"part {at}"
+            )
+            for at, block in enumerate(blocks)
+        ]
+
+    def frame(self, collection: Any) -> None:
+        """Take the partitions of a dataframe; what they are is seen when all have been looked at."""
+        config = self.config
+        if config.format not in ("auto", "table"):
+            raise UsageError(f"--format {config.format}: a dask.dataframe is a table; leave it out")
+        frames = list(collection.to_delayed())
+        work = partial(partitions.look_at, label=config.label)
+        looks: list[Look]
+        looks, kept = self._look("look-at-partition", frames, work, lambda look: look.bytes, _SHARE_OF_FRAMES)
+        schemas = [(f"part {at}", look.schema) for at, look in enumerate(looks) if look.schema is not None]
+        recipe = self._recipe_of(schemas)
+        assert recipe.table is not None
+        text = config.declared().wants_text()
+        if text is None:
+            words = [word for look in looks for word in look.words]
+            text = bool(words) and not any(map(looks_like_a_number, words))
+        self.settings = self._settings(recipe, text)
+        self.rows = [
+            self._delayed(
+                "rows-of-partition", at, partitions.rows_of_part, frame, settings=self.settings, name=f"part {at}"
+            )
+            for at, frame in enumerate(kept or frames)
+        ]
+
+    def _recipe_of(self, schemas: list[tuple[str, Any]]) -> Recipe:
+        import pyarrow as pa
+
+        known, _where = types_of(schemas, self.config.categorical)
+        if not known:
+            raise InputError("the collection has no rows; check how it was made")
+        with tempfile.TemporaryDirectory() as folder:
+            file, schema = Path(folder) / "empty.arrow", pa.schema(list(known.items()))
+            with pa.ipc.new_file(str(file), schema):
+                pass
+            return new_recipe(dataclasses.replace(self.config, format="table"), [Called(file, _NAME)], self.note)
+
+    def _settings(self, recipe: Recipe, text: bool) -> Settings:
+        declared = self.config.declared()
+        return Settings(recipe, text, declared.has_classes(), declared.keys(text))
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def parts(self, number: int | None) -> tuple[Store, RowsOfParts]:
+        """Cut the partitions into parts."""
+        began = time.perf_counter()
+        recipe = self.settings.recipe
+        work = partial(partitions.summary_of, settings=self.settings)
+        told: list[Summary]
+        told, kept = self._look("size-of-partition", self.rows, work, _bytes_of, _SHARE)
+        seconds = time.perf_counter() - began
+        rows = [(one, row) for one, row in zip(told, kept or self.rows, strict=True) if one.rows]
+        self.rows = []
+        if not rows:
+            raise InputError("the collection has no rows; check how it was made")
+        told = [one for one, _row in rows]
+        seen = LabelCollector(self.settings.text_labels)
+        for one in told:
+            seen.add(one.labels, one.names)
+        meaning, features = settle(seen, self.config.declared()), _features(recipe, told)
+        if kept is None:
+            number = _enough_parts(told, self.workers, number)
+        finished = [
+            self._delayed(
+                "part",
+                at,
+                partitions.finish,
+                [row for _one, row in rows[first:end]],
+                recipe=recipe,
+                meaning=meaning,
+                features=features,
+                place=at,
+            )
+            for at, (first, end) in enumerate(_cut(told, number or self.threads))
+        ]
+        del rows
+        if kept is not None:
+            finished, kept = self._compute(finished), None
+            known = self._known(finished, len(finished))
+            at_a_time = None
+        else:
+            known = self._known(finished, self.threads)
+            at_a_time = self.threads
+        made = _manifest(recipe, meaning, features, known)
+        makers = [
+            self._delayed("rows-of-part", at, partitions.held_of, one, made=only(made, at, at + 1))
+            for at, one in enumerate(finished)
+        ]
+        found = RowsOfParts(self.client, makers, at_a_time, self.futures)
+        if at_a_time:
+            needed = sum(map(_bytes_of, told))
+            found.remark = (
+                f"the rows of the collection take {needed / 1e9:.3g} GB, and workers hold up to "
+                f"{_SHARE * self.memory / 1e9:.3g} GB: so they are made anew in each round, which took {seconds:.2g} "
+                f"seconds; a store (Store.from_dask) is read faster, or give workers more memory"
+            )
+        return Store(Path(_NAME), made), found
+
+    def _known(self, finished: list[Any], step: int) -> list[Finished]:
+        """What is known of parts, some made at a time."""
+        known: list[Finished] = []
+        for first in range(0, len(finished), step):
+            some = [
+                self._delayed("about-part", first + at, partitions.without_rows, one)
+                for at, one in enumerate(finished[first : first + step])
+            ]
+            known += self._gather(self._compute(some))
+        return known
+
+
+def _bytes_of(one: Summary) -> int:
+    return bytes_of(one.rows, one.entries)
 
 
 def _features(recipe: Recipe, told: Sequence[Summary]) -> int:
@@ -162,10 +323,25 @@ def _features(recipe: Recipe, told: Sequence[Summary]) -> int:
     return features if recipe.features is None else recipe.features
 
 
+def _enough_parts(told: Sequence[Summary], workers: Sequence[Worker], number: int | None) -> int:
+    """As many parts as are needed for a worker to make one for each of its threads at a time."""
+    room = int(_SHARE_OF_A_PART * min(worker.memory / worker.threads for worker in workers))
+    largest, threads = max(map(_bytes_of, told)), sum(worker.threads for worker in workers)
+    if largest > room:
+        problem = f"the rows of a partition take {largest / 1e6:.3g} MB, and a worker has {room / 1e6:.3g} MB for them"
+        raise InputError(f"{problem}; make partitions smaller, or write a store with Store.from_dask")
+    found = max(number or threads, threads)
+    while found < len(told) and max(sum(map(_bytes_of, told[a:b])) for a, b in _cut(told, found)) > room:
+        found = min(found + max(found // 8, 1), len(told))
+    if number is not None and number < found:
+        raise UsageError(f"{number} parts are too large for the memory of workers; give {found}, or leave it open")
+    return found
+
+
 def _cut(told: Sequence[Summary], number: int) -> list[tuple[int, int]]:
     """(first partition, the one after the last) of parts of about the same size, none of them empty."""
     number = max(1, min(number, len(told)))
-    sizes = np.array([8 * one.entries + _ROW_BYTES * one.rows for one in told])
+    sizes = np.array([_bytes_of(one) for one in told])
     middles = np.cumsum(sizes) - sizes / 2
     cuts = np.searchsorted(middles, sizes.sum() * np.arange(1, number) / number)
     cuts = np.maximum.accumulate(np.maximum(cuts - np.arange(1, number), 0)) + np.arange(1, number)
@@ -173,193 +349,13 @@ def _cut(told: Sequence[Summary], number: int) -> list[tuple[int, int]]:
     return list(pairwise(bounds))
 
 
-# --- reading ------------------------------------------------------------------------------------------
-
-
-def _settings(recipe: Recipe, config: ConvertConfig, text: bool) -> Settings:
-    declared = config.declared()
-    return Settings(recipe, text, declared.has_classes(), declared.keys(text))
-
-
-def _read_array(
-    client: Any, collection: Any, labels: Any, weights: Any, config: ConvertConfig, note: Callable[[str], None]
-) -> tuple[Settings, list[Any]]:
-    from dask.delayed import delayed
-
-    if config.format not in ("auto", "arrays") or config.label is not None:
-        raise UsageError("a dask.array is read as arrays, with labels=; leave out --format and --label")
-    blocks = blocks_of_array(collection, labels, weights, "train_dask(client, x, labels=y)")
-    recipe = new_recipe(dataclasses.replace(config, format="arrays"), [_NAME], note)
-    text = config.declared().wants_text()
-    if text is None:
-        text = np.asarray(labels).dtype.kind in "OUT" if not hasattr(labels, "dtype") else labels.dtype.kind in "OUT"
-    settings = _settings(recipe, config, text)
-    read = delayed(_rows_of_block, pure=False)
-    return settings, client.compute([read(*block, settings, f"part {i}") for i, block in enumerate(blocks)])
-
-
-def _rows_of_block(matrix: Any, labels: Any, weights: Any, settings: Settings, name: str) -> Rows:
-    if not settings.text_labels and np.asarray(labels).dtype.kind in "UT":
-        raise InputError(f"{name}: the labels are words; name them with --classes")
-    features = settings.recipe.features
-    largest = LARGEST_INDEX if features is None else features - 1
-    parsed = rows_of_matrix(matrix, labels, weights, name, text_labels=settings.text_labels, largest_index=largest)
-    return _checked(dataclasses.replace(parsed.block, features=int(matrix.shape[1])), parsed.names, settings, name)
-
-
-def _read_frame(
-    client: Any, collection: Any, config: ConvertConfig, note: Callable[[str], None]
-) -> tuple[Settings, list[Any]]:
-    import pyarrow as pa
-
-    if config.format not in ("auto", "table"):
-        raise UsageError(f"--format {config.format}: a dask.dataframe is a table; leave it out")
-    frames = client.compute(list(collection.to_delayed()))
-    schemas = client.gather([client.submit(_schema, one, f"part {i}", pure=False) for i, one in enumerate(frames)])
-    known, _where = types_of(
-        [(f"part {i}", one) for i, one in enumerate(schemas) if one is not None], config.categorical
-    )
-    if not known:
-        raise InputError("the collection has no rows; check how it was made")
-    with tempfile.TemporaryDirectory() as folder:
-        file, schema = Path(folder) / "empty.arrow", pa.schema(list(known.items()))
-        with pa.ipc.new_file(str(file), schema):
-            pass
-        recipe = new_recipe(dataclasses.replace(config, format="table"), [Called(file, _NAME)], note)
-    assert recipe.table is not None
-    text = config.declared().wants_text()
-    if text is None:
-        some = [client.submit(_words, one, recipe.table.label, pure=False) for one in frames]
-        words = [word for found in client.gather(some) for word in found]
-        text = bool(words) and not any(map(looks_like_a_number, words))
-    settings = _settings(recipe, config, text)
-    read = [client.submit(_rows_of_part, one, settings, f"part {i}", pure=False) for i, one in enumerate(frames)]
-    return settings, read
-
-
-def _schema(part: Any, name: str) -> Any:
-    return batches_of(part, name)[0] if len(part) else None
-
-
-def _words(part: Any, label: str) -> list[str]:
-    """Some labels that are words."""
-    return [word for word in part[label].iloc[:1000].unique().tolist() if isinstance(word, str)]
-
-
-def _rows_of_part(part: Any, settings: Settings, name: str) -> Rows:
-    table = settings.recipe.table
-    assert isinstance(table, Table)
-    vectorizer = Vectorizer(table, settings.text_labels)
-    found = list(rows_of_frame(part, vectorizer, name))
-    names = {key: word for one in found for key, word in one.names.items()}
-    block = _joined([one.block for one in found], 0)
-    return _checked(block, names, settings, name)
-
-
-def _checked(block: CsrBlock, names: dict[int, str], settings: Settings, name: str) -> Rows:
-    """Refuse labels that were not declared, and values that cannot be rounded."""
-    assert block.values is not None
-    if settings.allowed is not None:
-        bits = block.labels.view(np.uint64)
-        wrong = np.flatnonzero(~np.isin(bits, np.array(list(settings.allowed), np.uint64)))
-        if len(wrong):
-            told = LabelCollector(settings.text_labels, names=names).name(int(bits[wrong[0]]))
-            known = ", ".join(list(settings.allowed.values())[:5])
-            problem = f"the label {told!r} is not one of {known}; correct it or declare it with --classes"
-            raise InputError(f"{name}: row {wrong[0] + 1:,}: {problem}")
-    rounding = settings.recipe.values
-    if rounding and not settings.recipe.normalize and (np.abs(block.values) >= OVERFLOWS[rounding]).any():
-        raise InputError(f"{name}: a value is too large for {rounding}; use --values float32")
-    return Rows(block, names)
-
-
-def _summary(rows: Rows, settings: Settings) -> Summary:
-    block = rows.block
-    features = max(block.features, int(block.indices.max()) + 1 if len(block.indices) else 0)
-    labels = distinct_of(block.labels, settings.text_labels, settings.fractions)
-    return Summary(block.rows, len(block.indices), features, labels, rows.names)
-
-
-def _joined(blocks: Sequence[CsrBlock], features: int) -> CsrBlock:
-    """The rows of some blocks one after the other."""
-    lengths = [np.diff(block.indptr) for block in blocks]
-    indptr = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
-    weights = None
-    if any(block.weights is not None for block in blocks):
-        found = [np.ones(block.rows, np.float32) if block.weights is None else block.weights for block in blocks]
-        weights = np.concatenate(found)
-    return CsrBlock(
-        indptr,
-        np.concatenate([np.empty(0, np.uint32), *(block.indices for block in blocks)]),
-        np.concatenate([np.empty(0, np.float32), *(block.values for block in blocks)]),
-        np.concatenate([np.empty(0), *(block.labels for block in blocks)]),
-        features,
-        weights,
-    )
-
-
-# --- parts --------------------------------------------------------------------------------------------
-
-
-def _finish(rows: list[Rows], recipe: Recipe, meaning: LabelMap, features: int, number: int) -> Finished:
-    """The rows of some partitions as a part."""
-    block = _joined([one.block for one in rows], features)
-    values, error = block.values, 0.0
-    assert values is not None
-    if recipe.normalize:
-        normalize_rows(block.indptr, values)
-    if recipe.values:
-        exact = values.astype(np.float64)
-        round_values(values, ROUNDINGS[recipe.values])
-        error = float(np.abs(values / np.where(exact == 0, 1, exact) - (exact != 0)).max(initial=0.0))
-    weights = None if block.weights is None or (block.weights == 1).all() else block.weights
-    block = dataclasses.replace(block, labels=meaning.apply(block.labels), weights=weights)
-    lengths = np.diff(block.indptr)
-    norms, some = np.zeros(block.rows), lengths > 0
-    if some.any():
-        norms[some] = np.sqrt(np.add.reduceat(values.astype(np.float64) ** 2, block.indptr[:-1][some]))
-    seen, size = RunningHash(), 0
-    for array in (block.indptr, block.indices, values, block.labels, weights):
-        if array is not None:
-            seen.update(np.ascontiguousarray(array).view(np.uint8).data)
-            size += array.nbytes
-    digest = seen.hexdigest()
-    counts = meaning.count(block.labels)
-    entries = len(block.indices)
-    name = f"chunk-{number:06d}-{digest[:8]}.arrow"
-    places = Starts(0, None if weights is None else 0, 0, 0, 0)
-    chunk = ChunkInfo(name, block.rows, entries, entries, size, "", digest, counts, places)
-    heavy = np.ones(block.rows) if weights is None else weights.astype(np.float64)
-    statistics = Statistics(
-        float(norms.max()),
-        float(norms.mean()),
-        int(lengths.max()),
-        int((lengths == 0).sum()),
-        error,
-        float(heavy.mean()),
-        float(heavy.max()),
-        None if weights is None else float((heavy * norms**2).max()),
-    )
-    return Finished(block, chunk, statistics)
-
-
-def _without_rows(part: Finished) -> Finished:
-    """What the client has to know."""
-    nothing = CsrBlock(np.zeros(1, np.int64), np.empty(0, np.uint32), None, np.empty(0), 0)
-    return dataclasses.replace(part, block=nothing)
-
-
-def _held(part: Finished, made: Manifest) -> Held:
-    return Held(made, part.block)
-
-
-def _manifest(
-    recipe: Recipe, meaning: LabelMap, features: int, chunks: list[ChunkInfo], statistics: list[Statistics]
-) -> Manifest:
-    from ooc_pegasos.growth import statistics_of_all
-
+def _manifest(recipe: Recipe, meaning: LabelMap, features: int, known: list[Finished]) -> Manifest:
+    chunks = [one.chunk for one in known]
     rows = sum(chunk.rows for chunk in chunks)
-    parts = [manifest.Part(chunk.rows, 1, 0, one) for chunk, one in zip(chunks, statistics, strict=True)]
+    parts = [
+        manifest.Part(chunk.rows, 1, 0, one)
+        for chunk, one in zip(chunks, (one.statistics for one in known), strict=True)
+    ]
     counts = [sum(column) for column in zip(*(chunk.label_counts for chunk in chunks), strict=True)]
     return Manifest(
         manifest.FORMAT,

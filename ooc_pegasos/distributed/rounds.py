@@ -17,7 +17,7 @@ from ooc_pegasos.kernels.sdca import DUAL, GAP, STRETCH
 from ooc_pegasos.loading import Window
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
-from ooc_pegasos.outcome import ScoresApart, scores_apart
+from ooc_pegasos.outcome import RowsApart, scores_apart
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.duals import Group, RowStates
 from ooc_pegasos.solvers.pegasos import PegasosOptions
@@ -45,6 +45,14 @@ class Packed:
             return cls(len(vector), None, vector)
         kind = np.uint32 if len(vector) < 2**32 else np.int64
         return cls(len(vector), places.astype(kind), vector[places])
+
+    def unpacked(self) -> np.ndarray:
+        """All of it, not to be written to, where kernels want it, which what has travelled may not be."""
+        if self.places is None:
+            return np.require(self.numbers, requirements=["C", "A", "W"])
+        vector = np.zeros(self.length)
+        vector[self.places] = self.numbers
+        return vector
 
     def add_to(self, vector: np.ndarray) -> None:
         """Add it up."""
@@ -131,7 +139,7 @@ class Ascent:
     tolerance: float
     epoch: int
     passes: int
-    vectors: dict[int, np.ndarray]
+    vectors: dict[int, Packed]
     """Of each model that is still trained: the sum of b_i x_i over all rows."""
     stretch: dict[int, float]
 
@@ -153,8 +161,9 @@ def ascend(
         solver.drop([model for model in solver.active if model not in told.vectors])
         rows.take(state)
         solver.resume(told.epoch * told.passes - 1, state.alone, state.seen)
-        for model, vector in told.vectors.items():
-            np.multiply(vector, share, out=solver.a[model])
+        begun = {model: packed.unpacked() * share for model, packed in told.vectors.items()}
+        for model, vector in begun.items():
+            solver.a[model][:] = vector
             if model in state.models:
                 solver.state[model][:] = state.models[model]
             solver.state[model][DUAL] = 0.0
@@ -172,7 +181,7 @@ def ascend(
             solver.end_epoch()
         groups, arrays = rows.give()
         new = AscentState(groups, arrays, solver.state, tuple(sorted(solver.alone)), solver.seen)
-        changes = {model: Packed.of(solver.a[model] - vector * share) for model, vector in told.vectors.items()}
+        changes = {model: Packed.of(solver.a[model] - vector) for model, vector in begun.items()}
         numbers = {model: solver.state[model].copy() for model in told.vectors}
         for model, gap in met.items():
             numbers[model][GAP] = gap
@@ -182,6 +191,7 @@ def ascend(
 def _present(solver: Solver, opened: OpenPart, window: Window, begin: int, end: int) -> None:
     step = solver.rows_at_a_time(window.block)
     for first in range(begin, end, step):
+        opened.check()
         bad = solver.present(window, first, min(first + step, end))
         if bad >= 0:
             raise opened.loader.damaged(window, bad)
@@ -199,7 +209,7 @@ class Descent:
     rows: int
     """Of all parts."""
     epoch: int
-    vectors: dict[int, np.ndarray]
+    vectors: dict[int, Packed]
     states: dict[int, np.ndarray]
 
 
@@ -215,9 +225,9 @@ def descend(part: Part, told: Descent, held: Held | None = None) -> Contribution
     with opened.lock:
         solver = PegasosSolver(told.problem, options, Manner("sgd-s", certified=False))
         solver.drop([model for model in solver.active if model not in told.vectors])
-        for model, vector in told.vectors.items():
+        for model, packed in told.vectors.items():
             member = solver.members[model]
-            np.multiply(vector, share, out=member.a)
+            np.multiply(packed.unpacked(), share, out=member.a)
             member.state[:] = told.states[model]
             member.state[[S, LOSS, ERRORS, NORM2]] = 0.0
             member.state[T] = told.states[model][T] * share
@@ -245,26 +255,41 @@ def descend(part: Part, told: Descent, held: Held | None = None) -> Contribution
 # --- objectives ---------------------------------------------------------------------------------------
 
 
-def measure(
-    part: Part, problem: Problem, models: list[int], candidates: list[np.ndarray], held: Held | None = None
-) -> np.ndarray:
+@dataclass(frozen=True)
+class Question:
+    """Candidates of some models, whose objectives are wanted."""
+
+    problem: Problem
+    models: list[int]
+    vectors: dict[int, Packed]
+    """By their places."""
+
+
+def measure(part: Part, asked: Question, held: Held | None = None) -> np.ndarray:
     """The sums of losses of some candidates over a part."""
     opened = at_hand(part, held)
     with opened.lock:
-        measurement = Measurement(problem, models, candidates)
+        measurement = Measurement(asked.problem, asked.models, [one.unpacked() for one in asked.vectors.values()])
         for window in opened.all_windows():
-            measurement.add(window, opened.loader, 1, lambda: None)
+            measurement.add(window, opened.loader, 1, opened.check)
         return measurement.sums
-
-
-def rows_apart(part: Part, model: Model, held: Held | None = None) -> list[ScoresApart]:
-    """What a model says of the rows of a part that were kept apart."""
-    opened = at_hand(part, held)
-    with opened.lock:
-        return list(scores_apart(model, opened.all_windows(), opened.loader, 1))
 
 
 def summed(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Two sums as one."""
     total: np.ndarray = one + other
     return total
+
+
+def look_at_rows_apart(part: Part, asked: tuple[Model, bool], held: Held | None = None) -> RowsApart:
+    """What a model says of the rows of a part that were kept apart."""
+    opened = at_hand(part, held)
+    with opened.lock:
+        found = RowsApart(*asked)
+        found.take(scores_apart(asked[0], opened.all_windows(), opened.loader, 1))
+        return found
+
+
+def rows_together(one: RowsApart, other: RowsApart) -> RowsApart:
+    """The rows of two; neither is changed, as they may be asked for again."""
+    return one.merged(other)

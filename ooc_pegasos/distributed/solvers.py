@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+import tempfile
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock
-from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.checkpoint import Checkpoint, take, whole
+from ooc_pegasos.distributed import keeping, rounds
+from ooc_pegasos.distributed.crew import Crew
 from ooc_pegasos.distributed.rounds import (
     LATE_LOSSES,
     LATE_ROWS,
@@ -21,42 +27,32 @@ from ooc_pegasos.distributed.rounds import (
     AscentState,
     Contribution,
     Descent,
+    Packed,
 )
+from ooc_pegasos.files import writing_errors
 from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, S, T
 from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, OFF, STRETCH, VISITED
 from ooc_pegasos.loading import Window
+from ooc_pegasos.problem import Problem
+from ooc_pegasos.solvers.duals import RowStates
+from ooc_pegasos.solvers.pegasos import PegasosOptions
 from ooc_pegasos.solvers.sdca import SdcaSolver
-from ooc_pegasos.solvers.solver import ONCE
-from ooc_pegasos.solvers.subgradient import PegasosSolver
+from ooc_pegasos.solvers.solver import ONCE, Solver
+from ooc_pegasos.solvers.subgradient import Manner, PegasosSolver
+
+_MOST_WAITING = 1 << 28
+"""Bytes of rounds that the scheduler keeps, so that it can have them done again, before they are forgotten."""
+_BYTES_A_TASK = 4000
+_SECONDS_TO_LOSE, _SHARE_OF_KEEPING = 60.0, 20
+"""Of rounds that may have to be done again, if fetching what is known of rows takes no more than a 20th of that."""
 
 
-class RoundsOfAscent(SdcaSolver):
-    """CoCoA+: dual coordinate ascent in each part, and the changes of all parts added up."""
+class Rounds(Solver):
+    """A solver whose epoch is a round of all parts."""
 
-    epoch = 0
-
-    def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:
-        """See `Solver`."""
-        self._set_epoch(self._epoch + 1)
-        for model in self.active:
-            self._approach(model)
-            self.state[model][[GAP, VISITED, CHANGED, OFF]] = 0.0
-
-    def task(self, parts: int, passes: int) -> Ascent:
-        """What all parts are told."""
-        stretch = {model: float(self.state[model][STRETCH]) for model in self.active}
-        vectors = {model: self.a[model].copy() for model in self.active}  # workers may ask for it again later
-        return Ascent(self.problem, parts, self.tolerance, self._epoch, passes, vectors, stretch)
-
-    def take(self, found: Contribution) -> None:
-        """Add what all parts have found."""
-        for model in self.active:
-            found.vectors[model].add_to(self.a[model])
-            for place in (DUAL, GAP, VISITED, CHANGED, OFF):
-                self.state[model][place] += found.numbers[model][place]
-
-    def end_epoch(self) -> None:
-        """See `Solver`."""
+    @abstractmethod
+    def round(self, epoch: int) -> None:
+        """Have all parts present their rows, and take in what they have found. If it raises, nothing has changed."""
 
     def present(self, window: Window, begin: int, end: int) -> int:
         """Nobody asks: rows are elsewhere."""
@@ -65,67 +61,191 @@ class RoundsOfAscent(SdcaSolver):
     def warm_up(self, nothing: CsrBlock) -> None:
         """See `Solver`."""
 
-    def save_rounds(self, states: list[AscentState]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Vectors, and what each part knows of its rows, for a checkpoint."""
-        arrays = {f"{model} {name}": table[model] for name, table in self._tables().items() for model in self.active}
-        parts = []
-        for number, state in enumerate(states):
-            arrays |= {f"part {number} {group} {name}": array for (group, name), array in state.arrays.items()}
-            arrays |= {f"part {number} model {model}": array for model, array in state.models.items()}
-            parts.append(
-                {
-                    "groups": state.groups,
-                    "arrays": [list(key) for key in state.arrays],
-                    "models": list(state.models),
-                    "alone": list(state.alone),
-                    "seen": list(state.seen.items()),
-                }
-            )
-        return arrays, {"active": self.active, "epoch": self._epoch, "parts": parts}
 
-    def restore_rounds(self, saved: Checkpoint) -> list[AscentState]:
-        """Take up from a checkpoint; returns what each part knew."""
-        facts = saved.facts["solver"]
-        self.drop([model for model in self.active if model not in facts["active"]])
-        self._set_epoch(facts["epoch"])
-        for name, table in self._tables().items():
-            for model in self.active:
-                table[model][:] = saved.arrays[f"{model} {name}"]
-        states = []
-        for number, told in enumerate(facts["parts"]):
-            names = [(int(group), str(name)) for group, name in told["arrays"]]
-            arrays = {key: saved.arrays[f"part {number} {key[0]} {key[1]}"] for key in names}
-            models = {model: saved.arrays[f"part {number} model {model}"] for model in told["models"]}
-            groups = [(list(chosen), int(width)) for chosen, width in told["groups"]]
-            states.append(AscentState(groups, arrays, models, tuple(told["alone"]), dict(told["seen"])))
-        return states
+class RoundsOfAscent(Rounds, SdcaSolver):
+    """CoCoA+: dual coordinate ascent in each part, and the changes of all parts added up.
 
-    def _tables(self) -> dict[str, dict[int, np.ndarray]]:
-        return {"a": self.a, "mean": self.mean, "state": self.state}
+    What a part knows of its rows stays where it is. Each is made of the one before, so workers can make it again; now
+    and then all of it is fetched to a file and begun from anew, or the scheduler would remember all rounds for ever.
+    """
 
+    def __init__(self, problem: Problem, rows: RowStates, tolerance: float, crew: Crew, passes: int) -> None:
+        super().__init__(problem, rows, tolerance)
+        self._crew, self._passes = crew, passes
+        self._rows_of_parts: list[int] = []
+        self._states: list[Any] = [None] * len(crew.parts)
+        self._since: list[Ascent] = []
+        """The rounds since all was fetched, which are done again if what is known of rows is lost."""
+        self._waiting = 0
+        self._fetched = time.monotonic()
+        self._cost = 0.0
+        self._kept: tuple[Path, dict[str, Any]] | None = None
+        self._folder: Path | None = None
+        self._scratch: Path | None = None
 
-class RoundsOfDescent(PegasosSolver):
-    """Pegasos in each part, and what all have learnt averaged exactly; see `solvers/averaging.py`."""
-
-    epoch = -1
+    def keep_in(self, scratch: Path | None, rows_of_parts: list[int]) -> None:
+        """Where to keep what is known of rows; None: where temporary files go."""
+        self._scratch, self._rows_of_parts = scratch, rows_of_parts
 
     def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:
         """See `Solver`."""
-        super().begin_epoch(repeats)
-        self.epoch += 1
-
-    def task(self, rows: int) -> Descent:
-        """What all parts are told."""
-        members = {model: self.members[model] for model in self.active}
-        vectors = {model: member.a.copy() for model, member in members.items()}
-        states = {model: member.state.copy() for model, member in members.items()}
-        options = self.all_options
-        return Descent(self.problem, options, rows, self.epoch, vectors, states)
-
-    def take(self, found: Contribution) -> None:
-        """Put what all parts have found in the place of what there was."""
+        self._set_epoch(self._epoch + 1)
         for model in self.active:
-            member, numbers = self.members[model], found.numbers[model]
+            self._approach(model)
+            self.state[model][[GAP, VISITED, CHANGED, OFF]] = 0.0
+
+    def end_epoch(self) -> None:
+        """See `Solver`."""
+
+    # --- rounds -----------------------------------------------------------------------------------
+
+    def round(self, epoch: int) -> None:
+        """See `Rounds`."""
+        if self._is_time_to_fetch():
+            self._fetch_to_scratch()
+        stretch = {model: float(self.state[model][STRETCH]) for model in self.active}
+        vectors = {model: Packed.of(self.a[model].copy()) for model in self.active}  # it may be asked for again later
+        told = Ascent(self.problem, len(self._states), self.tolerance, self._epoch, self._passes, vectors, stretch)
+
+        def work() -> tuple[list[Any], Contribution]:
+            self._crew.check_kept()
+            pairs = self._ascend(told)
+            states = self._states_in(pairs)
+            changes = [self._crew.submit("change", _second, pair) for pair in pairs]
+            found: Contribution = self._crew.summed(changes, rounds.added)
+            self._crew.wait(states)
+            return states, found
+
+        states, found = self._crew.insistently(work, self._again)
+        self._keep(states)
+        for model in self.active:
+            found.vectors[model].add_to(self.a[model])
+            for place in (DUAL, GAP, VISITED, CHANGED, OFF):
+                self.state[model][place] += found.numbers[model][place]
+        self._since.append(told)
+        self._waiting += sum(packed.bytes for packed in vectors.values()) + _BYTES_A_TASK * len(self._states)
+
+    def _ascend(self, told: Ascent) -> list[Any]:
+        return self._crew.everywhere("dual-ascent", rounds.ascend, told, self._states)
+
+    def _states_in(self, pairs: list[Any]) -> list[Any]:
+        return [self._crew.submit("known-of-rows", _first, pair) for pair in pairs]
+
+    def _again(self) -> None:
+        """Begin where all was last fetched, and do the rounds since."""
+        self._keep([None] * len(self._states))
+        if self._kept:
+            self._place(*self._kept)
+        for told in self._since:
+            self._keep(self._states_in(self._ascend(told)))
+        self._crew.wait(self._crew.kept)
+
+    def _keep(self, states: list[Any]) -> None:
+        self._states = states
+        self._crew.kept = [state for state in states if state is not None]
+
+    # --- what is known of rows --------------------------------------------------------------------
+
+    def _is_time_to_fetch(self) -> bool:
+        seconds = time.monotonic() - self._fetched
+        return self._waiting > _MOST_WAITING or seconds > max(_SECONDS_TO_LOSE, _SHARE_OF_KEEPING * self._cost)
+
+    def _fetch_to_scratch(self) -> None:
+        with writing_errors(self._scratch or Path(tempfile.gettempdir())):
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix=keeping.PREFIX, dir=self._scratch))
+            path = keeping.next_file(self._folder)
+            self._fetch(path)
+            for other in self._folder.iterdir():
+                if other != path:
+                    other.unlink()
+
+    def _fetch(self, path: Path) -> dict[str, Any]:
+        """Write what is known of all rows to a file, and have workers begin with that."""
+        began = time.monotonic()
+        told: dict[str, Any] = self._crew.insistently(lambda: keeping.write(path, self._fetched_states()), self._again)
+        self._kept, self._since, self._waiting = (path.parent, told), [], 0
+        self._fetched = time.monotonic()
+        self._cost = self._fetched - began
+        return told
+
+    def _fetched_states(self) -> Iterator[AscentState]:
+        """One at a time; each goes back at once, as something that was made of nothing."""
+        for part, future in enumerate(self._states):
+            if future is not None:
+                state = self._crew.result(future)
+                self._states[part] = self._crew.scatter(part, state)
+                yield state
+        self._keep(self._states)
+
+    def _place(self, folder: Path, told: dict[str, Any]) -> None:
+        if told["parts"]:
+            read = keeping.read(folder, told, self._rows_of_parts, len(self.problem.specs))
+            self._keep([self._crew.scatter(part, state) for part, state in enumerate(read)])
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See `Solver`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tables = self._tables()
+        arrays = {f"{model} {name}": table[model] for name, table in tables.items() for model in self.active}
+        rows = self._fetch(keeping.next_file(folder))
+        return arrays, {"active": self.active, "epoch": self._epoch, "rows": rows}
+
+    def restore(self, folder: Path, saved: Checkpoint) -> None:
+        """See `Solver`."""
+        facts = saved.facts["solver"]
+        self.drop([model for model in self.active if model not in facts["active"]])
+        self._set_epoch(whole(facts["epoch"], -1, 2**62, "epoch"))
+        for name, table in self._tables().items():
+            for model in self.active:
+                table[model][:] = take(saved.arrays, f"{model} {name}", table[model])
+        self._kept = folder, facts["rows"]
+        self._place(*self._kept)
+
+    def _tables(self) -> dict[str, dict[int, Any]]:
+        return {"a": self.a, "mean": self.mean, "state": self.state}
+
+    def close(self) -> None:
+        """See `Solver`."""
+        super().close()
+        self._keep([])
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class RoundsOfDescent(Rounds, PegasosSolver):
+    """Pegasos in each part, and what all have learnt averaged exactly; see `solvers/averaging.py`."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: Sequence[PegasosOptions],
+        manner: Manner,
+        start: np.ndarray | None,
+        crew: Crew,
+    ) -> None:
+        super().__init__(problem, options, manner, start)
+        self._crew = crew
+
+    def round(self, epoch: int) -> None:
+        """See `Rounds`."""
+        members = {model: self.members[model] for model in self.active}
+        vectors = {model: Packed.of(member.a.copy()) for model, member in members.items()}
+        states = {model: member.state.copy() for model, member in members.items()}
+        rows = sum(part.rows for part in self._crew.parts)
+        told = Descent(self.problem, self.all_options, rows, epoch, vectors, states)
+
+        def work() -> Contribution:
+            found: Contribution = self._crew.summed(
+                self._crew.everywhere("pegasos", rounds.descend, told), rounds.added
+            )
+            return found
+
+        found = self._crew.insistently(work)
+        for model, member in members.items():
+            numbers = found.numbers[model]
             member.a[:] = 0.0
             found.vectors[model].add_to(member.a)
             member.state[S] += numbers[SUM]
@@ -135,10 +255,10 @@ class RoundsOfDescent(PegasosSolver):
             member.marked = numbers[ROWS] - numbers[LATE_ROWS]
             member.loss_at_mark = numbers[LOSSES] - numbers[LATE_LOSSES]
 
-    def warm_up(self, nothing: CsrBlock) -> None:
-        """See `Solver`."""
 
-    def restore(self, folder: Path, saved: Checkpoint) -> None:
-        """See `Solver`."""
-        super().restore(folder, saved)
-        self.epoch = saved.facts["cursor"]["epoch"] - 1
+def _first(pair: tuple[Any, Any]) -> Any:
+    return pair[0]
+
+
+def _second(pair: tuple[Any, Any]) -> Any:
+    return pair[1]

@@ -69,14 +69,7 @@ def make_solver(
     scratch: Path | None,
 ) -> tuple[Solver, str | None]:
     """The solver, and a remark on what could not be had."""
-    if problem.costs is not None:
-        unknown = [name for name in config.of_pegasos if name != "--delay"]
-        if algorithm != "sgd-s":
-            unknown.append(f"--algorithm {algorithm}")
-        if unknown:
-            raise UsageError(
-                f"all classes at once are learnt without {unknown[0]}; leave it out, or choose --loss hinge"
-            )
+    refuse_of_classes(config, algorithm, problem)
     if algorithm == "sdca":
         rows = RowStates(loader.store, problem.bias, loader.shape.fits, scratch)
         several = config.threads is not None and config.threads > 1 and len(problem.specs) == 1
@@ -107,6 +100,17 @@ def make_solver(
             threads = config.threads
     manner = Manner(algorithm, why_uncertified(config, algorithm) is None, threads)
     return PegasosSolver(problem, options, manner, start, config.workers), remark
+
+
+def refuse_of_classes(config: TrainConfig, algorithm: str, problem: Problem) -> None:
+    """Refuse what cannot learn all classes at once, if they are to be."""
+    if problem.costs is None:
+        return
+    unknown = [name for name in config.of_pegasos if name != "--delay"]
+    if algorithm != "sgd-s":
+        unknown.append(f"--algorithm {algorithm}")
+    if unknown:
+        raise UsageError(f"all classes at once are learnt without {unknown[0]}; leave it out, or choose --loss hinge")
 
 
 def options_of(config: TrainConfig, algorithm: str, problem: Problem, start: np.ndarray | None) -> list[PegasosOptions]:

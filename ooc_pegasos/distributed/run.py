@@ -71,6 +71,8 @@ class Noted(TrainingProgress):
 class Given:
     """What a run is given."""
 
+    began: float
+    """When, by `time.perf_counter`: what is made of a collection before counts as well."""
     client: Any
     store: Store
     rows: RowsOfParts | None
@@ -89,7 +91,7 @@ class Run(Stoppable):
     """One run."""
 
     def __init__(self, given: Given) -> None:
-        self.began = time.perf_counter()
+        self.began = given.began
         self.given = given
         store, config = given.store, given.config
         self.store, self.config, self.place, self.progress = store, config, given.place, given.progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,6 +51,7 @@ def train_dask(
     with a `recipe` that says which of its columns are what. Then no store is written: workers make each partition into
     rows and hold them in memory, or make them again in every round where they do not fit, and a note says so.
     """
+    began = time.perf_counter()
     cluster.check(client)
     place = Path(checkpoint) if checkpoint else None
     if resume and place is None:
@@ -81,7 +83,7 @@ def train_dask(
         else:
             opened = store if isinstance(store, Store) else Store.open(store)
             stack.enter_context(in_use(opened.path))
-        given = Given(client, opened, rows, config, number, memory, passes, warm_start, place, saved, noted)
+        given = Given(began, client, opened, rows, config, number, memory, passes, warm_start, place, saved, noted)
         run = Run(given)
         stack.callback(run.close)
         run.begin(Path(scratch) if scratch else place)

@@ -14,6 +14,8 @@ from ooc_pegasos.errors import InputError, OocPegasosError
 from ooc_pegasos.objective import Measurement, Objective
 from ooc_pegasos.progression import Progression, RunState
 
+_FIRST = 3.0
+"""How much further away the first measurement is worth it: only then is it known how far estimates are off."""
 _PATIENCE = 3  # epochs without improvement on the holdout, where nothing else can stop a run
 
 
@@ -38,7 +40,7 @@ class Judge:
         due = [
             model
             for model, (_estimate, gap) in estimates.items()
-            if (last or self._near(gap) or self._wants_holdout(gap))
+            if (last or self._near(model, gap) or self._wants_holdout(gap))
             and (self.in_memory or not self._will_do(model, pending))
         ]
         measured, later = None, None
@@ -86,8 +88,10 @@ class Judge:
             return estimate, None
         return estimate, known.ratio * max((estimate - known.bound) / estimate if estimate > 0 else 0.0, 0.0)
 
-    def _near(self, gap: float | None) -> bool:
-        return gap is not None and gap <= self.config.coefficient * self.config.enough
+    def _near(self, model: int, gap: float | None) -> bool:
+        """Whether a pass to measure is worth its time, which is about a quarter of an epoch."""
+        first = _FIRST if self.state.known[model].primal is None else 1.0
+        return gap is not None and gap <= first * self.config.coefficient * self.config.enough
 
     def _wants_holdout(self, gap: float | None) -> bool:
         """Without a certificate only the rows kept apart can say when to stop."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooc_pegasos import __version__, manifest, vocabulary
+from ooc_pegasos import __version__, vocabulary
 from ooc_pegasos.accounting import EpochCost
 from ooc_pegasos.calibration import ScoreSummary, fitted
 from ooc_pegasos.certificate import relative_gap
@@ -157,7 +157,7 @@ class Outcome:
             labels=self._store.manifest.labels,
             recipe=self._store.manifest.recipe,
             config=essential(config),
-            store_checksum=manifest.checksum_of(self._store.manifest),
+            store_checksum=self._store.checksum,
             versions={"ooc-pegasos": __version__, "numpy": np.__version__},
         )
         return Model(*self._weights(info), vocabulary.of_store(self._store.path, self._store.manifest))

@@ -22,7 +22,7 @@ from ooc_pegasos.kernels.many import (
     POSITIVE,
     TABLE_SIZE,
 )
-from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, NO_FREE, OF_BATCH
+from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, NO_FREE, OF_BATCH, square
 from ooc_pegasos.loading import Loader
 from ooc_pegasos.losses import Loss, loss_for
 from ooc_pegasos.path import LENGTH, default_path
@@ -84,8 +84,7 @@ class Problem:
 
     def square(self, weights: np.ndarray) -> float:
         """||w||^2, of what is regularised."""
-        body = weights if self.free == NO_FREE else weights[:-1]
-        return float(body @ body)
+        return square(weights if self.free == NO_FREE else weights[:-1])
 
     @property
     def plain(self) -> bool:

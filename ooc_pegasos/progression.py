@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooc_pegasos import __version__, manifest, typed
+from ooc_pegasos import __version__, typed
 from ooc_pegasos.accounting import EpochCost
 from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint, take, whole
@@ -207,7 +207,7 @@ def identity_of(config: TrainConfig, store: Store, start: np.ndarray | None) -> 
     begun = b"" if start is None else np.ascontiguousarray(start).data
     identity = {
         "config": essential(config),
-        "store": manifest.checksum_of(store.manifest),
+        "store": store.checksum,
         "written_by": __version__,
         "start": f"{zlib.crc32(begun):08x}",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,11 @@ class Store:
         from ooc_pegasos.collect import store_from_dask
 
         return store_from_dask(collection, path, labels, weights, config, existing)
+
+    @cached_property
+    def checksum(self) -> str:
+        """That of the manifest, which identifies the content."""
+        return manifests.checksum_of(self.manifest)
 
     @property
     def rows(self) -> int:

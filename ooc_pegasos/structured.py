@@ -21,6 +21,7 @@ import numpy as np
 
 from ooc_pegasos.certificate import Snapshot, keep_some, lower_bound, relative_gap
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.kernels.pegasos import square
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -280,7 +281,7 @@ class _Run:
         bound = lower_bound(lam, self.delay, self.t, self.s, self.a, 1.0, self.snapshots, whole=True)
         self.bound = max(self.bound, bound.value)
         iterate = self.a / (lam * (self.t + self.delay))
-        estimate = lam / 2 * float(iterate @ iterate) + self.mean_loss
+        estimate = lam / 2 * square(iterate) + self.mean_loss
         estimated_gap = (estimate - self.bound) / estimate if estimate > 0 else 0.0
         if epoch == 1:
             self.oracle.check_best(_read_only(iterate))
@@ -303,7 +304,7 @@ class _Run:
     def _measure(self, candidates: list[np.ndarray]) -> None:
         """Keep the best candidate, if it is the best so far."""
         losses = self.oracle.mean_losses([_read_only(weights) for weights in candidates])
-        primals = [self.config.lam / 2 * float(w @ w) + loss for w, loss in zip(candidates, losses, strict=True)]
+        primals = [self.config.lam / 2 * square(w) + loss for w, loss in zip(candidates, losses, strict=True)]
         chosen = int(np.argmin(primals))
         if not np.isfinite(primals[chosen]):
             raise InputError("the weights became infinite; choose another lam or scale the features")

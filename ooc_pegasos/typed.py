@@ -37,7 +37,21 @@ def _hints_of(cls: type) -> dict[str, Any]:
 
 def dump(record: Any) -> dict[str, Any]:
     """The table of a dataclass, ready for JSON."""
-    return dataclasses.asdict(record)
+    kind: Any = type(record)
+    return {name: _plain(getattr(record, name)) for name in _names_of(kind)}
+
+
+@cache
+def _names_of(cls: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return dump(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _check(wanted: Any, value: Any, where: str) -> Any:

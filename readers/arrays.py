@@ -112,8 +112,8 @@ class ArraysReader:
         bad = np.empty((1 if settings.stop_at_bad else DESCRIBED_BAD_ROWS, 3), np.int64)
         limit = min(settings.largest_index, LARGEST_INDEX) - settings.first_index
         options = (limit, settings.stop_at_bad, indptr)
-        values = _as(content.data, np.float32, scratch, "raw values")
         if content.indptr is None:
+            values = _as(content.data, (np.float32,), scratch, "raw values")
             entries = int(np.count_nonzero(values))
             indices = scratch.array("indices", entries, np.uint32)
             found = scratch.array("values", entries, np.float32)
@@ -124,11 +124,10 @@ class ArraysReader:
             entries = len(content.data)
             indices = scratch.array("indices", entries, np.uint32)
             found = scratch.array("values", entries, np.float32)
-            plain = _as(content.indices, np.int64, scratch, "raw indices")
             outside, row, rows, bad_rows = kernels.csr_rows(
                 read_only(content.indptr),
-                plain,
-                values,
+                _as(content.indices, (np.int64, np.int32), scratch, "raw indices"),
+                _as(content.data, (np.float32, np.float64), scratch, "raw values"),
                 read_only(faults),
                 content.columns,
                 *options,
@@ -311,10 +310,10 @@ def _check_indptr(indptr: np.ndarray, first: int, entries: int, row: int, name: 
         raise InputError(f"{place(name, 'row', row + wrong + 1)}: {problem}; the matrix is damaged, make it again")
 
 
-def _as(array: np.ndarray, kind: Any, scratch: Scratch, name: str) -> np.ndarray:
-    """The array as kernels take it: of one type, aligned, by rows, read-only."""
-    if array.dtype != kind or not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
-        plain = scratch.array(name, array.size, kind).reshape(array.shape)
+def _as(array: np.ndarray, kinds: Sequence[Any], scratch: Scratch, name: str) -> np.ndarray:
+    """The array as kernels take it: of one of these types, or else of the first, aligned, by rows, read-only."""
+    if array.dtype not in kinds or not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
+        plain = scratch.array(name, array.size, kinds[0]).reshape(array.shape)
         with np.errstate(over="ignore", invalid="ignore"):  # infinite values are found by the kernels
             np.copyto(plain, array, casting="unsafe")
         array = plain

@@ -46,7 +46,7 @@ _SHARE_OF_FRAMES = 0.25
 _SHARE_OF_A_PART = 0.2
 """Of a thread's share of a worker's memory, that a part may take which is made anew in each round."""
 _AT_A_TIME = 4
-"""Partitions a thread that are looked at before it is known whether all fit."""
+"""Partitions a thread that are looked at to begin with, when it is not known whether all fit."""
 _DEFAULTS = ConvertConfig()
 
 
@@ -60,9 +60,11 @@ class RowsOfParts:
 
     remark = ""
 
-    def __init__(self, client: Any, makers: list[Any], at_a_time: int | None, made_of: WeakSet[Any]) -> None:
+    def __init__(
+        self, client: Any, makers: list[Any], homes: list[str], at_a_time: int | None, made_of: WeakSet[Any]
+    ) -> None:
         self._client, self._makers, self._made_of = client, makers, made_of
-        self.at_a_time = at_a_time
+        self.homes, self.at_a_time = homes, at_a_time
         self._held: dict[int, Any] = {}
 
     def of(self, part: int, home: str) -> Any:
@@ -137,9 +139,10 @@ class _Reading:
         self.token = secrets.token_hex(4)
         self.futures: WeakSet[Any] = WeakSet()
 
-    def _compute(self, delayed: list[Any]) -> list[Any]:
-        """Futures of what is delayed."""
-        futures: list[Any] = self.client.compute(delayed)
+    def _compute(self, delayed: list[Any], home: str = "") -> list[Any]:
+        """Futures of what is delayed, which is computed at a worker's if that is there."""
+        where = {"workers": [home], "allow_other_workers": True} if home else {}
+        futures: list[Any] = self.client.compute(delayed, **where)
         self.futures.update(futures)
         return futures
 
@@ -170,8 +173,8 @@ class _Reading:
         """(what some work tells of each of the given, futures of these if all fit in a share of the memory)."""
         told: list[Any] = []
         kept: list[Any] | None = []
-        step = _AT_A_TIME * self.threads
-        for first in range(0, len(given), step):
+        first, step = 0, _AT_A_TIME * self.threads
+        while first < len(given):
             futures = self._compute(given[first : first + step])
             looks = [
                 self.client.submit(work, future, first + at, key=f"{what}-{self.token}-{first + at}", pure=False)
@@ -181,6 +184,9 @@ class _Reading:
             fits = kept is not None and sum(map(size, told)) <= share * self.memory
             kept = [*kept, *futures] if fits and kept is not None else None
             del futures, looks
+            first = len(told)
+            if sum(map(size, told)) * len(given) <= share * self.memory * first:
+                step *= 2  # it seems that all will fit
         return told, kept
 
     # --- partitions -------------------------------------------------------------------------------
@@ -264,6 +270,7 @@ class _Reading:
         meaning, features = settle(seen, self.config.declared()), _features(recipe, told)
         if kept is None:
             number = _enough_parts(told, self.workers, number)
+        bounds = _cut(told, number or self.threads)
         finished = [
             self._delayed(
                 "part",
@@ -275,11 +282,13 @@ class _Reading:
                 features=features,
                 place=at,
             )
-            for at, (first, end) in enumerate(_cut(told, number or self.threads))
+            for at, (first, end) in enumerate(bounds)
         ]
+        homes = [""] * len(bounds) if kept is None else self._homes([row for _one, row in rows], bounds)
         del rows
         if kept is not None:
-            finished, kept = self._compute(finished), None
+            kept = None
+            finished = [self._compute([one], home)[0] for one, home in zip(finished, homes, strict=True)]
             known = self._known(finished, len(finished))
             at_a_time = None
         else:
@@ -290,7 +299,7 @@ class _Reading:
             self._delayed("rows-of-part", at, partitions.held_of, one, made=only(made, at, at + 1))
             for at, one in enumerate(finished)
         ]
-        found = RowsOfParts(self.client, makers, at_a_time, self.futures)
+        found = RowsOfParts(self.client, makers, homes, at_a_time, self.futures)
         if at_a_time:
             needed = sum(map(_bytes_of, told))
             found.remark = (
@@ -299,6 +308,19 @@ class _Reading:
                 f"seconds; a store (Store.from_dask) is read faster, or give workers more memory"
             )
         return Store(Path(_NAME), made), found
+
+    def _homes(self, partitions_there: list[Any], bounds: list[tuple[int, int]]) -> list[str]:
+        """A worker for each part: of those that have not their share of parts, one that has most of its partitions."""
+        threads = self.client.nthreads()
+        left = {worker: -(-len(bounds) * threads[worker] // sum(threads.values())) for worker in sorted(threads)}
+        where = self.client.who_has(partitions_there)
+        homes = []
+        for first, end in bounds:
+            there = [worker for one in partitions_there[first:end] for worker in where.get(one.key, ())]
+            homes.append(max((worker for worker in left if left[worker]), key=there.count, default=""))
+            if homes[-1]:
+                left[homes[-1]] -= 1
+        return homes
 
     def _known(self, finished: list[Any], step: int) -> list[Finished]:
         """What is known of parts, some made at a time."""

@@ -28,6 +28,8 @@ _PATIENCE = 300
 """Seconds to wait for another worker when all are gone."""
 _ATTEMPTS = 5
 """To do a round, of which each but the last has lost something that nobody can make again."""
+_LITTLE = 1 << 22
+"""Bytes that go with each piece of work; more go to one worker, which takes a step longer, and from there to others."""
 _FAN = 8
 """Workers that a vector is sent to by one that has it, before those send it on."""
 
@@ -39,6 +41,8 @@ class LostError(Exception):
 class Rows(Protocol):
     """The rows of parts that are in no store."""
 
+    homes: list[str]
+    """The worker of each part that has its rows, or that would have to move least of them; "": whichever."""
     at_a_time: int | None
     """How many parts may be in the memory of workers at once; None: all."""
 
@@ -65,7 +69,7 @@ class Crew:
         self.seconds_waiting = 0.0
         self._rows = rows
         self._look_up, self._note = look_up, note
-        self._homes = [""] * len(parts)
+        self._homes = list(rows.homes) if rows else [""] * len(parts)
         self._futures: WeakSet[Any] = WeakSet()
         self.kept: list[Any] = []
         """What has to be there for the next round."""
@@ -156,6 +160,8 @@ class Crew:
 
         Where there are many workers, some pass it on to some others, and so on, so that none has to send it to all.
         """
+        if _bytes_of(told) * len(workers) <= _LITTLE:
+            return [told]
         shared = [self.submit("what-all-are-told", _same, told)]
         while len(shared) * _FAN < len(workers):
             number = min(len(shared) * _FAN, len(workers))
@@ -168,14 +174,15 @@ class Crew:
         return shared
 
     def summed(self, futures: list[Any], add: Callable[[Any, Any], Any]) -> Any:
-        """What they come to, added up two by two on the workers, always in the same order."""
+        """What they come to, added up two by two, always in the same order: on the workers, the last two here."""
         level = futures
-        while len(level) > 1:
+        while len(level) > 2:
             pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
             level = [self.submit("sum", add, *pair) if len(pair) == 2 else pair[0] for pair in pairs]
-        found = self.result(level[0], futures)
+        last = self.results(level, futures)
+        found = add(*last) if len(last) == 2 else last[0]
         if isinstance(found, Contribution):
-            self.bytes_moved += found.bytes + sum(packed.bytes for packed in found.vectors.values())
+            self.bytes_moved += found.bytes + last[0].own_bytes
         return found
 
     def scatter(self, part: int, state: Any) -> Any:
@@ -225,13 +232,14 @@ class Crew:
                     problem = f"the worker {worker} pauses, as its memory is nearly full"
                     self._note(f"{problem}; if it does not go on, give it more, or use more parts")
 
-    def result(self, future: Any, of_parts: Sequence[Any] = ()) -> Any:
+    def results(self, futures: list[Any], of_parts: Sequence[Any] = ()) -> list[Any]:
         """What came out of some work. Raises LostError if it has to be done again."""
         from distributed.scheduler import KilledWorker
 
-        self.wait([future], of_parts)
+        self.wait(futures, of_parts)
         try:
-            return future.result()
+            found: list[Any] = self.client.gather(futures)
+            return found
         except KilledWorker as error:
             problem = "workers died one after the other of the same piece of work, most likely for want of memory"
             raise InputError(f"{problem}; give them more memory, or use more parts and a smaller --memory") from error

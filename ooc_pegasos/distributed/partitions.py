@@ -16,7 +16,7 @@ from ooc_pegasos.block import OVERFLOWS, CsrBlock
 from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.distributed.parts import Held
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.kernels.rows import normalize_rows
+from ooc_pegasos.kernels.rows import normalize_rows, row_norms
 from ooc_pegasos.kernels.values import ROUNDINGS, round_values
 from ooc_pegasos.labels import Distinct, LabelCollector, LabelMap, distinct_of
 from ooc_pegasos.manifest import ChunkInfo, Manifest, Recipe, Starts, Statistics
@@ -28,7 +28,6 @@ from ooc_pegasos.recipe import Table
 
 _ROW_BYTES, _ENTRY_BYTES = 30, 8
 """What a row takes in the memory of a worker besides its entries, and what each of these takes."""
-_PIECE = 1 << 20
 _SOME = 1000
 
 
@@ -181,7 +180,7 @@ def finish(rows: list[Rows], *, recipe: Recipe, meaning: LabelMap, features: int
         error = float(np.abs(values / np.where(exact == 0, 1, exact) - (exact != 0)).max(initial=0.0))
     weights = None if block.weights is None or (block.weights == 1).all() else block.weights
     block = dataclasses.replace(block, labels=meaning.apply(block.labels), weights=weights)
-    lengths, norms = np.diff(block.indptr), _norms(block.indptr, values)
+    lengths, norms = np.diff(block.indptr), row_norms(block.indptr, values)
     seen, size = RunningHash(), 0
     for array in (block.indptr, block.indices, values, block.labels, weights):
         if array is not None:
@@ -205,19 +204,6 @@ def finish(rows: list[Rows], *, recipe: Recipe, meaning: LabelMap, features: int
         None if weights is None else float((heavy * norms**2).max()),
     )
     return Finished(block, chunk, statistics)
-
-
-def _norms(indptr: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Of rows, some at a time, so that it takes no room."""
-    rows = len(indptr) - 1
-    norms, step = np.zeros(rows), max(1, _PIECE * rows // max(len(values), 1))
-    for first in range(0, rows, step):
-        starts, end = indptr[first : first + step], int(indptr[min(first + step, rows)])
-        begin, some = int(starts[0]), np.diff(indptr[first : first + step + 1]) > 0
-        if end > begin:
-            squares = values[begin:end].astype(np.float64) ** 2
-            norms[first : first + step][some] = np.sqrt(np.add.reduceat(squares, starts[: len(some)][some] - begin))
-    return norms
 
 
 def without_rows(part: Finished) -> Finished:

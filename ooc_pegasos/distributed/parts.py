@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ooc_pegasos import __version__, manifest
+from ooc_pegasos import __version__
 from ooc_pegasos.accounting import Stopwatch
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.config import TrainConfig
@@ -120,7 +120,7 @@ class OpenPart:
         except InputError as error:
             problem = f"{error}; every worker must see the store under this path"
             raise InputError(problem) from error
-        if manifest.checksum_of(whole.manifest) != part.checksum:
+        if whole.checksum != part.checksum:
             raise InputError(f"{part.path}: not the store that the client sees; give all machines the same one")
         self.store = Store(whole.path, only(whole.manifest, part.first, part.end))
         self.loader = open_loader(
@@ -228,7 +228,7 @@ def parts_of(
     store: Store, config: TrainConfig, bounds: list[tuple[int, int]], memory: int, rows: list[int], together: int
 ) -> list[Part]:
     """The parts of a run, given how many rows of each chunk are trained on."""
-    run, checksum, path = secrets.token_hex(4), manifest.checksum_of(store.manifest), same_store(store.path)
+    run, checksum, path = secrets.token_hex(4), store.checksum, same_store(store.path)
     return [
         Part(
             run=run,

@@ -84,8 +84,12 @@ class Contribution:
             other.vectors[model].add_to(total)
             vectors[model] = Packed.of(total)
         numbers = {model: mine + other.numbers[model] for model, mine in self.numbers.items()}
-        travelled = self.bytes + other.bytes + sum(packed.bytes for packed in other.vectors.values())
-        return Contribution(vectors, numbers, travelled)
+        return Contribution(vectors, numbers, self.bytes + other.bytes + other.own_bytes)
+
+    @property
+    def own_bytes(self) -> int:
+        """Of its vectors."""
+        return sum(packed.bytes for packed in self.vectors.values())
 
 
 def added(one: Contribution, other: Contribution) -> Contribution:

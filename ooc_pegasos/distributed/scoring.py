@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos import manifest
 from ooc_pegasos.collect import refuse_delayed, room_beside
 from ooc_pegasos.distributed.parts import cut, same_store
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
@@ -209,7 +208,7 @@ def _everywhere(
 
     if not client.nthreads():
         raise InputError("the cluster has no workers; start some, or wait for them with client.wait_for_workers(1)")
-    place = (same_store(store.path), manifest.checksum_of(store.manifest))
+    place = (same_store(store.path), store.checksum)
     futures: list[Any] = []
     done = False
     try:
@@ -238,7 +237,7 @@ def _part_of(place: tuple[str, str], bound: tuple[int, int]) -> Store:
         whole = Store.open(path)
     except InputError as error:
         raise InputError(f"{error}; every worker must see the store under this path") from error
-    if manifest.checksum_of(whole.manifest) != checksum:
+    if whole.checksum != checksum:
         raise InputError(f"{path}: not the store that the client sees; give all machines the same one")
     return Store(whole.path, only(whole.manifest, *bound))
 

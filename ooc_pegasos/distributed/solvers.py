@@ -173,7 +173,7 @@ class RoundsOfAscent(Rounds, SdcaSolver):
         """One at a time; each goes back at once, as something that was made of nothing."""
         for part, future in enumerate(self._states):
             if future is not None:
-                state = self._crew.result(future)
+                (state,) = self._crew.results([future])
                 self._states[part] = self._crew.scatter(part, state)
                 yield state
         self._keep(self._states)

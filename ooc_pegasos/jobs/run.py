@@ -226,7 +226,7 @@ class _Run:
 
     def _is_due(self, champion: Model, store: Store) -> bool:
         """Whether there is anything to train: other rows, or other options, than those of the champion."""
-        if self.state.train or champion.info.store_checksum != manifest.checksum_of(store.manifest):
+        if self.state.train or champion.info.store_checksum != store.checksum:
             return True
         try:
             record = json.loads(read_file(self.versions.folder / str(self.state.champion) / RECORD))
@@ -294,7 +294,7 @@ class _Run:
             for name, (new, old) in sets.items()
         }
         found = drift(store, 1 if appended.rows else 0, champion)
-        return Compared(checks, metrics, found, store.rows, store.features, manifest.checksum_of(store.manifest))
+        return Compared(checks, metrics, found, store.rows, store.features, store.checksum)
 
     # --- its end ----------------------------------------------------------------------------------
 

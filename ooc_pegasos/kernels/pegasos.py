@@ -20,6 +20,7 @@ STATE_SIZE = 8
 NO_FREE, BY_SUBGRADIENT, OF_BATCH = range(3)
 
 _ROWS_AHEAD = 4
+_NOTHING = np.empty(0)
 OFFSETS_AHEAD = 8
 
 
@@ -506,14 +507,30 @@ def score_rows(begin, end, indptr, indices, values, levels, w, scores):
     return -1
 
 
+@inlined
+def _square_of_difference(left, right, scale, f):
+    difference = (left[f] - right[f] if len(right) > 0 else left[f]) * scale
+    return difference * difference
+
+
 @kernel
 def square_distance(left, right, scale):
-    """||scale (left - right)||^2; an empty `right` is zero."""
-    total = 0.0
-    for f in range(len(left)):
-        difference = (left[f] - right[f] if len(right) > 0 else left[f]) * scale
-        total += difference * difference
-    return total
+    """||scale (left - right)||^2; an empty `right` is zero. Four sums side by side, as additions take their time."""
+    one, two, three, four = 0.0, 0.0, 0.0, 0.0
+    even = len(left) - len(left) % 4
+    for f in range(0, even, 4):
+        one += _square_of_difference(left, right, scale, f)
+        two += _square_of_difference(left, right, scale, f + 1)
+        three += _square_of_difference(left, right, scale, f + 2)
+        four += _square_of_difference(left, right, scale, f + 3)
+    for f in range(even, len(left)):
+        one += _square_of_difference(left, right, scale, f)
+    return (one + two) + (three + four)
+
+
+def square(vector: np.ndarray) -> float:
+    """||vector||^2. Not by BLAS: its threads go on spinning for a tenth of a second, and take cores from kernels."""
+    return float(square_distance(np.ascontiguousarray(vector), _NOTHING, 1.0))
 
 
 @kernel

@@ -347,3 +347,12 @@ def normalize_rows(indptr: np.ndarray, values: np.ndarray) -> None:
         if norm > 0:
             for pair in range(indptr[row], indptr[row + 1]):
                 values[pair] = np.float32(np.float64(values[pair]) / norm)
+
+
+@kernel
+def row_norms(indptr: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The l2 norm of every row, as `encode_rows` says it."""
+    norms = np.empty(len(indptr) - 1)
+    for row in range(len(norms)):
+        norms[row] = norm_of(values, indptr[row], indptr[row + 1])
+    return norms

@@ -8,6 +8,7 @@ the next start finds them there. Row offsets and labels, a few bytes a row, are 
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from ooc_pegasos.loading.window import Layout, Window, index_kind, value_kind
 from ooc_pegasos.manifest import round_up
 from ooc_pegasos.parallel import ordered_map
 
-_PIECE = 1 << 20  # bytes read at a time, few enough to be in the cache when the checksum wants them
+_PIECE = 1 << 17  # bytes read at a time, few enough to be in the cache when the checksum wants them
 _Stamp = tuple[int, int, int, int]
 
 
@@ -44,6 +45,7 @@ class MappedLoader(Loader):
     def __init__(self, *job: Any) -> None:
         super().__init__(*job)
         self._held: dict[int, _Held] = {}
+        self._own = threading.local()
 
     def load(self, chunks: tuple[int, ...], slot: int) -> Window:
         """See `Loader.load`."""
@@ -102,11 +104,18 @@ class MappedLoader(Loader):
         mappings = [indices] if values is None else [indices, values]
         return _Held(window, mappings, dict(zip(chunks, stamps, strict=True)))
 
+    def _piece(self) -> memoryview:
+        """Memory of this thread to read into; new memory for each file would cost as much as reading it."""
+        if not hasattr(self._own, "piece"):
+            self._own.piece = memoryview(bytearray(_PIECE))
+        piece: memoryview = self._own.piece
+        return piece
+
     def _read_through(self, descriptor: int, place: int, layout: Layout) -> bytes:
         """Read a file from end to end, see that its checksum is right, and give back what precedes its entries."""
         info = layout.infos[place]
         path = self.store.path / info.file
-        piece = memoryview(bytearray(_PIECE))
+        piece = self._piece()
         head = bytearray()
         at, seen = 0, RunningHash()
         while True:

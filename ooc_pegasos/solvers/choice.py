@@ -23,7 +23,7 @@ from ooc_pegasos.solvers.subgradient import Manner, PegasosSolver
 
 AVERAGE_BELOW = 20.0
 """lam m below which the average of an epoch is a better candidate than its end."""
-PEGASOS_FROM = 3.0
+PEGASOS_FROM = 0.75
 """lam m times the tolerance from which on Pegasos is certain of it within an epoch or two, and needs nothing a row."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.kernels.multiclass import present_classes
-from ooc_pegasos.kernels.pegasos import AVERAGED, ERRORS, FREE, LOSS, NO_FREE, NORM2, SCALE, STATE_SIZE, S, T
+from ooc_pegasos.kernels.pegasos import AVERAGED, ERRORS, FREE, LOSS, NO_FREE, NORM2, SCALE, STATE_SIZE, S, T, square
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.panel import new_panel
@@ -88,7 +88,7 @@ class Pegasos:
         self.a[:] = weights * (self.options.lam * self.options.delay)
         if self.options.free != NO_FREE:
             self.state[FREE], self.a[-1] = weights[-1], 0.0
-        self.state[NORM2] = float(self.a @ self.a)
+        self.state[NORM2] = square(self.a)
 
     def begin_epoch(self, repeats: int = 1) -> None:
         """Forget what is counted or averaged by epoch, in which every row is presented so often."""
@@ -161,7 +161,7 @@ class Pegasos:
         mean = (self.loss_sum - self.loss_at_mark) / max(rows, 1.0)
         clock = self.options.lam * (self.t + self.options.delay)
         last = self.scale / clock if clock else 0.0
-        return self.options.lam / 2 * float(self.a @ self.a) * last**2 + mean
+        return self.options.lam / 2 * square(self.a) * last**2 + mean
 
     def last(self) -> np.ndarray:
         """The last iterate, equation (2)."""

@@ -15,6 +15,7 @@ from ooc_pegasos.kernels import many
 from ooc_pegasos.kernels import sdca as kernels
 from ooc_pegasos.kernels.lanes import LANES
 from ooc_pegasos.kernels.losses import HINGE
+from ooc_pegasos.kernels.pegasos import square
 from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, NAPS, OFF, STATE_SIZE, STRETCH, UNIT, VISITED
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
@@ -99,8 +100,7 @@ class SdcaSolver(Solver):
         return self.problem.specs[model].clock * float(self.state[model][STRETCH])
 
     def _square(self, model: int) -> float:
-        a = self.a[model]
-        return float(a @ a)
+        return square(self.a[model])
 
     @property
     def alone(self) -> set[int]:

@@ -196,7 +196,7 @@ class PegasosSolver(Solver):
         found = [member.last()]
         if average:
             found.append(member.average())
-        if bound is not None and bound.window is not None:
+        if self.warm and bound is not None and bound.window is not None:  # which forgets what the run began with
             found.append(member.since(bound.window.t, bound.window.a))
         return found
 

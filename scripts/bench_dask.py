@@ -25,7 +25,7 @@ from make_ccat_like import make
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, train
 from ooc_pegasos.distributed import train_dask
 
-ROWS = 1_600_000
+ROWS = 1_200_000
 LAMBDAS_M = (800, 80)
 """Lambda times rows."""
 

@@ -161,7 +161,7 @@ class Pegasos:
         mean = (self.loss_sum - self.loss_at_mark) / max(rows, 1.0)
         clock = self.options.lam * (self.t + self.options.delay)
         last = self.scale / clock if clock else 0.0
-        return self.options.lam / 2 * square(self.a) * last**2 + mean
+        return float(self.options.lam / 2 * square(self.a) * last**2 + mean)
 
     def last(self) -> np.ndarray:
         """The last iterate, equation (2)."""

@@ -95,7 +95,8 @@ def before(patched, name, act):
         (TrainConfig(**SETTINGS, algorithm="sgd-s"), {"pegasos", "sum", "measure"}),
     ],
 )
-def test_tasks_have_names_that_people_can_read(local, tmp_path, config, names):
+def test_tasks_have_names_that_people_can_read(local, tmp_path, monkeypatch, config, names):
+    monkeypatch.setattr(crew, "_LITTLE", 0)
     seen = set()
     submit = local.client.submit
 
@@ -217,6 +218,7 @@ def test_vectors_are_passed_on(local, tmp_path, monkeypatch):
     config = TrainConfig(**SETTINGS, algorithm="sdca")
     once = train_dask(local.client, store, config, parts=5)
     monkeypatch.setattr(crew, "_FAN", 2)
+    monkeypatch.setattr(crew, "_LITTLE", 0)
     submitted, real = [], crew.Crew.submit
 
     def watched(mine, what, *more, **options):
@@ -228,6 +230,7 @@ def test_vectors_are_passed_on(local, tmp_path, monkeypatch):
     with distributed.LocalCluster(n_workers=5, **options) as cluster, distributed.Client(cluster) as client:
         again = train_dask(client, store, config, parts=5)
     told = submitted.count("what-all-are-told")
+    assert told
     assert submitted.count("passed-on") == told * (2 + 4)
     assert weights(again) == weights(once)
 

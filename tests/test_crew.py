@@ -25,6 +25,7 @@ from ooc_pegasos.distributed import parts as data
 from ooc_pegasos.distributed import rounds as of_rounds
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.loading import open_loader
+from ooc_pegasos.solvers import choice
 from ooc_pegasos.stopping import Interrupted, OutOfTimeError
 
 distributed = pytest.importorskip("distributed")
@@ -595,7 +596,8 @@ def test_a_warm_start(local, tmp_path):
             train_dask(local.client, store, config, warm_start=exact)
 
 
-def test_pegasos_makes_room_if_it_is_slow(local, tmp_path):
+def test_pegasos_makes_room_if_it_is_slow(local, tmp_path, monkeypatch):
+    monkeypatch.setattr(choice, "PEGASOS_FROM", 0.0)
     store = made(tmp_path, rows=3000)
     config = TrainConfig(lam=0.05, tolerance=0.0201, max_epochs=30)  # lambda m = 150: Pegasos to begin with
     assert train_dask(local.client, store, config, parts=2).algorithm == "sgd-s"

@@ -327,7 +327,7 @@ def test_a_lambda_is_looked_for_once(tmp_path):
 
 
 def test_the_weights_in_use_are_begun_with_where_that_helps(tmp_path):
-    text = JOB.replace("lam = 1e-3", "lam = 1.0").format(more="", train="", gate="max_relative_regression = 0.9")
+    text = JOB.replace("lam = 1e-3", "lam = 100.0").format(more="", train="", gate="max_relative_regression = 0.9")
     job_of(tmp_path)
     (tmp_path / "nightly.toml").write_text(text)
     job = Job.load(tmp_path / "nightly.toml")

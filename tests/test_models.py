@@ -687,7 +687,8 @@ def slow_store(folder: Path) -> Store:
 
 
 @pytest.mark.usefixtures("small_slices")
-def test_interrupted_around_the_change_of_algorithm(tmp_path):
+def test_interrupted_around_the_change_of_algorithm(tmp_path, monkeypatch):
+    monkeypatch.setattr(choice, "PEGASOS_FROM", 0.0)
     store = slow_store(tmp_path)
     config = TrainConfig(lam=(3.0, 1.0, 0.7), tolerance=0.02)
     whole, best = trained(store, config)
@@ -710,7 +711,8 @@ def test_interrupted_around_the_change_of_algorithm(tmp_path):
     assert interrupted > 8
 
 
-def test_the_history_tells_all_when_the_algorithm_changed(tmp_path):
+def test_the_history_tells_all_when_the_algorithm_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(choice, "PEGASOS_FROM", 0.0)
     result = train(slow_store(tmp_path), TrainConfig(lam=0.5, tolerance=0.02))
     assert result.algorithm == "sdca"
     columns = set().union(*result.model.info.history)

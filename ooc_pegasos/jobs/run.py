@@ -35,7 +35,7 @@ from ooc_pegasos.losses import loss_for
 from ooc_pegasos.model import Model
 from ooc_pegasos.progress import Progress, TrainingProgress, default_training_progress
 from ooc_pegasos.scoring import check_store
-from ooc_pegasos.solvers.choice import PEGASOS_FROM
+from ooc_pegasos.solvers.choice import is_easy
 from ooc_pegasos.store import Store
 from ooc_pegasos.trainer import train
 
@@ -271,7 +271,8 @@ class _Run:
             return config, None, why
         rows = store.rows * (1 - config.holdout_fraction)
         lam = config.lambdas[0] if config.lambdas else 1.0 / (config.C or 1.0) / rows
-        if config.algorithm == "sdca" or (config.algorithm == "auto" and lam * rows * config.enough < PEGASOS_FROM):
+        easy = is_easy(lam * rows, config.enough, store.manifest.statistics.largest_square)
+        if config.algorithm == "sdca" or (config.algorithm == "auto" and not easy):
             return config, None, f"{why}; sdca begins from nothing, and is faster here".removeprefix("; ")
         if bool(champion.bias) and config.biased != "feature":
             return config, None, why

@@ -24,7 +24,7 @@ from ooc_pegasos.solvers.subgradient import Manner, PegasosSolver
 AVERAGE_BELOW = 20.0
 """lam m below which the average of an epoch is a better candidate than its end."""
 PEGASOS_FROM = 0.75
-"""lam m times the tolerance from which on Pegasos is certain of it within an epoch or two, and needs nothing a row."""
+"""lam m times the tolerance, in units of the largest squared norm of a row, from which on an epoch or two will do."""
 
 
 def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple[str, str]:
@@ -46,9 +46,14 @@ def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple
     least = min(spec.clock for spec in problem.specs)
     if config.threads and config.threads > 1 and Averaging.clock_problem(least, config.threads) is None:
         return "sgd-s", "its threads can average"
-    if least * config.enough >= PEGASOS_FROM:
+    if is_easy(least, config.enough, problem.largest):
         return "sgd-s", f"lambda times rows is {least:.3g}, so an epoch or two will do"
     return "sdca", f"lambda times rows is {least:.3g}, where it needs the fewest passes"
+
+
+def is_easy(clock: float, enough: float, largest: float) -> bool:
+    """Whether Pegasos is certain of its model after an epoch or two, given lam m and the largest squared norm."""
+    return clock * enough >= PEGASOS_FROM * largest
 
 
 def why_uncertified(config: TrainConfig, algorithm: str) -> str | None:

@@ -532,6 +532,12 @@ def test_clients_and_workers_that_will_not_do(local, tmp_path, monkeypatch):
             train_dask(local.client, store, config)
 
 
+def test_what_a_client_believes_is_not_asked_for(local, tmp_path, monkeypatch):
+    """It refreshes what it knows of the scheduler every two seconds, for a moment without workers."""
+    monkeypatch.setattr(local.client, "scheduler_info", lambda n_workers=0: {"workers": {}})
+    assert train_dask(local.client, made(tmp_path), TrainConfig(**SETTINGS), parts=2).windows == 2
+
+
 def test_no_room_for_what_is_known_of_rows(local, tmp_path, monkeypatch):
     store = made(tmp_path)
     monkeypatch.setattr(of_cluster, "_SHARE_OF_STATES", 1e-9)

@@ -112,9 +112,15 @@ def _version_asker() -> Callable[[], str | None]:
     return version
 
 
+def told_of_workers(client: Any) -> dict[str, Any]:
+    """What the scheduler knows of each. Not by `scheduler_info`, whose answer the client itself replaces at times."""
+    workers: dict[str, Any] = client.sync(client.scheduler.identity)["workers"]
+    return workers
+
+
 def workers_of(client: Any) -> list[Worker]:
     """The workers there are."""
-    told = client.scheduler_info(n_workers=-1)["workers"]
+    told = told_of_workers(client)
     if not told:
         raise InputError(_NO_WORKERS)
     hosts = [worker["host"] for worker in told.values()]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from ooc_pegasos.distributed import parts as data
-from ooc_pegasos.distributed.cluster import check
+from ooc_pegasos.distributed.cluster import check, told_of_workers
 from ooc_pegasos.distributed.parts import Part
 from ooc_pegasos.distributed.rounds import Contribution
 from ooc_pegasos.errors import InputError, OocPegasosError
@@ -225,7 +225,7 @@ class Crew:
                 raise LostError(", ".join(sorted(gone)))
         if self._looked > self._next_report:
             self._next_report = self._looked + _REPORT
-            told = self.client.scheduler_info(n_workers=-1)["workers"]
+            told = told_of_workers(self.client)
             for worker in set(self._homes) & set(told):
                 if told[worker].get("status") == "paused" and worker not in self._paused:
                     self._paused.add(worker)

@@ -232,7 +232,7 @@ class TrainConfig:
     average: bool = False
     delay: float | None = None
     """None: 3 R^2 / lam with R the largest row norm, or 0 for `pegasos`, which is the paper's."""
-    coefficient: float = 1.5
+    coefficient: float = 1.2
     """An exact pass is made when the estimated gap is within this factor of the tolerance; thrice it for the first."""
     seed: int = 0
     memory: int | None = None

@@ -21,7 +21,7 @@ import sparse
 from conftest import random_rows, store_of, workers_that_never_pause
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, evaluation, train
-from ooc_pegasos.distributed import evaluate_dask, parts, predict_dask, predict_store, train_dask
+from ooc_pegasos.distributed import collections, evaluate_dask, parts, predict_dask, predict_store, train_dask
 from ooc_pegasos.distributed import scoring as distributed_scoring
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
@@ -432,6 +432,38 @@ def test_rows_that_do_not_fit(tmp_path):
         pytest.raises(InputError, match=r"take 0\.8[\d]+ MB, and a worker has 0\.2 MB.*Store\.from_dask"),
     ):
         train_dask(client, da.ones((1000, 100)), TrainConfig(lam=0.1), labels=np.arange(1000) % 2)
+
+
+@pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
+def test_rows_that_are_made_anew_in_each_round(client, monkeypatch, algorithm):
+    """Where they do not fit the workers' memory: to the same bytes, and a warning says what it costs."""
+    matrix, labels = random_rows(300, 40, 0, 0.3)
+    x = da.from_array(matrix.toarray(), chunks=(50, -1))
+    config = TrainConfig(lam=0.01, tolerance=1e-9, algorithm=algorithm, max_epochs=5)
+    held = train_dask(client, x, config, labels=labels, parts=3)
+    assert not [note for note in held.notes if "made anew" in note]
+    monkeypatch.setattr(collections, "_SHARE", 0.0)
+    with pytest.warns(UserWarning, match=r"take [\d.e-]+ GB, .*made anew in each round, which took [\d.e-]+ seconds"):
+        anew = train_dask(client, x, config, labels=labels, parts=3)
+    assert [note for note in anew.notes if "made anew" in note]
+    assert anew.model.weights.tobytes() == held.model.weights.tobytes()
+    nothing_is_left(client)
+
+
+@pytest.mark.filterwarnings("ignore:the rows of the collection:UserWarning")
+def test_a_collection_that_comes_out_otherwise(client, monkeypatch):
+    monkeypatch.setattr(collections, "_SHARE", 0.0)
+    matrix, labels = random_rows(300, 40, 0, 0.3)
+    made = []
+
+    def spoil(block):
+        made.append(1)
+        return block + (len(made) > 40)
+
+    x = da.from_array(matrix.toarray(), chunks=(50, -1)).map_blocks(spoil, dtype=np.float64, meta=np.empty((0, 0)))
+    config = TrainConfig(lam=0.01, tolerance=1e-9, algorithm="sdca", max_epochs=50)
+    with pytest.raises(InputError, match="came out otherwise than before"):
+        train_dask(client, x, config, labels=labels, parts=3)
 
 
 def test_a_worker_that_dies_with_its_rows(tmp_path):

@@ -21,6 +21,7 @@ FILE_NAME = "manifest.json"
 _LARGEST = 1e100
 """Above all norms and weights that rows can have, and squared still a number."""
 MOST_FEATURES = 2**32 - 1
+_MOST_ROWS = 2**62
 READERS = ("svmlight", "vw", "table", "arrays", "folders")
 PAGE = 4096
 """Indices and values begin at multiples of this, so that they can be mapped or read to where they are wanted."""
@@ -350,6 +351,8 @@ def inconsistency(manifest: Manifest) -> str | None:
         return "a recipe that needs a vocabulary, and none"
     if manifest.parts and _totals(manifest.parts) != (manifest.rows, len(manifest.chunks), len(manifest.sources)):
         return "parts that do not add up"
+    if max(manifest.first_row, manifest.rows) > _MOST_ROWS:
+        return f"more than {_MOST_ROWS:,} rows"
     if min([0, manifest.first_row, *(min(p.rows, p.chunks, p.sources) for p in manifest.parts)]) < 0:
         return "a negative count"
     told = manifest.statistics

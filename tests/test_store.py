@@ -303,6 +303,7 @@ def rewrite(folder: Path, **changes: object) -> None:
         ),
         ({"features": True}, "'features' should be int"),
         ({"chunks": {}}, "'chunks' should be a list"),
+        ({"first_row": 2**63}, "more than 4,611,686,018,427,387,904 rows"),
     ],
 )
 def test_manifests_that_contradict_themselves(sound, changes, problem):

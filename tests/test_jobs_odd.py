@@ -117,6 +117,7 @@ def test_what_would_fail_after_hours_is_refused_before(tmp_path):
     ("old", "new", "message"),
     [
         ('reserve = "1MB"', "reserve = -1", "reserve -1 is out of range"),
+        ('reserve = "1MB"', "reserve = 1" + "0" * 400, "out of range"),
         ('reserve = "1MB"', 'reserve = "lots"', "'lots' is not a size"),
         ('reserve = "1MB"', "notify = ''", "notify: names no command"),
         ('reserve = "1MB"', "notify = 'say \"no'", "notify: no closing quotation"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from ooc_pegasos import typed
-from ooc_pegasos.config import GIB, ConvertConfig, TrainConfig, load_toml
+from ooc_pegasos.config import GIB, MOST_MEMORY, ConvertConfig, TrainConfig, load_toml
 from ooc_pegasos.errors import UsageError
 
 Metric = Literal["roc_auc", "error", "mean_loss", "mean_absolute_error"]
@@ -88,8 +88,8 @@ class Job:
             raise UsageError("inputs: name at least one file or pattern, like inputs = ['incoming/*.parquet']")
         if self.keep < 1:
             raise UsageError(f"keep {self.keep} is out of range; choose at least 1")
-        if self.reserve < 0:
-            raise UsageError(f"reserve {self.reserve} is out of range; choose a size, like '1GB', or 0")
+        if not 0 <= self.reserve <= MOST_MEMORY:
+            raise UsageError(f"reserve {str(self.reserve)[:40]} is out of range; choose a size, like '1GB', or 0")
         if self.expire_days is not None and not 0 < self.expire_days < 1e6:
             raise UsageError(f"expire_days {self.expire_days} is out of range; choose a positive number")
         if self.train.folds or self.train.bias == "search":

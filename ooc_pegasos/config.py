@@ -134,8 +134,8 @@ class ConvertConfig:
             raise UsageError(f"--feature-names {self.feature_names} is out of range; choose 0 to 10000000")
         if self.weight is not None and self.weights is not None:
             raise UsageError("--weight names a column and --weights a file; give one")
-        if self.block_size is not None and self.block_size < 64:
-            raise UsageError("block_size must be at least 64 bytes")
+        if self.block_size is not None and not 64 <= self.block_size <= 64 * MIB:
+            raise UsageError("block_size must be 64 bytes to 64 MB")
         self.declared()
 
     def declared(self) -> Declared:

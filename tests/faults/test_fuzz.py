@@ -249,6 +249,7 @@ def test_a_checkpoint_that_is_none_of_this_run(tmp_path, place, value):
         {"threads": 10**30},
         {"weights": "a\0b"},
         {"label": "a\nb"},
+        {"block_size": 1 << 32},
     ],
 )
 def test_settings_that_cannot_be(tmp_path, words):

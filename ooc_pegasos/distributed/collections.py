@@ -180,6 +180,7 @@ class _Reading:
                 self.client.submit(work, future, first + at, key=f"{what}-{self.token}-{first + at}", pure=False)
                 for at, future in enumerate(futures)
             ]
+            self.futures.update(looks)
             told += self._gather(looks)
             fits = kept is not None and sum(map(size, told)) <= share * self.memory
             kept = [*kept, *futures] if fits and kept is not None else None

@@ -147,6 +147,17 @@ class Judge:
         if known.gap is not None and estimated_gap:
             known.ratio = min(max(known.ratio * known.gap / estimated_gap, 0.05), 1.5)
 
+    def let_go(self) -> None:
+        """Have models that are done leave the pass."""
+        state, leaving = self.state, []
+        for model in state.solver.active:
+            known = state.known[model]
+            known.left = self.reason_to_leave(known)
+            if known.left:
+                leaving.append(model)
+        if leaving:
+            state.solver.drop(leaving)
+
     def is_enough(self, known: Progression) -> bool:
         """Whether the tolerance is certified."""
         return known.gap is not None and known.gap <= self.config.enough

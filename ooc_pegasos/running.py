@@ -209,14 +209,7 @@ class Run(Stoppable):
     def _let_go(self) -> None:
         """Models that are done leave the pass; and Pegasos, where it was not asked for, makes room if it is slow."""
         state = self.state
-        leaving = []
-        for model in state.solver.active:
-            known = state.known[model]
-            known.left = self.judge.reason_to_leave(known)
-            if known.left:
-                leaving.append(model)
-        if leaving:
-            state.solver.drop(leaving)
+        self.judge.let_go()
         if self.algorithm != "sdca" and self._may_switch() and self._is_slow():
             active = state.solver.active
             state.solver.close()

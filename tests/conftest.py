@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,20 @@ def oocpeg(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         return done
 
     return run
+
+
+@contextmanager
+def workers_of_this_process(number=2):
+    """(cluster, client): workers of a thread each, in the process of the tests."""
+    import distributed
+
+    options = {"threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0", "memory_limit": "1GB"}
+    with (
+        workers_that_never_pause(),
+        distributed.LocalCluster(n_workers=number, **options) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield cluster, client
 
 
 def workers_that_never_pause():

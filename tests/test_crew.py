@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import store_of, workers_that_never_pause
+from conftest import store_of, workers_of_this_process
 from dask.utils import key_split
 from test_rounds import TrainingKiller, made, weights
 
@@ -36,13 +36,7 @@ SETTINGS = {"lam": 1e-3, "tolerance": 1e-9, "max_epochs": 8, "memory": 1 << 26}
 @pytest.fixture(scope="module")
 def local():
     """Two workers in this process."""
-    with (
-        workers_that_never_pause(),
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit="1GB"
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with workers_of_this_process() as (cluster, client):
         yield SimpleNamespace(cluster=cluster, client=client)
 
 
@@ -227,13 +221,37 @@ def test_vectors_are_passed_on(local, tmp_path, monkeypatch):
         return real(mine, what, *more, **options)
 
     monkeypatch.setattr(crew.Crew, "submit", watched)
-    options = {"threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0", "memory_limit": "1GB"}
-    with distributed.LocalCluster(n_workers=5, **options) as cluster, distributed.Client(cluster) as client:
+    with workers_of_this_process(5) as (_cluster, client):
         again = train_dask(client, store, config, parts=5)
     told = submitted.count("what-all-are-told")
     assert told
     assert submitted.count("passed-on") == told * (2 + 4)
     assert weights(again) == weights(once)
+
+
+def test_what_is_little_goes_with_the_work_of_each_part(local, tmp_path, monkeypatch):
+    """And is counted as often as the scheduler keeps it; more goes to each worker once, to the same bytes."""
+    store = made(tmp_path)
+    config = TrainConfig(**SETTINGS, algorithm="sdca")
+    bytes_each = 8 * store.features
+    found = []
+    for little in (1 << 22, 0):
+        monkeypatch.setattr(crew, "_LITTLE", little)
+        kept = []
+        with monkeypatch.context() as patched:
+            real = solvers.RoundsOfAscent.round
+
+            def watched(mine, epoch, kept=kept, real=real):
+                real(mine, epoch)
+                kept.append(mine._waiting)
+
+            patched.setattr(solvers.RoundsOfAscent, "round", watched)
+            found.append(train_dask(local.client, store, config, parts=3))
+        rounds = np.diff(kept)
+        tasks = 3 * solvers._BYTES_A_TASK
+        assert (rounds == tasks + bytes_each * (3 if little else 1)).all()
+    assert weights(found[0]) == weights(found[1])
+    assert found[0].profile["rounds"]["bytes"] > found[1].profile["rounds"]["bytes"]
 
 
 # --- workers that die ---------------------------------------------------------------------------------

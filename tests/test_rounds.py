@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import random_rows, store_of, workers_that_never_pause
+from conftest import random_rows, store_of, workers_of_this_process
 from sklearn.svm import LinearSVC
 
 from ooc_pegasos import Store, TrainConfig, train
@@ -26,13 +26,7 @@ distributed = pytest.importorskip("distributed")
 @pytest.fixture(scope="module")
 def client():
     """Two workers in this process."""
-    with (
-        workers_that_never_pause(),
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit="1GB"
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with workers_of_this_process() as (_cluster, client):
         yield client
 
 

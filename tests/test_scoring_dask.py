@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import sparse
-from conftest import random_rows, store_of, workers_that_never_pause
+from conftest import random_rows, store_of, workers_of_this_process, workers_that_never_pause
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, evaluation, train
 from ooc_pegasos.distributed import collections, evaluate_dask, parts, predict_dask, predict_store, train_dask
@@ -33,13 +33,7 @@ distributed = pytest.importorskip("distributed")
 @pytest.fixture(scope="module")
 def client():
     """Two workers in this process."""
-    with (
-        workers_that_never_pause(),
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", memory_limit="1GB"
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with workers_of_this_process() as (_cluster, client):
         yield client
 
 

@@ -29,7 +29,7 @@ _PATIENCE = 300
 _ATTEMPTS = 5
 """To do a round, of which each but the last has lost something that nobody can make again."""
 _LITTLE = 1 << 22
-"""Bytes that go with each piece of work; more go to one worker, which takes a step longer, and from there to others."""
+"""Bytes that go with the work of all parts; more go to one worker, which takes a step longer, and then to others."""
 _FAN = 8
 """Workers that a vector is sent to by one that has it, before those send it on."""
 
@@ -136,10 +136,11 @@ class Crew:
         return future
 
     def everywhere(self, what: str, work: Callable[..., Any], told: Any, more: Sequence[Any] = ()) -> list[Any]:
-        """Futures of some work on all parts: what all are told goes to every worker once."""
+        """Futures of some work on all parts, who are all told the same."""
         workers = self._settle()
-        shared = self._tell(told, workers)
-        self.bytes_moved += _bytes_of(told) * len(workers)
+        little = self._is_little(told)
+        shared = [told] if little else self._tell(told, workers)
+        self.bytes_moved += _bytes_of(told) * len(self.parts if little else workers)
         futures: list[Any] = []
         at_a_time = (self._rows and self._rows.at_a_time) or len(self.parts)
         for part in self.parts:
@@ -155,13 +156,18 @@ class Crew:
             futures.append(self.submit(what, work, *arguments, **options))
         return futures
 
+    def copies_of(self, told: Any) -> int:
+        """How often the scheduler keeps what all are told: with the work of each part if it is little, else once."""
+        return len(self.parts) if self._is_little(told) else 1
+
+    def _is_little(self, told: Any) -> bool:
+        return _bytes_of(told) * len(self.parts) <= _LITTLE
+
     def _tell(self, told: Any, workers: list[str]) -> list[Any]:
         """Futures of something that all workers want. The scheduler keeps it, so no worker that dies takes it along.
 
         Where there are many workers, some pass it on to some others, and so on, so that none has to send it to all.
         """
-        if _bytes_of(told) * len(workers) <= _LITTLE:
-            return [told]
         shared = [self.submit("what-all-are-told", _same, told)]
         while len(shared) * _FAN < len(workers):
             number = min(len(shared) * _FAN, len(workers))

@@ -123,7 +123,8 @@ class RoundsOfAscent(Rounds, SdcaSolver):
             for place in (DUAL, GAP, VISITED, CHANGED, OFF):
                 self.state[model][place] += found.numbers[model][place]
         self._since.append(told)
-        self._waiting += sum(packed.bytes for packed in vectors.values()) + _BYTES_A_TASK * len(self._states)
+        told_bytes = sum(packed.bytes for packed in vectors.values()) * self._crew.copies_of(told)
+        self._waiting += told_bytes + _BYTES_A_TASK * len(self._states)
 
     def _ascend(self, told: Ascent) -> list[Any]:
         return self._crew.everywhere("dual-ascent", rounds.ascend, told, self._states)

@@ -76,11 +76,11 @@ def in_order(shape: Shape) -> list[Plan]:
     return [Plan(chunks, None) for chunks in groups(shape, np.arange(len(shape.chunk_rows)))]
 
 
-def _random_groups(shape: Shape, rng: np.random.Generator) -> list[tuple[int, ...]]:
+def _random_groups(shape: Shape, rng: Callable[[], np.random.Generator]) -> list[tuple[int, ...]]:
     """Windows of randomly chosen chunks; if there is only one, its chunks stay as they are."""
     everything = np.arange(len(shape.chunk_rows))
     windows = groups(shape, everything)
-    return windows if len(windows) == 1 else groups(shape, rng.permutation(everything))
+    return windows if len(windows) == 1 else groups(shape, rng().permutation(everything))
 
 
 def _as_they_stand(rows: np.ndarray) -> np.ndarray:
@@ -106,7 +106,7 @@ def sequential(shape: Shape, _seed: int, _epoch: int) -> Iterator[Plan]:
 
 def permutation(shape: Shape, seed: int, epoch: int) -> Iterator[Plan]:
     """A new order every epoch."""
-    for number, chunks in enumerate(_random_groups(shape, np.random.default_rng([seed, epoch]))):
+    for number, chunks in enumerate(_random_groups(shape, partial(np.random.default_rng, [seed, epoch]))):
         yield Plan(chunks, partial(_shuffled, seed, epoch, number))
 
 
@@ -122,7 +122,7 @@ def iid(shape: Shape, seed: int, epoch: int) -> Iterator[Plan]:
     come window by window.
     """
     rng = np.random.default_rng([seed, epoch])
-    windows = _random_groups(shape, rng)
+    windows = _random_groups(shape, lambda: rng)
     sizes = np.array([sum(shape.chunk_rows[chunk] for chunk in chunks) for chunks in windows])
     draws = rng.multinomial(sizes.sum(), sizes / sizes.sum())
     for number, (chunks, count) in enumerate(zip(windows, draws.tolist(), strict=True)):

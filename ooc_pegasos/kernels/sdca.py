@@ -51,10 +51,9 @@ def rows_awake(order, begin, end, until, width, models, now, out):
     count = 0
     if width == 1:
         for i in range(begin, end):
-            if i + 16 < end:
-                prefetch(until, np.int64(order[i + 16]))
-            out[count] = order[i]  # no branch, which nobody could predict
-            count += 0 if sleeps(until[np.int64(order[i])], now) else 1
+            row = order[np.uint64(i)]
+            out[np.uint64(count)] = row  # no branch, which nobody could predict
+            count += not sleeps(until[np.uint64(row)], now)
         return count
     for i in range(begin, end):
         if i + 16 < end:

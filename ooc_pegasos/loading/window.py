@@ -119,7 +119,7 @@ class Folds:
         for chunk, (begin, end) in zip(chunks, layout.stretches(), strict=True):
             rows = np.arange(begin, end, dtype=kind)
             parts.append(rows[self.of(chunk) > 0] if self._threshold else rows)
-        return np.concatenate(parts) if parts else np.empty(0, kind)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty(0, kind)
 
     def of_window(self, chunks: Sequence[int], layout: Layout) -> np.ndarray:
         """The fold of each row of the block; empty if there are none."""

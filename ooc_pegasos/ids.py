@@ -106,8 +106,10 @@ def type_of(path: Path) -> Any:
 
     try:
         with open_file(path) as file:
-            return pa.ipc.open_file(file).schema.field(COLUMN).type
-    except (pa.ArrowException, KeyError, OSError) as error:
+            kind = pa.ipc.open_file(file).schema.field(COLUMN).type
+        _check_type(kind)
+        return kind
+    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise _damaged(path, error) from error
 
 
@@ -125,9 +127,17 @@ def read(path: Path, info: IdsInfo, rows: int) -> Any:
         table.validate(full=True)
         if table.column_names != [COLUMN] or table.num_rows != rows:
             raise ValueError("not the ids of these rows")
+        _check_type(table.column(0).type)
         return table.column(0).combine_chunks()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from error
+
+
+def _check_type(kind: Any) -> None:
+    from ooc_pegasos.readers.schemas import is_id
+
+    if not is_id(kind):
+        raise ValueError(f"ids of type {kind}")
 
 
 def _damaged(path: Path, error: Exception) -> OocPegasosError:

@@ -163,7 +163,7 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
 
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_number = _is_number(inner)
-    is_text = pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)
+    is_text = _is_text(inner)
     nested, unknown = pa.types.is_nested(inner), pa.types.is_null(inner)
     column = f"{where}: column '{name}' is of type {kind}"
     if wanted == "numeric" and not unknown and (not is_number or pa.types.is_dictionary(kind)):
@@ -174,8 +174,7 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
         raise InputError(f"{column}, which is no category; leave it out")
     if wanted == "label" and not unknown and not (is_number or is_text):
         raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")
-    is_time = pa.types.is_temporal(inner) and not pa.types.is_duration(inner)
-    if wanted == "id" and not unknown and not (is_number or is_text or is_time):
+    if wanted == "id" and not unknown and not is_id(inner):
         raise InputError(f"{column}, and ids are numbers, words or times; write it as one of these")
     if wanted == "entries":
         with arrow_errors(where):
@@ -185,6 +184,20 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
                 f"{column}, {problem}; write lists of indices, of (index, value), or maps, or leave it out by naming "
                 "others with --numeric, --categorical or --text"
             )
+
+
+def is_id(kind: Any) -> bool:
+    """Whether values of this type can name rows."""
+    import pyarrow as pa
+
+    is_time = pa.types.is_temporal(kind) and not pa.types.is_duration(kind)
+    return _is_number(kind) or _is_text(kind) or is_time
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
 
 
 def _is_number(kind: Any) -> bool:

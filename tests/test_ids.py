@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from conftest import folder_bytes
 
 from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
 from ooc_pegasos.assemble import Assembly
+from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.errors import DamagedError, InputError
 from ooc_pegasos.evaluation import evaluate, predict
 from ooc_pegasos.files import in_use
@@ -408,3 +410,26 @@ def test_damaged_ids_on_the_way_are_read_again(tmp_path, monkeypatch):
     bucket.write_bytes(content)
     convert([source], tmp_path / "store", config(), existing=RESUME)
     assert folder_bytes(tmp_path / "store") == expected
+
+
+@pytest.mark.parametrize("kind", [pa.struct([]), pa.list_(pa.int64()), pa.duration("s"), pa.binary()])
+def test_ids_of_types_that_name_no_row(tmp_path, kind):
+    """What can be written nowhere is refused when it is read, whatever the checksums say."""
+    store = convert([day(tmp_path, 1, 30)], tmp_path / "store", config())
+    model = train(store, TrainConfig(lam=0.1)).model
+    table = json.loads((store.path / "manifest.json").read_text())
+    for chunk in table["chunks"]:
+        column = pa.array([None] * chunk["rows"], pa.null()).cast(kind)
+        batch = pa.record_batch([column], schema=pa.schema([("id", kind)]))
+        with (
+            pa.OSFile(str(store.path / chunk["ids"]["file"]), "wb") as file,
+            pa.ipc.new_file(file, batch.schema) as out,
+        ):
+            out.write_batch(batch)
+        content = (store.path / chunk["ids"]["file"]).read_bytes()
+        chunk["ids"] |= {"bytes": len(content), "xxh64": xxh64_hex(np.frombuffer(content, np.uint8))}
+    del table["checksum"]
+    table["checksum"] = f"{zlib.crc32(json.dumps(table, sort_keys=True).encode()):08x}"
+    (store.path / "manifest.json").write_text(json.dumps(table))
+    with pytest.raises(DamagedError, match=rf"ids of type {re.escape(str(kind))}; restore it or convert again"):
+        predict(model, store.path, tmp_path / "scores.parquet")

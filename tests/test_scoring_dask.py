@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import time
+from itertools import pairwise
 
 import cloudpickle
 import dask
@@ -345,6 +346,90 @@ def test_training_on_arrays(client, tmp_path, algorithm, kind):
     assert ((scores > 0) == (labels == 1)).mean() > 0.8
 
 
+def laid_out(client, blocks, workers):
+    """An array whose blocks lie with these workers."""
+    there = [sorted(client.nthreads())[at] for at in workers]
+    given = [client.scatter(block, workers=[at], hash=False) for block, at in zip(blocks, there, strict=True)]
+    x = da.concatenate([da.from_delayed(one, (60, 40), np.float32) for one in given]).persist()
+    distributed.wait(x)
+    assert [client.who_has(x)[key] for ((key,),) in zip(x.__dask_keys__(), strict=True)] == [[at] for at in there]
+    return x
+
+
+def test_rows_that_workers_have_stay_where_they_are(client):
+    matrix, labels = random_rows(360, 40, 0, 0.3)
+    blocks, y = np.split(matrix.toarray(), 6), np.split(labels, 6)
+    config = TrainConfig(lam=0.01, tolerance=1e-9, algorithm="sdca", max_epochs=4)
+
+    def weights_of(x, labels, **options):
+        result = train_dask(client, x, config, labels=np.concatenate(labels), **options)
+        assert result.windows == 2
+        return result.model.weights.tobytes()
+
+    x = laid_out(client, blocks, (0, 1, 1, 0, 1, 0))
+    found = weights_of(x, y)
+    assert all(len(holders) == 1 for holders in client.who_has(x).values())
+    assert weights_of(x, y) == found
+    order = [0, 3, 5, 1, 2, 4]
+    together = da.concatenate([da.from_array(blocks[at], chunks=(60, -1)) for at in order])
+    assert weights_of(together, [y[at] for at in order], parts=2) == found
+    # not where it was asked for, nor where one would have much more than the other
+    as_they_follow = weights_of(da.from_array(matrix.toarray(), chunks=(60, -1)), y, parts=2)
+    assert as_they_follow != found
+    assert weights_of(x, y, parts=2) == as_they_follow
+    assert weights_of(laid_out(client, blocks, (0, 0, 0, 1, 0, 0)), y) == as_they_follow
+
+
+def test_checkpoints_of_rows_that_lie_elsewhere_by_then(client, tmp_path):
+    matrix, labels = random_rows(360, 40, 0, 0.3)
+    blocks = np.split(matrix.toarray(), 6)
+    config = TrainConfig(lam=0.01, tolerance=1e-9, algorithm="sdca", max_epochs=4)
+    first, then = laid_out(client, blocks, (0, 1, 0, 1, 0, 1)), laid_out(client, blocks, (1, 1, 1, 0, 0, 0))
+    train_dask(client, first, config, labels=labels, checkpoint=tmp_path / "kept")
+    longer = dataclasses.replace(config, max_epochs=6)
+    resumed = train_dask(client, then, longer, labels=labels, checkpoint=tmp_path / "kept", resume=True)
+    assert resumed.model.info.epochs == 6
+
+
+@pytest.mark.parametrize("kind", ["dense", "coo", "float32, int64", "in disorder, with zeros"])
+def test_persisted_arrays_are_read_as_others(client, kind):
+    matrix, _labels = random_rows(240, 30, 5, 0.3)
+    labels = np.array(["no", "yes"])[(matrix @ np.ones(30) > 0).astype(int)]
+    weights = 1.0 + np.arange(240) % 3
+    x = da.from_array(matrix.toarray(), chunks=(60, -1))
+    if kind != "dense":
+        x = x.map_blocks(_as_kind, kind=kind, meta=sp.csr_matrix((0, 0)))
+    config = TrainConfig(lam=0.02, tolerance=1e-9, algorithm="sdca", max_epochs=3)
+    recipe = ConvertConfig(normalize="l2", values="bfloat16")
+    found = [
+        train_dask(
+            client, given, config, labels=da.from_array(labels, chunks=60), weights=weights, recipe=recipe, parts=2
+        )
+        for given in (x, x.persist())
+    ]
+    assert found[0].model.info.labels.classes == ["no", "yes"]
+    assert found[0].model.weights.tobytes() == found[1].model.weights.tobytes()
+
+
+def _as_kind(block, kind):
+    rows = sp.csr_matrix(block)
+    if kind == "coo":
+        return rows.tocoo()
+    if kind == "float32, int64":
+        indices, indptr = rows.indices.astype(np.int64), rows.indptr.astype(np.int64)
+        rows = rows.astype(np.float32)
+        rows.indices, rows.indptr = indices, indptr
+        return rows
+    for begin, end in pairwise(rows.indptr):
+        rows.indices[begin:end], rows.data[begin:end] = (
+            rows.indices[begin:end][::-1].copy(),
+            rows.data[begin:end][::-1].copy(),
+        )
+    rows.data[::7] = 0.0
+    rows.has_sorted_indices = False
+    return rows
+
+
 def test_training_on_dataframes(client, tmp_path):
     data = frame(600).drop(columns="not asked for")
     config = TrainConfig(lam=(0.1, 0.01), tolerance=0.005, holdout=0.1, bias="feature")
@@ -396,12 +481,15 @@ def test_what_cannot_be_trained_on(client, tmp_path):
         (UsageError, "--dictionary is for stores", data, {"recipe": ConvertConfig(dictionary=5)}),
         (UsageError, "a Bag cannot be trained on", db.from_sequence([{"y": 1}]), {}),
         (InputError, "every row has the label 1", x, {"labels": np.ones(100)}),
+        (InputError, "part 1: row 3: the value nan", x.map_blocks(_spoilt), {"labels": y}),
+        (InputError, "part 1: row 3: the value nan", x.map_blocks(_spoilt).persist(), {"labels": y}),
         (
             InputError,
-            "part 1: row 3: the value nan",
-            da.concatenate([x[:50], x[50:]]).map_blocks(_spoilt),
-            {"labels": y},
+            "label '1' is not one of",
+            x.persist(),
+            {"labels": y, "recipe": ConvertConfig(classes=("0", "2"))},
         ),
+        (InputError, "every row one", x.persist(), {"labels": y[:-1]}),
         (InputError, "label '1' is not one of", x, {"labels": y, "recipe": ConvertConfig(classes=("0", "2"))}),
         (UsageError, "go with a collection", tmp_path, {"labels": y}),
     ):

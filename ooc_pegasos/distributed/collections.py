@@ -1,8 +1,8 @@
 """Collections to parts that workers hold in memory, or make anew in each round where they do not fit: no store.
 
 Two passes, of partitions some at a time: one tells how large they are and all labels there are; then partitions that
-follow each other become parts, each one block. What is known of all of them is a manifest, though nothing of it lies
-on a disk.
+follow each other become parts, each one block; or, where workers hold them already, those that lie with the same one,
+so that no rows have to move. What is known of all of them is a manifest, though nothing of it lies on a disk.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import secrets
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -47,6 +48,8 @@ _SHARE_OF_A_PART = 0.2
 """Of a thread's share of a worker's memory, that a part may take which is made anew in each round."""
 _AT_A_TIME = 4
 """Partitions a thread that are looked at to begin with, when it is not known whether all fit."""
+_EVEN = 1.25
+"""How much more than its share a thread may have of what lies with workers, or it is distributed anew."""
 _DEFAULTS = ConvertConfig()
 
 
@@ -129,7 +132,10 @@ class _Reading:
 
     settings: Settings
     rows: list[Any]
-    """Of each partition, delayed, or futures if workers have them."""
+    """Of each partition, delayed, or futures if workers have them; or, with `raw`, blocks of an array as they are."""
+    raw: bool = False
+    places: list[str]
+    """The workers that had the partitions before anything was asked of them; none if not all were there."""
 
     def __init__(self, client: Any, config: ConvertConfig, note: Callable[[str], None]) -> None:
         self.client, self.config, self.note = client, config, note
@@ -142,7 +148,9 @@ class _Reading:
     def _compute(self, delayed: list[Any], home: str = "") -> list[Any]:
         """Futures of what is delayed, which is computed at a worker's if that is there."""
         where = {"workers": [home], "allow_other_workers": True} if home else {}
-        futures: list[Any] = self.client.compute(delayed, **where)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph", UserWarning)  # labels that are no collection
+            futures: list[Any] = self.client.compute(delayed, **where)
         self.futures.update(futures)
         return futures
 
@@ -190,6 +198,32 @@ class _Reading:
                 step *= 2  # it seems that all will fit
         return told, kept
 
+    def _places(self, collection: Any, number: int) -> list[str]:
+        """Where partitions lie that were persisted: the same whenever it is asked, unlike where work is done."""
+        where = {str(key): sorted(workers) for key, workers in self.client.who_has(collection).items()}
+        found = [where.get(str(key)) for key in _keys_of(collection)]
+        return [one[0] for one in found if one] if len(found) == number and all(found) else []
+
+    def _sizes(self) -> tuple[list[Summary], list[Any] | None]:
+        """(how large the rows of blocks are that workers have, the blocks if those rows fit beside them).
+
+        A task for each thread: of more than that others would take some, with a copy of the blocks.
+        """
+        threads = self.client.nthreads()
+        asked, futures = [], []
+        for worker in sorted(set(self.places)):
+            there = [at for at, place in enumerate(self.places) if place == worker]
+            number = threads.get(worker, 1)
+            for some in filter(None, (there[first::number] for first in range(number))):
+                asked += some
+                settings = {"settings": self.settings, "numbers": some}
+                blocks = [self.rows[at] for at in some]
+                task = self._delayed("size-of-partitions", some[0], partitions.sizes_of_blocks, blocks, **settings)
+                futures += self._compute([task], worker)
+        found = [one for some in self._gather(futures) for one in some]
+        told = [one for _at, one in sorted(zip(asked, found, strict=True), key=lambda pair: pair[0])]
+        return told, self.rows if sum(map(_bytes_of, told)) <= _SHARE * self.memory else None
+
     # --- partitions -------------------------------------------------------------------------------
 
     def array(self, collection: Any, labels: Any, weights: Any) -> None:
@@ -198,11 +232,15 @@ class _Reading:
         if config.format not in ("auto", "arrays") or config.label is not None:
             raise UsageError("a dask.array is read as arrays, with labels=; leave out --format and --label")
         blocks = blocks_of_array(collection, labels, weights, "train_dask(client, x, labels=y)")
+        self.places = self._places(collection, len(blocks))
         recipe = new_recipe(dataclasses.replace(config, format="arrays"), [_NAME], self.note)
         text = config.declared().wants_text()
         if text is None:
             text = (labels if hasattr(labels, "dtype") else np.asarray(labels)).dtype.kind in "OUT"
         self.settings = self._settings(recipe, text)
+        if self.places:  # so they cost nothing until a part is made, for which each is copied once
+            self.rows, self.raw = blocks, True
+            return
         self.rows = [
             self._delayed(
                 "rows-of-partition", at, partitions.rows_of_block, *block, settings=self.settings, name=f"part {at}"
@@ -216,6 +254,7 @@ class _Reading:
         if config.format not in ("auto", "table"):
             raise UsageError(f"--format {config.format}: a dask.dataframe is a table; leave it out")
         frames = list(collection.to_delayed())
+        self.places = self._places(collection, len(frames))
         work = partial(partitions.look_at, label=config.label)
         looks: list[Look]
         looks, kept = self._look("look-at-partition", frames, work, lambda look: look.bytes, _SHARE_OF_FRAMES)
@@ -256,36 +295,49 @@ class _Reading:
         """Cut the partitions into parts."""
         began = time.perf_counter()
         recipe = self.settings.recipe
-        work = partial(partitions.summary_of, settings=self.settings)
         told: list[Summary]
-        told, kept = self._look("size-of-partition", self.rows, work, _bytes_of, _SHARE)
+        if self.raw:
+            told, kept = self._sizes()
+        else:
+            work = partial(partitions.summary_of, settings=self.settings)
+            told, kept = self._look("size-of-partition", self.rows, work, _bytes_of, _SHARE)
         seconds = time.perf_counter() - began
-        rows = [(one, row) for one, row in zip(told, kept or self.rows, strict=True) if one.rows]
-        self.rows = []
-        if not rows:
+        there = [at for at, one in enumerate(told) if one.rows]
+        if not there:
             raise InputError("the collection has no rows; check how it was made")
-        told = [one for one, _row in rows]
+        rows = [(kept or self.rows)[at] for at in there]
+        places = [self.places[at] for at in there] if self.places else []
+        told = [told[at] for at in there]
+        self.rows = []
         seen = LabelCollector(self.settings.text_labels)
         for one in told:
             seen.add(one.labels, one.names)
         meaning, features = settle(seen, self.config.declared()), _features(recipe, told)
+        groups = self._groups_as_they_lie(told, places) if number is None and kept is not None else []
         if kept is None:
             number = _enough_parts(told, self.workers, number)
-        bounds = _cut(told, number or self.threads)
+        groups = groups or _cut(told, number or self.threads)
         finished = [
             self._delayed(
                 "part",
                 at,
                 partitions.finish,
-                [row for _one, row in rows[first:end]],
+                [rows[one] for one in group],
+                settings=self.settings if self.raw else None,
+                numbers=[there[one] for one in group],
+                rows=sum(told[one].rows for one in group),
+                entries=sum(told[one].entries for one in group),
                 recipe=recipe,
                 meaning=meaning,
                 features=features,
                 place=at,
             )
-            for at, (first, end) in enumerate(bounds)
+            for at, group in enumerate(groups)
         ]
-        homes = [""] * len(bounds) if kept is None else self._homes([row for _one, row in rows], bounds)
+        homes = [""] * len(groups)
+        if kept is not None:
+            where = {} if self.raw else self.client.who_has(rows)
+            homes = self._homes([[place] for place in places] or [where.get(row.key, ()) for row in rows], groups)
         del rows
         if kept is not None:
             kept = None
@@ -310,14 +362,28 @@ class _Reading:
             )
         return Store(Path(_NAME), made), found
 
-    def _homes(self, partitions_there: list[Any], bounds: list[tuple[int, int]]) -> list[str]:
+    def _groups_as_they_lie(self, told: list[Summary], places: list[str]) -> list[list[int]]:
+        """Partitions of each part, all with one worker; none if some would be much larger than others."""
+        if not places:
+            return []
+        threads = self.client.nthreads()
+        of_workers = [[at for at, place in enumerate(places) if place == worker] for worker in threads]
+        groups = []
+        for there, number in zip(of_workers, threads.values(), strict=True):
+            if there:
+                cuts = _cut([told[at] for at in there], number)
+                groups += [[there[at] for at in cut] for cut in cuts]
+        sizes = [sum(_bytes_of(told[at]) for at in group) for group in groups]
+        even = len(places) == sum(map(len, groups)) and max(sizes, default=0) * self.threads <= _EVEN * sum(sizes)
+        return sorted(groups) if even else []
+
+    def _homes(self, where: list[Sequence[str]], groups: list[list[int]]) -> list[str]:
         """A worker for each part: of those that have not their share of parts, one that has most of its partitions."""
         threads = self.client.nthreads()
-        left = {worker: -(-len(bounds) * threads[worker] // sum(threads.values())) for worker in sorted(threads)}
-        where = self.client.who_has(partitions_there)
+        left = {worker: -(-len(groups) * threads[worker] // sum(threads.values())) for worker in sorted(threads)}
         homes = []
-        for first, end in bounds:
-            there = [worker for one in partitions_there[first:end] for worker in where.get(one.key, ())]
+        for group in groups:
+            there = [worker for at in group for worker in where[at]]
             homes.append(max((worker for worker in left if left[worker]), key=there.count, default=""))
             if homes[-1]:
                 left[homes[-1]] -= 1
@@ -333,6 +399,12 @@ class _Reading:
             ]
             known += self._gather(self._compute(some))
         return known
+
+
+def _keys_of(collection: Any) -> list[Any]:
+    """The keys of partitions in their order, those of one block a row of an array."""
+    keys = collection.__dask_keys__()
+    return [key[0] if isinstance(key, list) else key for key in keys]
 
 
 def _bytes_of(one: Summary) -> int:
@@ -354,22 +426,22 @@ def _enough_parts(told: Sequence[Summary], workers: Sequence[Worker], number: in
         problem = f"the rows of a partition take {largest / 1e6:.3g} MB, and a worker has {room / 1e6:.3g} MB for them"
         raise InputError(f"{problem}; make partitions smaller, or write a store with Store.from_dask")
     found = max(number or threads, threads)
-    while found < len(told) and max(sum(map(_bytes_of, told[a:b])) for a, b in _cut(told, found)) > room:
+    while found < len(told) and max(sum(_bytes_of(told[at]) for at in group) for group in _cut(told, found)) > room:
         found = min(found + max(found // 8, 1), len(told))
     if number is not None and number < found:
         raise UsageError(f"{number} parts are too large for the memory of workers; give {found}, or leave it open")
     return found
 
 
-def _cut(told: Sequence[Summary], number: int) -> list[tuple[int, int]]:
-    """(first partition, the one after the last) of parts of about the same size, none of them empty."""
+def _cut(told: Sequence[Summary], number: int) -> list[list[int]]:
+    """The partitions of parts of about the same size, none of them empty, that follow each other."""
     number = max(1, min(number, len(told)))
     sizes = np.array([_bytes_of(one) for one in told])
     middles = np.cumsum(sizes) - sizes / 2
     cuts = np.searchsorted(middles, sizes.sum() * np.arange(1, number) / number)
     cuts = np.maximum.accumulate(np.maximum(cuts - np.arange(1, number), 0)) + np.arange(1, number)
     bounds = [0, *np.minimum(cuts, len(told) - number + np.arange(1, number)).tolist(), len(told)]
-    return list(pairwise(bounds))
+    return [list(range(first, end)) for first, end in pairwise(bounds)]
 
 
 def _manifest(recipe: Recipe, meaning: LabelMap, features: int, known: list[Finished]) -> Manifest:

@@ -1,4 +1,4 @@
-"""What a worker does with partitions of a collection: rows of each, and of some that follow each other a part.
+"""What a worker does with partitions of a collection: rows of each, and of some of them a part.
 
 What rows are is as for a store of the collection.
 """
@@ -6,7 +6,7 @@ What rows are is as for a store of the collection.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from ooc_pegasos.kernels.values import ROUNDINGS, round_values
 from ooc_pegasos.labels import Distinct, LabelCollector, LabelMap, distinct_of
 from ooc_pegasos.manifest import ChunkInfo, Manifest, Recipe, Starts, Statistics
 from ooc_pegasos.partitions import rows_of_frame, rows_of_matrix
-from ooc_pegasos.pieces import batches_of
+from ooc_pegasos.pieces import batches_of, csr_of
 from ooc_pegasos.readers.reading import LARGEST_INDEX
 from ooc_pegasos.readers.vectors import Vectorizer
 from ooc_pegasos.recipe import Table
@@ -45,6 +45,7 @@ class Summary:
 
     rows: int
     entries: int
+    """At most; some may turn out to be 0."""
     features: int
     """As many as the rows have, or, of a matrix, as many columns."""
     labels: Distinct
@@ -117,8 +118,8 @@ def rows_of_part(part: Any, *, settings: Settings, name: str) -> Rows:
     vectorizer = Vectorizer(table, settings.text_labels)
     found = list(rows_of_frame(part, vectorizer, name))
     names = {key: word for one in found for key, word in one.names.items()}
-    block = _joined([one.block for one in found], 0)
-    return _checked(block, names, settings, name)
+    rows, entries = sum(one.block.rows for one in found), sum(len(one.block.indices) for one in found)
+    return _checked(_joined((one.block for one in found), rows, entries, 0), names, settings, name)
 
 
 def _checked(block: CsrBlock, names: dict[int, str], settings: Settings, name: str) -> Rows:
@@ -146,30 +147,68 @@ def summary_of(rows: Rows, _number: int, *, settings: Settings) -> Summary:
     return Summary(block.rows, len(block.indices), features, labels, rows.names)
 
 
-def _joined(blocks: Sequence[CsrBlock], features: int) -> CsrBlock:
-    """The rows of some blocks one after the other."""
-    lengths = [np.diff(block.indptr) for block in blocks]
-    indptr = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
-    weights = None
-    if any(block.weights is not None for block in blocks):
-        found = [np.ones(block.rows, np.float32) if block.weights is None else block.weights for block in blocks]
-        weights = np.concatenate(found)
-    return CsrBlock(
-        indptr,
-        np.concatenate([np.empty(0, np.uint32), *(block.indices for block in blocks)]),
-        np.concatenate([np.empty(0, np.float32), *(block.values for block in blocks)]),
-        np.concatenate([np.empty(0), *(block.labels for block in blocks)]),
-        features,
-        weights,
-    )
+def sizes_of_blocks(blocks: list[Any], *, settings: Settings, numbers: list[int]) -> list[Summary]:
+    """The same of blocks of an array, without a look at their entries: that is taken when a part is made of them."""
+    return [_size_of(block, settings, f"part {number}") for block, number in zip(blocks, numbers, strict=True)]
+
+
+def _size_of(block: Any, settings: Settings, name: str) -> Summary:
+    import scipy.sparse as sp
+
+    matrix, labels, weights = block
+    dense = isinstance(matrix, np.ndarray) and matrix.ndim == 2
+    found = matrix if dense else csr_of(matrix, name)
+    rows = rows_of_block(sp.csr_matrix(found.shape), labels, weights, settings=settings, name=name)
+    summary = summary_of(rows, 0, settings=settings)
+    return dataclasses.replace(summary, entries=int(np.count_nonzero(matrix) if dense else found.nnz))
+
+
+def _joined(blocks: Iterable[CsrBlock], rows: int, entries: int, features: int) -> CsrBlock:
+    """The rows of some blocks one after the other; of each block no more is kept than of the one after it."""
+    indptr, indices, values = np.zeros(rows + 1, np.int64), np.empty(entries, np.uint32), np.empty(entries, np.float32)
+    labels, weights = np.empty(rows), None
+    row = entry = 0
+    for block in blocks:
+        assert block.values is not None
+        to_row, to_entry = row + block.rows, entry + len(block.indices)
+        if to_row > rows or to_entry > entries:
+            raise otherwise()
+        indptr[row + 1 : to_row + 1] = block.indptr[1:] + entry
+        indices[entry:to_entry], values[entry:to_entry] = block.indices, block.values
+        labels[row:to_row] = block.labels
+        if block.weights is not None:
+            weights = np.ones(rows, np.float32) if weights is None else weights
+            weights[row:to_row] = block.weights
+        row, entry = to_row, to_entry
+        del block
+    weights = None if weights is None else weights[:row]
+    return CsrBlock(indptr[: row + 1], indices[:entry], values[:entry], labels[:row], features, weights)
 
 
 # --- parts --------------------------------------------------------------------------------------------
 
 
-def finish(rows: list[Rows], *, recipe: Recipe, meaning: LabelMap, features: int, place: int) -> Finished:
-    """The rows of some partitions as a part."""
-    block = _joined([one.block for one in rows], features)
+def finish(
+    given: list[Any],
+    *,
+    settings: Settings | None,
+    numbers: list[int],
+    rows: int,
+    entries: int,
+    recipe: Recipe,
+    meaning: LabelMap,
+    features: int,
+    place: int,
+) -> Finished:
+    """The rows of some partitions as a part: rows that were made of them, or, with settings, blocks as they are."""
+    if settings is None:
+        blocks = (one.block for one in given)
+    else:
+        blocks = (
+            rows_of_block(*one, settings=settings, name=f"part {number}").block
+            for one, number in zip(given, numbers, strict=True)
+        )
+    block = _joined(blocks, rows, entries, features)
     values, error = block.values, 0.0
     assert values is not None
     if recipe.normalize:
@@ -215,6 +254,11 @@ def without_rows(part: Finished) -> Finished:
 def held_of(part: Finished, *, made: Manifest) -> Held:
     """A part as it is trained on; if it had to be made again, the same that it was."""
     if part.chunk != made.chunks[0]:
-        problem = "the collection came out otherwise than before, and then nothing that is known of its rows is true"
-        raise InputError(f"{problem}; persist it, or write a store with Store.from_dask")
+        raise otherwise()
     return Held(made, part.block)
+
+
+def otherwise() -> InputError:
+    """What to say of a collection whose partitions change as they are made again."""
+    problem = "the collection came out otherwise than before, and then nothing that is known of its rows is true"
+    return InputError(f"{problem}; persist it, or write a store with Store.from_dask")

@@ -73,7 +73,8 @@ def train_dask(
         number, memory, passes = parts or had[0], config.memory or had[1], passes or had[2]
         rows: RowsOfParts | None = None
         if is_collection(store):
-            opened, rows = hold(client, store, labels, weights, recipe or ConvertConfig(), number, noted.note)
+            settled = number or (sum(client.nthreads().values()) if place else None)  # they may lie elsewhere then
+            opened, rows = hold(client, store, labels, weights, recipe or ConvertConfig(), settled, noted.note)
             stack.callback(rows.close)
             if rows.remark:
                 noted.notes.append(rows.remark)

@@ -522,9 +522,9 @@ def _as(kind: Any, value: Any) -> Any:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return str(value)
     number = float(len(value) if isinstance(value, str | list) else value)
-    return (
-        bool(number) if pa.types.is_boolean(kind) else number if pa.types.is_floating(kind) else abs(int(number)) % 100
-    )
+    if pa.types.is_boolean(kind) or pa.types.is_floating(kind):
+        return bool(number) if pa.types.is_boolean(kind) else number
+    return abs(int(number)) % 100 if np.isfinite(number) else 0
 
 
 # --- models and checkpoints ---------------------------------------------------------------------

@@ -8,12 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from conftest import random_rows, store_of, workers_of_this_process
 from sklearn.svm import LinearSVC
 
 from ooc_pegasos import Store, TrainConfig, train
 from ooc_pegasos.distributed import parts as data
 from ooc_pegasos.distributed import rounds, train_dask
+from ooc_pegasos.distributed import solvers as distributed_solvers
 from ooc_pegasos.distributed.rounds import Contribution, Packed
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.evaluation import evaluate
@@ -319,6 +321,48 @@ def test_vectors_travel_exactly():
         assert Packed.of(vectors[0]).bytes <= 8000
 
 
+def cautions(monkeypatch):
+    """What becomes of the caution of runs to come, round by round."""
+    found = []
+
+    def spy(caution, together, apart, parts):
+        found.append((caution, together / apart, known(caution, together, apart, parts)))
+        return found[-1][2]
+
+    known = rounds.next_caution
+    monkeypatch.setattr(distributed_solvers, "next_caution", spy)
+    return found
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_parts_are_as_cautious_as_they_have_to_be(client, tmp_path, monkeypatch, alike):
+    """Of parts that share no feature each is right by itself; of those with the same rows each counts for all."""
+    matrix, labels = random_rows(200, 20, 0, 0.4)
+    labels = np.where(matrix @ np.random.default_rng(9).normal(size=20) + labels / 2 > 0, 1, -1)
+    rows = sp.vstack([matrix] * 3) if alike else sp.block_diag([matrix] * 3)
+    store = store_of(tmp_path, rows.tocsr(), np.tile(labels, 3), chunk_size=1024, shuffle=False)
+    found = cautions(monkeypatch)
+    config = TrainConfig(lam=1e-3, tolerance=1e-3, algorithm="sdca", max_epochs=200)
+    assert train_dask(client, store, config, parts=3, passes=1).converged
+    assert found[0][0] == 3
+    if alike:
+        assert found[0][1] > 2.7  # later each is busy with its own copies
+        assert found[0][2] > 2.8
+    else:
+        assert max(ratio for _caution, ratio, _then in found) < 1.3
+        assert found[-1][2] < 1.5
+
+
+def test_less_caution_takes_fewer_rounds(client, tmp_path, monkeypatch):
+    store = made(tmp_path)
+    config = TrainConfig(lam=0.01, tolerance=0.01, algorithm="sdca", max_epochs=200)
+    learnt = train_dask(client, store, config, parts=8, passes=1)
+    monkeypatch.setattr(distributed_solvers, "next_caution", lambda caution, *_seen: caution)
+    always = train_dask(client, store, config, parts=8, passes=1)
+    assert learnt.converged
+    assert learnt.model.info.epochs < 0.6 * always.model.info.epochs
+
+
 def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
     """Done again, it comes to the same, and nothing it was given has changed."""
     store = made(tmp_path)
@@ -330,11 +374,15 @@ def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
     vectors = {model: np.zeros(problem.length) for model in range(3)}
     for epoch in range(3):
         packed = {model: Packed.of(vector) for model, vector in vectors.items()}
-        told = rounds.Ascent(problem, 2, 0.01, epoch, 1, packed, dict.fromkeys(range(3), 1.0))
+        told = rounds.Ascent(
+            problem, 0.01, epoch, 1, packed, dict.fromkeys(range(3), 1.0), dict.fromkeys(range(3), 2.0)
+        )
         before = None if state is None else {key: array.copy() for key, array in state.arrays.items()}
         first, second = rounds.ascend(part, told, state), rounds.ascend(part, told, state)
         for model in range(3):
             assert first[1].vectors[model].numbers.tobytes() == second[1].vectors[model].numbers.tobytes()
+            squares = (first[1].vectors[model].unpacked() ** 2).sum()
+            assert first[1].numbers[model][rounds.OWN_SQUARES] == pytest.approx(squares, rel=1e-12)
         assert all(first[0].arrays[key].tobytes() == array.tobytes() for key, array in second[0].arrays.items())
         if state is not None:
             assert all(before[key].tobytes() == array.tobytes() for key, array in state.arrays.items())

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.distributed.parts import Held, OpenPart, Part, at_hand
-from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, NORM2, S, T
-from ooc_pegasos.kernels.sdca import DUAL, GAP, STRETCH
+from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, NORM2, S, T, square
+from ooc_pegasos.kernels.sdca import DUAL, GAP, STATE_SIZE, STRETCH
 from ooc_pegasos.loading import Window
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
@@ -139,33 +139,37 @@ class Ascent:
     """A round of dual coordinate ascent: what all parts are told."""
 
     problem: Problem
-    parts: int
     tolerance: float
     epoch: int
     passes: int
     vectors: dict[int, Packed]
     """Of each model that is still trained: the sum of b_i x_i over all rows."""
     stretch: dict[int, float]
+    caution: dict[int, float]
+    """How many times each part counts its own changes, from once to as often as there are parts."""
 
 
 def ascend(
     part: Part, told: Ascent, state: AscentState | None, held: Held | None = None
 ) -> tuple[AscentState, Contribution]:
-    """Some passes over a part, each row seen as if all parts did the same.
+    """Some passes over a part, each row seen as if other parts did the same.
 
-    CoCoA+: what K parts change at once is added up, so each counts its own changes K times. A kernel that starts from
-    a / K with the clock lambda m / K does just that: its score is <a + K (a' - a), x> / (lambda m).
+    CoCoA+: what parts change at once is added up, so each counts its own changes s times. A kernel that starts from
+    a / s with the clock lambda m / s does just that: its score is <a + s (a' - a), x> / (lambda m).
     """
     opened, state = at_hand(part, held), state or AscentState()
-    share = 1.0 / told.parts
-    specs = tuple(dataclasses.replace(spec, lam=spec.lam * share) for spec in told.problem.specs)
+    shares = {model: 1.0 / caution for model, caution in told.caution.items()}
+    specs = tuple(
+        dataclasses.replace(spec, lam=spec.lam * shares.get(model, 1.0))
+        for model, spec in enumerate(told.problem.specs)
+    )
     with opened.lock:
         rows = _HeldRows(opened, told.problem.bias)
         solver = SdcaSolver(dataclasses.replace(told.problem, specs=specs), rows, told.tolerance)
         solver.drop([model for model in solver.active if model not in told.vectors])
         rows.take(state)
         solver.resume(told.epoch * told.passes - 1, state.alone, state.seen)
-        begun = {model: packed.unpacked() * share for model, packed in told.vectors.items()}
+        begun = {model: packed.unpacked() * shares[model] for model, packed in told.vectors.items()}
         for model, vector in begun.items():
             solver.a[model][:] = vector
             if model in state.models:
@@ -185,11 +189,30 @@ def ascend(
             solver.end_epoch()
         groups, arrays = rows.give()
         new = AscentState(groups, arrays, solver.state, tuple(sorted(solver.alone)), solver.seen)
-        changes = {model: Packed.of(solver.a[model] - vector) for model, vector in begun.items()}
-        numbers = {model: solver.state[model].copy() for model in told.vectors}
+        changed = {model: solver.a[model] - vector for model, vector in begun.items()}
+        numbers = {model: np.append(solver.state[model], square(vector)) for model, vector in changed.items()}
         for model, gap in met.items():
             numbers[model][GAP] = gap
-        return new, Contribution(changes, numbers)
+        return new, Contribution({model: Packed.of(vector) for model, vector in changed.items()}, numbers)
+
+
+OWN_SQUARES = STATE_SIZE
+"""The place, after those of a state, of the squared norms of what each part has changed."""
+_TOO_BOLD, _TOO_CAUTIOUS = 0.9, 0.6
+_BOLDER, _MORE_CAUTIOUS = 0.8, 1.25
+
+
+def next_caution(caution: float, together: float, apart: float, parts: int) -> float:
+    """How many times parts count their own changes in the next round.
+
+    As often as there are parts is always enough, and needed only if all change the same. If the changes of this round
+    have the squared norm `together`, and each part's own add up to `apart`, then together / apart would have been right
+    for them. Too little makes the next round take back what was too much, so it falls slowly and rises at once.
+    """
+    ratio = together / apart if apart else 0.0
+    if ratio > _TOO_BOLD * caution:
+        return min(max(ratio, _MORE_CAUTIOUS * caution), float(parts))
+    return max(_BOLDER * caution, 1.0) if ratio < _TOO_CAUTIOUS * caution else caution
 
 
 def _present(solver: Solver, opened: OpenPart, window: Window, begin: int, end: int) -> None:

@@ -20,6 +20,7 @@ from ooc_pegasos.distributed.rounds import (
     LATE_LOSSES,
     LATE_ROWS,
     LOSSES,
+    OWN_SQUARES,
     ROWS,
     SUM,
     UPDATES,
@@ -28,9 +29,10 @@ from ooc_pegasos.distributed.rounds import (
     Contribution,
     Descent,
     Packed,
+    next_caution,
 )
 from ooc_pegasos.files import writing_errors
-from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, S, T
+from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, S, T, square
 from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, OFF, STRETCH, VISITED
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
@@ -65,6 +67,7 @@ class Rounds(Solver):
 class RoundsOfAscent(Rounds, SdcaSolver):
     """CoCoA+: dual coordinate ascent in each part, and the changes of all parts added up.
 
+    How cautious parts have to be, as others change what they change, is seen from round to round: `next_caution`.
     What a part knows of its rows stays where it is. Each is made of the one before, so workers can make it again; now
     and then all of it is fetched to a file and begun from anew, or the scheduler would remember all rounds for ever.
     """
@@ -74,6 +77,7 @@ class RoundsOfAscent(Rounds, SdcaSolver):
         self._crew, self._passes = crew, passes
         self._rows_of_parts: list[int] = []
         self._states: list[Any] = [None] * len(crew.parts)
+        self.caution = {model: np.full(1, float(len(crew.parts))) for model in self.active}
         self._since: list[Ascent] = []
         """The rounds since all was fetched, which are done again if what is known of rows is lost."""
         self._waiting = 0
@@ -105,7 +109,8 @@ class RoundsOfAscent(Rounds, SdcaSolver):
             self._fetch_to_scratch()
         stretch = {model: float(self.state[model][STRETCH]) for model in self.active}
         vectors = {model: Packed.of(self.a[model].copy()) for model in self.active}  # it may be asked for again later
-        told = Ascent(self.problem, len(self._states), self.tolerance, self._epoch, self._passes, vectors, stretch)
+        caution = {model: float(self.caution[model][0]) for model in self.active}
+        told = Ascent(self.problem, self.tolerance, self._epoch, self._passes, vectors, stretch, caution)
 
         def work() -> tuple[list[Any], Contribution]:
             self._crew.check_kept()
@@ -119,9 +124,12 @@ class RoundsOfAscent(Rounds, SdcaSolver):
         states, found = self._crew.insistently(work, self._again)
         self._keep(states)
         for model in self.active:
-            found.vectors[model].add_to(self.a[model])
+            change, numbers = found.vectors[model], found.numbers[model]
+            change.add_to(self.a[model])
             for place in (DUAL, GAP, VISITED, CHANGED, OFF):
-                self.state[model][place] += found.numbers[model][place]
+                self.state[model][place] += numbers[place]
+            together, apart = square(change.numbers), float(numbers[OWN_SQUARES])
+            self.caution[model][:] = next_caution(caution[model], together, apart, len(self._states))
         self._since.append(told)
         told_bytes = sum(packed.bytes for packed in vectors.values()) * self._crew.copies_of(told)
         self._waiting += told_bytes + _BYTES_A_TASK * len(self._states)
@@ -202,11 +210,14 @@ class RoundsOfAscent(Rounds, SdcaSolver):
         for name, table in self._tables().items():
             for model in self.active:
                 table[model][:] = take(saved.arrays, f"{model} {name}", table[model])
+        for model in self.active:
+            if not 1 <= self.caution[model][0] <= len(self._states):
+                raise ValueError(f"changes counted {self.caution[model][0]} times by {len(self._states)} parts")
         self._kept = folder, facts["rows"]
         self._place(*self._kept)
 
     def _tables(self) -> dict[str, dict[int, Any]]:
-        return {"a": self.a, "mean": self.mean, "state": self.state}
+        return {"a": self.a, "mean": self.mean, "state": self.state, "caution": self.caution}
 
     def close(self) -> None:
         """See `Solver`."""

@@ -516,11 +516,15 @@ def test_rows_that_do_not_fit(tmp_path):
         train_dask(client, da.ones((1000, 100)), TrainConfig(lam=0.1), labels=np.arange(1000) % 2)
 
 
+@pytest.mark.parametrize("persisted", [False, True])
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_rows_that_are_made_anew_in_each_round(client, monkeypatch, algorithm):
+def test_rows_that_are_made_anew_in_each_round(client, monkeypatch, algorithm, persisted):
     """Where they do not fit the workers' memory: to the same bytes, and a warning says what it costs."""
     matrix, labels = random_rows(300, 40, 0, 0.3)
     x = da.from_array(matrix.toarray(), chunks=(50, -1))
+    if persisted:
+        x = x.persist()
+        distributed.wait(x)
     config = TrainConfig(lam=0.01, tolerance=1e-9, algorithm=algorithm, max_epochs=5)
     before = there(client)
     held = train_dask(client, x, config, labels=labels, parts=3)

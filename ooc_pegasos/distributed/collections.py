@@ -200,6 +200,15 @@ class _Reading:
 
     def _places(self, collection: Any, number: int) -> list[str]:
         """Where partitions lie that were persisted: the same whenever it is asked, unlike where work is done."""
+        from distributed import futures_of, wait
+
+        of_collection: Any = futures_of
+        wait_for: Any = wait
+        keys = set(map(str, _keys_of(collection)))
+        made = [future for future in of_collection(collection) if str(future.key) in keys]
+        if len(made) < number:
+            return []
+        wait_for(made)  # it may have been persisted just now
         where = {str(key): sorted(workers) for key, workers in self.client.who_has(collection).items()}
         found = [where.get(str(key)) for key in _keys_of(collection)]
         return [one[0] for one in found if one] if len(found) == number and all(found) else []

@@ -164,7 +164,7 @@ def _size_of(block: Any, settings: Settings, name: str) -> Summary:
 
 
 def _joined(blocks: Iterable[CsrBlock], rows: int, entries: int, features: int) -> CsrBlock:
-    """The rows of some blocks one after the other; of each block no more is kept than of the one after it."""
+    """The rows of some blocks one after the other; of the blocks themselves one at a time is kept."""
     indptr, indices, values = np.zeros(rows + 1, np.int64), np.empty(entries, np.uint32), np.empty(entries, np.float32)
     labels, weights = np.empty(rows), None
     row = entry = 0

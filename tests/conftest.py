@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +25,9 @@ from ooc_pegasos.solvers.subgradient import PegasosSolver
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as it is for what a shell starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("here", deadline=None, print_blob=True)
 settings.load_profile("here")

@@ -35,7 +35,7 @@ from ooc_pegasos.publishing import Place, manifest_of
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
 from ooc_pegasos.store import REJECTED_FILE, Store
-from ooc_pegasos.totals import IngestPlan
+from ooc_pegasos.totals import MOST_BUCKETS, IngestPlan
 from ooc_pegasos.vocabulary import Vocabulary
 
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
@@ -291,7 +291,7 @@ class _Job:
             size = stamp.size if stamp.regular else _STREAM_SIZE
             expected += opening.bytes_of_rows(name, size, recipe)
         least = min(_SOME_CORES, expected // _WORTH_A_CORE)
-        return int(min(256, max(1 + expected // self.config.bucket_limit(), least)))
+        return int(min(MOST_BUCKETS, max(1 + expected // self.config.bucket_limit(), least)))
 
     def run(self) -> None:
         """Both passes, then publish."""

@@ -11,6 +11,8 @@ from ooc_pegasos.block import LEVELS
 from ooc_pegasos.labels import Distinct, LabelCollector
 from ooc_pegasos.manifest import Recipe, SourceInfo, VocabularyInfo
 
+MOST_BUCKETS = 256
+
 
 @dataclass(frozen=True)
 class IngestPlan:
@@ -33,6 +35,10 @@ class IngestPlan:
     labels: str | None = None
     vocabulary: VocabularyInfo | None = None
     """What the recipe needs, in the scratch folder."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.buckets <= MOST_BUCKETS:  # kernels count on it
+            raise ValueError(f"{self.buckets:,} buckets")
 
 
 @dataclass

@@ -107,7 +107,16 @@ def rows_of(name: str) -> int | None:
     import pyarrow.parquet as pq
 
     with arrow_errors(spoken(name)):
-        rows: int = pq.read_metadata(open_input(name) if is_remote(name) else name).num_rows
+        metadata = pq.read_metadata(open_input(name) if is_remote(name) else name)
+    return sum(rows_of_groups(metadata, name))
+
+
+def rows_of_groups(metadata: Any, name: str) -> list[int]:
+    """How many rows each row group of a Parquet file has, if what it says of them agrees."""
+    rows = [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
+    if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
+        problem = f"{metadata.num_rows:,} rows, and {sum(rows):,} in its row groups"
+        raise InputError(f"{spoken(name)}: {problem}; it is damaged, fetch or write it again")
     return rows
 
 

@@ -27,6 +27,7 @@ from ooc_pegasos.readers.schemas import (
     own_columns,
     partition_of,
     problem_of_entries,
+    rows_of_groups,
     with_partition,
 )
 from ooc_pegasos.readers.sources import TextBlock, TextSource, hash_of, open_input, spoken, stamp_of
@@ -250,9 +251,10 @@ class _ParquetTable(_BinaryTable):
         with file:
             there = set(file.schema_arrow.names)
             columns = [name for name in self._wanted if name in there]
-            self._total, end = file.metadata.num_rows, 0
-            for group in range(file.num_row_groups):
-                begin, end = end, end + file.metadata.row_group(group).num_rows
+            rows = rows_of_groups(file.metadata, self.name)
+            self._total, end = sum(rows), 0
+            for group, count in enumerate(rows):
+                begin, end = end, end + count
                 if end <= start:  # read before
                     continue
                 at = begin

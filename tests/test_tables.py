@@ -16,7 +16,7 @@ from conftest import folder_bytes
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, train
+from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, checked, convert, train
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
 from ooc_pegasos.preview import preview
@@ -552,13 +552,13 @@ def test_a_flipped_byte_in_parquet(tmp_path, compression):
     """Either the input is refused or a store is made."""
     file = tmp_path / "a.parquet"
     rng = np.random.default_rng(5)
-    for checked in (True, False):
+    for with_checksums in (True, False):
         data = table_of(mixed(120))
-        pq.write_table(data, file, compression=compression, row_group_size=64, write_page_checksum=checked)
+        pq.write_table(data, file, compression=compression, row_group_size=64, write_page_checksum=with_checksums)
         content, refused = bytearray(file.read_bytes()), 0
         footer = int.from_bytes(content[-8:-4], "little") + 8
         reach = len(content) - footer
-        for at in rng.integers(4, reach, 60 if checked else 120).tolist():
+        for at in rng.integers(4, reach, 60 if with_checksums else 120).tolist():
             changed = content.copy()
             changed[at] ^= 1 << int(rng.integers(8))
             file.write_bytes(changed)
@@ -946,3 +946,39 @@ def test_folders_of_all_names(tmp_path):
     names, kind = opening.find([str(tmp_path / "t")])
     assert (len(names), kind) == (6, "table")
     assert convert([str(tmp_path / "t")], tmp_path / "store", config()).rows == 12
+
+
+def test_parquet_whose_end_says_other_numbers_of_rows(tmp_path):
+    """Counts of less than nothing, in the whole or in a row group, once gave kernels no place to put rows in."""
+    file = tmp_path / "in.parquet"
+    table = pa.table({"y": np.arange(62) % 2, "x": np.arange(62) * 0.5})
+    pq.write_table(table, file)
+    content = file.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    number, negative = b"\x16\x7c", b"\x16\x7b"  # a 64-bit field of 62, and of -62, as Thrift writes them
+    found, at = [], content.find(number, footer)
+    while at >= 0:
+        file.write_bytes(content[:at] + negative + content[at + 2 :])
+        with pytest.raises(InputError) as error:
+            convert([str(file)], tmp_path / "store", ConvertConfig(label="y"))
+        found.append(str(error.value))
+        at = content.find(number, at + 1)
+    assert sum("62 rows, and" in problem and "in its row groups; it is damaged" in problem for problem in found) == 2
+
+
+def test_a_recorded_plan_of_no_buckets_is_not_taken_up(tmp_path, monkeypatch):
+    file, target = tmp_path / "in.parquet", tmp_path / "store"
+    pq.write_table(pa.table({"y": np.arange(62) % 2, "x": np.arange(62) * 0.5}), file)
+
+    def stop(_assembly, *_given):
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ooc_pegasos.assemble.Assembly.run", stop)
+        with pytest.raises(ZeroDivisionError):
+            convert([str(file)], target, ConvertConfig(label="y"))
+    plan = tmp_path / "store.unfinished" / "plan.json"
+    recorded = checked.decode(plan.read_bytes())
+    recorded["ingest"]["buckets"] = 0
+    plan.write_bytes(checked.encode(recorded))
+    assert convert([str(file)], target, ConvertConfig(label="y"), existing=Existing(resume=True)).rows == 62

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from ooc_pegasos.kernels.shuffle import shuffle
 from ooc_pegasos.samplers import EQUALLY_OFTEN, SAMPLERS, Shape
 
 SIZES = (70, 5, 120, 33, 1, 90)
@@ -90,3 +91,34 @@ def test_iid_is_iid(budget):
         margin = np.bincount(cells, minlength=8) / len(cells)
         expected = np.outer(margin, margin) * (len(cells) - 1)
         assert chi2.sf(((table - expected) ** 2 / expected).sum(), 49) > 1e-4
+
+
+def textbook_shuffle(rows, state):
+    """Fisher and Yates by xoshiro256** and Lemire's bounded numbers, with Python's integers."""
+    word, (a, b, c, d) = 2**64, state
+
+    def turned(x, bits):
+        return (x << bits | x >> (64 - bits)) % word
+
+    order = list(range(rows))
+    for last in range(rows - 1, 0, -1):
+        low, bound = -1, last + 1
+        while low < word % bound:
+            drawn, moved = turned(b * 5 % word, 7) * 9 % word, b << 17
+            c, d = c ^ a, d ^ b
+            b, a = b ^ c, a ^ d
+            c, d = (c ^ moved) % word, turned(d, 45)
+            there, low = divmod(drawn * bound, word)
+        order[last], order[there] = order[there], order[last]
+    return order
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 33, 5000, (1 << 19) + 70])
+def test_orders_are_those_of_the_textbook(rows):
+    """Also where an order is larger than a cache and places are drawn ahead."""
+    state = np.random.SeedSequence([rows, 3]).generate_state(4, np.uint64)
+    expected = textbook_shuffle(rows, state.tolist())
+    for kind in (np.uint32, np.int64):
+        order = np.arange(rows, dtype=kind)
+        shuffle(order, state)
+        assert order.tolist() == expected

@@ -389,6 +389,8 @@ def test_checkpoints_of_rows_that_lie_elsewhere_by_then(client, tmp_path):
     longer = dataclasses.replace(config, max_epochs=6)
     resumed = train_dask(client, then, longer, labels=labels, checkpoint=tmp_path / "kept", resume=True)
     assert resumed.model.info.epochs == 6
+    at_once = train_dask(client, then, longer, labels=labels, parts=2)
+    assert resumed.model.weights.tobytes() == at_once.model.weights.tobytes()
 
 
 @pytest.mark.parametrize("kind", ["dense", "coo", "float32, int64", "in disorder, with zeros"])

@@ -199,7 +199,7 @@ class _Reading:
         return told, kept
 
     def _places(self, collection: Any, number: int) -> list[str]:
-        """Where partitions lie that were persisted: the same whenever it is asked, unlike where work is done."""
+        """Where partitions lie that were persisted: the same until somebody moves them, unlike where work is done."""
         from distributed import futures_of, wait
 
         of_collection: Any = futures_of

@@ -346,6 +346,8 @@ def run_words(record: dict[str, Any]) -> str:
     if store.get("new_rows"):
         files = len(record["inputs"])
         lines.append(f"{store['new_rows']:,} rows appended from {files:,} file{'s' if files != 1 else ''}")
+    if store.get("rejected_rows"):
+        lines.append(f"{store['rejected_rows']:,} bad rows left out; {store['path']}/rejected.jsonl says why")
     if store.get("expired_rows"):
         lines.append(f"{store['expired_rows']:,} rows expired")
     if model:

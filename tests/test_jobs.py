@@ -153,7 +153,9 @@ def test_versions_are_kept_and_rolled_back(tmp_path, oocpeg):
     put(tmp_path, 9)  # what is in use is compared with, and kept
     record = run(job, now=night(9))
     assert record["champion"] == names[2]
-    assert Versions(tmp_path / "models").names() == [names[3], record["run"]]
+    assert Versions(tmp_path / "models").names() == [names[2], record["run"]]
+    oocpeg("rollback", tmp_path / "models")  # not to what was made last before it, which was rolled back
+    assert in_use(tmp_path) == names[2]
 
 
 def test_a_clock_that_was_set_back(tmp_path):

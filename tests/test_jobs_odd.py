@@ -110,7 +110,9 @@ def test_what_would_fail_after_hours_is_refused_before(tmp_path):
     with pytest.raises(DamagedError, match="where no model is; put another version in its"):
         run(changed(tmp_path), now=night(2))
     assert folder_bytes(tmp_path / "clicks.store") == before
-    assert Versions(tmp_path / "models").rollback() == ("2020-01-01T00-00-00", first["run"])
+    with pytest.raises(InputError, match="name one with --to"):  # which was in use, nobody knows
+        Versions(tmp_path / "models").rollback()
+    assert Versions(tmp_path / "models").rollback(first["run"]) == ("2020-01-01T00-00-00", first["run"])
 
 
 @pytest.mark.parametrize(
@@ -434,7 +436,7 @@ def test_a_record_has_all_that_is_needed_to_do_it_again(tmp_path):
         }
     ]
     assert set(told["versions"]) == {"ooc-pegasos", "python", "numpy", "numba", "pyarrow"}
-    assert set(told["seconds"]) == {"plan", "append", "expire", "train", "compare"}
+    assert set(told["seconds"]) == {"plan", "append", "drift", "expire", "train", "compare"}
     assert told["model"]["gap"] <= 0.01
     assert (told["champion"], told["in_use"]) == ("2026-11-19T02-00-00", "2026-11-20T02-00-00")
     assert set(told["drift"]) == {"before", "new"}

@@ -34,9 +34,9 @@ def run(
         from datetime import UTC, datetime
 
         from ooc_pegasos import typed
-        from ooc_pegasos.jobs.plan import plan
+        from ooc_pegasos.jobs.run import foresee
 
-        found = plan(loaded, datetime.now(UTC))
+        found = foresee(loaded, datetime.now(UTC))
         print_json(typed.dump(found)) if json_output else typer.echo("\n".join(found.lines()))
         return
     from ooc_pegasos.describe import run_words
@@ -71,12 +71,15 @@ def rollback(
     versions = Versions(models)
     if not models.is_dir():
         raise InputError(f"{models}: no such folder; name the folder of models of a job")
+    if not versions.names() and not versions.lock.exists():
+        raise InputError(f"{models}: no version of a model in it; name the folder of models of a job")
     with writing_errors(models), locked(versions.lock, str(models)):
         before, after = versions.rollback(to)
     if json_output:
         print_json({"before": before, "current": after})
     else:
-        typer.echo(f"{models / 'current'}: {after}" + (f", no longer {before}" if before else ""))
+        was = "" if before is None else ", as before" if before == after else f", no longer {before}"
+        typer.echo(f"{models / 'current'}: {after}{was}")
 
 
 @app.command(epilog="Example: [bold]oocpeg demo[/bold]")

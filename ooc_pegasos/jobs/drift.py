@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,20 +20,27 @@ class Side:
 
     rows: int
     label_shares: dict[str, float]
+    """Of classes."""
     nonzeros_per_row: float
+    mean_label: float | None = None
+    """Of real targets."""
+    deviation_of_labels: float | None = None
     known_features: float | None = None
     """The share of non-zeros whose feature the champion weighs."""
     mean_score: float | None = None
     deviation_of_scores: float | None = None
 
 
-def drift(store: Store, new_parts: int, champion: Model | None) -> dict[str, Side] | None:
-    """Figures of the rows of the last parts beside those before; None if there are no rows before."""
+def drift(store: Store, new_sources: int, champion: Model | None) -> dict[str, Side] | None:
+    """Figures of the rows of the last sources beside those before; None if there are none of either."""
     made = store.manifest
-    parts = made.all_parts()
-    if not 0 < new_parts < len(parts):
+    first, before = 0, len(made.sources) - new_sources
+    for part in made.all_parts():
+        if before <= 0:
+            break
+        first, before = first + part.chunks, before - part.sources
+    if not 0 < first < len(made.chunks):
         return None
-    first = sum(part.chunks for part in parts[:-new_parts])
     sides = {"before": range(first), "new": range(first, len(made.chunks))}
     return {name: _side(store, chunks, champion) for name, chunks in sides.items()}
 
@@ -43,15 +51,26 @@ def _side(store: Store, chunks: range, champion: Model | None) -> Side:
     counts = [sum(column) for column in zip(*(info.label_counts for info in infos), strict=True)]
     shares = {label: count / rows for label, count in zip(store.manifest.labels.classes, counts, strict=False)}
     nonzeros = sum(info.nonzeros for info in infos) / rows
+    some = [store.block(number) for number in chunks[:: -(-len(chunks) // _CHUNKS)]]
+    labels: tuple[float, ...] = ()
+    if store.manifest.labels.task == "regression":
+        targets = np.concatenate([block.labels for block in some]).astype(np.float64)
+        labels = (float(targets.mean()), float(targets.std()))
+    side = Side(rows, shares, nonzeros, *labels)
     if champion is None:
-        return Side(rows, shares, nonzeros)
+        return side
     weighs = np.asarray(champion.weights.reshape(len(champion.weights), -1).any(axis=1))
     scores, known, entries = [], 0, 0
-    for number in chunks[:: -(-len(chunks) // _CHUNKS)]:
-        matrix = store.block(number).to_scipy()
+    for block in some:
+        matrix = block.to_scipy()
         inside = matrix.indices[matrix.indices < len(weighs)]
         known += int(weighs[inside].sum())
         entries += matrix.nnz
         scores.append(champion.decision_function(matrix).ravel())
     every = np.concatenate(scores)
-    return Side(rows, shares, nonzeros, known / entries if entries else 1.0, float(every.mean()), float(every.std()))
+    return dataclasses.replace(
+        side,
+        known_features=known / entries if entries else 1.0,
+        mean_score=float(every.mean()),
+        deviation_of_scores=float(every.std()),
+    )

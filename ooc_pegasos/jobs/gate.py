@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.errors import UsageError
 from ooc_pegasos.evaluation import losses_of_rows, metrics_of
 from ooc_pegasos.jobs.job import Gate, Metric
 from ooc_pegasos.loading.window import Folds
@@ -20,6 +21,13 @@ from ooc_pegasos.store import Store
 
 _SAMPLE, _RESAMPLES = 100_000, 1000
 _LARGER_IS_BETTER = ("roc_auc",)
+_TASKS: dict[Metric, tuple[str, ...]] = {
+    "roc_auc": ("binary",),
+    "error": ("binary", "multiclass"),
+    "mean_absolute_error": ("regression",),
+    "mean_loss": ("binary", "multiclass", "regression"),
+}
+_LABELS = {"binary": "two classes", "multiclass": "several classes", "regression": "real targets"}
 
 
 @dataclass(frozen=True)
@@ -43,13 +51,13 @@ class Check:
     needed: float | None
 
 
-def measure(model: Model, data: str) -> Measured:
-    """A model on a store or file."""
-    return _measured(model, score(model, data, cores(), with_labels=True), data)
+def measure(model: Model, data: str, judge: Model) -> Measured:
+    """A model on a store or file, by the loss of another."""
+    return _measured(model, score(model, data, cores(), with_labels=True), data, judge)
 
 
-def measure_apart(model: Model, store: Store, holdout: float) -> Measured:
-    """A model on the rows of a store that are kept apart from every training."""
+def measure_apart(model: Model, store: Store, holdout: float, judge: Model) -> Measured:
+    """A model on a fraction of the rows of a store that are kept apart from every training."""
     folds = Folds(store, holdout, None)
 
     def kept() -> Iterator[Scored]:
@@ -60,20 +68,28 @@ def measure_apart(model: Model, store: Store, holdout: float) -> Measured:
                 assert block.labels is not None
                 yield Scored(block.scores[chosen], block.labels[chosen])
 
-    return _measured(model, kept(), f"{store.path}, rows kept apart")
+    return _measured(model, kept(), f"{store.path}, rows kept apart", judge)
 
 
-def _measured(model: Model, blocks: Iterable[Scored], what: str) -> Measured:
-    sample = _Sample()
+def _measured(model: Model, blocks: Iterable[Scored], what: str, judge: Model) -> Measured:
+    differ = _loss_of(model) != _loss_of(judge)
+    sample = _Sample(judge if differ else None)
     metrics = metrics_of(model, sample.watch(blocks), what)
+    if differ:  # means of two losses tell nothing of each other
+        metrics["mean_loss"] = sample.mean_loss()
     scores, labels = sample.rows()
-    return Measured(metrics, scores, labels, losses_of_rows(model, scores, labels))
+    return Measured(metrics, scores, labels, losses_of_rows(judge, scores, labels))
+
+
+def _loss_of(model: Model) -> tuple[Any, ...]:
+    return model.info.loss, model.info.parameter, model.info.costs
 
 
 class _Sample:
-    """Every row, or every second, fourth, ... so that they are not too many."""
+    """Every row, or every second, fourth, ... so that they are not too many; and the mean loss of all, by a judge's."""
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Model | None = None) -> None:
+        self._judge, self._loss = judge, 0.0
         self._stride, self._seen = 1, 0
         self._scores: list[np.ndarray] = []
         self._labels: list[np.ndarray] = []
@@ -83,6 +99,8 @@ class _Sample:
         """The same blocks, while some of their rows are remembered."""
         for block in blocks:
             assert block.labels is not None
+            if self._judge:
+                self._loss += float(losses_of_rows(self._judge, block.scores, block.labels).sum())
             first = -self._seen % self._stride
             self._seen += len(block.labels)
             self._scores.append(block.scores[first :: self._stride].copy())
@@ -95,6 +113,10 @@ class _Sample:
                 self._kept = len(self._labels[0])
             yield block
 
+    def mean_loss(self) -> float:
+        """Of all rows so far."""
+        return self._loss / self._seen
+
     def rows(self) -> tuple[np.ndarray, np.ndarray]:
         """(scores, labels) of the rows that were remembered."""
         return np.concatenate(self._scores), np.concatenate(self._labels)
@@ -104,6 +126,16 @@ def metric_for(gate: Gate, labels: LabelInfo) -> Metric:
     """The metric by which models are compared."""
     default: dict[str, Metric] = {"binary": "roc_auc", "multiclass": "error", "regression": "mean_absolute_error"}
     return gate.metric or default[labels.task]
+
+
+def refuse_unfit(gate: Gate, labels: LabelInfo) -> None:
+    """Refuse a gate that no model for such labels could pass."""
+    if gate.metric is not None and labels.task not in _TASKS[gate.metric]:
+        problem = f"is not for {_LABELS[labels.task]}"
+        fit = ", ".join(name for name, tasks in _TASKS.items() if labels.task in tasks)
+        raise UsageError(f"gate.metric {gate.metric} {problem}; choose {fit}")
+    if gate.min_auc is not None and labels.task not in _TASKS["roc_auc"]:
+        raise UsageError(f"gate.min_auc is not for {_LABELS[labels.task]}; leave it out")
 
 
 def regression(metric: str, champion: float, challenger: float) -> float:
@@ -175,7 +207,12 @@ def verdict(
             area = new.metrics.get("roc_auc")
             passed = area is not None and area >= gate.min_auc
             checks.append(Check(f"{name}: area under the ROC curve", passed, area, gate.min_auc))
-        if champion is None or old is None:
+        if champion is None:
+            continue
+        if old is None:
+            if len(sets) == 1:
+                problem = f"{name}: rows that the model in use was not trained on"
+                checks.append(Check(problem, False, None, None))
             continue
         before, after = old.metrics.get(metric), new.metrics.get(metric)
         allowed = gate.max_relative_regression

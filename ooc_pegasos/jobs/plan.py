@@ -6,6 +6,7 @@ import glob
 import os
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 
 from ooc_pegasos import manifest
@@ -13,6 +14,7 @@ from ooc_pegasos.describe import printable
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.files import writing_errors
 from ooc_pegasos.growth import expired_parts
+from ooc_pegasos.jobs import gate
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.space import Space, refuse_too_little, space_for
 from ooc_pegasos.jobs.versions import Versions
@@ -32,21 +34,35 @@ class Plan:
     new: list[str]
     known: int
     """Files that are in the store already."""
+    doubled: int
+    """Files whose content another of them has."""
     too_old: int
+    unmatched: list[str]
+    """Patterns that name nothing."""
     expire_before_ns: int | None
     rows_before: int
+    expired_before: int
+    rejected_before: int
     rows_expiring: int
     champion: str | None
     golden: int
     """How many sets."""
     space: list[Space]
+    unfinished: str | None = None
+    """A run that was interrupted and goes on with this."""
 
     def lines(self) -> list[str]:
         """For people."""
-        told = [f"append {_files_words(len(self.new))} ({self.known:,} in the store already)"]
+        told = []
+        if self.unfinished:
+            told.append(f"go on with run {self.unfinished}, which was interrupted; this is what it found when it began")
+        told += [f"note: {printable(pattern)}: no such file" for pattern in self.unmatched]
+        told.append(f"append {_files_words(len(self.new))} ({self.known:,} in the store already)")
         told += [f"  {printable(name)}" for name in self.new[:20]]
         if len(self.new) > 20:
             told.append(f"  and {len(self.new) - 20:,} more")
+        if self.doubled:
+            told.append(f"leave out {_files_words(self.doubled)}: another of them has the same content")
         if self.too_old:
             told.append(f"leave out {_files_words(self.too_old)}, older than the window")
         if self.expire_before_ns is not None:
@@ -69,10 +85,14 @@ def _plan(job: Job, now: datetime) -> Plan:
     target = Path(job.store)
     made = manifest.read(target) if (target / manifest.FILE_NAME).exists() else None
     champion = Versions(job.models).current()
+    if made:
+        gate.refuse_unfit(job.gate, made.labels)
+        refuse_changed_sources(made)
     before = None
     if job.expire_days is not None:
         before = int(now.timestamp() * 10**9) - int(job.expire_days * _DAY_NS)
-    new, known, too_old = _sorted(job, made, before)
+    files, unmatched = _files(job)
+    new, known, doubled, too_old = _sorted(files, made, before)
     expiring = 0
     if made and before is not None:
         number = expired_parts(made, before)
@@ -80,46 +100,57 @@ def _plan(job: Job, now: datetime) -> Plan:
             raise InputError(f"{target}: all its rows are older than expire_days, and nothing new has come")
         expiring = sum(part.rows for part in made.all_parts()[:number])
     if made is None and not new:
-        raise InputError(f"{job.inputs[0]}: no new file, and no store at {target}; check the inputs of the job")
+        old = f"; {_files_words(too_old)} left out, older than expire_days" if too_old else ""
+        raise InputError(f"{job.inputs[0]}: no new file, and no store at {target}{old}; check the inputs of the job")
     _look_at_golden_sets(job, made)
     _look_at_places(job)
     spaces = space_for(job, made, new, looking=champion is None or job.retune)
     refuse_too_little(spaces, job.reserve)
-    rows = made.rows if made else 0
-    return Plan(new, known, too_old, before, rows, expiring, champion, len(job.golden), spaces)
+    at_hand = (made.rows, made.first_row, made.rejected) if made else (0, 0, 0)
+    return Plan(new, known, doubled, too_old, unmatched, before, *at_hand, expiring, champion, len(job.golden), spaces)
 
 
-def _sorted(job: Job, made: Manifest | None, before: int | None) -> tuple[list[str], int, int]:
-    """(files to append, how many are known, how many are too old)."""
-    for problem in changed_sources(made) if made else []:
+def refuse_changed_sources(made: Manifest) -> None:
+    """Refuse a store that has rows of a file as it was before it changed."""
+    for problem in changed_sources(made):
         raise InputError(f"{problem}, so its old rows are in it; give new data a new name, or make the store anew")
+
+
+def _sorted(files: list[str], made: Manifest | None, before: int | None) -> tuple[list[str], int, int, int]:
+    """(files to append, how many are known, how many are like another of them, how many are too old)."""
     by_name: dict[str, SourceInfo] = {}
     by_size: dict[int, set[str]] = {}
     for source in made.sources if made else []:
         by_name[source.name] = source
         by_size.setdefault(source.size, set()).add(source.xxh64)
-    new, known, too_old = [], 0, 0
-    for name in _files(job):
+    new, known, doubled, too_old = list[str](), 0, 0, 0
+    new_by_size: dict[int, list[str]] = {}
+    content = cache(opening.hash_of)
+    for name in files:
         stamp = opening.stamp_of(name)
-        if before is not None and 0 < stamp.modified_ns < before:  # 0: not known, of some URLs
+        has_time = stamp.modified_ns or not is_remote(name)  # some URLs have none
+        if before is not None and has_time and stamp.modified_ns < before:
             too_old += 1
             continue
         before_it = by_name.get(sources.spoken(name))
         if before_it and (before_it.size, before_it.modified_ns) == (stamp.size, stamp.modified_ns):
             known += 1
-        elif stamp.size in by_size and sources.hash_of(name) in by_size[stamp.size]:
+        elif stamp.size in by_size and content(name) in by_size[stamp.size]:
             known += 1  # moved, or touched
         elif before_it:
             problem = "changed after it was appended, so its old rows are in the store"
             raise InputError(f"{name}: {problem}; give new data a new name, or make the store anew")
+        elif stamp.size in new_by_size and content(name) in map(content, new_by_size[stamp.size]):
+            doubled += 1  # as it would be known if it came tomorrow
         else:
             new.append(name)
-    return new, known, too_old
+            new_by_size.setdefault(stamp.size, []).append(name)
+    return new, known, doubled, too_old
 
 
-def _files(job: Job) -> list[str]:
-    """What the patterns name; those that name nothing yet do no harm."""
-    names: list[str] = []
+def _files(job: Job) -> tuple[list[str], list[str]]:
+    """(what the patterns name, the patterns that name nothing), which does no harm."""
+    names, unmatched = list[str](), list[str]()
     for pattern in job.inputs:
         is_pattern = glob.has_magic(pattern) and not is_remote(pattern) and not os.path.exists(pattern)
         found = glob.glob(pattern, recursive=True) if is_pattern else [pattern]
@@ -128,7 +159,9 @@ def _files(job: Job) -> list[str]:
                 raise InputError(f"{name}: neither a file nor a folder, so it cannot be known again; name files")
         if found:
             names += opening.find([pattern], job.convert.format)[0]
-    return list(dict.fromkeys(names))
+        else:
+            unmatched.append(pattern)
+    return list(dict.fromkeys(names)), unmatched
 
 
 def _look_at_golden_sets(job: Job, made: Manifest | None) -> None:

@@ -13,11 +13,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ooc_pegasos import __version__
+from ooc_pegasos import __version__, manifest
 from ooc_pegasos.checked import plainly
+from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.files import write_atomically
 from ooc_pegasos.jobs.job import Job
-from ooc_pegasos.jobs.state import State
+from ooc_pegasos.jobs.state import Compared, State
 from ooc_pegasos.jobs.versions import FORM
 from ooc_pegasos.machine import peak_rss
 
@@ -40,14 +41,22 @@ def software() -> dict[str, str]:
 
 
 def record_of(
-    job: Job, state: State, outcome: str, exit_code: int, now: datetime, error: str | None = None
+    job: Job,
+    state: State,
+    outcome: str,
+    exit_code: int,
+    now: datetime,
+    in_use: str | None = None,
+    error: str | None = None,
 ) -> dict[str, Any]:
-    """All that is known of a run."""
+    """All that is known of a run; `in_use`: the version that is, at its end."""
     compared, appended, trained = state.compare, state.append, plainly(state.train)
-    store: dict[str, Any] = {"path": job.store}
-    if compared:
-        store |= {"rows": compared.rows, "features": compared.features, "checksum": compared.checksum}
-    store |= {"new_rows": appended.rows if appended else None, "expired_rows": state.expire}
+    store = {"path": job.store, **_store(job, compared)}
+    store |= {
+        "new_rows": appended.rows if appended else None,
+        "rejected_rows": appended.rejected if appended else None,
+        "expired_rows": state.expire,
+    }
     record = {
         "job": job.name,
         "run": state.run,
@@ -66,16 +75,27 @@ def record_of(
         "store": store,
         "model": {"lambda": trained.pop("lam"), **trained} if trained else None,
         "champion": state.champion,
-        "in_use": state.run if outcome == "promoted" else state.champion,
+        "in_use": in_use,
         "metrics": compared.metrics if compared else {},
         "checks": compared.checks if compared else [],
-        "drift": compared.drift if compared else None,
+        "drift": state.drift,
         "options": job,
         "training": job.training(),
         "versions": software(),
     }
     table: dict[str, Any] = plainly(record)
     return table
+
+
+def _store(job: Job, compared: Compared | None) -> dict[str, Any]:
+    """The store that models were compared on, else what it is by now, if that can be told."""
+    if compared:
+        return {"rows": compared.rows, "features": compared.features, "checksum": compared.checksum}
+    try:
+        made = manifest.read(Path(job.store))
+    except (OocPegasosError, OSError):
+        return {}
+    return {"rows": made.rows, "features": made.features, "checksum": manifest.checksum_of(made)}
 
 
 def as_json(record: dict[str, Any]) -> bytes:
@@ -134,6 +154,7 @@ def write_metrics(path: Path, record: dict[str, Any]) -> None:
         add("model_timestamp_seconds", made, "When the run began that made the model in use.")
     add("store_rows", record["store"].get("rows"), "Rows of the store.")
     add("new_rows", record["store"]["new_rows"], "Rows appended by the last run.")
+    add("rejected_rows", record["store"]["rejected_rows"], "Rows of new files that the last run left out as bad.")
     add("expired_rows", record["store"]["expired_rows"], "Rows that the last run took out of the store.")
     model = record["model"] or {}
     add("model_gap", model.get("gap"), "Certified relative gap of the new model.")
@@ -146,7 +167,8 @@ def write_metrics(path: Path, record: dict[str, Any]) -> None:
     for side, facts in (record["drift"] or {}).items():
         for label, share in facts["label_shares"].items():
             add("label_share", share, "Share of the rows with a label.", rows=side, label=label)
-        for name in ("known_features", "mean_score", "deviation_of_scores", "nonzeros_per_row"):
+        names = ("known_features", "mean_score", "deviation_of_scores", "mean_label", "deviation_of_labels")
+        for name in (*names, "nonzeros_per_row"):
             add(name, facts[name], "Of the rows before, and of the new ones.", rows=side)
     text = "".join(f"{line}\n" for lines in families.values() for line in lines)
     write_atomically(path, text.encode(errors="replace"))

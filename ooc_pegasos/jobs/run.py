@@ -28,12 +28,14 @@ from ooc_pegasos.jobs import gate, records
 from ooc_pegasos.jobs import state as states
 from ooc_pegasos.jobs.drift import drift
 from ooc_pegasos.jobs.job import HOLDOUT, Job
-from ooc_pegasos.jobs.plan import Plan, plan
+from ooc_pegasos.jobs.plan import Plan, plan, refuse_changed_sources
 from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
 from ooc_pegasos.jobs.versions import MODEL, RECORD, Versions
 from ooc_pegasos.losses import loss_for
+from ooc_pegasos.manifest import Manifest, SourceInfo
 from ooc_pegasos.model import Model
 from ooc_pegasos.progress import Progress, TrainingProgress, default_training_progress
+from ooc_pegasos.readers.sources import spoken
 from ooc_pegasos.scoring import check_store
 from ooc_pegasos.solvers.choice import is_easy
 from ooc_pegasos.store import Store
@@ -70,10 +72,18 @@ def run(
             one = _Run(job, versions, now, shown, training_progress or default_training_progress())
 
 
+def foresee(job: Job, now: datetime) -> Plan:
+    """What a run would do by now: go on with what was interrupted, or what it plans."""
+    found = states.load(Versions(job.models).work)
+    if found and found.plan and found.job == job.digest() and not found.failed:
+        return dataclasses.replace(found.plan, unfinished=found.run)
+    return plan(job, now)
+
+
 def _tell_of_no_run(job: Job, error: OocPegasosError, now: datetime, progress: Progress) -> None:
     """Say that none could begin, and leave the records to who holds the lock."""
     state = State(job.digest(), "", records.timestamp(now))
-    record = records.record_of(job, state, "failed", error.exit_code, now, str(error))
+    record = records.record_of(job, state, "failed", error.exit_code, now, error=str(error))
     records.Log(job.log, job=job.name).write("failed", exit_code=error.exit_code, error=str(error))
     problem = records.notify(job.notify, record) if job.notify else None
     if problem:
@@ -102,24 +112,42 @@ class _Run:
         self.job, self.versions, self.now = job, versions, now
         self.progress, self.training_progress = progress, training_progress
         self.work, self.candidate = versions.work, versions.work / _CANDIDATE
-        found = self._unfinished()
-        self.resumed = found is not None
-        self.state = found or State(job.digest(), versions.new_name(now()), records.timestamp(now()))
+        self.state = State(job.digest(), versions.new_name(now()), records.timestamp(now()))
+        self.resumed = False
+        self.problem: DamagedError | None = None
+        try:
+            self._take_up()
+        except DamagedError as error:  # told when it runs, and recorded then
+            self.problem = error
         self.log = records.Log(job.log, job=job.name, run=self.state.run)
         records.software()
 
     # --- what stands on disk ----------------------------------------------------------------------
 
-    def _unfinished(self) -> State | None:
-        """The run that was interrupted, if it is one of this job.
+    def _take_up(self) -> None:
+        """Go on with the run that was interrupted, if it is one of this job.
 
-        One that failed is given up if there are new files: what it failed of may be that there were too few rows.
+        One that failed is given up if there are new files: what it failed of may be that there were too few rows. One
+        that has only to be published is not.
         """
         found = states.load(self.work)
-        if found and found.job == self.job.digest() and not (found.failed and _more_has_come(self.job, self.now())):
-            return dataclasses.replace(found, failed=False)
+        if found is None:
+            shutil.rmtree(self.work, ignore_errors=True)
+        elif found.plan is None or found.job != self.job.digest() or self._is_given_up(found):
+            self.state.carried = self._forget(found)
+        else:
+            self.resumed, self.state = True, dataclasses.replace(found, failed=False)
+
+    def _is_given_up(self, found: State) -> bool:
+        return found.failed and found.compare is None and _more_has_come(self.job, self.now())
+
+    def _forget(self, state: State) -> Appended:
+        """Forget a run, but for what it has appended."""
         shutil.rmtree(self.work, ignore_errors=True)
-        return None
+        carried = _left_by(state, Path(self.job.store))
+        if carried.sources:
+            State(state.job, state.run, state.began, carried=carried).save(self.work)
+        return carried
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
@@ -139,36 +167,48 @@ class _Run:
         if self.resumed:
             self.progress.note(f"run {self.state.run} did not come to its end and goes on")
         try:
+            if self.problem:
+                raise self.problem
             with writing_errors(self.versions.folder):
                 outcome = self._steps()
-            problems = self._remove_old_versions()
-            record = self._record(outcome, REFUSED if outcome == "refused" else 0)
-            self._report(record, problems)
-            shutil.rmtree(self.work, ignore_errors=True)
-            return record
         except KeyboardInterrupt:
             self._report(self._record("interrupted", 130))
             raise
         except Exception as error:  # those that nobody thought of as well: nobody watches
-            self._give_up_if_hopeless(error)
-            self._report(self._record("failed", *_told(error)))
+            if error is not self.problem:
+                self._give_up_if_hopeless(error)
+            code, words = _told(error)
+            self._report(self._record("failed", code, error=words))
             raise
+        problems = self._remove_old_versions()
+        record = self._record(outcome, REFUSED if outcome == "refused" else 0)
+        self._report(record, problems)  # if that is interrupted, the next run tells it again
+        shutil.rmtree(self.work, ignore_errors=True)
+        return record
 
     def _steps(self) -> str:
         job, state = self.job, self.state
         if state.plan is None:
+            state.champion = self._in_use()
             with self._step("plan"):
                 state.plan = plan(job, self.now())
-                state.champion = state.plan.champion
         if state.append is None:
             with self._step("append"):
                 state.append = self._append(state.plan)
         if state.expire is None:
+            if state.drift is None and state.append.sources:
+                with self._step("drift"):  # while the rows before are there
+                    store = Store.open(job.store)
+                    state.drift = drift(store, len(state.append.sources), self._champion(store))
             with self._step("expire"):
-                state.expire = self._expire(state.plan, state.append)
-        if state.compare is None:  # then the old model may be gone already
+                state.expire = self._expire(state.plan)
+        if state.compare is not None and self.candidate.exists() and self._in_use() != state.champion:
+            state.compare = None  # somebody put another version in use since
+        if state.compare is None:  # else the old model may be gone already
             store = Store.open(job.store)
-            state.champion = self.versions.current()
+            gate.refuse_unfit(job.gate, store.manifest.labels)
+            refuse_changed_sources(store.manifest)  # since it was planned
+            state.champion = self._in_use()
             old = self._champion(store)
             if old and not self._is_due(old, store):
                 return "unchanged"
@@ -176,11 +216,11 @@ class _Run:
                 with self._step("train"):
                     state.train = self._train(store, old)
             with self._step("compare"):
-                state.compare = self._compare(store, old, state.append)
+                state.compare = self._compare(store, old)
         assert state.compare is not None
         passed = all(check.passed for check in state.compare.checks)
         if self.candidate.exists():
-            record = self._record("promoted" if passed else "refused", 0 if passed else REFUSED)
+            record = self._record("promoted", 0, state.run) if passed else self._record("refused", REFUSED)
             write_atomically(self.candidate / RECORD, records.as_json(record))
         if passed:
             self.versions.publish(self.candidate, state.run)
@@ -188,30 +228,44 @@ class _Run:
             self.versions.refuse(self.candidate, state.run)
         return "promoted" if passed else "refused"
 
+    def _in_use(self) -> str | None:
+        return self.versions.current(self.state.run)
+
     def _append(self, planned: Plan) -> Appended:
-        """The new files, at the end of the store; done already if a crash came between that and the note of it."""
+        """The new files, at the end of the store, after those of a run that was given up."""
+        carried = self.state.carried
         if not planned.new:
-            return Appended()
+            return carried
+        made = self._converted(planned)
+        sources = made.sources[-len(planned.new) :]
+        rejected = made.rejected - planned.rejected_before
+        rows = sum(source.rows for source in sources)
+        return Appended(carried.rows + rows, carried.rejected + rejected, [*carried.sources, *sources])
+
+    def _converted(self, planned: Plan) -> Manifest:
+        """The store with the new files; done already if a crash came between that and the note of it."""
         target = Path(self.job.store)
         there = (target / manifest.FILE_NAME).exists()
         existing = Existing(append=there, resume=self.resumed)
         words = (planned.new, target, self.job.convert)
         try:
-            made = convert(*words, existing=existing, progress=self.progress).manifest
+            return convert(*words, existing=existing, progress=self.progress).manifest
         except UsageError:
             if not self.resumed:
                 raise
             fresh = dataclasses.replace(existing, resume=False)  # what was begun there is something else
-            made = convert(*words, existing=fresh, progress=self.progress).manifest
-        sources = made.sources[-len(planned.new) :]
-        return Appended(sum(source.rows for source in sources), made.rejected, sources)
+            return convert(*words, existing=fresh, progress=self.progress).manifest
+        except InputError:
+            if self.resumed and _appended_by(planned, target):  # and moved away since
+                return manifest.read(target)
+            raise
 
-    def _expire(self, planned: Plan, appended: Appended) -> int:
+    def _expire(self, planned: Plan) -> int:
         """Take out what is too old; returns how many rows that were, also if a crash came after it."""
         if planned.expire_before_ns is None:
             return 0
         expire(Path(self.job.store), planned.expire_before_ns)
-        return max(planned.rows_before + appended.rows - Store.open(self.job.store).rows, 0)
+        return max(Store.open(self.job.store).manifest.first_row - planned.expired_before, 0)
 
     def _champion(self, store: Store) -> Model | None:
         """The model in use, which must know what the rows of the store mean."""
@@ -230,7 +284,8 @@ class _Run:
             return True
         try:
             record = json.loads(read_file(self.versions.folder / str(self.state.champion) / RECORD))
-            return bool(record["training"] != plainly(self.job.training()))
+            looking = self.job.retune and not record["options"]["retune"]
+            return bool(looking or record["training"] != plainly(self.job.training()))
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             self.progress.note(f"what version {self.state.champion} was trained with is not known any more: once again")
             return True
@@ -278,29 +333,34 @@ class _Run:
             return config, None, why
         return config, champion, why
 
-    def _compare(self, store: Store, champion: Model | None, appended: Appended) -> Compared:
+    def _compare(self, store: Store, champion: Model | None) -> Compared:
         """Both models on the rows kept apart and on each golden set."""
         job = self.job
         challenger = Model.load(self.candidate / MODEL)
-        models = [challenger, champion]
         holdout = job.training().holdout_fraction
+        before = float(champion.info.config.get("holdout") or 0) if champion else 0.0
         sets: dict[str, Any] = {}
         if holdout:
-            sets[HOLDOUT] = tuple(m and gate.measure_apart(m, store, holdout) for m in models)
+            kept = min(holdout, before) if before else holdout  # from both: the smaller share is part of the larger
+            models = [challenger, champion if before else None]
+            sets[HOLDOUT] = tuple(m and gate.measure_apart(m, store, kept, challenger) for m in models)
         for name, golden in job.sets().items():
-            sets[name] = tuple(m and gate.measure(m, golden) for m in models)
+            sets[name] = tuple(m and gate.measure(m, golden, challenger) for m in (challenger, champion))
         checks = gate.verdict(job.gate, challenger, champion, sets)
         metrics = {
             name: {"challenger": new.metrics, "champion": old.metrics if old else None}
             for name, (new, old) in sets.items()
         }
-        found = drift(store, 1 if appended.rows else 0, champion)
-        return Compared(checks, metrics, found, store.rows, store.features, store.checksum)
+        return Compared(checks, metrics, store.rows, store.features, store.checksum)
 
     # --- its end ----------------------------------------------------------------------------------
 
-    def _record(self, outcome: str, exit_code: int, error: str | None = None) -> dict[str, Any]:
-        return records.record_of(self.job, self.state, outcome, exit_code, self.now(), error)
+    def _record(
+        self, outcome: str, exit_code: int, in_use: str | None = None, error: str | None = None
+    ) -> dict[str, Any]:
+        with suppress(OocPegasosError, OSError):  # what the record is about may be that there is none
+            in_use = in_use or self._in_use()
+        return records.record_of(self.job, self.state, outcome, exit_code, self.now(), in_use, error)
 
     def _remove_old_versions(self) -> list[str]:
         """All but those to be kept; what was in the way."""
@@ -316,7 +376,7 @@ class _Run:
         """Tell of the end, and of problems before; what cannot be told does not change it."""
         problems = list(before)
         try:
-            folder = self.versions.folder / "runs"
+            folder = self.versions.records
             folder.mkdir(exist_ok=True)
             write_atomically(folder / f"{record['run']}.json", records.as_json(record))
             for old in sorted(folder.glob("*.json"))[:-_RECORDS_KEPT]:
@@ -336,11 +396,32 @@ class _Run:
     def _give_up_if_hopeless(self, error: BaseException) -> None:
         """Forget what would fail in the same way when it is taken up again, and remember of the rest that it failed."""
         if isinstance(error, DamagedError) or self.state.append is None:
-            shutil.rmtree(self.work, ignore_errors=True)
+            with suppress(OSError):
+                self._forget(self.state)
             return
         self.state.failed = True
         with suppress(OSError):
             self.state.save(self.work)
+
+
+def _appended_by(planned: Plan, target: Path) -> list[SourceInfo]:
+    """The sources of a store that came with what was planned; none if it did not come so far."""
+    made = manifest.read(target)
+    last = made.sources[-len(planned.new) :] if planned.new else []
+    came = made.first_row + made.rows > planned.expired_before + planned.rows_before
+    return last if came and [source.name for source in last] == [*map(spoken, planned.new)] else []
+
+
+def _left_by(found: State, target: Path) -> Appended:
+    """What a run that is given up has appended, so far as it is still there: no model knows of it."""
+    try:
+        there = manifest.read(target).sources
+        known = found.append or found.carried
+        came = [] if found.append or not found.plan else _appended_by(found.plan, target)
+    except (OocPegasosError, OSError):
+        return Appended()
+    kept = [source for source in (*known.sources, *came) if source in there]
+    return Appended(sum(source.rows for source in kept), known.rejected, kept)
 
 
 def _told(error: Exception) -> tuple[int, str]:

@@ -24,7 +24,7 @@ class Appended:
 
     rows: int = 0
     rejected: int = 0
-    """Rows of the whole store that were left out so far."""
+    """Rows that were left out."""
     sources: list[SourceInfo] = field(default_factory=list)
 
 
@@ -49,7 +49,6 @@ class Compared:
 
     checks: list[Check]
     metrics: dict[str, dict[str, dict[str, Any] | None]]
-    drift: dict[str, Side] | None
     rows: int
     features: int
     checksum: str
@@ -66,7 +65,10 @@ class State:
     seconds: dict[str, float] = field(default_factory=dict)
     champion: str | None = None
     plan: Plan | None = None
+    carried: Appended = field(default_factory=Appended)
+    """What a run that was given up had appended: no model knows of it yet."""
     append: Appended | None = None
+    drift: dict[str, Side] | None = None
     expire: int | None = None
     train: Trained | None = None
     compare: Compared | None = None

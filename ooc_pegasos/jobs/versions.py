@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.files import sync_folder
+from ooc_pegasos.files import read_file, sync_folder
+from ooc_pegasos.model import Model
 
 MODEL, RECORD = "model", "run.json"
 _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d", re.ASCII)
@@ -41,24 +43,34 @@ class Versions:
         """Where the run at hand keeps what it has so far."""
         return self.folder / ".run"
 
+    @property
+    def records(self) -> Path:
+        """Where there is a record of each run."""
+        return self.folder / "runs"
+
     def names(self) -> list[str]:
         """All versions, oldest first."""
         if not self.folder.is_dir():
             return []
         return sorted(entry.name for entry in os.scandir(self.folder) if entry.is_dir() and is_version(entry.name))
 
-    def current(self) -> str | None:
-        """The version in use."""
+    def current(self, begun: str | None = None) -> str | None:
+        """The version in use. `begun`: one that may be there before the first link is."""
         link = self.folder / "current"
         try:
             name = os.readlink(link)
         except FileNotFoundError:
-            return None
+            lost = [name for name in self.names() if name != begun]
+            if not lost:
+                return None
+            problem = f"no such link, though there are versions ({_some(lost)}), of which one was in use"
+            advice = "put it in use again with 'oocpeg rollback --to', or move them away"
+            raise DamagedError(f"{link}: {problem}; {advice}") from None
         except OSError as error:
-            advice = "move it away, and put a version in its place with 'oocpeg rollback'"
+            advice = "move it away, and put a version in its place with 'oocpeg rollback --to'"
             raise InputError(f"{link}: not a link to a version; {advice}") from error
         if not is_version(name) or not (self.folder / name / MODEL).is_file():
-            advice = "put another version in its place with 'oocpeg rollback'"
+            advice = "put another version in its place with 'oocpeg rollback --to'"
             raise DamagedError(f"{link}: leads to {name!r}, where no model is; {advice}")
         return name
 
@@ -68,7 +80,8 @@ class Versions:
 
     def new_name(self, now: datetime) -> str:
         """A name for the version of this time, after all others even if the clock was set back."""
-        taken = [*self.names(), *self._refused()]
+        recorded = [name for name in map(_stem, self.records.glob("*.json")) if is_version(name)]
+        taken = [*self.names(), *self._refused(), *recorded]
         if taken and now.strftime(FORM) <= max(taken):
             now = datetime.strptime(max(taken), FORM).replace(tzinfo=UTC) + timedelta(seconds=1)
         return now.strftime(FORM)
@@ -88,32 +101,59 @@ class Versions:
     def switch(self, name: str) -> None:
         """Make `current` lead to a version."""
         link, new = self.folder / "current", self.folder / ".current.new"
+        if link.exists() and not link.is_symlink():
+            raise InputError(f"{link}: not a link to a version; move it away, and try again")
         new.unlink(missing_ok=True)
         os.symlink(name, new)
         os.replace(new, link)
         sync_folder(self.folder)
 
+    def before(self, name: str) -> str | None:
+        """The version that was in use when this one was made; None if there was none, or it is not known.
+
+        Not the one that was made before: that may have been rolled back.
+        """
+        try:
+            found = json.loads(read_file(self.folder / name / RECORD))["champion"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return None
+        return found if isinstance(found, str) and is_version(found) else None
+
     def rollback(self, to: str | None = None) -> tuple[str | None, str]:
-        """Put an older version in use, the one before the current if none is named: (what was in use, what is)."""
+        """Put an older version in use, the one before the current if none is named: (what was in use, what is).
+
+        A run that was interrupted is given up: what it compared its model with is not in use any more.
+        """
         names = self.names()
         link = self.folder / "current"
-        before = os.readlink(link) if link.is_symlink() else None
+        was = os.readlink(link) if link.is_symlink() else None
         if to is None:
-            older = [name for name in names if before not in names or name < before]
-            if not older:
-                raise InputError(f"{self.folder}: no version before {before or 'any'}; there are {_some(names)}")
-            to = older[-1]
+            to = self.before(was) if was in names else None
+            if to not in names:
+                problem = f"no version before {was} is there, or it is not known" if was else "none is in use"
+                raise InputError(f"{self.folder}: {problem}; name one with --to, of {_some(names)}")
         if to not in names:
             raise UsageError(f"{self.folder}: no version {to}; there are {_some(names)}")
-        if not self.model(to).is_file():
-            raise DamagedError(f"{self.model(to)}: no such file; choose another version of {_some(names)}")
+        try:
+            Model.load(self.model(to))
+        except (InputError, DamagedError) as error:
+            raise DamagedError(f"{error}; choose another version of {_some(names)}") from error
+        shutil.rmtree(self.work, ignore_errors=True)
         self.switch(to)
-        return before, to
+        return was, to
 
     def prune(self, keep: int) -> list[str]:
-        """Remove all but the newest versions and the current one; of refused ones as many are kept."""
-        current, names, refused = self.current(), self.names(), self._refused()
-        old = [name for name in names[:-keep] if name != current]
+        """Remove all versions but the current, those in use before it and the newest; of refused ones as many are kept.
+
+        Those in use before come first: they are what rolling back leads to.
+        """
+        names, refused, kept = self.names(), self._refused(), list[str]()
+        one = self.current()
+        while one in names and one not in kept:
+            kept.append(one)
+            one = self.before(one)
+        kept = [*kept, *(name for name in reversed(names) if name not in kept)][:keep]
+        old = [name for name in names if name not in kept]
         for place in [self.folder / name for name in old] + [self.folder / _REFUSED / n for n in refused[:-keep]]:
             gone = self.folder / f".gone-{place.name}"
             os.rename(place, gone)  # so that no half of it can be taken for a version
@@ -138,6 +178,10 @@ class Versions:
         sync_folder(candidate)
         os.rename(candidate, place)
         sync_folder(place.parent)
+
+
+def _stem(path: Path) -> str:
+    return path.stem
 
 
 def _some(names: list[str]) -> str:

@@ -1,7 +1,8 @@
 """Linear models on sparse data larger than memory, with a proof of how close to the optimum they are."""
 
-from importlib import import_module
-from typing import Any
+TYPE_CHECKING = False  # that of typing is the same, but its import is most of what the first moments go into
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 
@@ -33,8 +34,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import what is asked for only when it is: numba and pyarrow take a while."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

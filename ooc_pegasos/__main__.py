@@ -1,5 +1,5 @@
 """`python -m ooc_pegasos` is `oocpeg`."""
 
-from ooc_pegasos.cli import main
+from ooc_pegasos.command import main
 
 main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -379,8 +380,10 @@ class TrainConfig:
         return self.memory or max(free - (VECTORS + 5 * (models - 1)) * 8 * features, 0) // 2
 
 
-def load_toml(cls: type[Config], path: Path) -> dict[str, Any]:
-    """The settings a TOML file makes for a job, checked against its dataclass."""
+def load_toml(
+    cls: type[Config], path: Path, complete: Callable[[dict[str, Any]], None] | None = None
+) -> dict[str, Any]:
+    """The settings a TOML file makes for a job, checked against its dataclass; `complete` may add some before that."""
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:
@@ -390,6 +393,8 @@ def load_toml(cls: type[Config], path: Path) -> dict[str, Any]:
     try:
         for part in (table, *(inner for inner in table.values() if isinstance(inner, dict))):
             _put_plainly(part)
+        if complete is not None:
+            complete(table)
         typed.load(cls, table)
     except typed.TypedError as error:
         raise UsageError(f"{path}: {error}; correct it") from error

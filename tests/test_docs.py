@@ -126,6 +126,12 @@ def test_the_example_of_a_job(clicks, oocpeg):
     assert "200 rows appended" in done.stdout or "400 rows appended" in done.stdout
 
 
+def test_who_calls_a_job_with_few_places_to_look_in_names_the_whole_path():
+    page = (ROOT / "docs" / "jobs.md").read_text()
+    for line in (r"^[\d *]+ cd \S+ && (\S+) run .*$", r"^ExecStart=(\S+) run .*$"):
+        assert re.findall(line, page, re.MULTILINE) == ["/usr/local/bin/oocpeg"]
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("train*.toml")), ids=lambda path: path.name)
 def test_examples_of_training_configurations(path, clicks, oocpeg):
     load_toml(TrainConfig, path)

@@ -1,14 +1,17 @@
 """Jobs in situations that operators meet: nothing is lost, nothing is passed over in silence, nothing gets stuck."""
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,6 +144,44 @@ def test_job_files_that_are_wrong(tmp_path, oocpeg, old, new, message):
         said = oocpeg("run", "nightly.toml", *more, code=2).stderr
         assert message in said
         assert len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("log", "metrics", "message"),
+    [
+        ("log.jsonl", "nightly.toml", "metrics: {}/nightly.toml is the job file itself; name another file"),
+        ("./nightly.toml", "oocpeg.prom", "log: {}/./nightly.toml is the job file itself"),
+        ("link.toml", "oocpeg.prom", "log: {}/link.toml is the job file itself"),
+        ("same", "incoming/../same", "metrics: {}/incoming/../same is the log as well"),
+        ("log.jsonl", "models", "metrics: {}/models is the folder of models"),
+        ("clicks.store", "oocpeg.prom", "log: {}/clicks.store is the store"),
+        ("log.jsonl", "clicks.store/manifest.json", "metrics: {0}/clicks.store/manifest.json is in the store {0}/"),
+        ("golden.svm", "oocpeg.prom", "log: {}/golden.svm is a golden set, or in one"),
+    ],
+)
+def test_what_would_be_written_over_is_refused_before_anything_is_done(tmp_path, oocpeg, log, metrics, message):
+    job_of(tmp_path)
+    path = put(tmp_path, 1).parent.parent / "nightly.toml"
+    path.write_text(path.read_text().replace("log.jsonl", log).replace("oocpeg.prom", metrics))
+    (tmp_path / "link.toml").symlink_to("nightly.toml")
+    before = folder_bytes(tmp_path)
+    for more in ((), ("--dry-run",)):
+        said = oocpeg("run", path, *more, code=2).stderr
+        assert f"error: {path}: " + message.format(tmp_path) in said
+        assert len(said.splitlines()) == 1
+    assert folder_bytes(tmp_path) == before
+
+
+def test_probabilities_are_fitted_to_the_rows_that_a_job_keeps_apart_anyway(tmp_path):
+    put(tmp_path, 1)
+    job = job_of(tmp_path, train="calibrate = 'platt'", gate=LAX)
+    assert (job.train.holdout, job.training().holdout) == (0.1, 0.1)
+    assert run(job, now=night(1))["outcome"] == "promoted"
+    with pytest.raises(UsageError, match="--calibrate needs rows that no model is trained on"):
+        job_of(tmp_path, train="calibrate = 'platt'\nholdout = 0")
+    for train in ("folds = 3", "bias = 'search'"):
+        with pytest.raises(UsageError, match="folds and bias = 'search' have no rows kept apart to compare by"):
+            job_of(tmp_path, train=train)
 
 
 @pytest.mark.parametrize("what", ["pipe", "empty", "folder", "dangling"])
@@ -466,8 +507,111 @@ def test_a_command_to_notify_that_hangs(monkeypatch):
     monkeypatch.setattr(records, "_PATIENCE", 0.2)
     began = time.monotonic()
     problem = records.notify(f"{sys.executable} -c 'import time; time.sleep(60)'", {"job": "j", "outcome": "o"})
-    assert "timed out" in problem
+    assert problem.endswith("took longer than a minute, and was stopped")
     assert time.monotonic() - began < 20
+
+
+TOLD = {"job": "j", "outcome": "o"}
+
+
+def script(folder, text):
+    """A program of these lines; it is told by its path, as no name to be looked for."""
+    path = folder / "tell me.sh"
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return shlex.quote(str(path))
+
+
+def gone(path):
+    """Whether the process whose number stands in a file has ended, now or very soon."""
+    for _again in range(250):
+        with contextlib.suppress(FileNotFoundError):
+            if Path(f"/proc/{path.read_text().strip()}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                time.sleep(0.02)
+                continue
+        return True
+    return False
+
+
+def test_a_command_to_notify_that_prints_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "_PATIENCE", 1.0)
+    command = script(tmp_path, f"echo $$ >{shlex.quote(str(tmp_path))}/number; yes no >&2 & exec yes")
+    before = records.peak_rss()
+    assert "took longer than a minute" in records.notify(command, TOLD)
+    assert records.peak_rss() - before < 10**8
+    assert gone(tmp_path / "number")
+
+
+def test_a_command_to_notify_is_waited_for_and_not_what_it_leaves(tmp_path):
+    began = time.monotonic()
+    (tmp_path / "said").write_bytes("Grü".encode() + b"\xdfe\x1b[2J")
+    command = script(tmp_path, f"sleep 20 & cat {shlex.quote(str(tmp_path))}/said >&2; exit 3")
+    told = records.notify(command, TOLD)
+    assert time.monotonic() - began < 10
+    assert "exit code 3: Gr\\xfc\\\\xdfe\\x1b[2J" in told
+    assert told.isprintable()
+    whole = json.dumps({**TOLD, "inputs": ["x" * 1_000_000]})
+    command = script(tmp_path, f"test $(wc -c) -eq {len(whole)} && test $OOCPEG_JOB = j && exec >&2 2>&-")
+    assert records.notify(command, json.loads(whole)) is None
+    assert "exit code -9" in records.notify(script(tmp_path, "kill -9 $$"), TOLD)
+    assert (
+        len(records.notify(script(tmp_path, "yes >&2 | head -c 1000000 >&2; yes | head -c 900000 >&2; false"), TOLD))
+        < 900
+    )
+
+
+def test_ctrl_c_while_somebody_is_told(tmp_path, monkeypatch):
+    number = tmp_path / "number"
+    command = script(tmp_path, f"echo $$ >{shlex.quote(str(number))}; sleep 60")
+    heard = records._heard
+
+    def interrupted(*words):
+        if number.exists() and number.read_text():
+            raise KeyboardInterrupt
+        return heard(*words)
+
+    monkeypatch.setattr(records, "_heard", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        records.notify(command, TOLD)
+    assert gone(number)
+
+
+def test_a_command_to_notify_is_seen_from_where_the_job_is(tmp_path, oocpeg):
+    folder = tmp_path / "job's own"
+    folder.mkdir()
+    script(folder, 'echo "$1 $OOCPEG_OUTCOME" >told')
+    for command in ('"./tell me.sh" "a b"', '"../job\'s own/tell me.sh" "a b"'):
+        job_of(folder, more=f"notify = {json.dumps(command)}")
+        put(folder, 1)
+        assert "notify" not in oocpeg("run", folder / "nightly.toml").stderr
+        assert (tmp_path / "told").read_text().startswith("a b ")
+        (tmp_path / "told").unlink()
+    said = oocpeg("run", folder / "nightly.toml", "--notify", "'./tell me.sh'").stderr
+    assert "no such file" in said.lower()
+    assert Job.load(folder / "nightly.toml", "./x y").notify == "./x y"
+    for command in ("mail -s 'a b' me@here", "/bin/true  a/b"):
+        job_of(folder, more=f"notify = {json.dumps(command)}")
+        assert Job.load(folder / "nightly.toml").notify == command
+
+
+@pytest.mark.parametrize("reader", [False, True])
+def test_a_log_that_is_a_pipe(tmp_path, reader):
+    """A run waits for nobody who might read it."""
+    os.mkfifo(tmp_path / "log.jsonl")
+    log = records.Log(str(tmp_path / "log.jsonl"), job="j")
+    if reader:
+        descriptor = os.open(tmp_path / "log.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+        log.write("begins")
+        assert json.loads(os.read(descriptor, 10_000))["event"] == "begins"
+        assert log.problem is None
+        log.write("much", names=["x" * 1_000_000])
+        assert log.problem.endswith("log.jsonl: a line was cut short")
+        os.close(descriptor)
+        return
+    put(tmp_path, 1)
+    assert run(job_of(tmp_path), now=night(1))["outcome"] == "promoted"
+    log.write("begins")
+    assert log.problem.endswith("log.jsonl: No such device or address")
 
 
 def test_who_is_locked_out_says_so(tmp_path):

@@ -5,33 +5,72 @@ Each command imports what it needs when it runs, so that `--help` answers at onc
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn
+
+from ooc_pegasos.cli import streams
 
 # in the order in which --help shows their commands
 from ooc_pegasos.cli import stores, training, models, jobs  # isort: skip
 from ooc_pegasos.cli.options import app
+from ooc_pegasos.command import INTERRUPTED, listen
 from ooc_pegasos.errors import InputError, OocPegasosError
 
 __all__ = ["app", "jobs", "main", "models", "stores", "training"]
 
 
-def _interrupt(_signal: int, _frame: Any) -> NoReturn:
-    raise KeyboardInterrupt
+class _Interruption(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM.
+
+    Of KeyboardInterrupt itself Python remembers that it passed through code that was run as a string, as dataclasses
+    are made, and would let the process end by that signal, whatever the exit code.
+    """
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise _Interruption
 
 
 def main() -> None:
     """The `oocpeg` command."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    streams.guard()
+    for number in (signal.SIGINT, signal.SIGTERM):  # registered first, so done last: nothing is left to be stopped
+        atexit.register(signal.signal, number, signal.SIG_IGN)
+    code = _code_of(_interruptible) or _code_of(sys.stdout.flush)
+    listen(lambda _signal, _frame: os._exit(code or 0))  # who does not want to wait for threads to end need not
+    sys.exit(code)
+
+
+def _interruptible() -> None:
+    """The command itself. When it is over it is too late to interrupt it: its exit code is that of what came of it."""
+    listen(_interrupt)
     try:
         app()
+    finally:
+        listen(lambda _signal, _frame: None)
+
+
+def _code_of(action: Callable[[], None]) -> Any:
+    """The exit code of what is done, after a line that says what went wrong, if anything did."""
+    try:
+        action()
+    except SystemExit as end:
+        return end.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except OocPegasosError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except OSError as error:  # stdout is closed or full, for example
+        if not (isinstance(error, streams.OutputError) and error.is_quiet):
+            print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
         print(f"error: {error.filename or 'output'}: {error.strerror}; check where the output goes", file=sys.stderr)
-        sys.exit(InputError.exit_code)
+        return InputError.exit_code
     except MemoryError:
         print("error: out of memory; give a smaller --memory", file=sys.stderr)
-        sys.exit(InputError.exit_code)
+        return InputError.exit_code
+    return 0

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ooc_pegasos.cli.options import Json, Quiet, app, note_compilation, print_json
+from ooc_pegasos.cli.streams import OutputError
 from ooc_pegasos.errors import InputError
 
 
@@ -50,10 +51,13 @@ def run(
     finally:
         progress.end()
         training_progress.end()
-    if json_output:
-        print_json(record)
-    elif not quiet or record["exit_code"]:
-        typer.echo(run_words(record))
+    try:
+        if json_output:
+            print_json(record)
+        elif not quiet or record["exit_code"]:
+            typer.echo(run_words(record))
+    except OutputError as error:  # what was done is done, and recorded
+        progress.note(str(error))
     if record["exit_code"]:
         raise typer.Exit(record["exit_code"])
 

@@ -10,7 +10,7 @@ import os
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ooc_pegasos import typed
 from ooc_pegasos.config import GIB, MOST_MEMORY, ConvertConfig, TrainConfig, load_toml
@@ -19,6 +19,8 @@ from ooc_pegasos.errors import UsageError
 Metric = Literal["roc_auc", "error", "mean_loss", "mean_absolute_error"]
 HOLDOUT = "holdout"
 """What the rows kept apart are called among the sets that models are compared on."""
+_APART = 0.1
+"""The share of the rows that are kept apart, if a job does not say: models are compared on them."""
 _ASIDE = ("name", "keep", "reserve", "log", "metrics", "notify")
 """Settings that change nothing of what comes out."""
 
@@ -106,8 +108,7 @@ class Job:
     @classmethod
     def load(cls, path: Path, notify: str | None = None) -> Job:
         """Read and check a job file; `notify` takes the place of what stands there."""
-        table = load_toml(cls, path)
-        job = typed.load(cls, table if notify is None else {**table, "notify": notify})
+        job = typed.load(cls, load_toml(cls, path, _keep_rows_apart))
         here = str(path.resolve().parent)
 
         def placed(name: str, folder: str = here) -> str:
@@ -124,7 +125,7 @@ class Job:
         convert = dataclasses.replace(job.convert, weights=None, labels=maybe(job.convert.labels))
         if job.convert.weights or job.convert.labels:
             raise UsageError(f"{path}: convert: files of weights or labels cannot follow new inputs; use columns")
-        return dataclasses.replace(
+        placed_job = dataclasses.replace(
             job,
             name=job.name or path.stem,
             store=placed(job.store),
@@ -133,8 +134,31 @@ class Job:
             golden=tuple(map(sought, job.golden)),
             log=maybe(job.log),
             metrics=maybe(job.metrics),
+            notify=_seen_from(here, job.notify) if notify is None and job.notify else notify,
             convert=convert,
         )
+        placed_job._refuse_to_overwrite(path)
+        return placed_job
+
+    def _refuse_to_overwrite(self, path: Path) -> None:
+        """Refuse a log and metrics that would be written over something else of the job."""
+        written = {"log": self.log, "metrics": self.metrics}
+        for name, place in written.items():
+            if place is None:
+                continue
+            problem = None
+            if _is_same(place, str(path)):
+                problem = "is the job file itself"
+            elif name == "metrics" and self.log is not None and _is_same(place, self.log):
+                problem = "is the log as well"
+            elif _is_same(place, self.models):
+                problem = "is the folder of models"
+            elif _is_within(place, self.store):
+                problem = f"is in the store {self.store}" if not _is_same(place, self.store) else "is the store"
+            elif any(_is_within(place, golden) for golden in self.golden):
+                problem = "is a golden set, or in one"
+            if problem:
+                raise UsageError(f"{path}: {name}: {place} {problem}; name another file")
 
     def digest(self) -> str:
         """What tells whether a job is the one that was begun."""
@@ -152,5 +176,34 @@ class Job:
     def training(self) -> TrainConfig:
         """The options of the training, with rows kept apart to compare models by."""
         if self.train.holdout is None:
-            return dataclasses.replace(self.train, holdout=0.1)
+            return dataclasses.replace(self.train, holdout=_APART)
         return self.train
+
+
+def _keep_rows_apart(table: dict[str, Any]) -> None:
+    """Where nothing is said of the holdout of a job it has one, which options that need one must know of."""
+    train = table.setdefault("train", {})
+    if isinstance(train, dict) and "folds" not in train:
+        train.setdefault("holdout", _APART)
+
+
+def _seen_from(folder: str, command: str) -> str:
+    """A command whose program, if it is a relative path and no name to be looked for, is seen from a folder."""
+    program, *words = shlex.split(command)
+    if "/" not in program or os.path.isabs(program):
+        return command
+    return shlex.join([os.path.join(folder, program), *words])
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two names are one file, by whatever links."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them is not there yet
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _is_within(place: str, folder: str) -> bool:
+    """Whether it is a folder or file, or something in it."""
+    inner, outer = os.path.realpath(place), os.path.realpath(folder)
+    return _is_same(place, folder) or inner.startswith(os.path.join(outer, ""))

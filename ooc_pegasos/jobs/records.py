@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
+import select
 import shlex
+import signal
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -15,6 +21,7 @@ from typing import Any
 
 from ooc_pegasos import __version__, manifest
 from ooc_pegasos.checked import plainly
+from ooc_pegasos.describe import printable
 from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.files import write_atomically
 from ooc_pegasos.jobs.job import Job
@@ -24,6 +31,10 @@ from ooc_pegasos.machine import peak_rss
 
 _PATIENCE = 60
 """Seconds that a command to notify may take."""
+_PAUSE = 0.02
+"""Seconds between two looks at it."""
+_HEARD = 1 << 12
+"""Bytes of what it says on standard error that are kept; the rest is read and forgotten, so that it need not wait."""
 _LIBRARIES = ("numpy", "numba", "pyarrow")
 OUTCOMES = ("promoted", "refused", "unchanged", "failed", "interrupted")
 
@@ -118,11 +129,15 @@ class Log:
         """Add a line."""
         if self._path is None:
             return
-        line = json.dumps(plainly({"time": timestamp(), "event": event, **self._always, **facts})) + "\n"
+        table = plainly({"time": timestamp(), "event": event, **self._always, **facts})
+        line = (json.dumps(table) + "\n").encode()
+        # a pipe that nobody reads, or not fast enough, must not keep the run waiting
+        how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            descriptor = os.open(self._path, how, 0o644)
             try:
-                os.write(descriptor, line.encode())
+                if os.write(descriptor, line) < len(line):
+                    raise OSError(errno.EAGAIN, "a line was cut short")
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -183,18 +198,73 @@ def _escaped(text: str) -> str:
 
 
 def notify(command: str, record: dict[str, Any]) -> str | None:
-    """Run a command with the record on its standard input; what went wrong, if anything did."""
+    """Run a command with the record on its standard input; what went wrong, if anything did.
+
+    It is waited for, not what it may have started in the background; what it prints is not kept, but for the first of
+    its complaints.
+    """
     environment = {**os.environ, "OOCPEG_JOB": record["job"], "OOCPEG_OUTCOME": record["outcome"]}
+    told = f"{printable(command)}: "
     try:
-        done = subprocess.run(  # noqa: S603 (the job's owner says what to run, and no shell looks at it)
-            shlex.split(command),
-            input=json.dumps(record),
-            text=True,
-            errors="replace",
-            capture_output=True,
-            timeout=_PATIENCE,
-            env=environment,
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return f"{command}: {error}"
-    return f"{command}: exit code {done.returncode}: {done.stderr.strip()[:200]}" if done.returncode else None
+        words = shlex.split(command)
+        with _in_memory(json.dumps(record).encode()) as content:
+            process = subprocess.Popen(  # noqa: S603 (the job's owner says what to run, and no shell looks at it)
+                words,
+                stdin=content,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # so that all of it can be stopped
+            )
+    except (OSError, ValueError) as error:
+        return f"{told}{error}"
+    complaints = _complaints(process)
+    if complaints is None:
+        return f"{told}took longer than a minute, and was stopped"
+    return f"{told}exit code {process.returncode}: {complaints}" if process.returncode else None
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[int]:
+    """A file of this content that needs no disk, which may be what the record tells is full."""
+    descriptor = os.memfd_create("record")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _complaints(process: subprocess.Popen[bytes]) -> str | None:
+    """The first that a command says on standard error, on one line, when it has ended; None if it had to be stopped."""
+    assert process.stderr is not None
+    head, end = b"", time.monotonic() + _PATIENCE
+    try:
+        with process.stderr as pipe:
+            os.set_blocking(pipe.fileno(), False)
+            while process.poll() is None:
+                if time.monotonic() >= end:
+                    return None
+                head = (head + _heard(pipe.fileno(), _PAUSE))[:_HEARD]
+            while len(head) < _HEARD and (more := _heard(pipe.fileno(), 0.0)):
+                head += more
+    finally:  # after Ctrl-C as well
+        if process.poll() is None:
+            with suppress(OSError):  # what runs as somebody else cannot be stopped, and is not waited for
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return printable(head.decode(errors="backslashreplace").strip()[:200])
+
+
+def _heard(pipe: int, seconds: float) -> bytes:
+    """What has come through a pipe, after a wait for it; nothing if it is closed, after the same wait."""
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN)
+    if not waiting.poll(1000 * seconds):
+        return b""
+    some = os.read(pipe, _HEARD)
+    if not some:
+        time.sleep(seconds)
+    return some

@@ -137,9 +137,13 @@ class Scorer:
 
 
 def files_for(data: str, recipe: manifest.Recipe) -> list[str]:
-    """The files that a name or a pattern stands for, of a kind that a model of this recipe can read."""
+    """The files that a name or a pattern stands for, of a kind that a model of this recipe can read.
+
+    Those that do not say by their first bytes or names what they are, are taken to be what the recipe is for: then
+    they are either that, or refused by its reader with the line.
+    """
     in_folders = recipe.reader == "folders" and Path(data).is_dir()  # without labels in any
-    names, kind = opening.find([data], "folders" if in_folders else "auto")
+    names, kind = opening.find([data], "folders" if in_folders else "auto", recipe.reader)
     if kind != recipe.reader and not {kind, recipe.reader} <= set(opening.PLAIN):
         problem = f"read as {kind}, but the model was trained on data read as {recipe.reader}"
         raise InputError(f"{data}: {problem}; give it data of that kind, or a store")

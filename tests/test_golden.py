@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import svmlight_text
-from nights import night, rows_of
+from nights import job_of, night, put, rows_of
 
 from ooc_pegasos import ConvertConfig, TrainConfig, convert, train
-from ooc_pegasos.errors import InputError
+from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.plan import plan
@@ -127,3 +127,28 @@ def test_golden_sets_that_do_not_say_what_they_are(tmp_path, options, suffix):
     assert run(job, now=night(1))["metrics"][f"golden.{suffix}"]["challenger"]["rows"] == 100
     (tmp_path / "in" / f"2.{suffix}").write_text(writer(200, 3))
     assert run(job, now=night(2))["outcome"] == "promoted"
+
+
+# --- options that contradict the store --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("features = 40", "features = 40\nnormalize = 'l2'"), "--normalize l2: the store was made otherwise"),
+        (("features = 40", "features = 50"), "--features 50: the store was made with 40"),
+        (("features = 40", "features = 40\ntask = 'regression'"), "--task regression: the store was made with binary"),
+        (("index_base = 1", "format = 'vw'"), "--format vw: the store was made of svmlight"),
+        (("index_base = 1", "hash_bits = 9"), "--hash-bits is for .* read as svmlight; leave it out"),
+    ],
+)
+def test_options_that_contradict_the_store_though_nothing_is_new(tmp_path, oocpeg, change, message):
+    put(tmp_path, 1)
+    run(job_of(tmp_path), now=night(1))
+    plan(nightly(tmp_path), night(2)())
+    job = nightly(tmp_path, change)
+    refused(job, UsageError, message)
+    with pytest.raises(UsageError, match=message):
+        run(job, now=night(2))
+    put(tmp_path, 2)
+    refused(job, UsageError, message)

@@ -11,6 +11,7 @@ from pathlib import Path
 from ooc_pegasos import manifest
 from ooc_pegasos.describe import printable
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.existing import refuse_options
 from ooc_pegasos.files import writing_errors
 from ooc_pegasos.growth import expired_parts
 from ooc_pegasos.jobs.job import Job
@@ -68,6 +69,8 @@ def plan(job: Job, now: datetime) -> Plan:
 def _plan(job: Job, now: datetime) -> Plan:
     target = Path(job.store)
     made = manifest.read(target) if (target / manifest.FILE_NAME).exists() else None
+    if made:
+        refuse_options(made, job.convert)
     champion = Versions(job.models).current()
     before = None
     if job.expire_days is not None:

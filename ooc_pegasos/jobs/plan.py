@@ -14,6 +14,7 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.existing import refuse_options
 from ooc_pegasos.files import writing_errors
 from ooc_pegasos.growth import expired_parts
+from ooc_pegasos.jobs.golden import look_at_golden_sets, refuse_trained_on
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.space import Space, refuse_too_little, space_for
 from ooc_pegasos.jobs.versions import Versions
@@ -21,7 +22,7 @@ from ooc_pegasos.manifest import Manifest, SourceInfo
 from ooc_pegasos.provenance import changed_sources
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.scoring import files_for, refuse_other_recipe
+from ooc_pegasos.store import Store
 
 _DAY_NS = 86_400 * 10**9
 
@@ -84,7 +85,8 @@ def _plan(job: Job, now: datetime) -> Plan:
         expiring = sum(part.rows for part in made.all_parts()[:number])
     if made is None and not new:
         raise InputError(f"{job.inputs[0]}: no new file, and no store at {target}; check the inputs of the job")
-    _look_at_golden_sets(job, made)
+    refuse_trained_on(job, new, made)
+    look_at_golden_sets(job, Store.open(target) if made else None)
     _look_at_places(job)
     spaces = space_for(job, made, new, looking=champion is None or job.retune)
     refuse_too_little(spaces, job.reserve)
@@ -132,18 +134,6 @@ def _files(job: Job) -> list[str]:
         if found:
             names += opening.find([pattern], job.convert.format)[0]
     return list(dict.fromkeys(names))
-
-
-def _look_at_golden_sets(job: Job, made: Manifest | None) -> None:
-    """Refuse those that are not there, and stores that the model cannot be measured on."""
-    for golden in job.golden:
-        is_store = (Path(golden) / manifest.FILE_NAME).exists()
-        if is_store and made:
-            refuse_other_recipe(golden, manifest.read(Path(golden)).recipe, made.recipe)
-        elif made:
-            files_for(golden, made.recipe)
-        elif not is_store:
-            opening.find([golden])
 
 
 def _look_at_places(job: Job) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from ooc_pegasos import manifest
-from ooc_pegasos.agreement import comes_of
+from ooc_pegasos.agreement import comes_of, refuse_contradiction
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.files import locked
@@ -47,6 +49,16 @@ def check_output(target: Path, existing: Existing) -> Manifest | None:
         if existing.force:
             return None
         raise
+
+
+def refuse_options(made: Manifest, config: ConvertConfig) -> None:
+    """Refuse options with which nothing could be appended to a store, before there is anything to append."""
+    reader = cast(opening.Format, made.recipe.reader)  # one of `manifest.READERS`
+    if config.format not in ("auto", reader) and not {config.format, reader} <= set(opening.PLAIN):
+        raise UsageError(f"--format {config.format}: the store was made of {reader}; leave it out to append")
+    kind = reader if config.format == "auto" else config.format
+    opening.refuse_unsuited(dataclasses.replace(config, format=kind), [made.sources[-1].name])
+    refuse_contradiction(made, config)
 
 
 def discard(scratch: Path) -> None:

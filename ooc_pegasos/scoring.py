@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,8 +28,10 @@ from ooc_pegasos.readers import opening, schemas, sources
 from ooc_pegasos.readers.reading import ParsedBlock, place
 from ooc_pegasos.solvers.panel import fill_panel, new_panel, width_of
 from ooc_pegasos.store import Store
+from ooc_pegasos.vocabulary import Vocabulary
 
 _TEXT_BLOCK = 8 << 20
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,54 @@ class Scored:
     id_name: str = ""
 
 
+@dataclass(frozen=True)
+class Meaning:
+    """What rows and labels are to a model, or in a store: all it takes to read other data in the same way."""
+
+    recipe: manifest.Recipe
+    labels: manifest.LabelInfo
+    features: int
+    vocabulary: Vocabulary
+
+    @classmethod
+    def of_model(cls, model: Model) -> Meaning:
+        """To a model."""
+        return cls(model.info.recipe, model.info.labels, len(model.weights), model.vocabulary)
+
+    @classmethod
+    def of_store(cls, store: Store) -> Meaning:
+        """In a store, and so to every model that is trained on it."""
+        made = store.manifest
+        known = vocabulary.of_store(store.path, made) if made.recipe.needs_vocabulary else Vocabulary()
+        return cls(made.recipe, made.labels, made.features, known)
+
+
 def score(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
     """All rows of `data`, a store or a raw file, in order."""
-    raw = model.info.recipe.reader in ("table", "folders")
-    if (Path(data) / manifest.FILE_NAME).exists() or (Path(data).is_dir() and not raw):
+    if _is_store(data, model.info.recipe):
         store = Store.open(data)
         check_store(model, store, with_labels)
         return score_store(model, store, threads, with_labels, None if with_labels else store.id_type())
     return _score_file(model, data, threads, with_labels)
+
+
+def check_data(known: Meaning, data: str) -> None:
+    """Refuse a store or files on which no model could be measured to which rows mean this.
+
+    Of files only as many blocks are read as it takes to see a row with its label.
+    """
+    if _is_store(data, known.recipe):
+        _check_meaning(known, Store.open(data), with_labels=True)
+        return
+    blocks = _Files(known, data, with_labels=True).blocks(1, lambda block: _known_features(block, known))
+    if not any(parsed.block.rows for parsed, _rows in blocks):
+        raise InputError(f"{data}: no rows in it; check how it was made")
+
+
+def _is_store(data: str, recipe: manifest.Recipe) -> bool:
+    """Whether data is to be opened as a store, rather than read as the recipe says."""
+    raw = recipe.reader in ("table", "folders")
+    return (Path(data) / manifest.FILE_NAME).exists() or (Path(data).is_dir() and not raw)
 
 
 def two_chunks(store: Store) -> int:
@@ -60,19 +102,24 @@ def two_chunks(store: Store) -> int:
 
 def check_store(model: Model, store: Store, with_labels: bool) -> None:
     """Refuse a store whose rows are not such as the model knows."""
-    made, trained = store.manifest, model.info
-    refuse_other_recipe(str(store.path), made.recipe, trained.recipe)
-    if trained.recipe.needs_vocabulary and not model.vocabulary.serves_as(
+    _check_meaning(Meaning.of_model(model), store, with_labels)
+
+
+def _check_meaning(known: Meaning, store: Store, with_labels: bool) -> None:
+    """Refuse a store whose rows mean something else; of labels only if they are wanted."""
+    made = store.manifest
+    _refuse_other_recipe(str(store.path), made.recipe, known.recipe)
+    if known.recipe.needs_vocabulary and not known.vocabulary.serves_as(
         vocabulary.of_store(store.path, made), made.recipe
     ):
         problem = f"{store.path}: made with a vocabulary of its own, not the model's"
         raise InputError(f"{problem}; give the files it was made from, which the model can read")
-    if with_labels and (made.labels.task, made.labels.classes) != (trained.labels.task, trained.labels.classes):
-        problem = f"{store.path}: its labels are {made.labels.classes}, the model's are {trained.labels.classes}"
-        raise InputError(f"{problem}; convert it with --classes {','.join(trained.labels.classes)}")
+    if with_labels and (made.labels.task, made.labels.classes) != (known.labels.task, known.labels.classes):
+        problem = f"{store.path}: its labels are {made.labels.classes}, the model's are {known.labels.classes}"
+        raise InputError(f"{problem}; convert it with --classes {','.join(known.labels.classes)}")
 
 
-def refuse_other_recipe(where: str, made: manifest.Recipe, wanted: manifest.Recipe) -> None:
+def _refuse_other_recipe(where: str, made: manifest.Recipe, wanted: manifest.Recipe) -> None:
     """Refuse a store whose rows mean something else, and say what is different."""
     one, other = _of_scores(made), _of_scores(wanted)
     if one != other:
@@ -137,64 +184,87 @@ class Scorer:
 
 
 def files_for(data: str, recipe: manifest.Recipe) -> list[str]:
-    """The files that a name or a pattern stands for, of a kind that a model of this recipe can read."""
+    """The files that a name or a pattern stands for, of a kind that a model of this recipe can read.
+
+    Those that do not say by their first bytes or names what they are, are taken to be what the recipe is for: then
+    they are either that, or refused by its reader with the line.
+    """
     in_folders = recipe.reader == "folders" and Path(data).is_dir()  # without labels in any
-    names, kind = opening.find([data], "folders" if in_folders else "auto")
+    names, kind = opening.find([data], "folders" if in_folders else "auto", recipe.reader)
     if kind != recipe.reader and not {kind, recipe.reader} <= set(opening.PLAIN):
         problem = f"read as {kind}, but the model was trained on data read as {recipe.reader}"
         raise InputError(f"{data}: {problem}; give it data of that kind, or a store")
     return names
 
 
+class _Files:
+    """Rows of raw files, read as they are meant, with their labels or, where these are not wanted, without."""
+
+    def __init__(self, known: Meaning, data: str, with_labels: bool) -> None:
+        recipe, info = known.recipe, known.labels
+        self.names = files_for(data, recipe)
+        declared = Declared.by(info)
+        self.labels = settle(LabelCollector(info.text, single_exact=False), declared)
+        self._with_labels = with_labels
+        # without labels any word will do in their place, so that files to be predicted may hold a dummy
+        self._reader = opening.reader_for(
+            self.names,
+            needed(recipe, ids=not with_labels),
+            _TEXT_BLOCK,
+            text_labels=info.text if with_labels else recipe.reader == "svmlight",
+            smallest_index=recipe.index_base,
+            with_labels=with_labels,
+            label_column=recipe.label_column,
+            vocabulary=known.vocabulary,
+        )
+
+    def blocks(self, threads: int, work: Callable[[CsrBlock], Made]) -> Iterator[tuple[ParsedBlock, Made]]:
+        """All blocks in order, with what `work` makes of their rows; a row that is bad ends it with its line."""
+        reader = self._reader
+        line = source = 0
+
+        def read(task: Any) -> tuple[ParsedBlock, Made]:
+            parsed = reader.read(task)
+            return parsed, work(parsed.block)
+
+        for parsed, made in ordered_map(read, reader.tasks(), threads):
+            if parsed.task.source != source:
+                line, source = 0, parsed.task.source
+            self._refuse_bad(parsed, sources.spoken(self.names[source]), line)
+            yield parsed, made
+            line += parsed.line_count
+            reader.release(parsed)
+
+    def _refuse_bad(self, parsed: ParsedBlock, name: str, before: int) -> None:
+        """Refuse a bad row, and a label that is not known, where it is wanted; so many lines come before the block."""
+        if parsed.bad:
+            where = place(name, self._reader.unit, before + parsed.bad[0].line + 1)
+            raise InputError(f"{where}: {parsed.bad[0].problem}")
+        if self._with_labels:
+            _refuse_unknown(
+                parsed, self.labels, lambda row: place(name, self._reader.unit, before + int(parsed.lines[row]) + 1)
+            )
+
+
 def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
     import pyarrow as pa
 
-    info = model.info
-    recipe = info.recipe
-    names = files_for(data, recipe)
-    declared = Declared.by(info.labels)
-    labels = settle(LabelCollector(info.labels.text, single_exact=False), declared)
-    # without labels any word will do in their place, so that files to be predicted may hold a dummy
-    reader = opening.reader_for(
-        names,
-        needed(recipe, ids=not with_labels),
-        _TEXT_BLOCK,
-        text_labels=info.labels.text if with_labels else recipe.reader == "svmlight",
-        smallest_index=recipe.index_base,
-        with_labels=with_labels,
-        label_column=recipe.label_column,
-        vocabulary=model.vocabulary,
-    )
+    recipe = model.info.recipe
+    files = _Files(Meaning.of_model(model), data, with_labels)
     scorer = Scorer(model, 0)
-    line = source = 0
     anything = False
-
-    def read(task: Any) -> tuple[ParsedBlock, np.ndarray]:
-        parsed = reader.read(task)
-        return parsed, score_block(model, scorer, parsed.block)
-
-    for parsed, scores in ordered_map(read, reader.tasks(), threads):
+    for parsed, scores in files.blocks(threads, lambda block: score_block(model, scorer, block)):
         anything = True
-        if parsed.task.source != source:
-            line, source = 0, parsed.task.source
-        name = sources.spoken(names[source])
-        if parsed.bad:
-            where = place(name, reader.unit, line + parsed.bad[0].line + 1)
-            raise InputError(f"{where}: {parsed.bad[0].problem}")
-        if with_labels:
-            _refuse_unknown(parsed, labels, lambda row: place(name, reader.unit, line + int(parsed.lines[row]) + 1))  # noqa: B023
-        told = labels.apply(parsed.block.labels) if with_labels else None
+        told = files.labels.apply(parsed.block.labels) if with_labels else None
         yield Scored(scores, told, parsed.ids, _id_name(recipe))
-        line += parsed.line_count
-        reader.release(parsed)
     if not anything and recipe.table and recipe.table.id and not with_labels:  # files without rows have ids as well
-        kind = schemas.schema_of(names[0], recipe.table)[recipe.table.id]
+        kind = schemas.schema_of(files.names[0], recipe.table)[recipe.table.id]
         yield Scored(scorer.new_scores(0), None, ids.plain(pa.nulls(0, kind)), recipe.table.id)
 
 
 def score_block(model: Model, scorer: Scorer, block: CsrBlock) -> np.ndarray:
     """Scores of rows as a reader of the model's recipe gives them."""
-    block = _known_features(block, model)
+    block = _known_features(block, Meaning.of_model(model))
     scores = scorer.new_scores(block.rows)
     scorer.rows(block, 0, block.rows, scores)
     return scores
@@ -220,14 +290,14 @@ def _of_scores(recipe: manifest.Recipe) -> manifest.Recipe:
     return dataclasses.replace(needed(recipe, ids=False), features=None)
 
 
-def _known_features(block: CsrBlock, model: Model) -> CsrBlock:
-    """Indices from 0, rows scaled as the model's were, and features the model does not know without effect."""
+def _known_features(block: CsrBlock, known: Meaning) -> CsrBlock:
+    """Indices from 0, rows scaled as those that are known, and features that are not known without effect."""
     assert block.values is not None
-    indices, values = block.indices - np.uint32(model.info.recipe.index_base), block.values
-    rounding = model.info.recipe.values
-    if model.info.recipe.normalize:
+    indices, values = block.indices - np.uint32(known.recipe.index_base), block.values
+    rounding = known.recipe.values
+    if known.recipe.normalize:
         normalize_rows(block.indptr, values)
-    unknown = indices >= len(model.weights)
+    unknown = indices >= known.features
     if unknown.any():
         indices[unknown], values[unknown] = 0, 0
     if rounding:
@@ -236,7 +306,7 @@ def _known_features(block: CsrBlock, model: Model) -> CsrBlock:
             problem = f"the value {values[large[0]]:g} is too large for {rounding}, as the model's data was stored"
             raise InputError(f"{problem}; correct it")
         round_values(values, ROUNDINGS[rounding])
-    return CsrBlock(block.indptr, indices, values, block.labels, len(model.weights))
+    return CsrBlock(block.indptr, indices, values, block.labels, known.features)
 
 
 def _refuse_unknown(parsed: ParsedBlock, labels: LabelMap, where: Callable[[int], str]) -> None:

@@ -40,15 +40,17 @@ _DEFAULTS = ConvertConfig()
 _BYTES_A_ROW, _BYTES_AN_ENTRY = 12, 8
 _ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
 """Bytes of rows against those of text; compressed text is taken to be a quarter."""
+_TEXT: tuple[Format, ...] = ("svmlight", "vw", "table")
+"""What a file may be whose name and first bytes say nothing."""
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
 """What columns are called that nobody has named: no data, unless they are asked for."""
 _LABELS = ("label", "target", "y", "class", "click", "clicked")
 
 
-def find(inputs: Sequence[str], wanted: Format = "auto") -> tuple[list[str], Format]:
+def find(inputs: Sequence[str], wanted: Format = "auto", otherwise: str = "svmlight") -> tuple[list[str], Format]:
     """(the files that inputs name, how they are read): folders of tables become the files in them.
 
-    `wanted` is how they are to be read if that was said.
+    `wanted` is how they are to be read if that was said; `otherwise`, how those are that say nothing themselves.
     """
     if wanted == "folders":
         if len(inputs) != 1 or not os.path.isdir(inputs[0]):
@@ -70,7 +72,8 @@ def find(inputs: Sequence[str], wanted: Format = "auto") -> tuple[list[str], For
     expand([name for name in names if name != STDIN])  # each of them once
     if wanted != "auto":
         return names, wanted
-    kinds = {name: _kind_of(name) for name in names}
+    fallback: Format = next((kind for kind in _TEXT if kind == otherwise), "svmlight")
+    kinds = {name: _told_kind(name) or fallback for name in names}
     if len(set(kinds.values())) > 1:
         one, *_rest = names
         other = next(name for name in names if kinds[name] != kinds[one])
@@ -107,7 +110,8 @@ def hash_of(name: str) -> str:
     return FolderSource(name).read_all()
 
 
-def _kind_of(name: str) -> Format:
+def _told_kind(name: str) -> Format | None:
+    """What a file is by its first bytes or its name; None if neither says."""
     if schemas.form_of(name) is not None:
         return "table"
     stem = path_of(name).lower()
@@ -115,7 +119,9 @@ def _kind_of(name: str) -> Format:
         stem = stem.removesuffix(suffix)
     if stem.endswith((".npz", ".npy")):
         return "arrays"
-    return "vw" if stem.endswith(".vw") else "svmlight"
+    if stem.endswith(".vw"):
+        return "vw"
+    return "svmlight" if stem.endswith((".svm", ".svmlight", ".libsvm")) else None
 
 
 def new_recipe(config: ConvertConfig, names: Sequence[str], note: Callable[[str], None]) -> Recipe:
@@ -293,7 +299,7 @@ def reader_for(
     """The reader of a recipe for some files, which may need a vocabulary."""
     kind = recipe.reader
     if kind in PLAIN:  # indices as they stand: any reader of such will do
-        found = {_kind_of(name) for name in names}
+        found = {_told_kind(name) or "svmlight" for name in names}
         kind = found.pop() if len(found) == 1 and found <= set(PLAIN) else kind
     if kind == "table":
         assert recipe.table is not None

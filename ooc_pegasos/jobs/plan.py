@@ -12,9 +12,11 @@ from pathlib import Path
 from ooc_pegasos import manifest
 from ooc_pegasos.describe import printable
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.existing import refuse_options
 from ooc_pegasos.files import writing_errors
 from ooc_pegasos.growth import expired_parts
 from ooc_pegasos.jobs import gate
+from ooc_pegasos.jobs.golden import look_at_golden_sets, refuse_trained_on
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.space import Space, refuse_too_little, space_for
 from ooc_pegasos.jobs.versions import Versions
@@ -22,7 +24,7 @@ from ooc_pegasos.manifest import Manifest, SourceInfo
 from ooc_pegasos.provenance import changed_sources
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.scoring import files_for, refuse_other_recipe
+from ooc_pegasos.store import Store
 
 _DAY_NS = 86_400 * 10**9
 
@@ -84,6 +86,8 @@ def plan(job: Job, now: datetime) -> Plan:
 def _plan(job: Job, now: datetime) -> Plan:
     target = Path(job.store)
     made = manifest.read(target) if (target / manifest.FILE_NAME).exists() else None
+    if made:
+        refuse_options(made, job.convert)
     champion = Versions(job.models).current()
     if made:
         gate.refuse_unfit(job.gate, made.labels)
@@ -102,7 +106,8 @@ def _plan(job: Job, now: datetime) -> Plan:
     if made is None and not new:
         old = f"; {_files_words(too_old)} left out, older than expire_days" if too_old else ""
         raise InputError(f"{job.inputs[0]}: no new file, and no store at {target}{old}; check the inputs of the job")
-    _look_at_golden_sets(job, made)
+    refuse_trained_on(job, new, made)
+    look_at_golden_sets(job, Store.open(target) if made else None)
     _look_at_places(job)
     spaces = space_for(job, made, new, looking=champion is None or job.retune)
     refuse_too_little(spaces, job.reserve)
@@ -162,18 +167,6 @@ def _files(job: Job) -> tuple[list[str], list[str]]:
         else:
             unmatched.append(pattern)
     return list(dict.fromkeys(names)), unmatched
-
-
-def _look_at_golden_sets(job: Job, made: Manifest | None) -> None:
-    """Refuse those that are not there, and stores that the model cannot be measured on."""
-    for golden in job.golden:
-        is_store = (Path(golden) / manifest.FILE_NAME).exists()
-        if is_store and made:
-            refuse_other_recipe(golden, manifest.read(Path(golden)).recipe, made.recipe)
-        elif made:
-            files_for(golden, made.recipe)
-        elif not is_store:
-            opening.find([golden])
 
 
 def _look_at_places(job: Job) -> None:

@@ -27,6 +27,7 @@ from ooc_pegasos.growth import expire
 from ooc_pegasos.jobs import gate, records
 from ooc_pegasos.jobs import state as states
 from ooc_pegasos.jobs.drift import drift
+from ooc_pegasos.jobs.golden import look_at_golden_sets
 from ooc_pegasos.jobs.job import HOLDOUT, Job
 from ooc_pegasos.jobs.plan import Plan, plan, refuse_changed_sources
 from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
@@ -139,7 +140,12 @@ class _Run:
             self.resumed, self.state = True, dataclasses.replace(found, failed=False)
 
     def _is_given_up(self, found: State) -> bool:
-        return found.failed and found.compare is None and _more_has_come(self.job, self.now())
+        if not found.failed or found.compare:
+            return False
+        try:
+            return bool(plan(self.job, self.now()).new)
+        except OocPegasosError:  # which it may not come to
+            return False
 
     def _forget(self, state: State) -> Appended:
         """Forget a run, but for what it has appended."""
@@ -213,6 +219,8 @@ class _Run:
             if old and not self._is_due(old, store):
                 return "unchanged"
             if state.train is None:
+                if not state.plan.rows_before:  # only now is it known what the store is like
+                    look_at_golden_sets(job, store)
                 with self._step("train"):
                     state.train = self._train(store, old)
             with self._step("compare"):

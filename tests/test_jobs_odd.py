@@ -526,6 +526,23 @@ def test_a_source_that_changed_is_noticed_wherever_it_lies(tmp_path):
     assert run(job, now=night(2))["outcome"] == "promoted"
 
 
+def test_a_folder_of_texts_is_known_again(tmp_path):
+    job_of(tmp_path, gate=LAX)
+    text = (tmp_path / "nightly.toml").read_text()
+    text = text.replace('"incoming/*.svm"', '"texts"').replace('golden = ["golden.svm"]', "")
+    (tmp_path / "nightly.toml").write_text(text.replace("features = 40\nindex_base = 1\n", ""))
+    for number in range(60):
+        for word in ("good", "bad"):
+            (tmp_path / "texts" / word).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "texts" / word / str(number)).write_text(f"{word} {number}")
+    job = Job.load(tmp_path / "nightly.toml")
+    assert run(job, now=night(1))["outcome"] == "promoted"
+    assert run(job, now=night(2))["outcome"] == "unchanged"
+    (tmp_path / "texts" / "good" / "0").write_text("worse")
+    with pytest.raises(InputError, match="texts: changed after it was appended"):
+        run(job, now=night(3))
+
+
 def test_two_jobs_on_one_store(tmp_path, oocpeg):
     """The second finds the rows in the store, and trains its own model on them."""
     job_of(tmp_path, gate=LAX)

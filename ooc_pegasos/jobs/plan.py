@@ -107,7 +107,7 @@ def _sorted(job: Job, made: Manifest | None, before: int | None) -> tuple[list[s
         before_it = by_name.get(sources.spoken(name))
         if before_it and (before_it.size, before_it.modified_ns) == (stamp.size, stamp.modified_ns):
             known += 1
-        elif stamp.size in by_size and sources.hash_of(name) in by_size[stamp.size]:
+        elif stamp.size in by_size and opening.hash_of(name) in by_size[stamp.size]:
             known += 1  # moved, or touched
         elif before_it:
             problem = "changed after it was appended, so its old rows are in the store"

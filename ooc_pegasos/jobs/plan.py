@@ -16,8 +16,8 @@ from ooc_pegasos.growth import expired_parts
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.space import Space, refuse_too_little, space_for
 from ooc_pegasos.jobs.versions import Versions
-from ooc_pegasos.manifest import Manifest, SourceInfo
-from ooc_pegasos.provenance import changed_sources
+from ooc_pegasos.manifest import Manifest
+from ooc_pegasos.provenance import changed_sources, looks_unchanged, sources_by_name
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.scoring import files_for, refuse_other_recipe
@@ -93,10 +93,9 @@ def _sorted(job: Job, made: Manifest | None, before: int | None) -> tuple[list[s
     """(files to append, how many are known, how many are too old)."""
     for problem in changed_sources(made) if made else []:
         raise InputError(f"{problem}, so its old rows are in it; give new data a new name, or make the store anew")
-    by_name: dict[str, SourceInfo] = {}
+    by_name = sources_by_name(made) if made else {}
     by_size: dict[int, set[str]] = {}
     for source in made.sources if made else []:
-        by_name[source.name] = source
         by_size.setdefault(source.size, set()).add(source.xxh64)
     new, known, too_old = [], 0, 0
     for name in _files(job):
@@ -104,8 +103,8 @@ def _sorted(job: Job, made: Manifest | None, before: int | None) -> tuple[list[s
         if before is not None and 0 < stamp.modified_ns < before:  # 0: not known, of some URLs
             too_old += 1
             continue
-        before_it = by_name.get(sources.spoken(name))
-        if before_it and (before_it.size, before_it.modified_ns) == (stamp.size, stamp.modified_ns):
+        before_it = by_name.get(sources.recorded(name))
+        if before_it and looks_unchanged(before_it, name, stamp):
             known += 1
         elif stamp.size in by_size and opening.hash_of(name) in by_size[stamp.size]:
             known += 1  # moved, or touched

@@ -60,7 +60,7 @@ def record_of(
         "peak_rss": peak_rss(),
         "inputs": [source.name for source in appended.sources] if appended else [],
         "fingerprints": [
-            {name: getattr(source, name) for name in ("name", "size", "modified_ns", "xxh64", "rows")}
+            {name: getattr(source, name) for name in ("name", "size", "modified_ns", "samples", "xxh64", "rows")}
             for source in (appended.sources if appended else [])
         ],
         "store": store,

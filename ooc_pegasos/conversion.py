@@ -140,6 +140,7 @@ class _Job:
         self.base = base
         self.progress = progress
         self.declared = Declared.by(base.labels) if base else config.declared()
+        self.recorded_names = [sources.recorded(name) for name in names]
         self.stamps = [opening.stamp_of(name) for name in names]
         self.beside = {name: file for name in BESIDE if (file := getattr(config, name)) is not None}
         self.beside_stamps = {name: sources.stamp_of(file) for name, file in self.beside.items()}
@@ -170,10 +171,10 @@ class _Job:
         settings = dataclasses.asdict(self.config)
         request = {name: value for name, value in settings.items() if name not in _NOT_IN_PLAN}
         request["inputs"] = [
-            [name, *dataclasses.astuple(stamp)] for name, stamp in zip(self.names, self.stamps, strict=True)
+            [name, *dataclasses.astuple(stamp)] for name, stamp in zip(self.recorded_names, self.stamps, strict=True)
         ]
         for name, stamp in self.beside_stamps.items():
-            request[name] = [self.beside[name], *dataclasses.astuple(stamp)]
+            request[name] = [sources.recorded(self.beside[name]), *dataclasses.astuple(stamp)]
         request["append_to"] = manifest.encode(self.base).decode() if self.base else None
         request["written_by"] = __version__
         normal: dict[str, Any] = json.loads(json.dumps(request))
@@ -211,7 +212,9 @@ class _Job:
             what = f"the {name} were" if name in ("inputs", *BESIDE) else f"'{name.replace('_', '-')}' was"
             raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
         self.rejected_before = recorded["rejected_before"]
-        return typed.load(IngestPlan, recorded["ingest"])
+        plan = typed.load(IngestPlan, recorded["ingest"])
+        # the same files, by the names that they have from here
+        return dataclasses.replace(plan, names=self.names, weights=self.config.weights, labels=self.config.labels)
 
     def _start_over(self) -> None:
         self.plan_path.unlink(missing_ok=True)  # first: without it nothing of the rest is taken up again
@@ -374,9 +377,12 @@ class _Job:
         totals = ingest.totals
         weights = totals.weights.xxh64 if totals.weights else None
         labels = self._labels_hash()
+        inputs = zip(totals.sources, self.names, self.recorded_names, self.stamps, strict=True)
         return [
-            dataclasses.replace(source, weights=weights, labels=labels, modified_ns=_modified(name, stamp))
-            for source, name, stamp in zip(totals.sources, self.names, self.stamps, strict=True)
+            dataclasses.replace(
+                source, name=recorded, weights=weights, labels=labels, modified_ns=_modified(name, stamp)
+            )
+            for source, name, recorded, stamp in inputs
         ]
 
     def _labels_hash(self) -> str | None:

@@ -84,6 +84,7 @@ class SourceInfo:
     """The fingerprint of one input: size and XXH64 of its bytes as they lay on disk."""
 
     name: str
+    """Where a file lies, from the root on; a URL without its secrets; or what else it is called, like `memory`."""
     size: int
     xxh64: str
     rows: int
@@ -93,6 +94,8 @@ class SourceInfo:
     """XXH64 of the file of labels that came with it; None if there was none, or it was a pipe."""
     modified_ns: int | None = None
     """When it was last changed; None if that is not known."""
+    samples: str | None = None
+    """XXH64 of some blocks of it, see `readers.sources.samples_of`; None if that is not known."""
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,40 @@ import os
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.manifest import Manifest, SourceInfo
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.readers.sources import Stamp, hash_of
+from ooc_pegasos.readers.sources import Stamp, hash_of, recorded, samples_of
+
+
+def sources_by_name(made: Manifest) -> dict[str, SourceInfo]:
+    """The sources that can be found again, as `recorded` calls them; of those that came several times the last.
+
+    What never was a file, like `standard input`, is left out. So are the relative paths that older programs have
+    recorded: nothing is known of where they were seen from, and from here they may lead to other files.
+    """
+    there = (source for source in made.sources if is_remote(source.name) or os.path.isabs(source.name))
+    return {recorded(source.name): source for source in there}
+
+
+def looks_unchanged(source: SourceInfo, name: str, stamp: Stamp) -> bool:
+    """Whether the size, the time and the samples of a file are those that were recorded."""
+    if (stamp.size, stamp.modified_ns) != (source.size, source.modified_ns):
+        return False
+    try:
+        return source.samples is None or samples_of(name) == source.samples
+    except OSError:  # whoever uses the store may not be allowed to read what it was made of
+        return True
 
 
 def changed_sources(made: Manifest, *, every_byte: bool = False) -> list[str]:
     """What is wrong with sources that are still where they were: one line each.
 
-    Those with the size and the time that were recorded are taken to be the same, unless every byte is to be looked
-    at. Of a name that came several times the last counts.
+    Those with the size, the time and the samples that were recorded are taken to be the same, unless every byte is to
+    be looked at.
     """
-    problems = []
-    for source in {source.name: source for source in made.sources}.values():
-        if not is_remote(source.name) and _is_changed(source, every_byte):
-            problems.append(f"{source.name}: changed after the store was made of it")
-    return problems
+    return [
+        f"{name}: changed after the store was made of it"
+        for name, source in sources_by_name(made).items()
+        if not is_remote(name) and _is_changed(source, name, every_byte)
+    ]
 
 
 def refuse_changed(store: str, made: Manifest) -> None:
@@ -31,17 +51,17 @@ def refuse_changed(store: str, made: Manifest) -> None:
         raise InputError(f"{problems[0]}{more}; convert {store} again, or say --ignore-sources")
 
 
-def _is_changed(source: SourceInfo, every_byte: bool) -> bool:
+def _is_changed(source: SourceInfo, name: str, every_byte: bool) -> bool:
     if source.modified_ns is None:
         return False
     try:
-        stamp = Stamp.of(os.stat(source.name))
+        stamp = Stamp.of(os.stat(name))
     except OSError:
         return False  # gone, or moved, which changes nothing in the store
     if not stamp.regular:
         return False
     if stamp.size != source.size:
         return True
-    if stamp.modified_ns == source.modified_ns and not every_byte:
+    if not every_byte and looks_unchanged(source, name, stamp):
         return False
-    return hash_of(source.name) != source.xxh64
+    return hash_of(name) != source.xxh64

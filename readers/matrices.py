@@ -17,7 +17,7 @@ from ooc_pegasos.kernels import arrays as kernels
 from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers import npy
 from ooc_pegasos.readers.reading import LARGEST_INDEX
-from ooc_pegasos.readers.sources import STDIN, Stamp, TextBlock, TextSource, hash_of, spoken, stamp_of
+from ooc_pegasos.readers.sources import STDIN, Stamp, TextBlock, TextSource, hash_of, samples_of, spoken, stamp_of
 
 _LINE_PROBLEMS = {
     kernels.EMPTY: "an empty line where a label should be; give every row of the inputs one",
@@ -81,9 +81,9 @@ class FileSource:
         """The fingerprint of the file, of which all was read."""
         said, before = spoken(self.name), self._stamp or stamp_of(self.name)
         with npy.sound(said):
-            digest = hash_of(self.name)
+            digest, samples = hash_of(self.name), samples_of(self.name)
         npy.check_unchanged(self.name, before)
-        return SourceInfo(said, before.size, digest, rows)
+        return SourceInfo(said, before.size, digest, rows, samples=samples)
 
     @contextmanager
     def open(self, settings: Settings) -> Iterator[Matrix]:

@@ -37,6 +37,7 @@ _OTHER_FORMATS = {
     b"\xfe\xff": "UTF-16 text",
 }
 UTF8_MARK = b"\xef\xbb\xbf"
+_SAMPLES, _SAMPLE = 4, 16 << 10
 
 
 def expand(inputs: Sequence[str]) -> list[str]:
@@ -94,12 +95,22 @@ class Called(str):
 
 
 def spoken(name: str) -> str:
-    """The name of an input in messages and manifests."""
+    """The name of an input in messages."""
     if isinstance(name, Called):
         return name.called
     if is_remote(name):
         return spoken_url(name)
     return "standard input" if name == STDIN else name
+
+
+def recorded(name: str) -> str:
+    """The name of an input in manifests: of a file the path from the root on, which means the same wherever one is."""
+    if isinstance(name, Called) or name == STDIN or is_remote(name):
+        return spoken(name)
+    path = os.path.abspath(name)  # and no further: a link may lead elsewhere later, to what has the name then
+    if ".." in name.split("/") and os.path.realpath(path) != os.path.realpath(name):
+        return os.path.realpath(name)  # up from where a link leads to
+    return path
 
 
 def path_of(name: str) -> str:
@@ -132,6 +143,24 @@ def hash_of(name: str) -> str:
     with open_input(name) as file:
         while piece := file.read(1 << 22):
             hashing.update(piece)
+    return hashing.hexdigest()
+
+
+def samples_of(file: str | int) -> str | None:
+    """XXH64 of four blocks of a file, given by path or descriptor; of all of it if it has no more.
+
+    They begin at fixed places, the first where the file does, and the last ends where it does. None of what is no file,
+    or none that stays.
+    """
+    if isinstance(file, str) and (isinstance(file, Called) or is_remote(file)):
+        return None
+    stamp, hashing = Stamp.of(os.stat(file)), RunningHash()
+    if not stamp.regular:
+        return None
+    with open(file, "rb", buffering=0, closefd=isinstance(file, str)) as opened:
+        for number in range(_SAMPLES):
+            begin = number * max(stamp.size - _SAMPLE, 0) // (_SAMPLES - 1)
+            hashing.update(os.pread(opened.fileno(), _SAMPLE, max(begin, number * _SAMPLE)))
     return hashing.hexdigest()
 
 
@@ -191,6 +220,7 @@ class TextSource:
         self._last_end = last_end or _after_last_line_feed
         self._hash = RunningHash()
         self._before: Stamp | None = None
+        self._samples: str | None = None
 
     def blocks(self, start: int = 0, hash_state: dict[str, Any] | None = None) -> Generator[TextBlock, None, None]:
         """The rest of the text from position `start` on, in blocks of whole lines."""
@@ -202,6 +232,7 @@ class TextSource:
                 if start:
                     self._skip(raw if plain else stream, plain, start, hash_state)
                 yield from self._cut(stream, plain, start)
+                self._samples = samples_of(raw.fileno()) if here else None  # before the last look at its stamp
             except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
                 raise self._damaged(error) from error
             except OSError as error:
@@ -218,7 +249,8 @@ class TextSource:
 
     def info(self, rows: int) -> SourceInfo:
         """The fingerprint of what was read."""
-        return SourceInfo(spoken(self.name), self._hash.total, self._hash.hexdigest(), rows)
+        digest = self._hash.hexdigest()
+        return SourceInfo(spoken(self.name), self._hash.total, digest, rows, samples=self._samples)
 
     def _open(self) -> BinaryIO:
         if self.name == STDIN:

@@ -30,7 +30,7 @@ from ooc_pegasos.readers.schemas import (
     rows_of_groups,
     with_partition,
 )
-from ooc_pegasos.readers.sources import TextBlock, TextSource, hash_of, open_input, spoken, stamp_of
+from ooc_pegasos.readers.sources import TextBlock, TextSource, hash_of, open_input, samples_of, spoken, stamp_of
 from ooc_pegasos.readers.strings import as_strings, checked
 from ooc_pegasos.recipe import Table
 from ooc_pegasos.scratch import Pool
@@ -195,8 +195,7 @@ class _BinaryTable:
             done += batch.num_rows
             share = self._stamp.size * batch.num_rows / max(self._total, 1)
             yield Piece(self._number, done, int(share), batch)
-        if stamp_of(self.name) != self._stamp:
-            raise InputError(f"{spoken(self.name)}: changed meanwhile; convert again when nobody writes to it")
+        self._check_unchanged()
 
     _total = 0
 
@@ -232,7 +231,13 @@ class _BinaryTable:
 
     def info(self, rows: int) -> SourceInfo:
         """See `Source`."""
-        return SourceInfo(spoken(self.name), self._stamp.size, hash_of(self.name), rows)
+        digest, samples = hash_of(self.name), samples_of(self.name)
+        self._check_unchanged()  # once more: that was the file of the rows
+        return SourceInfo(spoken(self.name), self._stamp.size, digest, rows, samples=samples)
+
+    def _check_unchanged(self) -> None:
+        if stamp_of(self.name) != self._stamp:
+            raise InputError(f"{spoken(self.name)}: changed meanwhile; convert again when nobody writes to it")
 
 
 class _ParquetTable(_BinaryTable):

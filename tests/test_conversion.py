@@ -17,6 +17,7 @@ from forked import Forked
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
 from ooc_pegasos.errors import DamagedError, InputError, LockedError, UsageError
+from ooc_pegasos.ingest import Ingest
 
 FORCE = Existing(force=True)
 
@@ -295,6 +296,50 @@ def test_resume_refuses_other_inputs_and_options(tmp_path):
     config = ConvertConfig(on_bad_row="skip", chunk_size=20_000)
     with pytest.raises(UsageError, match="the inputs were different"):
         convert([source], tmp_path / "store", config, existing=Existing(resume=True))
+
+
+def test_resume_from_another_folder(tmp_path, monkeypatch):
+    """Files are the same if they are where the others were, whatever they are called from here."""
+    for folder, begin in (("here", 10_000), ("there", 20_000)):
+        (tmp_path / folder).mkdir()
+        numbered(tmp_path / folder, 3_000, start=begin)
+        (tmp_path / folder / "w.txt").write_text(f"{begin // 10_000}\n4\n5\n" * 1_000)
+        for name in ("in.svm", "w.txt"):
+            os.utime(tmp_path / folder / name, (1, 1))
+
+    def made(name, weights, **existing):
+        config = ConvertConfig(block_size=4_000, weights=weights)
+        return convert([name], tmp_path / "store", config, existing=Existing(**existing))
+
+    monkeypatch.chdir(tmp_path / "here")
+    expected = folder_bytes(made("in.svm", "w.txt").path)
+    with monkeypatch.context() as patched:
+        taken, whole = [], Ingest._take
+
+        def take(ingest, prepared):
+            taken.append(prepared)
+            if len(taken) == 3:
+                raise KeyboardInterrupt
+            whole(ingest, prepared)
+
+        patched.setattr(Ingest, "_take", take)
+        with pytest.raises(KeyboardInterrupt):
+            made("in.svm", "w.txt", force=True)
+    monkeypatch.chdir(tmp_path / "there")  # where others are called so, as large and as old
+    resume = {"resume": True, "force": True}
+    with pytest.raises(UsageError, match="the inputs were different"):
+        made("in.svm", "../here/w.txt", **resume)
+    with pytest.raises(UsageError, match="the weights were different"):
+        made("../here/in.svm", "w.txt", **resume)
+    with monkeypatch.context() as patched:
+        again = []
+        patched.setattr(Ingest, "_take", lambda ingest, prepared: again.append(prepared) or whole(ingest, prepared))
+        assert folder_bytes(made("../here/in.svm", "../here/./w.txt", **resume).path) == expected
+        assert again[0].parsed.task.begin == taken[1].parsed.task.end  # it went on where it stood
+    made("../here/in.svm", "../here/w.txt", resume=True)  # and finds that all is done
+    assert folder_bytes(tmp_path / "store") == expected
+    with pytest.raises(InputError, match="exists already, made from other inputs"):
+        made("in.svm", "w.txt", resume=True)
 
 
 def test_resume_with_nothing_to_resume(tmp_path):

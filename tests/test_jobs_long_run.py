@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import xxhash
 from conftest import svmlight_text
 from nights import JOB, in_use, job_of, night, put, rows_of
 from sklearn.datasets import load_svmlight_files
@@ -282,6 +283,13 @@ def test_an_input_that_is_moved_away_when_it_is_in_the_store(tmp_path, monkeypat
     path.unlink()
     record = run(job, now=night(2.5))
     assert (record["outcome"], record["inputs"]) == ("promoted", [str(path)])
+
+
+def test_records_tell_what_golden_sets_were(tmp_path):
+    record = nights(tmp_path, job_of(tmp_path), [1])[0]
+    path = tmp_path / "golden.svm"
+    digest = xxhash.xxh64_hexdigest(path.read_bytes())
+    assert record["golden"] == {"golden.svm": [{"name": str(path), "size": path.stat().st_size, "xxh64": digest}]}
 
 
 # --- what is compared -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 from conftest import folder_bytes, svmlight_text
 from nights import JOB, in_use, job_of, night, put, rows_of
 
@@ -28,6 +29,7 @@ from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.plan import plan
 from ooc_pegasos.jobs.run import run
 from ooc_pegasos.jobs.versions import Versions
+from ooc_pegasos.readers import sources
 
 LAX = "max_relative_regression = 0.9"
 
@@ -475,7 +477,8 @@ def test_a_record_has_all_that_is_needed_to_do_it_again(tmp_path):
             "name": str(path),
             "size": path.stat().st_size,
             "modified_ns": path.stat().st_mtime_ns,
-            "xxh64": Store.open(job.store).manifest.sources[-1].xxh64,
+            "samples": xxhash.xxh64(path.read_bytes()).hexdigest(),
+            "xxh64": xxhash.xxh64(path.read_bytes()).hexdigest(),
             "rows": 300,
         }
     ]
@@ -673,6 +676,81 @@ def test_a_source_that_changed_is_noticed_wherever_it_lies(tmp_path):
         run(job, now=night(2))
     path.rename(moved)  # what is gone tells nothing
     assert run(job, now=night(2))["outcome"] == "promoted"
+
+
+def test_a_source_that_changed_in_place_is_refused_before_anything_is_done(tmp_path):
+    """Its size and time are what they were: its samples are not."""
+    job = job_of(tmp_path, gate=LAX)
+    path = put(tmp_path, 1)
+    run(job, now=night(1))
+    before = folder_bytes(tmp_path / "clicks.store"), in_use(tmp_path)
+    moment, content = path.stat().st_mtime_ns, path.read_bytes()
+    path.write_bytes(content.replace(b"\n1 ", b"\n2 ", 1))
+    os.utime(path, ns=(moment, moment))
+    put(tmp_path, 2)
+    with pytest.raises(InputError, match=r"day-01\.svm: changed after the store was made of it"):
+        run(job, now=night(2))
+    assert (folder_bytes(tmp_path / "clicks.store"), in_use(tmp_path)) == before
+    path.write_bytes(content)
+    os.utime(path, ns=(moment, moment))
+    assert run(job, now=night(2))["outcome"] == "promoted"
+
+
+def test_a_store_that_was_begun_by_hand_from_another_folder(tmp_path, monkeypatch):
+    """Its files are known by where they are, and not by what they were called from there."""
+    job = job_of(tmp_path, gate=LAX)
+    path = put(tmp_path, 1)
+    monkeypatch.chdir(tmp_path / "incoming")
+    convert(["./day-01.svm"], tmp_path / "clicks.store", job.convert)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    shutil.copy(tmp_path / "golden.svm", "day-01.svm")  # another file of that name
+    with monkeypatch.context() as patched:
+        patched.setattr(sources, "hash_of", None)  # no byte has to be read besides samples
+        assert (plan(job, night(2)()).new, plan(job, night(2)()).known) == ([], 1)
+    put(tmp_path, 1, noise=0.4)
+    with pytest.raises(InputError, match=r"incoming/day-01\.svm: changed after the store was made of it"):
+        run(job, now=night(2))
+    path.unlink()
+    put(tmp_path, 2)
+    assert run(job, now=night(2))["store"]["new_rows"] == 300
+
+
+def test_a_folder_of_tables_is_known_by_name(tmp_path, monkeypatch):
+    """Whose names have a mark where the folders begin that are columns."""
+    job_of(tmp_path, gate=LAX)
+    text = (tmp_path / "nightly.toml").read_text()
+    text = text.replace('"incoming/*.svm"', '"sub/../tables"').replace('golden = ["golden.svm"]', "")
+    (tmp_path / "nightly.toml").write_text(text.replace("features = 40\nindex_base = 1\n", ""))
+    (tmp_path / "sub").mkdir()
+    rng = np.random.default_rng(0)
+    for day in (1, 2):
+        (tmp_path / "tables" / f"day={day}").mkdir(parents=True)
+        rows = "".join(f"{x > 0:d},{x}\n" for x in rng.normal(size=200))
+        (tmp_path / "tables" / f"day={day}" / "a.csv").write_text("label,x\n" + rows)
+    job = Job.load(tmp_path / "nightly.toml")
+    assert run(job, now=night(1))["store"]["new_rows"] == 400
+    names = [source.name for source in Store.open(job.store).manifest.sources]
+    assert names == [f"{tmp_path}/tables/day={day}/a.csv" for day in (1, 2)]
+    monkeypatch.setattr(sources, "hash_of", None)
+    assert plan(job, night(2)()).known == 2
+
+
+def test_a_folder_of_texts_is_known_again(tmp_path):
+    job_of(tmp_path, gate=LAX)
+    text = (tmp_path / "nightly.toml").read_text()
+    text = text.replace('"incoming/*.svm"', '"texts"').replace('golden = ["golden.svm"]', "")
+    (tmp_path / "nightly.toml").write_text(text.replace("features = 40\nindex_base = 1\n", ""))
+    for number in range(60):
+        for word in ("good", "bad"):
+            (tmp_path / "texts" / word).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "texts" / word / str(number)).write_text(f"{word} {number}")
+    job = Job.load(tmp_path / "nightly.toml")
+    assert run(job, now=night(1))["outcome"] == "promoted"
+    assert run(job, now=night(2))["outcome"] == "unchanged"
+    (tmp_path / "texts" / "good" / "0").write_text("worse")
+    with pytest.raises(InputError, match="texts: changed after it was appended"):
+        run(job, now=night(3))
 
 
 def test_two_jobs_on_one_store(tmp_path, oocpeg):

@@ -105,7 +105,7 @@ def test_what_other_programs_keep_in_folders_is_no_data(tmp_path):
     (tmp_path / "data" / "_SUCCESS").touch()
     (tmp_path / "data" / "schema.json").write_text("{}")
     store = convert([str(tmp_path / "data")], tmp_path / "store", SMALL)
-    assert [source.name for source in store.manifest.sources] == [f"{tmp_path}/data/./_year=1/part.parquet"]
+    assert [source.name for source in store.manifest.sources] == [f"{tmp_path}/data/_year=1/part.parquet"]
     assert [column.name for column in store.manifest.recipe.table.columns] == ["p", "_year"]
 
 

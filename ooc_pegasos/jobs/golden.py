@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ooc_pegasos import manifest
 from ooc_pegasos.errors import UsageError
@@ -50,6 +51,15 @@ def refuse_trained_on(job: Job, new: Sequence[str], made: Manifest | None) -> No
                 raise UsageError(f"{golden}: {problem}; leave it out, or make the store anew without them")
 
 
+def fingerprints(job: Job, made: Manifest) -> dict[str, list[dict[str, Any]]]:
+    """What golden sets are, by their short names: whether one is still what it was can be told from records."""
+
+    def told(file: _File) -> dict[str, Any]:
+        return {"name": file.name, "size": file.size, "xxh64": file.digest}
+
+    return {name: [told(file) for file in _contents(golden, job, made)] for name, golden in job.sets().items()}
+
+
 class _File:
     """An input or a golden set, or a source of a store, which tells of itself what it was."""
 
@@ -75,7 +85,7 @@ class _File:
     @cached_property
     def digest(self) -> str:
         """Of what is in it."""
-        return self._source.xxh64 if self._source else sources.hash_of(self._path)
+        return self._source.xxh64 if self._source else opening.hash_of(self._path)
 
 
 class _Files:

@@ -20,8 +20,8 @@ from ooc_pegasos.jobs.golden import look_at_golden_sets, refuse_trained_on
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.space import Space, refuse_too_little, space_for
 from ooc_pegasos.jobs.versions import Versions
-from ooc_pegasos.manifest import Manifest, SourceInfo
-from ooc_pegasos.provenance import changed_sources
+from ooc_pegasos.manifest import Manifest
+from ooc_pegasos.provenance import changed_sources, looks_unchanged, sources_by_name
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.store import Store
@@ -123,10 +123,9 @@ def refuse_changed_sources(made: Manifest) -> None:
 
 def _sorted(files: list[str], made: Manifest | None, before: int | None) -> tuple[list[str], int, int, int]:
     """(files to append, how many are known, how many are like another of them, how many are too old)."""
-    by_name: dict[str, SourceInfo] = {}
+    by_name = sources_by_name(made) if made else {}
     by_size: dict[int, set[str]] = {}
     for source in made.sources if made else []:
-        by_name[source.name] = source
         by_size.setdefault(source.size, set()).add(source.xxh64)
     new, known, doubled, too_old = list[str](), 0, 0, 0
     new_by_size: dict[int, list[str]] = {}
@@ -137,8 +136,8 @@ def _sorted(files: list[str], made: Manifest | None, before: int | None) -> tupl
         if before is not None and has_time and stamp.modified_ns < before:
             too_old += 1
             continue
-        before_it = by_name.get(sources.spoken(name))
-        if before_it and (before_it.size, before_it.modified_ns) == (stamp.size, stamp.modified_ns):
+        before_it = by_name.get(sources.recorded(name))
+        if before_it and looks_unchanged(before_it, name, stamp):
             known += 1
         elif stamp.size in by_size and content(name) in by_size[stamp.size]:
             known += 1  # moved, or touched

@@ -80,7 +80,7 @@ def record_of(
         "peak_rss": peak_rss(),
         "inputs": [source.name for source in appended.sources] if appended else [],
         "fingerprints": [
-            {name: getattr(source, name) for name in ("name", "size", "modified_ns", "xxh64", "rows")}
+            {name: getattr(source, name) for name in ("name", "size", "modified_ns", "samples", "xxh64", "rows")}
             for source in (appended.sources if appended else [])
         ],
         "store": store,
@@ -88,6 +88,7 @@ def record_of(
         "champion": state.champion,
         "in_use": in_use,
         "metrics": compared.metrics if compared else {},
+        "golden": compared.golden if compared else {},
         "checks": compared.checks if compared else [],
         "drift": state.drift,
         "options": job,

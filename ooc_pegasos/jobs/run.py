@@ -27,7 +27,7 @@ from ooc_pegasos.growth import expire
 from ooc_pegasos.jobs import gate, records
 from ooc_pegasos.jobs import state as states
 from ooc_pegasos.jobs.drift import drift
-from ooc_pegasos.jobs.golden import look_at_golden_sets
+from ooc_pegasos.jobs.golden import fingerprints, look_at_golden_sets
 from ooc_pegasos.jobs.job import HOLDOUT, Job
 from ooc_pegasos.jobs.plan import Plan, plan, refuse_changed_sources
 from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
@@ -36,7 +36,7 @@ from ooc_pegasos.losses import loss_for
 from ooc_pegasos.manifest import Manifest, SourceInfo
 from ooc_pegasos.model import Model
 from ooc_pegasos.progress import Progress, TrainingProgress, default_training_progress
-from ooc_pegasos.readers.sources import spoken
+from ooc_pegasos.readers.sources import recorded
 from ooc_pegasos.scoring import check_store
 from ooc_pegasos.solvers.choice import is_easy
 from ooc_pegasos.store import Store
@@ -359,7 +359,8 @@ class _Run:
             name: {"challenger": new.metrics, "champion": old.metrics if old else None}
             for name, (new, old) in sets.items()
         }
-        return Compared(checks, metrics, store.rows, store.features, store.checksum)
+        golden_sets = fingerprints(job, store.manifest)
+        return Compared(checks, metrics, golden_sets, store.rows, store.features, store.checksum)
 
     # --- its end ----------------------------------------------------------------------------------
 
@@ -417,7 +418,7 @@ def _appended_by(planned: Plan, target: Path) -> list[SourceInfo]:
     made = manifest.read(target)
     last = made.sources[-len(planned.new) :] if planned.new else []
     came = made.first_row + made.rows > planned.expired_before + planned.rows_before
-    return last if came and [source.name for source in last] == [*map(spoken, planned.new)] else []
+    return last if came and [source.name for source in last] == [*map(recorded, planned.new)] else []
 
 
 def _left_by(found: State, target: Path) -> Appended:

@@ -45,10 +45,11 @@ class Trained:
 
 @dataclass(frozen=True)
 class Compared:
-    """What the gate found. `metrics`: those of challenger and champion, by the set of rows."""
+    """What the gate found. `metrics`: those of challenger and champion, by the set of rows; `golden`: what sets were."""
 
     checks: list[Check]
     metrics: dict[str, dict[str, dict[str, Any] | None]]
+    golden: dict[str, list[dict[str, Any]]]
     rows: int
     features: int
     checksum: str

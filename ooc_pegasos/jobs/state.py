@@ -45,7 +45,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Compared:
-    """What the gate found. `metrics`: those of challenger and champion, by the set of rows; `golden`: what sets were."""
+    """What the gate found. `metrics`: of challenger and champion, by the set of rows; `golden`: what sets were."""
 
     checks: list[Check]
     metrics: dict[str, dict[str, dict[str, Any] | None]]

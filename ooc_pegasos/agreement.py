@@ -44,7 +44,7 @@ def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
 
 
 def _said(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    return ",".join(value) if isinstance(value, tuple) else str(value).replace("\t", "\\t")
 
 
 def _options_of(made: Manifest) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _options_of(made: Manifest) -> dict[str, Any]:
         known |= {"characters": tokens.characters, "idf": tokens.texts > 0}
     if table:
         known |= {name: getattr(table, name) for name in ("label", "weight", "id", "nulls", "log1p", "clip")}
-        known |= {"header": table.header, "multiline": table.multiline}
+        known |= {"header": table.header, "multiline": table.multiline, "delimiter": table.delimiter}
         known |= {"standardize": any(column.scale != 1 for column in table.columns)}
     return known
 

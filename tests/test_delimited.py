@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ooc_pegasos.errors import InputError
+from ooc_pegasos import ConvertConfig, Existing, Store, convert
+from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers import delimited
 from ooc_pegasos.readers.delimited import batch_of, names_of
 
@@ -467,3 +468,17 @@ def _is_open_at_end(record):
         start = not quoted and letter in ",\n"
         at += 1
     return quoted
+
+
+@pytest.mark.parametrize(("delimiter", "fits"), [(";", True), (",", False), ("\t", False)])
+def test_another_delimiter_than_the_stores_is_refused(tmp_path, delimiter, fits):
+    path, more, store = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "a.store"
+    path.write_text("y;a\n1;2\n0;3\n")
+    more.write_text("y;a\n1;4\n")
+    convert([str(path)], store, ConvertConfig(label="y", delimiter=";", values="float32"))
+    with contextlib.ExitStack() as stack:
+        if not fits:
+            told = r"--delimiter .* the store was made with ;; leave it out"
+            stack.enter_context(pytest.raises(UsageError, match=told))
+        convert([str(more)], store, ConvertConfig(delimiter=delimiter), existing=Existing(append=True))
+    assert Store.open(store).rows == 2 + fits

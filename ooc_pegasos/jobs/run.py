@@ -43,7 +43,6 @@ from ooc_pegasos.store import Store
 from ooc_pegasos.trainer import train
 
 REFUSED = 7
-_CANDIDATE = "candidate"
 _RECORDS_KEPT = 100
 
 
@@ -112,7 +111,8 @@ class _Run:
     ) -> None:
         self.job, self.versions, self.now = job, versions, now
         self.progress, self.training_progress = progress, training_progress
-        self.work, self.candidate = versions.work, versions.work / _CANDIDATE
+        self.work = versions.work
+        self.candidate, self.checkpoint = self.work / "candidate", self.work / "checkpoint"
         self.state = State(job.digest(), versions.new_name(now()), records.timestamp(now()))
         self.resumed = False
         self.problem: DamagedError | None = None
@@ -148,11 +148,14 @@ class _Run:
             return False
 
     def _forget(self, state: State) -> Appended:
-        """Forget a run, but for what it has appended."""
-        shutil.rmtree(self.work, ignore_errors=True)
+        """Forget a run, but for what it has appended; killed in between, it can be forgotten again."""
         carried = _left_by(state, Path(self.job.store))
         if carried.sources:
             State(state.job, state.run, state.began, carried=carried).save(self.work)
+            for folder in (self.candidate, self.checkpoint):
+                shutil.rmtree(folder, ignore_errors=True)
+        else:
+            shutil.rmtree(self.work, ignore_errors=True)
         return carried
 
     @contextmanager
@@ -193,6 +196,19 @@ class _Run:
         return record
 
     def _steps(self) -> str:
+        """What comes of the run: promoted, refused, or unchanged."""
+        self._bring_rows()
+        state = self.state
+        if state.compare is not None and self.candidate.exists() and self._in_use() != state.champion:
+            state.compare = None  # somebody put another version in use since
+        if (
+            state.compare is None and not self._bring_candidate()
+        ):  # if it was compared the old model may be gone already
+            return "unchanged"
+        assert state.compare is not None
+        return self._settle(state.compare)
+
+    def _bring_rows(self) -> None:
         job, state = self.job, self.state
         if state.plan is None:
             state.champion = self._in_use()
@@ -208,32 +224,35 @@ class _Run:
                     state.drift = drift(store, len(state.append.sources), self._champion(store))
             with self._step("expire"):
                 state.expire = self._expire(state.plan)
-        if state.compare is not None and self.candidate.exists() and self._in_use() != state.champion:
-            state.compare = None  # somebody put another version in use since
-        if state.compare is None:  # else the old model may be gone already
-            store = Store.open(job.store)
-            gate.refuse_unfit(job.gate, store.manifest.labels)
-            refuse_changed_sources(store.manifest)  # since it was planned
-            state.champion = self._in_use()
-            old = self._champion(store)
-            if old and not self._is_due(old, store):
-                return "unchanged"
-            if state.train is None:
-                if not state.plan.rows_before:  # only now is it known what the store is like
-                    look_at_golden_sets(job, store)
-                with self._step("train"):
-                    state.train = self._train(store, old)
-            with self._step("compare"):
-                state.compare = self._compare(store, old)
-        assert state.compare is not None
-        passed = all(check.passed for check in state.compare.checks)
+
+    def _bring_candidate(self) -> bool:
+        """Train, unless there is nothing to be trained, and compare."""
+        job, state, store = self.job, self.state, Store.open(self.job.store)
+        gate.refuse_unfit(job.gate, store.manifest.labels)
+        refuse_changed_sources(store.manifest)  # since it was planned
+        state.champion = self._in_use()
+        old = self._champion(store)
+        if old and not self._is_due(old, store):
+            return False
+        if state.train is None:
+            if state.plan and not state.plan.rows_before:  # only now is it known what the store is like
+                look_at_golden_sets(job, store)
+            with self._step("train"):
+                state.train = self._train(store, old)
+        with self._step("compare"):
+            state.compare = self._compare(store, old)
+        return True
+
+    def _settle(self, compared: Compared) -> str:
+        """Put the candidate in use, or aside."""
+        passed = all(check.passed for check in compared.checks)
         if self.candidate.exists():
-            record = self._record("promoted", 0, state.run) if passed else self._record("refused", REFUSED)
+            record = self._record("promoted", 0, self.state.run) if passed else self._record("refused", REFUSED)
             write_atomically(self.candidate / RECORD, records.as_json(record))
         if passed:
-            self.versions.publish(self.candidate, state.run)
+            self.versions.publish(self.candidate, self.state.run)
         else:
-            self.versions.refuse(self.candidate, state.run)
+            self.versions.refuse(self.candidate, self.state.run)
         return "promoted" if passed else "refused"
 
     def _in_use(self) -> str | None:
@@ -307,7 +326,7 @@ class _Run:
             store,
             config,
             warm_start=start,
-            checkpoint=self.work / "checkpoint",
+            checkpoint=self.checkpoint,
             resume=True,
             log=self.candidate / "epochs.jsonl",
             progress=self.training_progress,

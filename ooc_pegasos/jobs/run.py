@@ -201,14 +201,13 @@ class _Run:
         state = self.state
         if state.compare is not None and self.candidate.exists() and self._in_use() != state.champion:
             state.compare = None  # somebody put another version in use since
-        if (
-            state.compare is None and not self._bring_candidate()
-        ):  # if it was compared the old model may be gone already
+        if state.compare is None and not self._bring_candidate():
             return "unchanged"
         assert state.compare is not None
         return self._settle(state.compare)
 
     def _bring_rows(self) -> None:
+        """Append what is new, and let go of what is old."""
         job, state = self.job, self.state
         if state.plan is None:
             state.champion = self._in_use()
@@ -226,7 +225,7 @@ class _Run:
                 state.expire = self._expire(state.plan)
 
     def _bring_candidate(self) -> bool:
-        """Train, unless there is nothing to be trained, and compare."""
+        """Train, unless there is nothing to be trained, and compare, while the model in use is still there."""
         job, state, store = self.job, self.state, Store.open(self.job.store)
         gate.refuse_unfit(job.gate, store.manifest.labels)
         refuse_changed_sources(store.manifest)  # since it was planned

@@ -27,7 +27,7 @@ def comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
 
 def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
     """Refuse to append with options that contradict the store; those that say what it does are welcome."""
-    known = _options_of(made)
+    known = _options_of(made, config)
     for name, value in known.items():
         given = getattr(config, name)
         if given in (None, getattr(_DEFAULTS, name), value) or (name == "dictionary" and value and given >= value):
@@ -47,8 +47,8 @@ def _said(value: Any) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value).replace("\t", "\\t")
 
 
-def _options_of(made: Manifest) -> dict[str, Any]:
-    """The options that would say how the store was made, by name."""
+def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
+    """The options that would say how the store was made, by name; spelled as these are, where they say the same."""
     recipe, labels, coding = made.recipe, made.labels, made.layout.values
     exact = {"float32": "float32", "code8": "codes of one byte", None: "values that are all 1"}
     known: dict[str, Any] = {
@@ -66,8 +66,8 @@ def _options_of(made: Manifest) -> dict[str, Any]:
         known |= {"hash_bits": hashing.bits if hashed else None, "hash_signed": hashing.signed}
         known["dictionary"] = None if hashed else hashing.dictionary
     if tokens:
-        one = tokens.least == tokens.most
-        known["ngrams"] = str(tokens.least) if one else f"{tokens.least}:{tokens.most}"
+        said = str(tokens.least) if tokens.least == tokens.most else f"{tokens.least}:{tokens.most}"
+        known["ngrams"] = config.ngrams if config.ngram_range() == (tokens.least, tokens.most) else said
         known |= {"characters": tokens.characters, "idf": tokens.texts > 0}
     if table:
         known |= {name: getattr(table, name) for name in ("label", "weight", "id", "nulls", "log1p", "clip")}

@@ -25,6 +25,10 @@ class InputError(OocPegasosError):
     exit_code = 3
 
 
+class OtherRunError(InputError):
+    """A checkpoint of another run than the one that is to go on."""
+
+
 class DamagedError(OocPegasosError):
     """A store, model or checkpoint whose bytes are not the bytes that were written."""
 

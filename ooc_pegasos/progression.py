@@ -19,7 +19,7 @@ from ooc_pegasos.accounting import EpochCost
 from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint, take, whole
 from ooc_pegasos.config import TrainConfig
-from ooc_pegasos.errors import InputError
+from ooc_pegasos.errors import OtherRunError
 from ooc_pegasos.files import write_atomically, writing_errors
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.path import Apart
@@ -220,7 +220,8 @@ def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memor
     found = saved.facts["identity"]
     if ("parts" in found) != ("parts" in wanted):
         where = "with --scheduler" if "parts" in found else "without --scheduler"
-        raise InputError(f"{place}: the run to resume was started {where}; do the same, or start over without --resume")
+        advice = "do the same, or start over without --resume"
+        raise OtherRunError(f"{place}: the run to resume was started {where}; {advice}")
     for name, value in wanted.items():
         if found[name] != value:
             what = {
@@ -230,12 +231,12 @@ def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memor
                 "parts": "in other parts, or with another --memory for each",
             }
             how = what.get(name, "by another version")
-            raise InputError(f"{place}: the run to resume was started {how}; start over without --resume")
+            raise OtherRunError(f"{place}: the run to resume was started {how}; start over without --resume")
     if memory not in (None, saved.facts["budget"]):
         problem = (
             f"the run to resume was started with --memory {saved.facts['budget']}, which decides the order of rows"
         )
-        raise InputError(f"{place}: {problem}; say the same or leave it out")
+        raise OtherRunError(f"{place}: {problem}; say the same or leave it out")
 
 
 def start_over(place: Path, progress: TrainingProgress) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.manifest import Manifest, SourceInfo
+from ooc_pegasos.readers import opening
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import Stamp, hash_of, recorded, samples_of
 
@@ -18,6 +20,18 @@ def sources_by_name(made: Manifest) -> dict[str, SourceInfo]:
     """
     there = (source for source in made.sources if is_remote(source.name) or os.path.isabs(source.name))
     return {recorded(source.name): source for source in there}
+
+
+@lru_cache(1 << 12)
+def _content_of(name: str, stamp: Stamp) -> str:
+    return hash_of(name)
+
+
+def content_of(name: str) -> str:
+    """The checksum of an input, folders of texts included; of a file whose size and time are the same read once."""
+    if is_remote(name) or os.path.isdir(name):
+        return opening.hash_of(name)
+    return _content_of(name, Stamp.of(os.stat(name)))
 
 
 def looks_unchanged(source: SourceInfo, name: str, stamp: Stamp) -> bool:
@@ -62,6 +76,6 @@ def _is_changed(source: SourceInfo, name: str, every_byte: bool) -> bool:
         return False
     if stamp.size != source.size:
         return True
-    if not every_byte and looks_unchanged(source, name, stamp):
-        return False
-    return hash_of(name) != source.xxh64
+    if every_byte:
+        return hash_of(name) != source.xxh64
+    return not looks_unchanged(source, name, stamp) and content_of(name) != source.xxh64

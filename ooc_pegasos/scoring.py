@@ -84,7 +84,7 @@ def check_data(known: Meaning, data: str) -> None:
     if _is_store(data, known.recipe):
         _check_meaning(known, Store.open(data), with_labels=True)
         return
-    blocks = _Files(known, data, with_labels=True).blocks(1, lambda block: _known_features(block, known))
+    blocks = _Rows(known, data, with_labels=True).blocks(1, lambda block: _known_features(block, known))
     if not any(parsed.block.rows for parsed, _rows in blocks):
         raise InputError(f"{data}: no rows in it; check how it was made")
 
@@ -197,7 +197,7 @@ def files_for(data: str, recipe: manifest.Recipe) -> list[str]:
     return names
 
 
-class _Files:
+class _Rows:
     """Rows of raw files, read as they are meant, with their labels or, where these are not wanted, without."""
 
     def __init__(self, known: Meaning, data: str, with_labels: bool) -> None:
@@ -250,7 +250,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
     import pyarrow as pa
 
     recipe = model.info.recipe
-    files = _Files(Meaning.of_model(model), data, with_labels)
+    files = _Rows(Meaning.of_model(model), data, with_labels)
     scorer = Scorer(model, 0)
     anything = False
     for parsed, scores in files.blocks(threads, lambda block: score_block(model, scorer, block)):

@@ -52,7 +52,7 @@ def expand(inputs: Sequence[str]) -> list[str]:
             found = sorted(glob.glob(given, recursive=True))
             if not found:
                 raise InputError(f"{given}: no file matches this pattern; check the path")
-            names.extend(found)
+            names.extend(_without_links_to_others(found))
         else:
             raise InputError(f"{given or repr(given)}: no such file; check the path")
     for name in names:
@@ -63,6 +63,14 @@ def expand(inputs: Sequence[str]) -> list[str]:
         twice = next(name for name, path in zip(names, real, strict=True) if real.count(path) > 1)
         raise InputError(f"{twice}: named twice; name each input once")
     return names
+
+
+def _without_links_to_others(found: list[str]) -> list[str]:
+    """What a pattern names, less links to what it names as well, like `latest`: nobody has named that twice."""
+    by_place: dict[str, str] = {}
+    for name in sorted(found, key=os.path.islink):
+        by_place.setdefault(os.path.realpath(name), name)
+    return sorted(by_place.values())
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ import pytest
 from conftest import folder_bytes, svmlight_text
 from nights import job_of, night, put, rows_of
 
-from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, convert, train
+from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, convert, provenance, train
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
 from ooc_pegasos.jobs.golden import look_at_golden_sets, refuse_trained_on
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.plan import plan
 from ooc_pegasos.jobs.run import run
-from ooc_pegasos.readers import sources
 from ooc_pegasos.scoring import Meaning, check_data
 
 TABLE = 'format = "table"\ndelimiter = "|"\nlabel = "y"'
@@ -130,7 +129,7 @@ def test_golden_sets_that_do_not_say_what_they_are(tmp_path, options, suffix):
     (tmp_path / "in" / f"1.{suffix}").write_text(writer(200, 1))
     (tmp_path / f"golden.{suffix}").write_text(writer(100, 2))
     job = job_with(tmp_path, options, f'["in/*.{suffix}"]', f'["golden.{suffix}"]')
-    assert plan(job, night(1)()).golden == 1
+    assert plan(job, night(1)()).golden_sets == 1
     assert run(job, now=night(1))["metrics"][f"golden.{suffix}"]["challenger"]["rows"] == 100
     (tmp_path / "in" / f"2.{suffix}").write_text(writer(200, 3))
     assert run(job, now=night(2))["outcome"] == "promoted"
@@ -286,8 +285,8 @@ def test_a_content_is_looked_at_only_where_sizes_agree(tmp_path, monkeypatch):
     put(tmp_path, 1)
     run(job, now=night(1))
     hashed = []
-    hash_of = sources.hash_of
-    monkeypatch.setattr(sources, "hash_of", lambda name: hashed.append(Path(name).name) or hash_of(name))
+    hash_of = provenance.hash_of
+    monkeypatch.setattr(provenance, "hash_of", lambda name: hashed.append(Path(name).name) or hash_of(name))
     put(tmp_path, 2)
     plan(job, night(2)())
     assert "golden.svm" not in hashed

@@ -20,7 +20,7 @@ from ooc_pegasos.jobs import gate
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Gate, Job
 from ooc_pegasos.jobs.plan import plan
-from ooc_pegasos.jobs.run import run
+from ooc_pegasos.jobs.run import rollback, run
 from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.model import Model
 from ooc_pegasos.verification import verify
@@ -434,7 +434,7 @@ def test_a_damaged_link_and_state(tmp_path):
     os.symlink("../../etc", link)
     with pytest.raises(DamagedError, match="oocpeg rollback"):
         run(job, now=night(2))
-    Versions(tmp_path / "models").rollback("2026-11-19T02-00-00")
+    rollback(Versions(tmp_path / "models"), "2026-11-19T02-00-00")
     (tmp_path / "models" / ".run").mkdir(exist_ok=True)
     (tmp_path / "models" / ".run" / "state.json").write_text("{")
     with pytest.raises(DamagedError, match="to begin anew"):

@@ -6,20 +6,23 @@ import os
 import shutil
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import xxhash
 from conftest import svmlight_text
 from nights import JOB, in_use, job_of, night, put, rows_of
 from sklearn.datasets import load_svmlight_files
 
-from ooc_pegasos import Model, Store
+from ooc_pegasos import ConvertConfig, Existing, Model, Store, convert, progression, provenance
+from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.growth import expired_parts
+from ooc_pegasos.growth import expire, expired_parts
 from ooc_pegasos.jobs import records
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Gate, Job
 from ooc_pegasos.jobs.plan import plan
-from ooc_pegasos.jobs.run import foresee, run
+from ooc_pegasos.jobs.run import foresee, rollback, run
 from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.manifest import read
 
@@ -82,19 +85,19 @@ def test_a_lost_link_does_not_open_the_gate(tmp_path, oocpeg):
 def test_rolling_back_leads_to_what_was_in_use_before(tmp_path):
     job, versions = job_of(tmp_path, gate=LAX), Versions(tmp_path / "models")
     one, two, bad = (told["run"] for told in nights(tmp_path, job, [1, 2, 3]))
-    assert versions.rollback() == (bad, two)
+    assert rollback(versions) == (bad, two)
     four = nights(tmp_path, job, [4])[0]["run"]
-    assert versions.rollback() == (four, two)
-    assert versions.rollback() == (two, one)
+    assert rollback(versions) == (four, two)
+    assert rollback(versions) == (two, one)
     with pytest.raises(InputError, match="no version before"):
-        versions.rollback()
+        rollback(versions)
     assert in_use(tmp_path) == one
 
 
 def test_what_was_rolled_back_is_the_first_to_go(tmp_path):
     job, versions = job_of(tmp_path, more="keep = 2", gate=LAX), Versions(tmp_path / "models")
     _one, two, bad = (told["run"] for told in nights(tmp_path, job, [1, 2, 3]))
-    versions.rollback()
+    rollback(versions)
     four = nights(tmp_path, job, [4])[0]["run"]
     assert versions.names() == [two, four]
     assert bad not in versions.names()
@@ -143,7 +146,7 @@ def test_ctrl_c_while_somebody_is_told_changes_nothing_of_what_was_done(tmp_path
     assert (record["outcome"], record["in_use"]) == ("promoted", second)
     assert 'oocpeg_run_exit_code{name="nightly"} 0' in (tmp_path / "oocpeg.prom").read_text()
     if back:  # then what was compared is compared again
-        Versions(tmp_path / "models").rollback()
+        rollback(Versions(tmp_path / "models"))
         record = run(job, now=night(2.5))
         assert record["run"] > second
         assert record["champion"] == first
@@ -292,6 +295,138 @@ def test_records_tell_what_golden_sets_were(tmp_path):
     assert record["golden"] == {"golden.svm": [{"name": str(path), "size": path.stat().st_size, "xxh64": digest}]}
 
 
+def test_of_what_is_rolled_back_the_next_run_knows_what_was_appended(tmp_path, monkeypatch, oocpeg):
+    job = job_of(tmp_path, gate=LAX)
+    one, two = (told["run"] for told in nights(tmp_path, job, [1, 2]))
+    put(tmp_path, 3)
+    killed_in(monkeypatch, "_compare", job, 3)
+    oocpeg("rollback", tmp_path / "models")
+    assert in_use(tmp_path) == one
+    record = run(job, now=night(3.5))
+    assert [name[-6:] for name in record["inputs"]] == ["03.svm"]
+    assert record["drift"]["new"]["rows"] == 300
+    assert (record["champion"], record["run"] > two) == (one, True)
+    assert not (tmp_path / "models" / ".run").exists()
+
+
+def test_bad_rows_of_a_run_that_was_given_up_are_told_by_the_next(tmp_path, monkeypatch):
+    job_of(tmp_path, gate=LAX)
+    job = changed_job(tmp_path, ('values = "float32"', 'values = "float32"\non_bad_row = "skip"'))
+    nights(tmp_path, job, [1])
+    path = put(tmp_path, 2)
+    path.write_text(path.read_text() + "nonsense\n" * 3)
+    killed_in(monkeypatch, "_converted", job, 2, after=True)
+    assert run(changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3")), now=night(3))["store"]["rejected_rows"] == 3
+
+
+def test_what_expired_since_is_no_input_of_the_next_run(tmp_path, monkeypatch):
+    job = job_of(tmp_path, more="expire_days = 2.5", gate=LAX)
+    nights(tmp_path, job, [1])
+    put(tmp_path, 2)
+    killed_in(monkeypatch, "_train", job, 2)
+    put(tmp_path, 5)
+    expire(tmp_path / "clicks.store", int(night(3)().timestamp() * 10**9) - 86_400 * 10**9 * 2)
+    put(tmp_path, 4)
+    expired = [source.name[-6:] for source in read(tmp_path / "clicks.store").sources]
+    assert expired == ["02.svm"]
+    killed_in(monkeypatch, "_append", changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3")), 5, after=True)
+    expire(tmp_path / "clicks.store", int(night(3.5)().timestamp() * 10**9))
+    record = run(changed_job(tmp_path, ("lam = 2e-3", "lam = 3e-3")), now=night(5))
+    assert [name[-6:] for name in record["inputs"]] == ["04.svm", "05.svm"]
+    assert record["store"]["new_rows"] == record["store"]["rows"] == 600
+
+
+# --- what is in the way ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["store", "model", "program"])
+def test_a_checkpoint_that_no_longer_fits_is_in_nobodys_way(tmp_path, monkeypatch, what):
+    gate = LAX + "\nrequire_certified = false"
+    job = job_of(tmp_path, train='checkpoint_epochs = 1\nalgorithm = "pegasos"', gate=gate)
+    one, _two = (told["run"] for told in nights(tmp_path, job, [1, 2]))
+    put(tmp_path, 3)
+    save = Checkpoint.save
+
+    def killed(*arguments):
+        save(*arguments)
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "save", killed)
+        with pytest.raises(SystemExit):
+            run(job, now=night(3))
+    assert list((tmp_path / "models" / ".run" / "checkpoint").iterdir())
+    if what == "store":
+        more = tmp_path / "more.svm"
+        more.write_text(svmlight_text(*rows_of(50, 77)))
+        convert([str(more)], job.store, ConvertConfig(values="float32"), existing=Existing(append=True))
+    elif what == "model":
+        (tmp_path / "models" / "current").unlink()
+        os.symlink(one, tmp_path / "models" / "current")
+    else:
+        monkeypatch.setattr(progression, "__version__", "another")
+    assert run(job, now=night(3.5))["outcome"] == "promoted"
+    assert run(job, now=night(4))["outcome"] == "unchanged"
+
+
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("how", ["killed", "failed"])
+def test_a_first_model_that_only_has_to_be_linked_is(tmp_path, monkeypatch, edited, how):
+    job = job_of(tmp_path)
+    put(tmp_path, 1)
+
+    def gone(*_arguments):
+        raise SystemExit if how == "killed" else OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Versions, "switch", gone)
+        with pytest.raises(SystemExit if how == "killed" else InputError):
+            run(job, now=night(1))
+    assert not (tmp_path / "models" / "current").exists()
+    if edited:
+        job = changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3"), ("[gate]", "[gate]\n" + LAX))
+    else:
+        assert foresee(job, night(1.5)()).unfinished == "2026-11-19T02-00-00"
+    record = run(job, now=night(2))
+    assert record["outcome"] == "promoted"
+    assert in_use(tmp_path) == record["run"]
+    assert Versions(tmp_path / "models").names()[0] == "2026-11-19T02-00-00"
+    assert len(Versions(tmp_path / "models").names()) == 1 + edited  # with other options one more is made
+    assert run(job, now=night(3))["outcome"] == "unchanged"
+
+
+def test_a_candidate_that_is_gone_is_trained_again(tmp_path, monkeypatch):
+    job = job_of(tmp_path, gate=LAX)
+    nights(tmp_path, job, [1])
+    put(tmp_path, 2)
+    killed_in(monkeypatch, "_compare", job, 2)
+    shutil.rmtree(tmp_path / "models" / ".run" / "candidate")
+    assert run(job, now=night(3))["outcome"] == "promoted"
+
+
+def test_a_disk_that_is_full_when_a_run_is_taken_up(tmp_path, monkeypatch):
+    job = job_of(tmp_path, gate=LAX)
+    nights(tmp_path, job, [1])
+    put(tmp_path, 2)
+    killed_in(monkeypatch, "_train", job, 2)
+    job = dataclasses.replace(changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3")), notify="true")
+    told, save = [], running.State.save
+
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running.State, "save", full)
+        patched.setattr(records, "notify", lambda _command, record: told.append(record["outcome"]))
+        with pytest.raises(InputError, match="the disk is full"):
+            run(job, now=night(3))
+    assert running.State.save is save
+    assert told == ["failed"]
+    assert 'oocpeg_run_exit_code{name="nightly"} 3' in (tmp_path / "oocpeg.prom").read_text()
+    record = run(job, now=night(3.5))
+    assert (record["outcome"], [name[-6:] for name in record["inputs"]]) == ("promoted", ["02.svm"])
+
+
 # --- what is compared -----------------------------------------------------------------------------
 
 
@@ -334,7 +469,7 @@ def test_a_champion_that_was_trained_on_all_rows_is_not_compared_on_some(tmp_pat
     record = run(job, now=night(2))
     assert record["outcome"] == "promoted"
     assert record["metrics"]["holdout"]["champion"] is None
-    Versions(tmp_path / "models").rollback()
+    rollback(Versions(tmp_path / "models"))
     put(tmp_path, 3)
     job = changed_job(tmp_path, ('golden = ["golden.svm"]', ""))
     record = run(job, now=night(3))
@@ -375,6 +510,61 @@ def test_two_files_of_one_content_are_appended_once(tmp_path):
     assert any("same content" in line for line in found.lines())
     assert run(job, now=night(2))["store"]["rows"] == 600
     assert plan(job, night(3)()).new == []
+
+
+def test_the_same_content_in_other_partitions_is_something_else(tmp_path):
+    job_of(tmp_path)
+    rng = np.random.default_rng(0)
+    table = pa.table({"y": rng.integers(0, 2, 100), "x": rng.normal(size=100)})
+
+    def put_table(name):
+        folder = tmp_path / "data" / f"country={name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(table, folder / "a.parquet")
+        return folder / "a.parquet"
+
+    lines = ('store = "s"', 'models = "models"', 'inputs = ["data"]', 'reserve = "1MB"', "[convert]", 'label = "y"')
+    text = "\n".join([*lines, "[train]", "lam = 0.1", "[gate]", "max_relative_regression = 0.9"])
+    (tmp_path / "nightly.toml").write_text(text)
+    job = Job.load(tmp_path / "nightly.toml")
+    for name in ("de", "fr"):
+        put_table(name)
+    assert run(job, now=night(1))["store"]["rows"] == 200
+    shutil.copy(put_table("it"), tmp_path / "data" / "country=it" / "b.parquet")
+    found = plan(job, night(2)())
+    assert (len(found.new), found.known, found.doubled) == (1, 2, 1)
+    assert run(job, now=night(2))["store"]["rows"] == 300
+    assert plan(job, night(3)()).new == []
+
+
+def test_files_are_read_no_further_than_it_takes_to_tell_them_apart(tmp_path, monkeypatch):
+    job = job_of(tmp_path, gate=LAX)
+    size = 100_000  # more than is sampled
+    for day in range(1, 6):
+        path = put(tmp_path, day, rows=100)
+        path.write_bytes(path.read_bytes().ljust(size))
+    run(job, now=night(5))
+    hashed, hash_of = [], provenance.hash_of
+    monkeypatch.setattr(provenance, "hash_of", lambda name: hashed.append(name) or hash_of(name))
+    for day in range(6, 11):
+        path = put(tmp_path, day, rows=100)
+        path.write_bytes(path.read_bytes().ljust(size))
+    assert len(plan(job, night(10)()).new) == 5
+    assert hashed == []
+    touched = tmp_path / "incoming" / "day-01.svm"
+    os.utime(touched, (1, 1))
+    assert [len(plan(job, night(10)()).new) for _again in range(3)] == [5, 5, 5]
+    assert hashed == [str(touched)]
+
+
+def test_a_link_to_the_latest_file_is_no_second_file(tmp_path, oocpeg):
+    job = job_of(tmp_path)
+    path = put(tmp_path, 1)
+    os.symlink(path.name, tmp_path / "incoming" / "a-latest.svm")
+    record = run(job, now=night(1))
+    assert (record["store"]["rows"], record["inputs"]) == (300, [str(path)])
+    words = (path, tmp_path / "incoming" / "a-latest.svm", "-o", tmp_path / "other.store")
+    assert "named twice" in oocpeg("convert", *words, code=3).stderr
 
 
 def test_a_file_from_the_beginning_of_time_is_too_old(tmp_path):

@@ -27,7 +27,7 @@ from ooc_pegasos.jobs import gate, records, state
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.plan import plan
-from ooc_pegasos.jobs.run import run
+from ooc_pegasos.jobs.run import rollback, run
 from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.readers import sources
 
@@ -116,8 +116,8 @@ def test_what_would_fail_after_hours_is_refused_before(tmp_path):
         run(changed(tmp_path), now=night(2))
     assert folder_bytes(tmp_path / "clicks.store") == before
     with pytest.raises(InputError, match="name one with --to"):  # which was in use, nobody knows
-        Versions(tmp_path / "models").rollback()
-    assert Versions(tmp_path / "models").rollback(first["run"]) == ("2020-01-01T00-00-00", first["run"])
+        rollback(Versions(tmp_path / "models"))
+    assert rollback(Versions(tmp_path / "models"), first["run"]) == ("2020-01-01T00-00-00", first["run"])
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ def rollback(
 ) -> None:
     """Put an older version of a model in use again."""
     from ooc_pegasos.files import locked, writing_errors
+    from ooc_pegasos.jobs.run import rollback as roll_back
     from ooc_pegasos.jobs.versions import Versions
 
     versions = Versions(models)
@@ -78,7 +79,7 @@ def rollback(
     if not versions.names() and not versions.lock.exists():
         raise InputError(f"{models}: no version of a model in it; name the folder of models of a job")
     with writing_errors(models), locked(versions.lock, str(models)):
-        before, after = versions.rollback(to)
+        before, after = roll_back(versions, to)
     if json_output:
         print_json({"before": before, "current": after})
     else:

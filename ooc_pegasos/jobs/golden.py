@@ -15,6 +15,7 @@ from ooc_pegasos import manifest
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.manifest import Manifest, SourceInfo
+from ooc_pegasos.provenance import content_of
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.scoring import Meaning, check_data, files_for
@@ -27,7 +28,7 @@ def look_at_golden_sets(job: Job, store: Store | None) -> None:
     for golden in job.golden:
         if known:
             check_data(known, golden)
-        elif not _is_store(golden):
+        elif not _has_manifest(golden):
             _files(golden, job, None)
 
 
@@ -36,8 +37,8 @@ def refuse_trained_on(job: Job, new: Sequence[str], made: Manifest | None) -> No
 
     Files are known by where they are and by their content, so a copy under another name is known as well.
     """
-    inputs = _Files([_File(name) for name in new])
-    stored = _Files([_File(source.name, source) for source in made.sources] if made else [])
+    inputs = _Lookup([_File(name) for name in new])
+    stored = _Lookup([_File(source.name, source) for source in made.sources] if made else [])
     for golden in job.golden:
         if os.path.realpath(golden) == os.path.realpath(job.store):
             problem = "a golden set, and the store that models are trained on"
@@ -85,11 +86,11 @@ class _File:
     @cached_property
     def digest(self) -> str:
         """Of what is in it."""
-        return self._source.xxh64 if self._source else opening.hash_of(self._path)
+        return self._source.xxh64 if self._source else content_of(self._path)
 
 
-class _Files:
-    """Some of them, to be looked through by place and by content; contents are read only where sizes agree."""
+class _Lookup:
+    """Some files, to be looked through by place and by content; contents are read only where sizes agree."""
 
     def __init__(self, files: Sequence[_File]) -> None:
         self._by_place = {file.place: file for file in files}
@@ -107,12 +108,12 @@ class _Files:
 
 def _contents(golden: str, job: Job, made: Manifest | None) -> list[_File]:
     """What a golden set is made of."""
-    if _is_store(golden):
+    if _has_manifest(golden):
         return [_File(source.name, source) for source in manifest.read(Path(golden)).sources]
     return [_File(name) for name in _files(golden, job, made)]
 
 
-def _is_store(golden: str) -> bool:
+def _has_manifest(golden: str) -> bool:
     return (Path(golden) / manifest.FILE_NAME).exists()
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import glob
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 from ooc_pegasos import manifest
@@ -21,9 +22,10 @@ from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.space import Space, refuse_too_little, space_for
 from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.manifest import Manifest
-from ooc_pegasos.provenance import changed_sources, looks_unchanged, sources_by_name
+from ooc_pegasos.provenance import changed_sources, content_of, looks_unchanged, sources_by_name
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.remote import is_remote
+from ooc_pegasos.readers.sources import samples_of
 from ooc_pegasos.store import Store
 
 _DAY_NS = 86_400 * 10**9
@@ -47,7 +49,7 @@ class Plan:
     rejected_before: int
     rows_expiring: int
     champion: str | None
-    golden: int
+    golden_sets: int
     """How many sets."""
     space: list[Space]
     unfinished: str | None = None
@@ -69,7 +71,7 @@ class Plan:
             told.append(f"leave out {_files_words(self.too_old)}, older than the window")
         if self.expire_before_ns is not None:
             told.append(f"take {self.rows_expiring:,} of {self.rows_before:,} rows out of the store: they are older")
-        on = f"on the rows kept apart and {self.golden} golden set{'s' if self.golden != 1 else ''}"
+        on = f"on the rows kept apart and {self.golden_sets} golden set{'s' if self.golden_sets != 1 else ''}"
         if self.champion is None:
             told.append(f"train and measure {on}; no model is in use yet")
         else:
@@ -95,8 +97,9 @@ def _plan(job: Job, now: datetime) -> Plan:
     before = None
     if job.expire_days is not None:
         before = int(now.timestamp() * 10**9) - int(job.expire_days * _DAY_NS)
-    files, unmatched = _files(job)
-    new, known, doubled, too_old = _sorted(files, made, before)
+    files, are_tables, unmatched = _files(job)
+    sifted = _sift(files, are_tables, made, before)
+    new, too_old = sifted.new, sifted.too_old
     expiring = 0
     if made and before is not None:
         number = expired_parts(made, before)
@@ -112,7 +115,8 @@ def _plan(job: Job, now: datetime) -> Plan:
     spaces = space_for(job, made, new, looking=champion is None or job.retune)
     refuse_too_little(spaces, job.reserve)
     at_hand = (made.rows, made.first_row, made.rejected) if made else (0, 0, 0)
-    return Plan(new, known, doubled, too_old, unmatched, before, *at_hand, expiring, champion, len(job.golden), spaces)
+    found = (new, sifted.known, sifted.doubled, too_old, unmatched)
+    return Plan(*found, before, *at_hand, expiring, champion, len(job.golden), spaces)
 
 
 def refuse_changed_sources(made: Manifest) -> None:
@@ -121,40 +125,72 @@ def refuse_changed_sources(made: Manifest) -> None:
         raise InputError(f"{problem}, so its old rows are in it; give new data a new name, or make the store anew")
 
 
-def _sorted(files: list[str], made: Manifest | None, before: int | None) -> tuple[list[str], int, int, int]:
-    """(files to append, how many are known, how many are like another of them, how many are too old)."""
+@dataclass
+class _Sifted:
+    """Files to append, and how many are in the store, like another of them, too old."""
+
+    new: list[str] = field(default_factory=list)
+    known: int = 0
+    doubled: int = 0
+    too_old: int = 0
+
+
+class _Contents:
+    """What is in files, which are read no further than it takes to tell them apart: size, samples, then all of it.
+
+    Of tables folders called `key=value` are columns, so the same content in others of these is something else.
+    """
+
+    def __init__(self, of_tables: bool) -> None:
+        self._of_tables = of_tables
+        self._digests: dict[tuple[int, tuple[str, ...]], dict[str | None, list[Callable[[], str]]]] = {}
+
+    def add(self, name: str, size: int, samples: str | None, digest: Callable[[], str]) -> None:
+        """Remember a file; its digest is asked for when it is needed."""
+        self._digests.setdefault(self._at_a_glance(name, size), {}).setdefault(samples, []).append(digest)
+
+    def have(self, name: str, size: int) -> bool:
+        """Whether the content of a file is that of one that is remembered."""
+        alike = self._digests.get(self._at_a_glance(name, size))
+        if alike is None:
+            return False
+        samples = samples_of(name)  # None, here or there: not known, of what is no file at hand
+        maybe = [samples, None] if samples else [*alike]
+        return any(digest() == content_of(name) for one in maybe for digest in alike.get(one, []))
+
+    def _at_a_glance(self, name: str, size: int) -> tuple[int, tuple[str, ...]]:
+        folders = Path(name).parts[:-1] if self._of_tables else ()
+        return size, tuple(folder for folder in folders if "=" in folder)
+
+
+def _sift(files: list[str], are_tables: bool, made: Manifest | None, before: int | None) -> _Sifted:
     by_name = sources_by_name(made) if made else {}
-    by_size: dict[int, set[str]] = {}
+    stored, found, sifted = _Contents(are_tables), _Contents(are_tables), _Sifted()
     for source in made.sources if made else []:
-        by_size.setdefault(source.size, set()).add(source.xxh64)
-    new, known, doubled, too_old = list[str](), 0, 0, 0
-    new_by_size: dict[int, list[str]] = {}
-    content = cache(opening.hash_of)
+        stored.add(source.name, source.size, source.samples, partial(getattr, source, "xxh64"))
     for name in files:
         stamp = opening.stamp_of(name)
         has_time = stamp.modified_ns or not is_remote(name)  # some URLs have none
         if before is not None and has_time and stamp.modified_ns < before:
-            too_old += 1
+            sifted.too_old += 1
             continue
         before_it = by_name.get(sources.recorded(name))
-        if before_it and looks_unchanged(before_it, name, stamp):
-            known += 1
-        elif stamp.size in by_size and content(name) in by_size[stamp.size]:
-            known += 1  # moved, or touched
+        if (before_it and looks_unchanged(before_it, name, stamp)) or stored.have(name, stamp.size):
+            sifted.known += 1  # moved, perhaps, or touched
         elif before_it:
             problem = "changed after it was appended, so its old rows are in the store"
             raise InputError(f"{name}: {problem}; give new data a new name, or make the store anew")
-        elif stamp.size in new_by_size and content(name) in map(content, new_by_size[stamp.size]):
-            doubled += 1  # as it would be known if it came tomorrow
+        elif found.have(name, stamp.size):
+            sifted.doubled += 1  # as it would be known if it came tomorrow
         else:
-            new.append(name)
-            new_by_size.setdefault(stamp.size, []).append(name)
-    return new, known, doubled, too_old
+            sifted.new.append(name)
+            found.add(name, stamp.size, samples_of(name), partial(content_of, name))
+    return sifted
 
 
-def _files(job: Job) -> tuple[list[str], list[str]]:
-    """(what the patterns name, the patterns that name nothing), which does no harm."""
-    names, unmatched = list[str](), list[str]()
+def _files(job: Job) -> tuple[list[str], bool, list[str]]:
+    """(what the patterns name, whether these are tables, the patterns that name nothing), which does no harm."""
+    names, kinds, unmatched = list[str](), set[str](), list[str]()
     for pattern in job.inputs:
         is_pattern = glob.has_magic(pattern) and not is_remote(pattern) and not os.path.exists(pattern)
         found = glob.glob(pattern, recursive=True) if is_pattern else [pattern]
@@ -162,10 +198,12 @@ def _files(job: Job) -> tuple[list[str], list[str]]:
             if not is_remote(name) and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
                 raise InputError(f"{name}: neither a file nor a folder, so it cannot be known again; name files")
         if found:
-            names += opening.find([pattern], job.convert.format)[0]
+            some, kind = opening.find([pattern], job.convert.format)
+            names += some
+            kinds.add(kind)
         else:
             unmatched.append(pattern)
-    return list(dict.fromkeys(names)), unmatched
+    return list(dict.fromkeys(names)), "table" in kinds, unmatched
 
 
 def _look_at_places(job: Job) -> None:

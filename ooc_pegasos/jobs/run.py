@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ooc_pegasos import manifest
 from ooc_pegasos.checked import plainly
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.conversion import convert
-from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
+from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, OtherRunError, UsageError
 from ooc_pegasos.existing import Existing
 from ooc_pegasos.files import locked, read_file, write_atomically, writing_errors
 from ooc_pegasos.growth import expire
@@ -60,24 +61,38 @@ def run(
             with writing_errors(versions.folder):
                 versions.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(versions.lock, str(versions.folder)))
-            one = _Run(job, versions, now, shown, training_progress or default_training_progress())
         except OocPegasosError as error:
             _tell_of_no_run(job, error, now(), shown)
             raise
         while True:
+            one = _Run(job, versions, now, shown, training_progress or default_training_progress())
             record = one.go()
-            if not one.resumed or not _more_has_come(job, now()):
+            if not one.resumed or (one.state.job == job.digest() and not _more_has_come(job, now())):
                 return record
             shown.note(f"run {record['run']}: {record['outcome']}; more has come since, so the next begins")
-            one = _Run(job, versions, now, shown, training_progress or default_training_progress())
 
 
 def foresee(job: Job, now: datetime) -> Plan:
     """What a run would do by now: go on with what was interrupted, or what it plans."""
     found = states.load(Versions(job.models).work)
-    if found and found.plan and found.job == job.digest() and not found.failed:
+    if found and found.plan and found.job == job.digest() and (found.compare or not found.failed):
         return dataclasses.replace(found.plan, unfinished=found.run)
     return plan(job, now)
+
+
+def rollback(versions: Versions, to: str | None = None) -> tuple[str | None, str]:
+    """Put an older version in use: (what was, what is).
+
+    A run that was interrupted is given up, as what it compared its model with is not in use any more; of what it has
+    appended the next one knows.
+    """
+    was, to = versions.choose(to)
+    with suppress(DamagedError):
+        found = states.load(versions.work)
+        if found:
+            dataclasses.replace(found, job="", train=None, compare=None).save(versions.work)
+    versions.switch(to)
+    return was, to
 
 
 def _tell_of_no_run(job: Job, error: OocPegasosError, now: datetime, progress: Progress) -> None:
@@ -115,10 +130,11 @@ class _Run:
         self.candidate, self.checkpoint = self.work / "candidate", self.work / "checkpoint"
         self.state = State(job.digest(), versions.new_name(now()), records.timestamp(now()))
         self.resumed = False
-        self.problem: DamagedError | None = None
+        self.problem: OocPegasosError | None = None
         try:
-            self._take_up()
-        except DamagedError as error:  # told when it runs, and recorded then
+            with writing_errors(self.work):
+                self._take_up()
+        except OocPegasosError as error:  # told when it runs, and recorded then
             self.problem = error
         self.log = records.Log(job.log, job=job.name, run=self.state.run)
         records.software()
@@ -134,6 +150,8 @@ class _Run:
         found = states.load(self.work)
         if found is None:
             shutil.rmtree(self.work, ignore_errors=True)
+        elif found.compare and not self.candidate.exists():  # it is in its place, so that is what it came to
+            self.resumed, self.state = True, found
         elif found.plan is None or found.job != self.job.digest() or self._is_given_up(found):
             self.state.carried = self._forget(found)
         else:
@@ -233,6 +251,8 @@ class _Run:
         old = self._champion(store)
         if old and not self._is_due(old, store):
             return False
+        if state.train and not (self.candidate / MODEL).exists():
+            state.train = None
         if state.train is None:
             if state.plan and not state.plan.rows_before:  # only now is it known what the store is like
                 look_at_golden_sets(job, store)
@@ -321,15 +341,14 @@ class _Run:
         if why:
             self.progress.note(why)
         self.candidate.mkdir(exist_ok=True)
-        result = train(
-            store,
-            config,
-            warm_start=start,
-            checkpoint=self.checkpoint,
-            resume=True,
-            log=self.candidate / "epochs.jsonl",
-            progress=self.training_progress,
-        )
+        log = self.candidate / "epochs.jsonl"
+        go_on = partial(train, store, config, warm_start=start, checkpoint=self.checkpoint, resume=True, log=log)
+        try:
+            result = go_on(progress=self.training_progress)
+        except OtherRunError as error:
+            self.progress.note(f"training begins anew, as the store, the model in use or the program changed ({error})")
+            shutil.rmtree(self.checkpoint)
+            result = go_on(progress=self.training_progress)
         self.training_progress.end()
         result.model.save(self.candidate / MODEL)
         info, known = result.model.info, result.model.info.certificate
@@ -441,14 +460,16 @@ def _appended_by(planned: Plan, target: Path) -> list[SourceInfo]:
 
 def _left_by(found: State, target: Path) -> Appended:
     """What a run that is given up has appended, so far as it is still there: no model knows of it."""
+    known = found.append or found.carried
     try:
-        there = manifest.read(target).sources
-        known = found.append or found.carried
+        made = manifest.read(target)
         came = [] if found.append or not found.plan else _appended_by(found.plan, target)
-    except (OocPegasosError, OSError):
-        return Appended()
+    except (OocPegasosError, OSError):  # which somebody may mend
+        return known
+    rejected = known.rejected + (made.rejected - found.plan.rejected_before if came and found.plan else 0)
+    there = set(made.sources)
     kept = [source for source in (*known.sources, *came) if source in there]
-    return Appended(sum(source.rows for source in kept), known.rejected, kept)
+    return Appended(sum(source.rows for source in kept), rejected, kept)
 
 
 def _told(error: Exception) -> tuple[int, str]:

@@ -119,11 +119,8 @@ class Versions:
             return None
         return found if isinstance(found, str) and is_version(found) else None
 
-    def rollback(self, to: str | None = None) -> tuple[str | None, str]:
-        """Put an older version in use, the one before the current if none is named: (what was in use, what is).
-
-        A run that was interrupted is given up: what it compared its model with is not in use any more.
-        """
+    def choose(self, to: str | None = None) -> tuple[str | None, str]:
+        """(The version in use, one to be used instead): that which was before it, if none is named."""
         names = self.names()
         link = self.folder / "current"
         was = os.readlink(link) if link.is_symlink() else None
@@ -138,8 +135,6 @@ class Versions:
             Model.load(self.model(to))
         except (InputError, DamagedError) as error:
             raise DamagedError(f"{error}; choose another version of {_some(names)}") from error
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.switch(to)
         return was, to
 
     def prune(self, keep: int) -> list[str]:

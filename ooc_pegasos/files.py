@@ -5,12 +5,12 @@ import fcntl
 import glob
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from ooc_pegasos.errors import DamagedError, InputError, LockedError, OocPegasosError
+from ooc_pegasos.errors import DamagedError, InputError, LockedError, OocPegasosError, UsageError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -66,6 +66,27 @@ def _remove_unless_locked(path: Path) -> None:
         pass  # somebody is writing it
     finally:
         os.close(descriptor)
+
+
+def is_same_file(one: str | Path, other: str | Path) -> bool:
+    """Whether two names are one file, by whatever links."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them is not there yet
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+def is_within(place: str | Path, folder: str | Path) -> bool:
+    """Whether it is a folder or file, or something in it."""
+    inner, outer = os.path.realpath(place), os.path.realpath(folder)
+    return is_same_file(place, folder) or inner.startswith(os.path.join(outer, ""))
+
+
+def refuse_to_write_over(option: str, place: str | Path | None, others: Mapping[str, str | Path | None]) -> None:
+    """Refuse an output that would take the place of something that is needed, or of another output."""
+    for what, other in others.items():
+        if place is not None and other is not None and is_within(place, other):
+            raise UsageError(f"{option} {place}: is {what}, or in it; name another file")
 
 
 def open_file(path: Path) -> BinaryIO:

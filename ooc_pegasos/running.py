@@ -33,7 +33,14 @@ from ooc_pegasos.progression import Progression, RunState, check_same_run, ident
 from ooc_pegasos.samplers import SAMPLERS
 from ooc_pegasos.solvers.choice import choose_algorithm, make_solver, why_uncertified
 from ooc_pegasos.solvers.solver import Solver
-from ooc_pegasos.starting import loader_of, no_rows, nothing_known_of, remark_on_grouping, weights_of
+from ooc_pegasos.starting import (
+    loader_of,
+    no_rows,
+    nothing_known_of,
+    remark_on_grouping,
+    remark_on_projection,
+    weights_of,
+)
 from ooc_pegasos.stopping import Interrupted, OutOfTimeError, Stoppable
 from ooc_pegasos.store import Store
 
@@ -80,8 +87,8 @@ class Run(Stoppable):
         self.judge = Judge(self.state, config, self.loader.shape.fits, str(store.path))
         self.course = Course(self.loader, SAMPLERS[config.sampler], config.seed, self.watch)
         self.meter = Meter(self.watch, lambda: self.loader.bytes_read)
-        remark = remark_on_grouping(config, store, self.loader)
-        if remark:
+        remarks = (remark_on_grouping(config, store, self.loader), remark_on_projection(config, store, self.problem))
+        for remark in filter(None, remarks):
             self._note(remark)
 
     def _begin(self, saved: Checkpoint | None) -> RunState:

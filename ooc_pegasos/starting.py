@@ -96,6 +96,24 @@ def no_rows(store: Store) -> CsrBlock:
     return CsrBlock(np.zeros(1, np.int64), nothing, values, labels, store.features, levels=all_levels(layout.levels))
 
 
+def remark_on_projection(config: TrainConfig, store: Store, problem: Problem) -> str | None:
+    """What to tell if the optimum may lie outside the ball of radius 1/sqrt(lambda).
+
+    At the optimum lambda ||w||^2 is the mean of -l'(z) z, at most 1 where a loss is for classes and no row counts more
+    than once.
+    """
+    if not config.project:
+        return None
+    reasons = {
+        "real targets": problem.loss.task == "regression",
+        "--class-weight": config.class_weight is not None,
+        "--cost": config.cost is not None,
+        "rows that weigh more than 1": store.manifest.statistics.max_weight > 1,
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), None)
+    return why and f"with {why} the optimum may lie outside the ball of --project, which then is never reached"
+
+
 def remark_on_grouping(config: TrainConfig, store: Store, loader: Loader) -> str | None:
     """What to tell if rows grouped by label ruin steps that see one group after the other."""
     shape, made = loader.shape, store.manifest

@@ -201,11 +201,14 @@ def signs(names: Mapping[int, str], recipe: Recipe) -> dict[int, float]:
 def weighed(
     weights: np.ndarray, number: int, vocabulary: Vocabulary, recipe: Recipe
 ) -> list[tuple[int, str | None, np.ndarray]]:
-    """(place, name, weight or one a class) of the heaviest features, with the signs that their values have."""
+    """(number, name, weight or one a class) of the heaviest features, with the signs that their values have.
+
+    Numbers are those of the data: from 1 where it counts from 1.
+    """
     chosen = heaviest(weights, number).tolist()
     names = dict(zip(chosen, vocabulary.names_of(chosen), strict=True))
     sign = signs({place: name for place, name in names.items() if name is not None}, recipe)
-    return [(place, names[place], weights[place] * sign.get(place, 1.0)) for place in chosen]
+    return [(place + recipe.index_base, names[place], weights[place] * sign.get(place, 1.0)) for place in chosen]
 
 
 def heaviest(weights: np.ndarray, number: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The command line: help at once, JSON that keeps its keys, exit codes, errors of one line."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -213,3 +214,35 @@ def test_time_left_is_extrapolated():
     assert epochs_left(gaps, 0.01) == pytest.approx(40, rel=0.01)
     assert epochs_left(gaps[:2], 0.01) is None
     assert epochs_left([0.1, 0.1, 0.1], 0.01) is None
+
+
+def test_outputs_that_would_be_written_over_what_is_needed(tmp_path, oocpeg):
+    (tmp_path / "d.svm").write_text("1 1:1\n-1 2:1\n" * 20)
+    oocpeg("convert", "d.svm", "-o", "d.store")
+    oocpeg("train", "d.store", "-o", "d.model", "--lambda", "0.1")
+    os.symlink("d.model", tmp_path / "latest")
+    kept = {path: path.read_bytes() for path in [tmp_path / "d.model", *(tmp_path / "d.store").iterdir()]}
+    train = ("train", "d.store", "--lambda", "0.1", "--force")
+    for words, said in (
+        ((*train, "-o", "new", "--log", "d.store/manifest.json"), "--log d.store/manifest.json: is the store"),
+        ((*train, "-o", "new", "--log", "new"), "--log new: is the model that is to be made"),
+        ((*train, "-o", "new", "--log", "latest", "--warm-start", "d.model"), "is the model to begin with"),
+        ((*train, "-o", "d.store/manifest.json"), "--output d.store/manifest.json: is the store"),
+        (("predict", "d.model", "d.svm", "-o", "latest", "--force"), "--output latest: is the model"),
+        (("predict", "d.model", "d.store", "-o", "d.store/manifest.json", "--force"), "is the data, or in it"),
+    ):
+        assert said in oocpeg(*words, code=2).stderr
+    assert kept == {path: path.read_bytes() for path in kept}
+    assert not (tmp_path / "new").exists()
+    oocpeg(*train, "-o", "d.model", "--warm-start", "d.model", "--log", "d.jsonl")  # to make a model better is fine
+
+
+def test_inspect_counts_features_as_the_data_does(tmp_path, oocpeg):
+    for base in (0, 1):
+        (tmp_path / "d.svm").write_text(f"1 {base}:5\n-1 {base + 7}:4\n" * 20)
+        oocpeg("convert", "d.svm", "-o", "d.store", "--index-base", base, "--force")
+        oocpeg("train", "d.store", "-o", "d.model", "--lambda", "0.1", "--force")
+        lines = oocpeg("inspect", "d.model").stdout.split("\n")[1:3]
+        assert {line.split()[1] for line in lines} == {f"#{base}", f"#{base + 7}"}
+        told = json.loads(oocpeg("inspect", "d.model", "--json").stdout)
+        assert {one["feature"] for one in told["features"]} == {base, base + 7}

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.svm import LinearSVC
 
-from ooc_pegasos import Model, OocPegasosError, Store, TrainConfig, convert, train
+from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.loading import open_loader
 from ooc_pegasos.solvers.choice import row_bytes
@@ -577,3 +577,30 @@ def test_rows_without_any_feature(tmp_path):
     result = train(store, TrainConfig(lam=0.1))
     assert result.model.info.certificate.primal == 1.0
     assert evaluate(result.model, source)["rows"] == matrix.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "weight", "task", "reason"),
+    [
+        ({"class_weight": (1.0, 2.0)}, None, "binary", "--class-weight"),
+        ({}, 9.0, "binary", "rows that weigh more than 1"),
+        ({}, None, "regression", "real targets"),
+        ({}, None, "binary", None),
+        ({}, 0.5, "binary", None),
+    ],
+)
+def test_a_ball_that_may_be_too_small_is_told_of(tmp_path, chosen, weight, task, reason):
+    rows, target = random_rows(300, 20, 5, 0.5)
+    weights = None if weight is None else np.full(300, weight)
+    target = 10 * rows.toarray()[:, 0] if task == "regression" else target
+    store = Store.from_scipy(rows, target, tmp_path / "s", weights=weights, config=ConvertConfig(task=task))
+    config = TrainConfig(lam=0.1, algorithm="pegasos", sampling="permutation", project=True, max_epochs=200, **chosen)
+    found = train(store, config)
+    best = train(store, TrainConfig(lam=0.1, tolerance=1e-4, algorithm="sdca", **chosen)).model
+    outside = best.weights @ best.weights > 1.02 / 0.1
+    assert not outside or reason  # else nobody would know
+    if reason:
+        assert [note for note in found.notes if reason in note and "outside the ball" in note]
+    else:
+        assert found.notes == []
+        assert found.model.info.certificate.primal <= 1.02 * best.info.certificate.primal

@@ -45,9 +45,11 @@ def predict(
 ) -> None:
     """Write the score and the label of every row, in the order of the data."""
     from ooc_pegasos.evaluation import predict as predict_on
+    from ooc_pegasos.files import refuse_to_write_over
     from ooc_pegasos.model import Model
 
     check_new_file(output, force)
+    refuse_to_write_over("--output", output, {"the model": model, "the data": data})
     began = time.perf_counter()
     rows = predict_on(Model.load(model), data, output, threads, proba=proba)
     if json_output:

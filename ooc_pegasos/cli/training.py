@@ -238,6 +238,11 @@ def train(
     if parts is not None and scheduler is None:
         raise UsageError("--parts are for several machines; add --scheduler, like --scheduler local:2, or leave it out")
     check_new_file(output, force)
+    from ooc_pegasos.files import refuse_to_write_over
+
+    refuse_to_write_over("--output", output, {"the store": store})
+    outputs = {"the store": store, "the model that is to be made": output, "the model to begin with": warm_start}
+    refuse_to_write_over("--log", log, outputs)
     from ooc_pegasos.progress import training_progress_for
     from ooc_pegasos.store import Store
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from ooc_pegasos import typed
 from ooc_pegasos.config import GIB, MOST_MEMORY, ConvertConfig, TrainConfig, load_toml
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.files import is_same_file, is_within
 
 Metric = Literal["roc_auc", "error", "mean_loss", "mean_absolute_error"]
 HOLDOUT = "holdout"
@@ -147,15 +148,15 @@ class Job:
             if place is None:
                 continue
             problem = None
-            if _is_same(place, str(path)):
+            if is_same_file(place, str(path)):
                 problem = "is the job file itself"
-            elif name == "metrics" and self.log is not None and _is_same(place, self.log):
+            elif name == "metrics" and self.log is not None and is_same_file(place, self.log):
                 problem = "is the log as well"
-            elif _is_same(place, self.models):
+            elif is_same_file(place, self.models):
                 problem = "is the folder of models"
-            elif _is_within(place, self.store):
-                problem = f"is in the store {self.store}" if not _is_same(place, self.store) else "is the store"
-            elif any(_is_within(place, golden) for golden in self.golden):
+            elif is_within(place, self.store):
+                problem = f"is in the store {self.store}" if not is_same_file(place, self.store) else "is the store"
+            elif any(is_within(place, golden) for golden in self.golden):
                 problem = "is a golden set, or in one"
             if problem:
                 raise UsageError(f"{path}: {name}: {place} {problem}; name another file")
@@ -193,17 +194,3 @@ def _seen_from(folder: str, command: str) -> str:
     if "/" not in program or os.path.isabs(program):
         return command
     return shlex.join([os.path.join(folder, program), *words])
-
-
-def _is_same(one: str, other: str) -> bool:
-    """Whether two names are one file, by whatever links."""
-    try:
-        return os.path.samefile(one, other)
-    except OSError:  # one of them is not there yet
-        return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _is_within(place: str, folder: str) -> bool:
-    """Whether it is a folder or file, or something in it."""
-    inner, outer = os.path.realpath(place), os.path.realpath(folder)
-    return _is_same(place, folder) or inner.startswith(os.path.join(outer, ""))

@@ -287,6 +287,20 @@ def read(folder: Path) -> Manifest:
     return decode(content, path)
 
 
+def is_one(content: bytes) -> bool:
+    """Whether some bytes are a manifest of this format, be it damaged or of another version."""
+    try:
+        table: Any = json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(table, dict) and table.get("format") == FORMAT
+
+
+def names_file(name: str) -> bool:
+    """Whether a store calls one of its own Arrow files so."""
+    return any(pattern.fullmatch(name) for pattern in (_CHUNK_NAME, _IDS_NAME, _VOCABULARY_NAME))
+
+
 def decode(content: bytes, path: Path) -> Manifest:
     """Check the bytes of a manifest: syntax, version, types, checksum, names and sums."""
     advice = "restore the store or convert again"

@@ -12,13 +12,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from ooc_pegasos import manifest
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.manifest import Recipe
 from ooc_pegasos.readers import schemas, sources, svmlight, tables
 from ooc_pegasos.readers.reading import LARGEST_INDEX, Reader
-from ooc_pegasos.readers.remote import is_beside
-from ooc_pegasos.readers.sources import STDIN, Stamp, expand, path_of, spoken
+from ooc_pegasos.readers.remote import is_beside, is_remote
+from ooc_pegasos.readers.sources import STDIN, Stamp, expand, open_input, path_of, spoken
 from ooc_pegasos.recipe import Column, Hashing, Kind, Table, Tokens, named_by
 from ooc_pegasos.vocabulary import Vocabulary
 
@@ -70,6 +71,7 @@ def find(inputs: Sequence[str], wanted: Format = "auto", otherwise: str = "svmli
         else:
             raise InputError(f"{given}: a folder without tables; convert a folder of texts by itself")
     expand([name for name in names if name != STDIN])  # each of them once
+    _refuse_stores(names)
     if wanted != "auto":
         return names, wanted
     fallback: Format = next((kind for kind in _TEXT if kind == otherwise), "svmlight")
@@ -82,6 +84,30 @@ def find(inputs: Sequence[str], wanted: Format = "auto", otherwise: str = "svmli
             "with --append"
         )
     return names, kinds[names[0]]
+
+
+def _refuse_stores(names: Sequence[str]) -> None:
+    """Refuse files of stores: they are Arrow, but their columns are gaps and codes, which are no data as they stand."""
+    suspects = [name for name in names if manifest.names_file(path_of(name).rpartition("/")[2])]
+    by_manifest = {_beside(name, manifest.FILE_NAME): name for name in suspects}
+    for place, name in by_manifest.items():
+        try:
+            with open_input(place) as file:
+                found = manifest.is_one(file.read())
+        except (OSError, InputError):  # of a file that is not there, here or elsewhere
+            found = False
+        if found:
+            store = path_of(name).rpartition("/")[0]
+            store = store if is_remote(name) else os.path.normpath(store)
+            problem = "is a store, whose files are no tables; convert the files that it was made of, or train on it"
+            raise InputError(f"{store}: {problem} as it is")
+
+
+def _beside(name: str, other: str) -> str:
+    """Another file in the folder of an input."""
+    path, question, options = name.partition("?") if is_remote(name) else (name, "", "")
+    folder, slash, _name = path.rpartition("/")
+    return folder + slash + other + question + options
 
 
 def _tables_in(folder: str) -> list[str]:

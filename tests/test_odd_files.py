@@ -11,6 +11,7 @@ from decimal import Decimal
 import numpy as np
 import pandas
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from sklearn.feature_extraction import FeatureHasher
@@ -356,3 +357,63 @@ def test_the_index_of_a_pandas_table_is_no_data(tmp_path):
     assert store.ids(0).to_pylist() == ["1", "3", "2"]
     store = convert([str(tmp_path / "a.csv")], tmp_path / "number", dataclasses.replace(SMALL, numeric=("Unn*", "p")))
     assert dense_of(store) == [[1, 2], [3, 4], [2, 3]]
+
+
+@pytest.fixture
+def with_store(tmp_path, monkeypatch):
+    """A folder of a table and a store made of it, with files of ids and of names, and more folders below."""
+    monkeypatch.chdir(tmp_path)
+    table = pa.table({"label": [0, 1, 0, 1], "p": [1.0, 2, 3, 4], "c": list("abab"), "k": [5, 6, 7, 8]})
+    (tmp_path / "days" / "old").mkdir(parents=True)
+    pq.write_table(table, "days/a.parquet")
+    return convert(["days/a.parquet"], "days/old/g.st", dataclasses.replace(SMALL, id="k", feature_names=9))
+
+
+A_STORE = r"^days/old/g\.st: is a store, .*; convert the files that it was made of"
+
+
+def test_a_store_is_no_table(with_store, oocpeg):
+    files = sorted(file.name for file in with_store.path.glob("*.arrow"))
+    assert [name.partition("-")[0] for name in files] == ["chunk", "features", "ids"]
+    given = ["g.st", "g.st/", "../days", "g.st/chunk-*.arrow", "g.st/*.arrow", *(f"g.st/{name}" for name in files)]
+    for one in given:
+        place = "days" if one == "../days" else f"days/old/{one}"
+        for wanted in ("auto", "table"):
+            config = dataclasses.replace(SMALL, format=wanted)
+            with pytest.raises(InputError, match=A_STORE):
+                convert([place], "other", config)
+            with pytest.raises(InputError, match=A_STORE):
+                preview([place], config)
+    url = f"file://{with_store.path.resolve()}"
+    for one in (url, f"{url}/chunk-*.arrow", f"file://{with_store.path.resolve().parents[1]}"):
+        with pytest.raises(InputError, match=rf"^{url}: is a store"):
+            convert([one], "other", SMALL)
+    done = oocpeg("convert", "days/old/g.st", "-o", "g2.st", "--label", "label", code=3)
+    assert done.stderr.count("\n") == 1
+    assert "days/old/g.st: is a store" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "content", [b"version = 1", b'{"format": "ooc-peg', b"[1]", b'{"format": 3}', b"\xff" * 99, None]
+)
+def test_other_manifests_do_no_harm(tmp_path, content):
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    pa.feather.write_feather(pa.table({"label": [0, 1], "p": [1.0, 2]}), folder / "chunk-000000-01234567.arrow")
+    if content is None:
+        (folder / "manifest.json").mkdir()
+    else:
+        (folder / "manifest.json").write_bytes(content)
+    assert convert([str(folder)], tmp_path / "store", SMALL).rows == 2
+
+
+def test_tables_beside_a_store_are_read(with_store):
+    pq.write_table(pa.table({"label": [0, 1], "p": [1.0, 2]}), with_store.path / "mine.parquet")
+    assert convert([str(with_store.path / "mine.parquet")], "other", SMALL).rows == 2
+
+
+def test_stores_are_scored_as_before(with_store):
+    model = train(with_store, TrainConfig(lam=0.1)).model
+    assert predict(model, with_store.path, "out.parquet") == 4
+    with pytest.raises(InputError, match=r"old/g\.st: is a store"):
+        predict(model, str(with_store.path / "chunk-*.arrow"), "out.parquet")

@@ -12,11 +12,13 @@ from typing import Literal
 
 import numpy as np
 
-from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.kernels import rows as kernels
 from ooc_pegasos.manifest import LabelInfo, Task
 
 MOST_CLASSES = 65_536
+EXACT = 2.0**53
+"""From here on not all whole numbers are float64, so that one label may be taken for another."""
 TaskChoice = Literal["auto", "binary", "multiclass", "regression"]
 
 
@@ -59,6 +61,8 @@ class Declared:
     def __post_init__(self) -> None:
         if self.classes and (len(self.classes) < 2 or not all(self.classes)):
             raise UsageError("--classes needs at least two labels with commas between, like --classes=-1,1")
+        if self.task != "regression" and self.wants_text() is False:
+            _refuse_large(map(float, self.named()), UsageError)
         text = not all(is_number(name) for name in self.classes)
         if len({key_of(name, text) for name in self.classes}) != len(self.classes):
             raise UsageError("--classes names a class twice; name each one once")
@@ -85,9 +89,13 @@ class Declared:
         """Whether labels are said to be classes."""
         return self.task in ("binary", "multiclass") or bool(self.classes) or self.positive is not None
 
+    def named(self) -> list[str]:
+        """The labels that were said."""
+        return [*self.classes, *([self.positive] if self.positive is not None else [])]
+
     def wants_text(self) -> bool | None:
         """Whether labels must be read as text, as numbers, or as the first row has them."""
-        named = [*self.classes, *([self.positive] if self.positive is not None else [])]
+        named = self.named()
         if self.as_text is not None:
             return self.as_text
         if self.task == "regression":
@@ -214,6 +222,8 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
         return LabelMap(_info("regression", [], [], seen), np.empty(0, np.uint64), np.empty(0), None, kind)
     if seen.many:
         raise InputError(f"more than {MOST_CLASSES:,} different labels, too many for classes; say --task regression")
+    if not seen.as_text:
+        _refuse_large(map(_number, seen.counts), InputError)
     if declared.positive is not None:
         return _one_against(declared, seen)
     keys = [key_of(name, seen.as_text) for name in declared.classes] or seen.in_order()
@@ -229,6 +239,14 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
     if len(keys) == 2 and task != "multiclass":
         return _map("binary", keys, names, [-1.0, 1.0], seen)
     return _map("multiclass", keys, names, range(len(keys)), seen)
+
+
+def _refuse_large(classes: Iterable[float], error: type[OocPegasosError]) -> None:
+    """Refuse numbers for classes of which float64 has several in one: nobody can tell then whether these were one."""
+    large = next((number for number in classes if abs(number) >= EXACT), None)
+    if large is not None:
+        problem = f"the label {spell(large)} is no number below 2^53, so others may have been taken for it"
+        raise error(f"{problem}; write labels as words or as smaller numbers, or say --task regression")
 
 
 def _one_against(declared: Declared, seen: LabelCollector) -> LabelMap:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, convert
+from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, convert
 from ooc_pegasos.errors import InputError, UsageError
 
 
@@ -116,3 +116,53 @@ def test_numbers_are_text_if_the_classes_say_so(tmp_path):
     info, found = labels_of(tmp_path, ["1", "x", "1"], classes=("1", "x"))
     assert (info.text, found.tolist()) == (True, [-1, 1, -1])
     assert issubclass(UsageError, OocPegasosError)
+
+
+BEYOND = ["1", "9007199254740993", "9007199254740992"]
+NEIGHBOURS = r"the label 9007199254740992 is no number below 2\^53.* write labels as words or as smaller numbers"
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "row"),
+    [
+        ("in.svm", "", "{} 1:1\n"),
+        ("in.vw", "", "{} | a\n"),
+        ("in.csv", "label,x\n", "{},1\n"),
+        ("in.jsonl", "", '{{"label": {}, "x": 1}}\n'),
+        ("in.jsonl", "", '{{"label": {}.0, "x": 1}}\n'),
+    ],
+)
+def test_classes_that_float64_cannot_tell_apart_are_refused(tmp_path, name, begin, row):
+    source = tmp_path / name
+    source.write_text(begin + "".join(map(row.format, BEYOND)))
+    for options in ({}, {"task": "multiclass"}, {"positive_label": "1"}):
+        with pytest.raises(InputError, match=r"the label 900719925474099[23] is no number below"):
+            convert([str(source)], tmp_path / "store", ConvertConfig(shuffle=False, **options))
+    assert not (tmp_path / "store").exists()
+
+
+def test_classes_of_arrays_that_float64_cannot_tell_apart_are_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.eye(3))
+    (tmp_path / "yl.txt").write_text("\n".join(BEYOND))
+    for kind in (np.int64, np.uint64):
+        labels = np.array(BEYOND, kind)
+        np.save(tmp_path / "yl.npy", labels)
+        for file in ("yl.npy", "yl.txt"):
+            with pytest.raises(InputError, match=NEIGHBOURS):
+                convert([str(tmp_path / "x.npy")], tmp_path / "s", ConvertConfig(labels=str(tmp_path / file)))
+        with pytest.raises(InputError, match=NEIGHBOURS):
+            Store.from_scipy(np.eye(3), labels, tmp_path / "s")
+
+
+def test_how_large_classes_and_targets_may_be(tmp_path):
+    most = str(2**53 - 1)
+    assert labels_of(tmp_path, [most, "-" + most, "0"])[0].classes == ["-" + most, "0", most]
+    with pytest.raises(InputError, match="the label -9007199254740992 is"):
+        labels_of(tmp_path, ["-9007199254740993", "1"])
+    info, found = labels_of(tmp_path, BEYOND, task="regression")
+    assert (info.task, found.tolist()) == ("regression", [1, 2**53, 2**53])
+    info, found = labels_of(tmp_path, BEYOND, classes=("a", *BEYOND))
+    assert (info.text, found.tolist()) == (True, [1, 2, 3])
+    for options in ({"classes": BEYOND}, {"positive_label": BEYOND[1]}):
+        with pytest.raises(UsageError, match=NEIGHBOURS):
+            ConvertConfig(**options)

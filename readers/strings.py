@@ -12,14 +12,15 @@ _UTF8 = (
     r"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf][\x80-\xbf])*$"
 )
 _ZEROS = (r"\.0+($|[Z+-])", r"\1"), (r"(\.[0-9]*[1-9])0+($|[Z+-])", r"\1\2")
-EXACT = 2.0**53
-"""From here on not all whole numbers are float64."""
+_INT64 = 2.0**63
+"""From here on whole numbers are not int64, and below its negative."""
 
 
 def as_strings(array: Any) -> Any:
-    """The same as strings, without a dictionary: equal values are spelled alike, whatever type a file has them in.
+    """The same as strings, without a dictionary: equal values are spelled alike, whatever type a column has.
 
-    5, 5.0 and 5.00 are "5"; a time has no more digits after the second than it needs.
+    5, 5.0 and 5.00 are "5", and so on as far as int64 goes; a time has no more digits after the second than it needs.
+    Strings stay as they are.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -32,12 +33,27 @@ def as_strings(array: Any) -> Any:
     words = pc.cast(array, pa.string())
     if pa.types.is_floating(kind):
         numbers = pc.cast(array, pa.float64())
-        whole = pc.and_(pc.equal(pc.floor(numbers), numbers), pc.less(pc.abs(numbers), EXACT))
+        small = pc.and_(pc.greater_equal(numbers, -_INT64), pc.less(numbers, _INT64))
+        whole = pc.and_(pc.equal(pc.floor(numbers), numbers), small)
         return pc.if_else(whole, pc.cast(pc.if_else(whole, numbers, 0.0), pa.int64()).cast(pa.string()), words)
     if pa.types.is_decimal(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
         for pattern, replacement in _ZEROS:
             words = pc.replace_substring_regex(words, pattern, replacement)
     return words
+
+
+def without_infinite(array: Any) -> tuple[Any, np.ndarray]:
+    """(an Arrow array with nulls for NaN and infinity, where these were): as strings they would be categories."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    coded = pa.types.is_dictionary(array.type)
+    if not pa.types.is_floating(array.type.value_type if coded else array.type):
+        return array, np.empty(0, np.int64)
+    cells = array.dictionary_decode() if coded else array
+    fine = pc.fill_null(pc.is_finite(pc.cast(cells, pa.float64())), True)
+    wrong = np.flatnonzero(~fine.to_numpy(zero_copy_only=False))
+    return (pc.if_else(fine, cells, pa.scalar(None, cells.type)), wrong) if len(wrong) else (array, wrong)
 
 
 def not_utf8(cells: Any) -> np.ndarray:

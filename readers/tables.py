@@ -31,7 +31,7 @@ from ooc_pegasos.readers.schemas import (
     with_partition,
 )
 from ooc_pegasos.readers.sources import TextBlock, TextSource, hash_of, open_input, samples_of, spoken, stamp_of
-from ooc_pegasos.readers.strings import as_strings, checked
+from ooc_pegasos.readers.strings import as_strings, checked, without_infinite
 from ooc_pegasos.recipe import Table
 from ooc_pegasos.scratch import Pool
 from ooc_pegasos.vocabulary import Vocabulary
@@ -129,7 +129,8 @@ class TablesReader:
             batch = source.batch(task).batch
             for column in self.settings.table.columns:
                 prefix = None if column.kind == "text" else f"{column.name}="
-                yield prefix, as_strings(batch.column(column.name))
+                cells, _where = without_infinite(batch.column(column.name))  # rows that will be bad ones
+                yield prefix, as_strings(cells)
 
     def named(self, features: dict[int, str]) -> None:
         """These places have a name now."""

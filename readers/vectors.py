@@ -15,11 +15,11 @@ import numpy as np
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import hashing as kernels
-from ooc_pegasos.labels import key_of
+from ooc_pegasos.labels import EXACT, key_of
 from ooc_pegasos.readers.naming import NewNames, Unnamed
 from ooc_pegasos.readers.places import NOWHERE
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
-from ooc_pegasos.readers.strings import EXACT, as_strings
+from ooc_pegasos.readers.strings import as_strings, without_infinite
 from ooc_pegasos.readers.text import TextHasher
 from ooc_pegasos.recipe import Column, Table
 from ooc_pegasos.vocabulary import Vocabulary
@@ -146,7 +146,7 @@ class Vectorizer:
         if column.kind == "numeric":
             yield self._numeric(column, array, nulls, problems, new)
         elif column.kind == "categorical":
-            yield self._categorical(column, array, nulls, new)
+            yield self._categorical(column, array, problems, new)
         elif column.kind == "text":
             yield self._text(as_strings(array), new)
         else:
@@ -164,12 +164,7 @@ class Vectorizer:
             numbers = np.where(nulls, 0.0, numbers)
         if wrong.any():
             found = numbers.copy()
-            problems.add(
-                np.flatnonzero(wrong),
-                lambda row: (
-                    f"the value {found[row]} in column '{column.name}' is not finite; correct it or leave it empty"
-                ),
-            )
+            problems.add(np.flatnonzero(wrong), lambda row: _not_finite(column, found[row]))
             numbers = np.where(wrong, 0.0, numbers)
         if self.table.log1p:
             numbers = np.copysign(np.log1p(np.abs(numbers)), numbers)
@@ -181,9 +176,12 @@ class Vectorizer:
             values = (numbers * (column.scale * sign)).astype(np.float32)
         return _one_each(values != 0, np.full(len(values), place, np.uint32), values)
 
-    def _categorical(self, column: Column, array: Any, nulls: np.ndarray | None, new: NewNames) -> Part:
+    def _categorical(self, column: Column, given: Any, problems: Problems, new: NewNames) -> Part:
         import pyarrow as pa
 
+        array, wrong = without_infinite(given)
+        problems.add(wrong, lambda row: _not_finite(column, given[row].as_py()))
+        nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
         prefix = f"{column.name}="
         there = ~nulls if nulls is not None else np.ones(len(array), bool)
         if pa.types.is_dictionary(array.type) and len(array.dictionary) > len(array):
@@ -294,6 +292,10 @@ def as_numbers(array: Any) -> np.ndarray:
         array = pc.cast(array, pa.float64(), safe=False)
     numbers: np.ndarray = array.to_numpy(zero_copy_only=False)
     return numbers
+
+
+def _not_finite(column: Column, value: float) -> str:
+    return f"the value {value} in column '{column.name}' is not finite; correct it or leave it empty"
 
 
 def _parsed(array: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -982,3 +982,51 @@ def test_a_recorded_plan_of_no_buckets_is_not_taken_up(tmp_path, monkeypatch):
     recorded["ingest"]["buckets"] = 0
     plan.write_bytes(checked.encode(recorded))
     assert convert([str(file)], target, ConvertConfig(label="y"), existing=Existing(resume=True)).rows == 62
+
+
+def names_of(store):
+    return of_store(store.path, store.manifest).names.to_pylist()
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64(), pa.dictionary(pa.int8(), pa.float64())])
+@pytest.mark.parametrize("nulls", ["absent", "mark", "bad"])
+def test_categories_that_are_no_finite_numbers_make_bad_rows(tmp_path, kind, nulls):
+    cells = [np.float16(x) for x in (1.5, np.nan, 2, np.inf, -np.inf, 1.5)] + [None]
+    floats = pa.array(cells, pa.float16())
+    column = floats.cast(pa.float64()).dictionary_encode() if pa.types.is_dictionary(kind) else floats.cast(kind)
+    pa.feather.write_feather(pa.table({"y": [0, 1, 0, 1, 0, 1, 0], "c": column}), tmp_path / "in.arrow")
+    given = [str(tmp_path / "in.arrow")], tmp_path / "store"
+    asked = {"categorical": ("c",), "nulls": nulls}
+    with pytest.raises(InputError, match=r"in\.arrow: row 2: the value nan in column 'c' is not finite; correct it"):
+        convert(*given, config(**asked))
+    for more in ({"feature_names": 9}, {"hash_bits": None, "dictionary": 9}):
+        found = config(**asked, on_bad_row="skip", **more)
+        store = convert(*given, found, existing=Existing(force=True))
+        names = ["c=1.5", "c=2"] + ["c=null"] * (nulls == "mark")
+        assert sorted(names_of(store)) == names
+        assert (store.rows, store.manifest.rejected) == ((3, 4) if nulls == "bad" else (4, 3))
+        assert store.manifest.statistics.empty_rows == (nulls == "absent")
+
+
+@pytest.mark.parametrize("number", [5, 2**53, 10**16, -(10**18), -(2**63), 2**62])
+def test_equal_whole_numbers_are_one_category(tmp_path, number):
+    found = {
+        "int.parquet": pa.array([number] * 2),
+        "float.parquet": pa.array([float(number)] * 2),
+        "decimal.parquet": pa.array([number] * 2, pa.decimal128(20)),
+    }
+    for name, column in found.items():
+        pq.write_table(pa.table({"y": [0, 1], "c": column}), tmp_path / name)
+    (tmp_path / "float.jsonl").write_text("".join(f'{{"y": {y}, "c": {number}.0}}\n' for y in (0, 1)))
+    for name in (*found, "float.jsonl"):
+        asked = config(categorical=("c",), feature_names=9)
+        store = convert([str(tmp_path / name)], tmp_path / "store", asked, existing=Existing(force=True))
+        assert names_of(store) == [f"c={number}"]
+
+
+def test_strings_are_categories_as_they_stand(tmp_path):
+    cells = ["3", "3.0", "True", "2020-01-04"]
+    (tmp_path / "in.csv").write_text("y,c\n" + "".join(f"{row % 2},{cell}\n" for row, cell in enumerate(cells)))
+    asked = config(categorical=("c",), feature_names=9)
+    store = convert([str(tmp_path / "in.csv")], tmp_path / "csv", asked)
+    assert sorted(names_of(store)) == sorted(f"c={cell}" for cell in cells)

@@ -48,6 +48,23 @@ def parse_size(text: str) -> int:
     return int(float(parts[1]) * {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}[parts[2]])
 
 
+def _plainly(name: str, value: Any) -> Any:
+    """A setting as its dataclass has it: sizes in bytes, and what may be written in two ways in one."""
+    if name in ("chunk_size", "memory", "reserve") and isinstance(value, str):
+        return parse_size(value)
+    if name == "delay" and isinstance(value, str) and value == "auto":
+        return None
+    return str(value) if name == "index_base" and type(value) is int else value
+
+
+def _settle(config: ConvertConfig | TrainConfig) -> None:
+    """Refuse settings of a wrong type, wherever they come from: most would do something else, without a word."""
+    try:
+        typed.settle(config, _plainly)
+    except (typed.TypedError, UsageError) as error:
+        raise UsageError(f"{type(config).__name__}: {error}") from error
+
+
 @dataclass(frozen=True)
 class ConvertConfig:
     """Options of `oocpeg convert`. Sizes are in bytes."""
@@ -108,6 +125,7 @@ class ConvertConfig:
     """Bytes of text read at a time; by default as many as suit the memory budget."""
 
     def __post_init__(self) -> None:
+        _settle(self)
         if self.memory < 32 * MIB:
             raise UsageError(f"--memory {self.memory:,} bytes is too little; give it at least 32MB")
         _check_memory(self.memory)
@@ -251,6 +269,7 @@ class TrainConfig:
     """Write a checkpoint after every so many epochs as well."""
 
     def __post_init__(self) -> None:
+        _settle(self)
         positive = {"C": self.C, "tolerance": self.tolerance, "coefficient": self.coefficient}
         positive |= {"max-epochs": self.max_epochs, "max-seconds": self.max_seconds, "batch-size": self.batch_size}
         positive |= {"memory": self.memory, "checkpoint-minutes": self.checkpoint_minutes}
@@ -392,7 +411,7 @@ def load_toml(
         raise UsageError(f"{path}: not a TOML file: {error}; correct it") from error
     try:
         for part in (table, *(inner for inner in table.values() if isinstance(inner, dict))):
-            _put_plainly(part)
+            part.update({name: _plainly(name, value) for name, value in part.items()})
         if complete is not None:
             complete(table)
         typed.load(cls, table)
@@ -401,14 +420,3 @@ def load_toml(
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     return table
-
-
-def _put_plainly(table: dict[str, Any]) -> None:
-    """Sizes in bytes, and what may be written in two ways in one."""
-    for name in ("chunk_size", "memory", "reserve"):
-        if isinstance(table.get(name), str):
-            table[name] = parse_size(table[name])
-    if table.get("delay") == "auto":
-        del table["delay"]
-    if isinstance(table.get("index_base"), int):
-        table["index_base"] = str(table["index_base"])

@@ -16,6 +16,7 @@ from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import read_file, write_atomically, writing_errors
 from ooc_pegasos.losses import LOSSES
 from ooc_pegasos.manifest import MOST_FEATURES, LabelInfo, Recipe, problem_of_labels, problem_of_recipe
+from ooc_pegasos.pieces import csr_of
 from ooc_pegasos.seal import PLACE, is_sealed, seal
 from ooc_pegasos.vocabulary import Vocabulary
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "ooc-pegasos model", 1
 _KEY = b"ooc-pegasos"
+_ROWS = "memory"
+"""What rows that are given to be scored are called."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,21 @@ def _problem_of(info: ModelInfo, features: np.ndarray, weights: np.ndarray, bias
     if type(scale) not in (int, float) or not 0 < scale < np.inf:
         return "a scale of the bias that cannot be"
     return None
+
+
+def _check_values(matrix: scipy.sparse.csr_matrix) -> None:
+    """Refuse values that no store can have: scores of such are no numbers, and yet would have a class."""
+    values = matrix.data[: matrix.nnz]
+    with np.errstate(over="ignore", invalid="ignore"):
+        ends = (values.min(), values.max()) if values.size else ()  # both are nan if any value is
+        if all(np.isfinite(np.float32(end)) for end in ends):
+            return
+        place = int(np.flatnonzero(~np.isfinite(values.astype(np.float32)))[0])
+    value, row = values[place], int(np.searchsorted(matrix.indptr, place, "right"))
+    said = f"{_ROWS}: row {row:,}: the value {value:g} in column {matrix.indices[place]}"
+    if np.isfinite(value):
+        raise InputError(f"{said} is too large for float32; scale the data")
+    raise InputError(f"{said} is not finite; leave out the row or correct it")
 
 
 @dataclass(frozen=True)
@@ -221,19 +239,29 @@ class Model:
         shares: np.ndarray = equal
         return shares
 
-    def predict_proba(self, rows: scipy.sparse.csr_matrix) -> np.ndarray:
-        """As `probabilities_of`, for the rows of a CSR matrix."""
+    def predict_proba(self, rows: Any) -> np.ndarray:
+        """As `probabilities_of`, for rows as `decision_function` takes them."""
         return self.probabilities_of(self.decision_function(rows))
 
-    def decision_function(self, rows: scipy.sparse.csr_matrix) -> np.ndarray:
-        """The score of each row of a CSR matrix, or one a class; features it does not know count for nothing."""
-        known = min(rows.shape[1], len(self.weights))
-        products: np.ndarray = rows[:, :known].astype(np.float64) @ self.weights[:known]
+    def decision_function(self, rows: Any) -> np.ndarray:
+        """The score of each row of a matrix, or one a class; features it does not know count for nothing.
+
+        Rows are a matrix as `Store.from_scipy` takes them: sparse in any format, an array, lists, a dataframe of
+        numbers, with the columns where the store has them.
+        """
+        if self.info.recipe.reader == "table" and hasattr(rows, "columns"):
+            problem = "the model was trained on a table, whose columns it knows by name"
+            raise UsageError(f"{problem}; write the rows to a file for 'oocpeg predict', or give predict_dask a frame")
+        matrix = csr_of(rows, _ROWS)
+        _check_values(matrix)
+        known = min(matrix.shape[1], len(self.weights))
+        matrix = matrix if known == matrix.shape[1] else matrix[:, :known]
+        products: np.ndarray = matrix.astype(np.float64, copy=False) @ self.weights[:known]
         scores: np.ndarray = products + self.bias
         return scores
 
-    def predict(self, rows: scipy.sparse.csr_matrix) -> np.ndarray:
-        """The label of each row, as the training data spelled it."""
+    def predict(self, rows: Any) -> np.ndarray:
+        """The label of each row, as the training data spelled it; rows as `decision_function` takes them."""
         return self.labels_of(self.decision_function(rows))
 
     def labels_of(self, scores: np.ndarray) -> np.ndarray:

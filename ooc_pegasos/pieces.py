@@ -204,9 +204,9 @@ def csr_of(matrix: Any, name: str) -> Any:
         matrix = matrix.to_coo() if hasattr(matrix, "to_coo") else matrix  # pydata/sparse, as is what follows
         if not hasattr(matrix, "to_scipy_sparse"):
             _refuse_masked(matrix, "values", name)
-            matrix = np.asarray(matrix)
+            matrix = _dense_of(matrix, name)
     if len(matrix.shape) != 2:
-        raise InputError(f"{name}: rows of shape {matrix.shape}; give a matrix, with a row for each label")
+        raise InputError(f"{name}: rows of shape {matrix.shape}; give a matrix, with a row for each example")
     if matrix.dtype.kind not in "biuf":
         raise InputError(f"{name}: values of type {matrix.dtype}; give numbers, for example with astype('float32')")
     if hasattr(matrix, "to_scipy_sparse"):
@@ -215,6 +215,15 @@ def csr_of(matrix: Any, name: str) -> Any:
             raise InputError(f"{name}: {problem}; give a sparse array whose fill_value is 0")
         matrix = matrix.to_scipy_sparse()
     return sp.csr_matrix(matrix if matrix.dtype != np.float16 else matrix.astype(np.float32))
+
+
+def _dense_of(given: Any, name: str) -> np.ndarray:
+    """Whatever numpy takes for an array: lists of lists, dataframes of numbers."""
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        problem = " ".join(str(error).split())[:200].rstrip(".")
+        raise InputError(f"{name}: {problem}; give a matrix of numbers, with rows of one length") from error
 
 
 def _refuse_masked(given: Any, what: str, name: str) -> None:

@@ -21,7 +21,7 @@ from ooc_pegasos.store import Store
 
 
 def train(
-    store: Store,
+    store: Store | str | Path,
     config: TrainConfig,
     *,
     warm_start: Model | None = None,
@@ -31,7 +31,11 @@ def train(
     scratch: str | Path | None = None,
     progress: TrainingProgress | None = None,
 ) -> TrainResult:
-    """Minimise objective (1) over the rows of `store` until the certified gap of each model is within the tolerance."""
+    """Minimise objective (1) over the rows of `store` until the certified gap of each model is within the tolerance.
+
+    The store is an open one, or its path.
+    """
+    store = store if isinstance(store, Store) else Store.open(store)
     if resume and checkpoint is None:
         raise UsageError("--resume continues from a checkpoint; say where it is with --checkpoint DIR")
     place = Path(checkpoint) if checkpoint else None

@@ -1,7 +1,9 @@
 """JSON and TOML tables to frozen dataclasses and back, with every type checked and unknown keys refused."""
 
 import dataclasses
+import os
 import types
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -28,6 +30,33 @@ def load(cls: type[Record], table: Any, where: str = "") -> Record:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise TypedError(f"missing key {_path(where, name)!r}")
     return cls(**chosen)
+
+
+def settle(record: Any, plainly: Callable[[str, Any], Any]) -> None:
+    """Check the fields of a new dataclass as `load` does a table, frozen or not; numbers of numpy become Python's.
+
+    `plainly` is given each name and value, and may return another where a field can be written in several ways.
+    """
+    kind: Any = type(record)
+    defaults = _defaults_of(kind)
+    for name, wanted in _hints_of(kind).items():
+        value = getattr(record, name)
+        if value is not defaults[name]:  # most are, and need no look
+            object.__setattr__(record, name, _check(wanted, plainly(name, _native(value)), name))
+
+
+def _native(value: Any) -> Any:
+    """What a table might hold instead: numbers and lists for those of numpy, text for paths."""
+    if isinstance(value, list | tuple):
+        return [_native(one) for one in value]
+    if hasattr(value, "tolist"):  # scalars and arrays alike
+        return value.tolist()
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+@cache
+def _defaults_of(cls: type) -> dict[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(cls)}
 
 
 @cache
@@ -57,6 +86,8 @@ def _plain(value: Any) -> Any:
 def _check(wanted: Any, value: Any, where: str) -> Any:
     origin, arguments = get_origin(wanted), get_args(wanted)
     if origin in (Union, types.UnionType):
+        if value is None and types.NoneType in arguments:
+            return None
         for option in arguments:
             try:
                 return _check(option, value, where)
@@ -73,8 +104,8 @@ def _check(wanted: Any, value: Any, where: str) -> Any:
             raise TypedError(f"{where!r} should be a table, not {_kind(value)}")
         return {str(key): _check(arguments[1], item, _path(where, str(key))) for key, item in value.items()}
     if origin is not None:  # Literal
-        if value not in arguments or isinstance(value, bool):
-            raise TypedError(f"{where!r} should be one of {', '.join(map(str, arguments))}, not {value!r}")
+        if not any(type(value) is type(one) and value == one for one in arguments):
+            raise TypedError(f"{where!r} should be one of {', '.join(map(str, arguments))}, not {value!r:.60}")
         return value
     if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):
         return load(wanted, value, where)
@@ -99,6 +130,8 @@ def _name(wanted: Any) -> str:
         return " or ".join(map(str, get_args(wanted)))
     if get_args(wanted) and get_origin(wanted) in (Union, types.UnionType):
         return " or ".join(_name(option) for option in get_args(wanted))
+    if get_origin(wanted) in (tuple, list):
+        return f"list of {_name(get_args(wanted)[0])}"
     return "nothing" if wanted is type(None) else getattr(wanted, "__name__", str(wanted))
 
 

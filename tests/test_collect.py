@@ -227,6 +227,7 @@ def test_labels_of_a_matrix(tmp_path, given, classes):
         ([[1.0], [np.inf], [2.0]], [1, 2, 1], None, "^memory: row 2: the value inf"),
         (sp.csr_matrix((0, 3)), [], None, "no rows"),
         (sp.coo_array([1.0, 2.0, 3.0]), [1, 2, 1], None, "give a matrix"),
+        ([[1.0, 2.0], [1.0], [2.0]], [1, 2, 1], None, "^memory: .*inhomogeneous.*; give a matrix .* of one length"),
         (sparse.COO.from_numpy(np.array(DENSE), fill_value=1), [1, 2, 1], None, "that are not stored are 1.0; give a"),
         (sparse.COO.from_numpy(np.array(DENSE))[0], [1, 2, 1], None, "give a matrix"),
         (np.ma.masked_equal(DENSE, 0), [1, 2, 1], None, r"some values are masked; leave out .* \.filled\(value\)"),

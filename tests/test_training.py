@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from conftest import all_memory, around_present, least_memory, random_rows, store_of
@@ -326,6 +327,83 @@ def test_resume_refuses_another_run(tmp_path):
 
 
 # --- models -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory):
+    """(model, the rows it was trained on)"""
+    matrix, labels = random_rows(60, 5, 3, 0.6)
+    store = store_of(tmp_path_factory.mktemp("small"), matrix, labels)
+    return train(store, TrainConfig(lam=0.01, loss="logistic")).model, matrix
+
+
+def test_models_score_whatever_is_a_matrix(small_model):
+    model, matrix = small_model
+    x = matrix.toarray()
+    scores = x.astype(np.float64) @ model.weights
+    forms = [matrix.asformat(kind) for kind in ("csc", "coo", "lil", "bsr", "dok", "dia")]
+    forms += [sp.csr_array(matrix), sp.coo_array(matrix), x, x.tolist(), x.astype(np.longdouble), pd.DataFrame(x)]
+    wider = np.hstack([x, np.ones((60, 2), np.float32)])  # by features it does not know
+    for rows in [*forms, wider, sp.csr_matrix(wider)]:
+        np.testing.assert_allclose(model.decision_function(rows), scores, rtol=1e-12, atol=1e-12)
+        assert np.array_equal(model.predict(rows), np.where(scores > 0, 1, -1))
+        np.testing.assert_allclose(model.predict_proba(rows), 1 / (1 + np.exp(-scores)), rtol=1e-9)
+    np.testing.assert_allclose(model.decision_function(x[:, :2]), x[:, :2].astype(np.float64) @ model.weights[:2])
+    assert len(model.predict(np.zeros((0, 5)))) == 0
+    assert len(model.predict(sp.csr_matrix((3, 5)))) == 3
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (np.nan, "^memory: row 3: the value nan in column 1 is not finite; leave out the row or correct it$"),
+        (np.inf, "row 3: the value inf in column 1 is not finite"),
+        (-np.inf, "row 3: the value -inf in column 1 is not finite"),
+        (1e39, r"row 3: the value 1e\+39 in column 1 is too large for float32; scale the data"),
+    ],
+)
+def test_models_score_finite_values_alone(small_model, value, told):
+    model, matrix = small_model
+    rows = matrix.astype(np.float64).toarray()
+    rows[2, 1] = value
+    for form in (rows, rows.tolist(), sp.csr_matrix(rows), sp.coo_matrix(rows), pd.DataFrame(rows)):
+        for score in (model.predict, model.decision_function, model.predict_proba):
+            with pytest.raises(InputError, match=told):
+                score(form)
+    unknown = np.hstack([matrix.toarray(), rows[:, 1:2]])  # also where no weight is
+    with pytest.raises(InputError, match=told.replace("column 1", "column 5")):
+        model.predict(unknown)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([1.0, 2.0], r"rows of shape \(2,\); give a matrix"),
+        (np.ones(5), r"rows of shape \(5,\); give a matrix"),
+        (sp.coo_array([1.0, 2.0]), "give a matrix"),
+        ([[1.0, 2.0], [1.0]], "inhomogeneous.* of one length"),
+        ("words", "give a matrix"),
+        (None, "give a matrix"),
+        ([["a", "b"]], "give numbers"),
+        (pd.DataFrame({"a": ["x"]}), "give numbers"),
+        (np.ones((2, 5), complex), "give numbers"),
+        (np.ma.masked_equal(np.eye(5), 0), "some values are masked"),
+    ],
+)
+def test_models_refuse_what_is_no_matrix(small_model, rows, told):
+    for score in (small_model[0].predict, small_model[0].decision_function, small_model[0].predict_proba):
+        with pytest.raises(InputError, match=told):
+            score(rows)
+
+
+def test_models_of_tables_take_no_dataframe_by_position(tmp_path):
+    frame = pd.DataFrame({"a": np.arange(20.0), "b": np.ones(20), "y": np.tile([0, 1], 10)})
+    store = Store.from_pandas(frame, tmp_path / "s", ConvertConfig(label="y"))
+    model = train(store, TrainConfig(lam=0.1)).model
+    with pytest.raises(UsageError, match="trained on a table"):
+        model.predict(frame[["a", "b"]])
+    assert len(model.predict(store.to_scipy()[0])) == 20
 
 
 def test_models_come_back_alike_and_damage_is_noticed(tmp_path):

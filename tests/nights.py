@@ -62,6 +62,17 @@ def job_of(folder, more="", train="", gate=""):
     return Job.load(folder / "nightly.toml")
 
 
+def changed(folder, *changes):
+    """The job with other words in its file."""
+    path = folder / "nightly.toml"
+    text = path.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    return Job.load(path)
+
+
 def night(day):
     return lambda: NIGHT + timedelta(days=day)
 

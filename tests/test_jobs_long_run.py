@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 import xxhash
 from conftest import svmlight_text
-from nights import JOB, in_use, job_of, night, put, rows_of
+from nights import JOB, changed, in_use, job_of, night, put, rows_of
 from sklearn.datasets import load_svmlight_files
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, convert, progression, provenance
@@ -51,16 +51,6 @@ def killed_in(monkeypatch, step, job, day, after=False):
         patched.setattr(running._Run, step, killed)
         with pytest.raises(SystemExit):
             run(job, now=night(day))
-
-
-def changed_job(folder, *changes):
-    """The job with other words in its file."""
-    text = (folder / "nightly.toml").read_text()
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / "nightly.toml").write_text(text)
-    return Job.load(folder / "nightly.toml")
 
 
 # --- which version is in use ----------------------------------------------------------------------
@@ -191,7 +181,7 @@ def test_a_source_that_changes_while_a_run_is_down_is_noticed(tmp_path, monkeypa
 def test_rows_that_are_left_out_are_told_of(tmp_path, oocpeg):
     put(tmp_path, 1)
     job_of(tmp_path, gate=LAX)
-    job = changed_job(tmp_path, ('values = "float32"', 'values = "float32"\non_bad_row = "skip"'))
+    job = changed(tmp_path, ('values = "float32"', 'values = "float32"\non_bad_row = "skip"'))
     assert run(job, now=night(1))["store"]["rejected_rows"] == 0
     for day, bad in ((2, 7), (3, 4)):
         path = put(tmp_path, day)
@@ -266,10 +256,10 @@ def test_what_a_run_appended_that_was_given_up_is_not_forgotten(tmp_path, monkey
     nights(tmp_path, job, [1])
     put(tmp_path, 2)
     killed_in(monkeypatch, step, job, 2, after)
-    job = changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3"))  # another job, so it begins anew
+    job = changed(tmp_path, ("lam = 1e-3", "lam = 2e-3"))  # another job, so it begins anew
     killed_in(monkeypatch, "_append", job, 2.5)  # and is gone at once
     put(tmp_path, 3)
-    job = changed_job(tmp_path, ("lam = 2e-3", "lam = 3e-3"))
+    job = changed(tmp_path, ("lam = 2e-3", "lam = 3e-3"))
     record = run(job, now=night(3))
     assert [name[-6:] for name in record["inputs"]] == ["02.svm", "03.svm"]
     assert record["store"]["new_rows"] == 600
@@ -311,12 +301,12 @@ def test_of_what_is_rolled_back_the_next_run_knows_what_was_appended(tmp_path, m
 
 def test_bad_rows_of_a_run_that_was_given_up_are_told_by_the_next(tmp_path, monkeypatch):
     job_of(tmp_path, gate=LAX)
-    job = changed_job(tmp_path, ('values = "float32"', 'values = "float32"\non_bad_row = "skip"'))
+    job = changed(tmp_path, ('values = "float32"', 'values = "float32"\non_bad_row = "skip"'))
     nights(tmp_path, job, [1])
     path = put(tmp_path, 2)
     path.write_text(path.read_text() + "nonsense\n" * 3)
     killed_in(monkeypatch, "_converted", job, 2, after=True)
-    assert run(changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3")), now=night(3))["store"]["rejected_rows"] == 3
+    assert run(changed(tmp_path, ("lam = 1e-3", "lam = 2e-3")), now=night(3))["store"]["rejected_rows"] == 3
 
 
 def test_what_expired_since_is_no_input_of_the_next_run(tmp_path, monkeypatch):
@@ -329,9 +319,9 @@ def test_what_expired_since_is_no_input_of_the_next_run(tmp_path, monkeypatch):
     put(tmp_path, 4)
     expired = [source.name[-6:] for source in read(tmp_path / "clicks.store").sources]
     assert expired == ["02.svm"]
-    killed_in(monkeypatch, "_append", changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3")), 5, after=True)
+    killed_in(monkeypatch, "_append", changed(tmp_path, ("lam = 1e-3", "lam = 2e-3")), 5, after=True)
     expire(tmp_path / "clicks.store", int(night(3.5)().timestamp() * 10**9))
-    record = run(changed_job(tmp_path, ("lam = 2e-3", "lam = 3e-3")), now=night(5))
+    record = run(changed(tmp_path, ("lam = 2e-3", "lam = 3e-3")), now=night(5))
     assert [name[-6:] for name in record["inputs"]] == ["04.svm", "05.svm"]
     assert record["store"]["new_rows"] == record["store"]["rows"] == 600
 
@@ -384,7 +374,7 @@ def test_a_first_model_that_only_has_to_be_linked_is(tmp_path, monkeypatch, edit
             run(job, now=night(1))
     assert not (tmp_path / "models" / "current").exists()
     if edited:
-        job = changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3"), ("[gate]", "[gate]\n" + LAX))
+        job = changed(tmp_path, ("lam = 1e-3", "lam = 2e-3"), ("[gate]", "[gate]\n" + LAX))
     else:
         assert foresee(job, night(1.5)()).unfinished == "2026-11-19T02-00-00"
     record = run(job, now=night(2))
@@ -409,7 +399,7 @@ def test_a_disk_that_is_full_when_a_run_is_taken_up(tmp_path, monkeypatch):
     nights(tmp_path, job, [1])
     put(tmp_path, 2)
     killed_in(monkeypatch, "_train", job, 2)
-    job = dataclasses.replace(changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3")), notify="true")
+    job = dataclasses.replace(changed(tmp_path, ("lam = 1e-3", "lam = 2e-3")), notify="true")
     told, save = [], running.State.save
 
     def full(*_arguments):
@@ -434,7 +424,7 @@ def test_mean_losses_are_of_one_loss(tmp_path):
     job_of(tmp_path, gate='metric = "mean_loss"\nmax_relative_regression = 0.9')
     job = Job.load(tmp_path / "nightly.toml")
     first = nights(tmp_path, job, [1])[0]["run"]
-    job = changed_job(tmp_path, ("lam = 1e-3", 'lam = 0.3\nloss = "smoothed-hinge"'))
+    job = changed(tmp_path, ("lam = 1e-3", 'lam = 0.3\nloss = "smoothed-hinge"'))
     record = run(job, now=night(2))
     matrix, labels = load_svmlight_files([str(tmp_path / "golden.svm")], n_features=40, zero_based=False)
     for which, place in (("champion", first), ("challenger", record["run"])):
@@ -452,9 +442,9 @@ def test_another_holdout_is_compared_on_rows_that_neither_was_trained_on(tmp_pat
     matrix, _labels = rows_of(1000, 1)
     path.write_text(svmlight_text(matrix, np.random.default_rng(0).choice([-1, 1], 1000)))  # nothing to be learnt
     for holdout in (before, now):
-        job = changed_job(tmp_path, ("tolerance = 0.01\n", f"tolerance = 0.01\nholdout = {holdout}\n"))
+        job = changed(tmp_path, ("tolerance = 0.01\n", f"tolerance = 0.01\nholdout = {holdout}\n"))
         record = run(job, now=night(1 + (holdout == now)))
-        changed_job(tmp_path, (f"holdout = {holdout}\n", ""))
+        changed(tmp_path, (f"holdout = {holdout}\n", ""))
     compared = record["metrics"]["holdout"]
     assert compared["champion"]["rows"] == compared["challenger"]["rows"] < 100  # about 50 of 1000
     for which in compared:  # one that had been trained on half of these would know them by heart
@@ -465,13 +455,13 @@ def test_a_champion_that_was_trained_on_all_rows_is_not_compared_on_some(tmp_pat
     job_of(tmp_path, gate=LAX, train="holdout = 0")
     nights(tmp_path, Job.load(tmp_path / "nightly.toml"), [1])
     put(tmp_path, 2)
-    job = changed_job(tmp_path, ("holdout = 0", "holdout = 0.2"))
+    job = changed(tmp_path, ("holdout = 0", "holdout = 0.2"))
     record = run(job, now=night(2))
     assert record["outcome"] == "promoted"
     assert record["metrics"]["holdout"]["champion"] is None
     rollback(Versions(tmp_path / "models"))
     put(tmp_path, 3)
-    job = changed_job(tmp_path, ('golden = ["golden.svm"]', ""))
+    job = changed(tmp_path, ('golden = ["golden.svm"]', ""))
     record = run(job, now=night(3))
     assert record["outcome"] == "refused"
     assert any("not trained on" in check["what"] for check in record["checks"] if not check["passed"])
@@ -490,7 +480,7 @@ def test_a_gate_that_none_could_pass_is_refused_before_training(tmp_path, task, 
     job_of(tmp_path, gate=setting)
     path = put(tmp_path, 1)
     path.write_text(path.read_text() + f"{labels} 1:1\n" * 20)
-    job = changed_job(tmp_path, ('golden = ["golden.svm"]', ""), ("index_base = 1", f'index_base = 1\ntask = "{task}"'))
+    job = changed(tmp_path, ('golden = ["golden.svm"]', ""), ("index_base = 1", f'index_base = 1\ntask = "{task}"'))
     for look in (lambda: run(job, now=night(1)), lambda: plan(job, night(2)()), lambda: run(job, now=night(2))):
         with pytest.raises(UsageError, match=problem):
             look()
@@ -581,7 +571,7 @@ def test_a_file_from_the_beginning_of_time_is_too_old(tmp_path):
 def test_patterns_that_name_nothing_are_told_of(tmp_path, oocpeg):
     job_of(tmp_path)
     put(tmp_path, 1)
-    changed_job(tmp_path, ('inputs = ["incoming/*.svm"]', 'inputs = ["incoming/*.svm", "incomming/*.svm"]'))
+    changed(tmp_path, ('inputs = ["incoming/*.svm"]', 'inputs = ["incoming/*.svm", "incomming/*.svm"]'))
     assert "incomming/*.svm: no such file" in oocpeg("run", tmp_path / "nightly.toml", "--dry-run").stdout
 
 
@@ -608,8 +598,8 @@ def test_runs_have_names_of_their_own_though_the_clock_was_set_back(tmp_path):
 
 def test_to_look_for_lambda_anew_is_another_option(tmp_path):
     job_of(tmp_path, gate=LAX)
-    job = changed_job(tmp_path, ("lam = 1e-3", ""))
+    job = changed(tmp_path, ("lam = 1e-3", ""))
     nights(tmp_path, job, [1])
-    job = changed_job(tmp_path, ('reserve = "1MB"', 'reserve = "1MB"\nretune = true'))
+    job = changed(tmp_path, ('reserve = "1MB"', 'reserve = "1MB"\nretune = true'))
     assert [run(job, now=night(day))["outcome"] for day in (2, 3)] == ["promoted", "unchanged"]
     assert Store.open(job.store).rows == 300

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import xxhash
 from conftest import folder_bytes, svmlight_text
-from nights import JOB, in_use, job_of, night, put, rows_of
+from nights import JOB, changed, in_use, job_of, night, put, rows_of
 
 from ooc_pegasos import Existing, Store, convert
 from ooc_pegasos.checked import decode, encode
@@ -32,17 +32,6 @@ from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.readers import sources
 
 LAX = "max_relative_regression = 0.9"
-
-
-def changed(folder, *changes):
-    """The job with other words in its file."""
-    path = folder / "nightly.toml"
-    text = path.read_text()
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    path.write_text(text)
-    return Job.load(path)
 
 
 # --- what a job file names ------------------------------------------------------------------------

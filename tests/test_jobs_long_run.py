@@ -385,6 +385,47 @@ def test_a_first_model_that_only_has_to_be_linked_is(tmp_path, monkeypatch, edit
     assert run(job, now=night(3))["outcome"] == "unchanged"
 
 
+def test_what_has_passed_is_published_though_more_has_come(tmp_path, monkeypatch):
+    job = job_of(tmp_path, gate=LAX)
+    nights(tmp_path, job, [1])
+    put(tmp_path, 2)
+
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Versions, "publish", full)
+        with pytest.raises(InputError, match="the disk is full"):
+            run(job, now=night(2))
+    put(tmp_path, 3)
+    assert run(job, now=night(3))["champion"] == "2026-11-20T02-00-00"  # that of night 2 came first
+    assert len(Versions(tmp_path / "models").names()) == 3
+
+
+@pytest.mark.parametrize("first_night", [False, True])
+def test_a_run_that_is_being_forgotten_when_it_is_killed(tmp_path, monkeypatch, first_night):
+    job = job_of(tmp_path, gate=LAX)
+    put(tmp_path, 1)
+    if not first_night:
+        run(job, now=night(1))
+        job = changed(tmp_path, ("lam = 1e-3", "lam = 2e-3"))  # so that there is something to do without new rows
+    killed_in(monkeypatch, "_settle", job, 2)
+    job = changed(tmp_path, ('golden = ["golden.svm"]', ""))
+    rmtree = shutil.rmtree
+
+    def killed(folder, **how):
+        rmtree(folder, **how)
+        if folder.name == "candidate":
+            raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(SystemExit):
+            run(job, now=night(3))
+    assert run(job, now=night(4))["outcome"] == "promoted"
+    assert not (tmp_path / "models" / ".run").exists()
+
+
 def test_a_candidate_that_is_gone_is_trained_again(tmp_path, monkeypatch):
     job = job_of(tmp_path, gate=LAX)
     nights(tmp_path, job, [1])

@@ -25,7 +25,6 @@ from ooc_pegasos.manifest import Manifest
 from ooc_pegasos.provenance import changed_sources, content_of, looks_unchanged, sources_by_name
 from ooc_pegasos.readers import opening, sources
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.readers.sources import samples_of
 from ooc_pegasos.store import Store
 
 _DAY_NS = 86_400 * 10**9
@@ -154,7 +153,7 @@ class _Contents:
         alike = self._digests.get(self._at_a_glance(name, size))
         if alike is None:
             return False
-        samples = samples_of(name)  # None, here or there: not known, of what is no file at hand
+        samples = sources.samples_of(name)  # None, here or there: not known, of what is no file at hand
         maybe = [samples, None] if samples else [*alike]
         return any(digest() == content_of(name) for one in maybe for digest in alike.get(one, []))
 
@@ -184,7 +183,7 @@ def _sift(files: list[str], are_tables: bool, made: Manifest | None, before: int
             sifted.doubled += 1  # as it would be known if it came tomorrow
         else:
             sifted.new.append(name)
-            found.add(name, stamp.size, samples_of(name), partial(content_of, name))
+            found.add(name, stamp.size, sources.samples_of(name), partial(content_of, name))
     return sifted
 
 

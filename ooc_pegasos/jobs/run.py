@@ -170,10 +170,10 @@ class _Run:
         carried = _left_by(state, Path(self.job.store))
         if carried.sources:
             State(state.job, state.run, state.began, carried=carried).save(self.work)
-            for folder in (self.candidate, self.checkpoint):
-                shutil.rmtree(folder, ignore_errors=True)
         else:
-            shutil.rmtree(self.work, ignore_errors=True)
+            (self.work / states.FILE_NAME).unlink(missing_ok=True)  # first: it tells of what goes now
+        for folder in (self.candidate, self.checkpoint):
+            shutil.rmtree(folder, ignore_errors=True)
         return carried
 
     @contextmanager

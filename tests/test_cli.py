@@ -110,7 +110,7 @@ def test_standard_input(oocpeg, data):
         (["convert", "in.svm", "-o", "s", "--seed", "-1"], 2, "out of range"),
         (["convert", "in.svm", "-o", "s", "--force", "--append"], 2, "choose one"),
         (["convert", "in.svm", "-o", "s", "--config", "bad.toml"], 2, "unknown key 'chunk'"),
-        (["convert", "in.svm", "-o", "s", "--config", "none.toml"], 2, "none.toml"),
+        (["convert", "in.svm", "-o", "s", "--config", "none.toml"], 3, "none.toml"),
         (["convert", "none.svm", "-o", "s"], 3, "none.svm: no such file"),
         (["convert", "none*.svm", "-o", "s"], 3, "no file matches"),
         (["convert", ".", "-o", "s"], 3, "is a folder"),

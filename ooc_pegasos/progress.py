@@ -69,17 +69,17 @@ def guarded(kind: Display) -> Display:
 
 def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(hook)
-    def shown(display: Any, *given: Any) -> None:
+    def shown(display: Any, *given: Any, **named: Any) -> None:
         if not getattr(display, "has_failed", False):
             try:
-                return hook(display, *given)
+                return hook(display, *given, **named)
             except Exception as error:
                 display.has_failed = True
                 _print_note(
                     f"the progress display failed ({type(error).__name__}: {error}); the job continues without it"
                 )
         if hook.__name__ == "note":
-            _print_note(*given)
+            _print_note(*given, **named)
         return None
 
     return shown

@@ -24,6 +24,9 @@ from ooc_pegasos.errors import InputError, OocPegasosError
 __all__ = ["app", "jobs", "main", "models", "stores", "training"]
 
 
+_AGAIN_SECONDS = 0.01
+
+
 class _Interruption(KeyboardInterrupt):
     """Ctrl-C, SIGTERM or SIGHUP.
 
@@ -34,6 +37,14 @@ class _Interruption(KeyboardInterrupt):
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise _Interruption
+
+
+def _again_if_lost(lost: Any) -> None:
+    """Interrupt again in a moment if an interruption was raised in a callback of Python, which drops exceptions."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def main() -> None:
@@ -49,9 +60,12 @@ def main() -> None:
 def _interruptible() -> None:
     """The command itself. When it is over it is too late to interrupt it: its exit code is that of what came of it."""
     listen(_interrupt)
+    signal.signal(signal.SIGALRM, _interrupt)
+    sys.unraisablehook = _again_if_lost
     try:
         app()
     finally:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
         listen(lambda _signal, _frame: None)
 
 

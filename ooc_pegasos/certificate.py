@@ -54,7 +54,7 @@ def bound_below(gain: float, gain_error: float, norm: float, norm_error: float, 
     cost = raised(lam / 2 * norm_above(norm * norm, length, norm_error) ** 2, 4)
     value = least_gain - cost
     value -= UNIT * (abs(least_gain) + cost)
-    return Bound(value, max(exact - value, 0.0))
+    return Bound(float(value), float(max(exact - value, 0.0)))
 
 
 def lower_bound(

@@ -114,7 +114,9 @@ def _case(rng: np.random.Generator, most_rows: int) -> Case:
         storing["values"] = str(values)
     storing["task"] = "regression" if task == "regression" else "multiclass" if several else "binary"
     weights = _weights(rng, rows)
-    options = _options(rng, task, rows, weights is not None)
+    options = _options(rng, task, rows)
+    if task == "binary" and rng.random() < 0.1:
+        x, labels = _easily_separated(rng, rows, features, options)
     entries = sp.coo_matrix(x)
     matrix = sp.csr_matrix((entries.data, (entries.row, places[entries.col])), (rows, width), np.float32)
     case = Case(matrix, labels, weights, storing, options)
@@ -177,7 +179,22 @@ def _weights(rng: np.random.Generator, rows: int) -> np.ndarray | None:
     return (10.0 ** rng.uniform(-9, 9, rows if how < 0.9 else 1) * np.ones(rows)).astype(np.float32)
 
 
-def _options(rng: np.random.Generator, task: str, rows: int, weighted: bool) -> dict[str, Any]:
+def _easily_separated(
+    rng: np.random.Generator, rows: int, features: int, options: dict[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Long rows that cost almost nothing at the optimum, where running sums lose all their digits on the way to it."""
+    x = rng.standard_normal((rows, features)) * 10.0 ** rng.uniform(2, 6)
+    labels = np.where(x @ rng.standard_normal(features) > 0, 1, -1)
+    labels[:2] = [1, -1]
+    x[:2] *= labels[:2, None] * np.sign(x[:2, :1])
+    for name in ("sampling", "batch_size", "project", "average", "delay", "bias", "bias_scale"):
+        options.pop(name, None)
+    options |= {"algorithm": str(rng.choice(["sdca", "auto"])), "max_epochs": 4000, "coefficient": 1.2}
+    options |= {"lam": float(10.0 ** rng.uniform(-12, -5)), "tolerance": float(10.0 ** rng.uniform(-3, -1))}
+    return np.asarray(x, np.float32), labels
+
+
+def _options(rng: np.random.Generator, task: str, rows: int) -> dict[str, Any]:
     options: dict[str, Any] = {"lam": float(10.0 ** rng.uniform(-12, 3)), "seed": int(rng.integers(1000))}
     losses = {"regression": TARGET_LOSSES, "all classes": ("multiclass-hinge", "multiclass-logistic")}
     loss = options["loss"] = str(rng.choice(losses.get(task, MARGIN_LOSSES)))
@@ -397,8 +414,8 @@ class Rows:
 
     def __init__(self, store: Store, config: TrainConfig) -> None:
         matrix, self._labels = store.to_scipy()
-        self.columns = np.flatnonzero(matrix.getnnz(axis=0))
-        """Features that rows have: the others have no weight."""
+        self.columns = np.union1d(np.flatnonzero(matrix.getnnz(axis=0)), [0])
+        """Features that rows have, and the first: the others have no weight."""
         self._x = np.asarray(matrix[:, self.columns].toarray(), np.float64)
         self._weights, self._config, self._info = store.weights(), config, store.manifest.labels
         loader = open_loader(store, 1 << 62, holdout=config.holdout_fraction, folds=config.folds)

@@ -27,6 +27,8 @@ def open_in_place(path: str | Path, flags: int, *, streams: bool = False) -> int
         descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         linked = error.errno == errno.ELOOP
+        if error.errno == errno.ENXIO and not streams:  # a pipe that nobody reads
+            raise _refused(path, errno.ENXIO) from None
         if not linked:
             raise
         if not streams or not os.path.exists(path):
@@ -61,6 +63,15 @@ def _refused(path: str | Path, problem: int) -> OSError:
 def open_new(path: Path) -> int:
     """Create a file that nothing of this name was there before. Raises FileExistsError."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def cut_file(path: Path, size: int) -> None:
+    """Cut a file to its first `size` bytes."""
+    descriptor = open_in_place(path, os.O_WRONLY)
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 def create_file(path: Path, *, buffered: bool = True) -> BinaryIO:

@@ -13,7 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -63,11 +63,14 @@ def _note_missing_flock(path: Path, note: Note | None) -> None:
 def making(path: Path, note: Note | None = None) -> Iterator[None]:
     """Hold the lock on a file that takes long to make. The lock file is removed at the end."""
     lock = path.with_name(f".{path.name}.lock")
-    with writing_errors(path), locked(lock, str(path), note):
+    with ExitStack() as stack:
+        with writing_errors(path):
+            stack.enter_context(locked(lock, str(path), note))
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)
+            with suppress(OSError):  # the file is in nobody's way
+                lock.unlink()
 
 
 # --- owners -------------------------------------------------------------------------------------------
@@ -162,28 +165,38 @@ def _start_of(pid: int) -> int | None:
 def _acquire(path: Path, what: str, owner: Owner, flock: Flock) -> int | None:
     """The descriptor of the lock file with an flock on it; None if there is no flock and the record is the lock."""
     while True:
-        descriptor = _open(path, owner)
-        try:
-            flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not is_still(path, descriptor):
-                os.close(descriptor)  # the holder removed the file just before letting go
-                continue
-            found = Owner.parse(os.pread(descriptor, _RECORD_SIZE, 0))
-            if found and not found.has_flock and not found.has_ended():  # flock failed when it was asked for
-                raise _refusal(path, what, found)
-            _write(descriptor, owner)
-            return descriptor
-        except BlockingIOError:
-            found = Owner.parse(os.pread(descriptor, _RECORD_SIZE, 0))
-            os.close(descriptor)
-            raise _refusal(path, what, found, by_flock=True) from None
-        except BaseException as error:
-            os.close(descriptor)
-            if not isinstance(error, OSError) or error.errno not in _UNSUPPORTED:
-                raise
-        with suppress(FileNotFoundError):  # it was removed with its folder
+        with ExitStack() as stack:
+            descriptor = _open(path, owner)
+            stack.callback(os.close, descriptor)
+            if _has_flock(descriptor, path, what, flock):
+                if not is_still(path, descriptor):
+                    continue  # the holder removed the file just before letting go
+                found = _parsed(descriptor)
+                if found and not found.has_flock and not found.has_ended():  # flock failed when the holder called it
+                    raise _refusal(path, what, found)
+                _write(descriptor, owner)
+                stack.pop_all()
+                return descriptor
+        with suppress(FileNotFoundError):  # the holder removed the file just before letting go
             _take(path, what, replace(owner, has_flock=False))
             return None
+
+
+def _has_flock(descriptor: int, path: Path, what: str, flock: Flock) -> bool:
+    """Lock an open file; False if the file system does not support that. Raises LockedError."""
+    try:
+        flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        raise _refusal(path, what, _parsed(descriptor), by_flock=True) from None
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        return False
+
+
+def _parsed(descriptor: int) -> Owner | None:
+    return Owner.parse(os.pread(descriptor, _RECORD_SIZE, 0))
 
 
 def _open(path: Path, owner: Owner) -> int:
@@ -278,8 +291,9 @@ def _take(path: Path, what: str, owner: Owner) -> None:
             claim.unlink(missing_ok=True)
         raise
     successor = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{16}}")
-    for name in filter(successor.fullmatch, os.listdir(path.parent)):
-        path.with_name(name).unlink(missing_ok=True)
+    with suppress(OSError):  # they are in nobody's way
+        for name in filter(successor.fullmatch, os.listdir(path.parent)):
+            path.with_name(name).unlink(missing_ok=True)
 
 
 def _successor_of(path: Path, owner: Owner) -> Path:

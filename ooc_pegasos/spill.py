@@ -17,7 +17,7 @@ import numpy as np
 from ooc_pegasos.arrow import array_of
 from ooc_pegasos.checksums import WORD, xxh64_hex
 from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.files import open_in_place
+from ooc_pegasos.files import cut_file, open_in_place
 from ooc_pegasos.ids import joined, packed, unpacked
 from ooc_pegasos.kernels import rows as kernels
 from ooc_pegasos.kernels.weights import scatter_weights
@@ -189,11 +189,7 @@ class Spill:
     def truncate(self, bucket: int, size: int) -> None:
         """Forget what was written after the first `size` bytes."""
         if self.path(bucket).exists():
-            descriptor = open_in_place(self.path(bucket), os.O_WRONLY)
-            try:
-                os.ftruncate(descriptor, size)
-            finally:
-                os.close(descriptor)
+            cut_file(self.path(bucket), size)
 
     def remove(self, bucket: int) -> None:
         """Delete a bucket."""

@@ -329,7 +329,7 @@ def test_commands_without_flock_open_no_link(tmp_path):
     for name in (
         "/read.journal",
         "/bucket-000000.rows",
-        "/chunk-",
+        "-0000.arrow",
         ".tmp",
         "/lock",
         "log.jsonl",

@@ -42,7 +42,7 @@ def open_in_place(path: str | Path, flags: int, *, streams: bool = False) -> int
     elif not (stream and streams):
         problem = errno.ENXIO
     if problem:
-        os.close(descriptor)
+        close(descriptor)
         raise _refused(path, problem)
     if regular and cut:
         os.ftruncate(descriptor, 0)
@@ -61,7 +61,7 @@ def _refused(path: str | Path, problem: int) -> OSError:
 
 
 def open_new(path: Path) -> int:
-    """Create a file that nothing of this name was there before. Raises FileExistsError."""
+    """Create a file whose name is not in use. Raises FileExistsError."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
@@ -96,14 +96,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     _remove_left_overs(path)
     temporary, file = _locked_file(path)
     try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(temporary, path)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
+    finally:
+        with suppress(OSError):  # the file is synced, or not needed
+            file.close()
     sync_folder(path.parent)
 
 
@@ -148,7 +151,7 @@ def _remove_left_overs(path: Path) -> None:
                 if is_still(temporary, descriptor):
                     temporary.unlink()
             finally:
-                os.close(descriptor)
+                close(descriptor)
 
 
 def is_same_file(one: str | Path, other: str | Path) -> bool:
@@ -170,6 +173,12 @@ def refuse_to_write_over(option: str, place: str | Path | None, others: Mapping[
     for what, other in others.items():
         if place is not None and other is not None and is_within(place, other):
             raise UsageError(f"{option} {place}: is {what}, or in it; name another file")
+
+
+def close(descriptor: int) -> None:
+    """Close a descriptor of a file that is synced, locked or only read: an error then loses nothing, and is ignored."""
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 def open_file(path: Path) -> BinaryIO:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ooc_pegasos.errors import LockedError
-from ooc_pegasos.files import is_still, open_file, open_in_place, open_new, writing_errors
+from ooc_pegasos.files import close, is_still, open_file, open_in_place, open_new, writing_errors
 
 Flock = Callable[[int, int], None]
 Note = Callable[[str], None]
@@ -49,7 +49,7 @@ def locked(path: Path, what: str, note: Note | None = None, *, flock: Flock = fc
             with suppress(OSError):  # the lock ends with the process at the latest
                 _let_go(path, owner) if descriptor is None else _write(descriptor, replace(owner, pid=0))
         if descriptor is not None:
-            os.close(descriptor)
+            close(descriptor)
 
 
 def _note_missing_flock(path: Path, note: Note | None) -> None:
@@ -167,7 +167,7 @@ def _acquire(path: Path, what: str, owner: Owner, flock: Flock) -> int | None:
     while True:
         with ExitStack() as stack:
             descriptor = _open(path, owner)
-            stack.callback(os.close, descriptor)
+            stack.callback(close, descriptor)
             if _has_flock(descriptor, path, what, flock):
                 if not is_still(path, descriptor):
                     continue  # the holder removed the file just before letting go
@@ -221,7 +221,7 @@ def _create(path: Path, owner: Owner) -> int:
         return descriptor
     except BaseException:
         path.unlink(missing_ok=True)
-        os.close(descriptor)
+        close(descriptor)
         raise
 
 
@@ -237,7 +237,7 @@ def _rewrite(path: Path, owner: Owner) -> None:
         _write(descriptor, owner)
         os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 def _read(path: Path) -> Owner | None:
@@ -281,7 +281,7 @@ def _take(path: Path, what: str, owner: Owner) -> None:
             if last is None or not last.has_ended():
                 raise _refusal(path, what, last)
             with suppress(FileExistsError):
-                os.close(_create(_successor_of(path, last), owner))
+                close(_create(_successor_of(path, last), owner))
                 claim = _successor_of(path, last)
         _rewrite(path, owner)
     except BaseException:
@@ -337,7 +337,7 @@ def in_use(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 @contextmanager
@@ -354,4 +354,4 @@ def unused(folder: Path) -> Iterator[bool]:
     try:
         yield free
     finally:
-        os.close(descriptor)
+        close(descriptor)

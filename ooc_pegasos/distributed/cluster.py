@@ -87,7 +87,7 @@ def _check_certificates(scheduler: str) -> None:
         file = dask.config.get(setting, None)
         if file is None and name != "client.key":  # which may be in the file of the certificate
             raise InputError(f"{scheduler}: Dask's setting {setting} is missing; set it as docs/security.md shows")
-        if file is not None and "\n" not in file:  # or the certificate itself
+        if file is not None and "\n" not in str(file):  # or the certificate itself
             try:
                 open(file).close()
             except OSError as error:

@@ -41,6 +41,7 @@ def locked(path: Path, what: str, note: Note | None = None, *, flock: Flock = fc
     owner = Owner.this_process()
     descriptor = _acquire(path, what, owner, flock)
     try:
+        _remove_left_overs(path)
         if descriptor is None:
             _note_missing_flock(path, note)
         yield
@@ -207,22 +208,70 @@ def _open(path: Path, owner: Owner) -> int:
             return _create(path, owner)
         except FileExistsError:
             with suppress(FileNotFoundError):  # its holder has just removed it
-                return open_in_place(path, os.O_RDWR)
+                return _open_existing(path)
         except FileNotFoundError:  # its holder has just removed the folder
             if path.parent.exists():
                 raise
 
 
+def _open_existing(path: Path) -> int:
+    """Open the lock file once its creator has removed the second name, or has ended. Raises OSError."""
+    for _attempt in range(_ATTEMPTS):
+        try:
+            return open_in_place(path, os.O_RDWR)
+        except OSError as error:
+            if error.errno != errno.EMLINK:
+                raise
+        _remove_left_overs(path)
+        time.sleep(_PAUSE)
+    return open_in_place(path, os.O_RDWR)
+
+
 def _create(path: Path, owner: Owner) -> int:
-    """Create a file with a record of `owner`. Raises FileExistsError."""
-    descriptor = open_new(path)
+    """Create a file with a record of `owner`, all or nothing. Raises FileExistsError."""
+    temporary = path.with_name(f".{path.name}.{owner.token}.tmp")
+    descriptor = open_new(temporary)
     try:
         _write(descriptor, owner)
+        _put(temporary, path, owner)
         return descriptor
     except BaseException:
-        path.unlink(missing_ok=True)
         close(descriptor)
         raise
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _put(temporary: Path, path: Path, owner: Owner) -> None:
+    """Give a file a name that is not in use. Raises FileExistsError."""
+    try:
+        os.link(temporary, path)
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError:  # a file system without hard links
+        descriptor = open_new(path)
+        try:
+            _write(descriptor, owner)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            close(descriptor)
+
+
+def _remove_left_overs(path: Path) -> None:
+    """Remove what processes have left that ended while they created a lock file: a second name of the file."""
+    form = re.compile(rf"\.{re.escape(path.name)}(\.[0-9a-f]{{16}})+\.tmp")
+    names = list[str]()
+    with suppress(OSError):  # a folder that cannot be listed
+        names = [name for name in os.listdir(path.parent) if form.fullmatch(name)]
+    for temporary in map(path.with_name, names):
+        with suppress(OSError):  # its creator was faster
+            with open_file(temporary) as file:
+                owner = Owner.parse(file.read(_RECORD_SIZE))
+            if owner and owner.has_ended():
+                temporary.unlink()
 
 
 def _write(descriptor: int, owner: Owner) -> None:

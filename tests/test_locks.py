@@ -100,6 +100,20 @@ def test_one_at_a_time_without_flock(tmp_path, code):
     assert os.listdir(path.parent) == ["lock"]
 
 
+def test_a_file_system_without_hard_links_either(tmp_path, monkeypatch):
+    def fail(_source, _name):
+        raise PermissionError(errno.EPERM, "no hard links")
+
+    monkeypatch.setattr(os, "link", fail)
+    killed_holder(tmp_path / "lock").wait()
+    for _time in range(2):
+        with hold(tmp_path / "lock"), pytest.raises(LockedError, match=f"process {os.getpid()} "):
+            hold(tmp_path / "lock").__enter__()
+    with locked(tmp_path / "other", "store"), pytest.raises(LockedError, match=f"process {os.getpid()} "):
+        locked(tmp_path / "other", "store").__enter__()
+    assert sorted(os.listdir(tmp_path)) == ["lock", "other"]
+
+
 def test_a_note_is_given_once(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "_noted", set())
     notes = []

@@ -24,11 +24,12 @@ from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.existing import BESIDE, Existing, check_output, discard, discard_left_overs, made_from
-from ooc_pegasos.files import locked, read_file, write_atomically, writing_errors
+from ooc_pegasos.files import read_file, write_atomically, writing_errors
 from ooc_pegasos.ingest import Ingest
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.labels import Declared, LabelMap, settle
 from ooc_pegasos.layouts import plan_assembly
+from ooc_pegasos.locks import locked
 from ooc_pegasos.manifest import Manifest, Recipe, SourceInfo
 from ooc_pegasos.progress import Progress
 from ooc_pegasos.publishing import Place, manifest_of
@@ -68,11 +69,13 @@ def convert(
             if not existing.append:
                 problem = "exists already, made from other inputs or with other options"
                 raise InputError(f"{target}: {problem}; add --force to replace it")
-        if scratch.is_dir() and any(scratch.iterdir()) and not (scratch / "lock").exists():
+        is_ours = (scratch / "lock").exists() or (scratch / _PLAN).exists()
+        if scratch.is_dir() and any(scratch.iterdir()) and not is_ours:
             raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
-        with locked(scratch / "lock", str(target)):
+        progress = progress or Progress()
+        with locked(scratch / "lock", str(target), progress.note):
             before = check_output(target, existing)  # another process may have been faster
-            _work(target, scratch, names, config, before if existing.append else None, existing, progress or Progress())
+            _work(target, scratch, names, config, before if existing.append else None, existing, progress)
     return Store.open(target)
 
 

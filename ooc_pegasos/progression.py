@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint, take, whole
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import OtherRunError
-from ooc_pegasos.files import write_atomically, writing_errors
+from ooc_pegasos.files import open_in_place, write_atomically, writing_errors
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.path import Apart
 from ooc_pegasos.problem import Problem
@@ -257,8 +259,10 @@ def start_over(place: Path, progress: TrainingProgress) -> None:
 
 def open_log(path: Path, lines: int) -> io.FileIO:
     """The log with its first lines, those that a checkpoint knows of; the rest is written again."""
-    if not lines or not path.is_file():
-        return io.FileIO(path, "w")
-    kept = path.read_bytes().splitlines(keepends=True)[:lines]
-    write_atomically(path, b"".join(kept))
-    return io.FileIO(path, "a")
+    resumed = lines and path.is_file() and not path.is_symlink()
+    if resumed:
+        kept = path.read_bytes().splitlines(keepends=True)[:lines]
+        write_atomically(path, b"".join(kept))
+    file = io.FileIO(path, "a" if resumed else "w", opener=partial(open_in_place, streams=True))
+    os.set_blocking(file.fileno(), True)
+    return file

@@ -254,14 +254,14 @@ def train(
         refuse_changed(str(store), opened.manifest)
     progress = training_progress_for(quiet)
     note_compilation(progress)
-    from ooc_pegasos.files import making
+    from ooc_pegasos.locks import making
     from ooc_pegasos.model import Model
     from ooc_pegasos.trainer import train as train_on
 
     start = Model.load(warm_start) if warm_start else None
     kept_in: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "progress": progress}
     kept_in |= {"warm_start": start, "scratch": scratch}
-    with making(output):
+    with making(output, progress.note):
         try:
             if scheduler is not None:
                 from ooc_pegasos.distributed.cluster import connected

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ooc_pegasos import watchdog
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM was felt between two slices; a checkpoint was written if there is a place for one."""
@@ -25,6 +27,7 @@ def signals_to(ask: Callable[[], None]) -> Iterator[None]:
         return
 
     def heard(_number: int, _frame: Any) -> None:
+        watchdog.answered()
         ask()
 
     before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}

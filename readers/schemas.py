@@ -245,6 +245,8 @@ def arrow_errors(where: str) -> Iterator[None]:
 
     try:
         yield
+    except pa.ArrowMemoryError:
+        raise
     except (pa.ArrowException, OSError, UnicodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+from ooc_pegasos import watchdog
 from ooc_pegasos.cli import streams
 
 # in the order in which --help shows their commands
@@ -20,6 +21,7 @@ from ooc_pegasos.cli import stores, training, models, jobs  # isort: skip
 from ooc_pegasos.cli.options import app
 from ooc_pegasos.command import INTERRUPTED, listen
 from ooc_pegasos.errors import InputError, OocPegasosError
+from ooc_pegasos.machine import shortage
 
 __all__ = ["app", "jobs", "main", "models", "stores", "training"]
 
@@ -33,12 +35,14 @@ class _Interruption(KeyboardInterrupt):
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    watchdog.answered()
     raise _Interruption
 
 
 def main() -> None:
     """The `oocpeg` command."""
     streams.guard()
+    watchdog.start()
     for number in (signal.SIGINT, signal.SIGTERM):  # registered first, so done last: nothing is left to be stopped
         atexit.register(signal.signal, number, signal.SIG_IGN)
     code = _code_of(_interruptible) or _code_of(sys.stdout.flush)
@@ -67,10 +71,12 @@ def _code_of(action: Callable[[], None]) -> Any:
         if not (isinstance(error, streams.OutputError) and error.is_quiet):
             print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except OSError as error:
-        print(f"error: {error.filename or 'output'}: {error.strerror}; check where the output goes", file=sys.stderr)
-        return InputError.exit_code
-    except MemoryError:
-        print("error: out of memory; give a smaller --memory", file=sys.stderr)
+    except (MemoryError, OSError, ImportError, RuntimeError) as error:
+        problem = shortage(error)
+        if problem is None and isinstance(error, OSError):
+            problem = f"{error.filename or 'output'}: {error.strerror or error}; check where the output goes"
+        if problem is None:
+            raise
+        print(f"error: {problem}", file=sys.stderr)
         return InputError.exit_code
     return 0

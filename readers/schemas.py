@@ -16,7 +16,7 @@ import numpy as np
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import delimited, jsonlines
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.readers.sources import STDIN, TextSource, open_input, path_of, spoken, stamp_of
+from ooc_pegasos.readers.sources import DEFAULT_MEMORY, STDIN, TextSource, open_input, path_of, spoken, stamp_of
 from ooc_pegasos.recipe import Table
 
 Form = Literal["parquet", "arrow", "delimited", "jsonlines"]
@@ -60,9 +60,9 @@ def form_of(name: str) -> Form | None:
     return _FORMS.get(suffix.lower())
 
 
-def schema_of(name: str, table: Table | None = None) -> dict[str, Any]:
+def schema_of(name: str, table: Table | None = None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
     """The columns of a file, with those that its path says, and their Arrow types; of text, as its first rows seem."""
-    return with_partition(name, own_columns(name, table))
+    return with_partition(name, own_columns(name, table, memory))
 
 
 def with_partition(name: str, own: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def with_partition(name: str, own: dict[str, Any]) -> dict[str, Any]:
     return own | {key: pa.string() for key in partition_of(name) if key not in own}
 
 
-def own_columns(name: str, table: Table | None) -> dict[str, Any]:
+def own_columns(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
     """The columns in a file."""
     form = form_of(name)
     if form == "parquet":
@@ -85,7 +85,7 @@ def own_columns(name: str, table: Table | None) -> dict[str, Any]:
             schema = opened.schema
     else:
         _refuse_pipe(name)
-        schema = _schema_of_text(name, form, table)
+        schema = _schema_of_text(name, form, table, memory)
     with arrow_errors(spoken(name)):
         columns = {field.name: field.type for field in schema}
     if len(columns) != len(schema):
@@ -268,11 +268,11 @@ def opened_ipc(name: str) -> Iterator[Any]:
         yield opened
 
 
-def _schema_of_text(name: str, form: Form | None, table: Table | None) -> Any:
+def _schema_of_text(name: str, form: Form | None, table: Table | None, memory: int) -> Any:
     """The columns of a text and what the first megabyte of it seems to hold."""
     import pyarrow as pa
 
-    head = _head_of(name, form, table)
+    head = _head_of(name, form, table, memory)
     with arrow_errors(spoken(name)):
         names = _names_in(name, head, form, table)
         if form == "jsonlines":
@@ -303,9 +303,10 @@ def kind_of_text(form: Form | None, table: Table | None) -> tuple[str, Callable[
     return "a text table", None
 
 
-def _head_of(name: str, form: Form | None, table: Table | None) -> bytes:
+def _head_of(name: str, form: Form | None, table: Table | None, memory: int) -> bytes:
     """The first rows of a text."""
-    block = next(iter(TextSource(name, 0, _HEAD, deque(), *kind_of_text(form, table)).blocks()), None)
+    source = TextSource(name, 0, _HEAD, deque(), *kind_of_text(form, table), memory=memory)
+    block = next(iter(source.blocks()), None)
     if block is None:
         raise InputError(f"{spoken(name)}: the file is empty; leave it out or check how it was made")
     return block.text[: block.length].tobytes()

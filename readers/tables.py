@@ -30,7 +30,16 @@ from ooc_pegasos.readers.schemas import (
     rows_of_groups,
     with_partition,
 )
-from ooc_pegasos.readers.sources import TextBlock, TextSource, hash_of, open_input, samples_of, spoken, stamp_of
+from ooc_pegasos.readers.sources import (
+    DEFAULT_MEMORY,
+    TextBlock,
+    TextSource,
+    hash_of,
+    open_input,
+    samples_of,
+    spoken,
+    stamp_of,
+)
 from ooc_pegasos.readers.strings import as_strings, checked, without_infinite
 from ooc_pegasos.recipe import Table
 from ooc_pegasos.scratch import Pool
@@ -70,7 +79,9 @@ class Batch:
 class TablesReader:
     """See `Reader`; a task is a record batch, or a block of lines that is to become one."""
 
-    def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
+    memory_per_byte = 14
+
+    def __init__(self, names: Sequence[str], settings: Settings, block_size: int, memory: int = DEFAULT_MEMORY) -> None:
         self.settings = settings
         from ooc_pegasos.readers.vectors import Vectorizer
 
@@ -84,7 +95,7 @@ class TablesReader:
         self._pool = Pool()
         spare: deque[np.ndarray] = deque()
         self.sources = [
-            _source_of(name, number, settings.table, self.vectorizer.wanted, block_size, spare)
+            _source_of(name, number, settings.table, self.vectorizer.wanted, block_size, spare, memory)
             for number, name in enumerate(names)
         ]
         self.unit = "line" if any(isinstance(source, _TextTable) for source in self.sources) else "row"
@@ -145,15 +156,21 @@ class TablesReader:
 
 
 def _source_of(
-    name: str, number: int, table: Table, wanted: list[str], block_size: int, spare: deque[np.ndarray]
+    name: str,
+    number: int,
+    table: Table,
+    wanted: list[str],
+    block_size: int,
+    spare: deque[np.ndarray],
+    memory: int,
 ) -> _ParquetTable | _IpcTable | _TextTable:
     form = form_of(name) or "delimited"
-    own = own_columns(name, table)
+    own = own_columns(name, table, memory)
     known = with_partition(name, own)
     missing = [column for column in wanted if column not in known]
     if missing and form == "delimited" and delimiter_of(name) != table.delimiter:  # as other files had it
         other = replace(table, delimiter=delimiter_of(name))
-        own_then = own_columns(name, other)
+        own_then = own_columns(name, other, memory)
         columns = with_partition(name, own_then)
         if len(still := [column for column in wanted if column not in columns]) < len(missing):
             table, own, known, missing = other, own_then, columns, still
@@ -174,7 +191,7 @@ def _source_of(
         return _ParquetTable(name, number, table, wanted, rows)
     if form == "arrow":
         return _IpcTable(name, number, table, wanted, rows)
-    return _TextTable(name, number, table, wanted, own, block_size, spare, form)
+    return _TextTable(name, number, table, wanted, own, block_size, spare, form, memory)
 
 
 class _BinaryTable:
@@ -303,8 +320,9 @@ class _TextTable(TextSource):
         block_size: int,
         spare: deque[np.ndarray],
         form: Form,
+        memory: int,
     ) -> None:
-        super().__init__(name, number, block_size, spare, *kind_of_text(form, table))
+        super().__init__(name, number, block_size, spare, *kind_of_text(form, table), memory=memory)
         self.spare = spare
         self._table, self._form = table, form
         self._own = own

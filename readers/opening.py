@@ -264,7 +264,8 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = sources.DEFAULT_
                 chosen[column] = kind
     if not chosen:
         left_out = [column for column in known if _INDEX.fullmatch(column) and column not in taken]
-        chosen = {column: _kind_by_type(known[column]) for column in known if column not in {*taken, *left_out}}
+        others = {*taken, *left_out}
+        chosen = {column: _kind_by_type(known[column]) for column in known if column not in others}
         told = {
             kind: [c for c, found in chosen.items() if found == kind] for kind in ("numeric", "categorical", "entries")
         }

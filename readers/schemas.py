@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections import deque
+import re
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,14 @@ from ooc_pegasos.recipe import Table
 Form = Literal["parquet", "arrow", "delimited", "jsonlines"]
 _HEAD = 1 << 20
 """Of a text, where its columns are looked for."""
+MEMORY_OF_NAME = 2500
+"""Bytes of memory that a column takes for its name alone, wherever that is written down, measured."""
+MEMORY_OF_COLUMN: dict[Form, int] = {"delimited": 12_000, "parquet": 12_000, "jsonlines": 8_000, "arrow": 4_000}
+"""Bytes of memory that a column takes while some rows of it are read by Arrow, measured."""
+_MEMORY_OF_FOOTER = 16
+WIDE = 2000
+"""Columns from which on Arrow is not asked for their types, as each takes it some 10 KB of memory."""
+_NUMBER = re.compile(rb"[ \t]*-?(?:[0-9]+\.?[0-9]*|\.[0-9]+|nan|inf)(?:[eE][+-]?[0-9]+)?[ \t]*", re.IGNORECASE)
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _FORMS: dict[str, Form] = {
     ".parquet": "parquet",
@@ -79,6 +88,7 @@ def own_columns(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) ->
         import pyarrow.parquet as pq
 
         with arrow_errors(spoken(name)):
+            _refuse_large_footer(name, memory)
             schema = pq.read_schema(open_input(name) if is_remote(name) else name)
     elif form == "arrow":
         with arrow_errors(spoken(name)), opened_ipc(name) as opened:
@@ -89,9 +99,31 @@ def own_columns(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) ->
     with arrow_errors(spoken(name)):
         columns = {field.name: field.type for field in schema}
     if len(columns) != len(schema):
-        twice = next(column for column in schema.names if schema.names.count(column) > 1)
+        twice = next(column for column, number in Counter(schema.names).items() if number > 1)
         raise InputError(f"{spoken(name)}: two columns have the name '{twice}'; rename one")
     return columns
+
+
+def refuse_too_wide(name: str, columns: int, each: int, memory: int) -> None:
+    """Raise an error if so many columns take more memory than may be used."""
+    if columns * each > memory:
+        problem = (
+            f"{columns:,} columns take {columns * each / 1e6:,.0f} MB of memory, and {memory / 1e6:,.0f} MB may be used"
+        )
+        advice = "give more, with --memory, name fewer, with --numeric, --categorical or --text, or write svmlight text"
+        raise InputError(f"{spoken(name)}: {problem}; {advice}")
+
+
+def _refuse_large_footer(name: str, memory: int) -> None:
+    """Refuse a Parquet file whose description of its columns does not fit: read, it takes several times its size."""
+    with open_input(name) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 8, 0))
+        footer = int.from_bytes(file.read(8)[:4], "little")
+    if _MEMORY_OF_FOOTER * min(footer, size) > memory:
+        needed = f"{footer / 1e6:,.0f} MB, which take {_MEMORY_OF_FOOTER * footer / 1e6:,.0f} MB of memory"
+        problem = f"its columns and row groups are described in {needed}, and {memory / 1e6:,.0f} MB may be used"
+        raise InputError(f"{spoken(name)}: {problem}; give more, with --memory, or write fewer columns or row groups")
 
 
 def _refuse_pipe(name: str) -> None:
@@ -273,16 +305,27 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None, memory: i
     import pyarrow as pa
 
     head = _head_of(name, form, table, memory)
+    if form != "jsonlines":
+        delimiter = table.delimiter if table else delimiter_of(name)
+        refuse_too_wide(name, head.partition(b"\n")[0].count(delimiter.encode()) + 1, MEMORY_OF_NAME, memory)
     with arrow_errors(spoken(name)):
         names = _names_in(name, head, form, table)
         if form == "jsonlines":
+            refuse_too_wide(name, len(names), MEMORY_OF_NAME, memory)
             kinds = _kinds_of_json(head)
             return pa.schema([(column, kinds.get(column, pa.string())) for column in dict.fromkeys([*names, *kinds])])
         import pyarrow.csv
 
         header = table.header if table else True
-        delimiter = table.delimiter if table else delimiter_of(name)
         multiline = table is not None and table.multiline
+        if len(names) > WIDE and b'"' not in head:
+            numeric = _numeric_columns(head.partition(b"\n")[2] if header else head, delimiter, len(names))
+            return pa.schema(
+                [
+                    (one, pa.float64() if is_number else pa.string())
+                    for one, is_number in zip(names, numeric, strict=True)
+                ]
+            )
         options = pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(head) + 1)
         parse = pyarrow.csv.ParseOptions(
             delimiter=delimiter, newlines_in_values=multiline, invalid_row_handler=lambda _row: "skip"
@@ -296,6 +339,18 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None, memory: i
             return pa.schema([(column, pa.string()) for column in names])
 
 
+def _numeric_columns(rows: bytes, delimiter: str, columns: int) -> np.ndarray:
+    """True for columns of which the first rows hold numbers, as Arrow would find in all of the rows together."""
+    numeric, filled = np.ones(columns, bool), np.zeros(columns, bool)
+    for line in rows.split(b"\n"):
+        cells = line.removesuffix(b"\r").split(delimiter.encode())
+        if len(cells) == columns:
+            there = np.fromiter(map(bool, cells), bool, columns)
+            numeric &= ~there | np.fromiter((_NUMBER.fullmatch(cell) is not None for cell in cells), bool, columns)
+            filled |= there
+    return numeric & filled
+
+
 def kind_of_text(form: Form | None, table: Table | None) -> tuple[str, Callable[[np.ndarray, int], int] | None]:
     """(what a text is, what says where its rows end if not with the line), as text sources want it."""
     if form != "jsonlines" and table is not None and table.multiline:
@@ -306,10 +361,14 @@ def kind_of_text(form: Form | None, table: Table | None) -> tuple[str, Callable[
 def _head_of(name: str, form: Form | None, table: Table | None, memory: int) -> bytes:
     """The first rows of a text."""
     source = TextSource(name, 0, _HEAD, deque(), *kind_of_text(form, table), memory=memory)
-    block = next(iter(source.blocks()), None)
-    if block is None:
+    head = b""
+    for block in source.blocks():
+        head += block.text[: block.length].tobytes()
+        if head.count(b"\n") > 1:  # a wide table may have its names alone in the first block
+            break
+    if not head:
         raise InputError(f"{spoken(name)}: the file is empty; leave it out or check how it was made")
-    return block.text[: block.length].tobytes()
+    return head
 
 
 def _names_in(name: str, head: bytes, form: Form | None, table: Table | None) -> list[str]:

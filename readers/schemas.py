@@ -16,8 +16,18 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import delimited, jsonlines
+from ooc_pegasos.readers.reading import place
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.readers.sources import DEFAULT_MEMORY, STDIN, TextSource, open_input, path_of, spoken, stamp_of
+from ooc_pegasos.readers.sources import (
+    DEFAULT_MEMORY,
+    STDIN,
+    LongLineError,
+    TextSource,
+    open_input,
+    path_of,
+    spoken,
+    stamp_of,
+)
 from ooc_pegasos.recipe import Table
 
 Form = Literal["parquet", "arrow", "delimited", "jsonlines"]
@@ -25,7 +35,7 @@ _HEAD = 1 << 20
 """Of a text, where its columns are looked for."""
 MEMORY_OF_NAME = 2500
 """Bytes of memory that a column takes for its name alone, wherever that is written down, measured."""
-MEMORY_OF_COLUMN: dict[Form, int] = {"delimited": 12_000, "parquet": 12_000, "jsonlines": 8_000, "arrow": 4_000}
+MEMORY_OF_COLUMN: dict[Form, int] = {"delimited": 14_000, "parquet": 14_000, "jsonlines": 8_000, "arrow": 4_000}
 """Bytes of memory that a column takes while some rows of it are read by Arrow, measured."""
 _MEMORY_OF_FOOTER = 16
 WIDE = 2000
@@ -107,9 +117,8 @@ def own_columns(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) ->
 def refuse_too_wide(name: str, columns: int, each: int, memory: int) -> None:
     """Raise an error if so many columns take more memory than may be used."""
     if columns * each > memory:
-        problem = (
-            f"{columns:,} columns take {columns * each / 1e6:,.0f} MB of memory, and {memory / 1e6:,.0f} MB may be used"
-        )
+        needed, given = columns * each / 1e6, memory / 1e6
+        problem = f"{columns:,} columns take {needed:,.0f} MB of memory, and {given:,.0f} MB may be used"
         advice = "give more, with --memory, name fewer, with --numeric, --categorical or --text, or write svmlight text"
         raise InputError(f"{spoken(name)}: {problem}; {advice}")
 
@@ -311,7 +320,7 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None, memory: i
     with arrow_errors(spoken(name)):
         names = _names_in(name, head, form, table)
         if form == "jsonlines":
-            refuse_too_wide(name, len(names), MEMORY_OF_NAME, memory)
+            refuse_too_wide(name, len(names), MEMORY_OF_COLUMN["jsonlines"], memory)
             kinds = _kinds_of_json(head)
             return pa.schema([(column, kinds.get(column, pa.string())) for column in dict.fromkeys([*names, *kinds])])
         import pyarrow.csv
@@ -320,12 +329,8 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None, memory: i
         multiline = table is not None and table.multiline
         if len(names) > WIDE and b'"' not in head:
             numeric = _numeric_columns(head.partition(b"\n")[2] if header else head, delimiter, len(names))
-            return pa.schema(
-                [
-                    (one, pa.float64() if is_number else pa.string())
-                    for one, is_number in zip(names, numeric, strict=True)
-                ]
-            )
+            types = [pa.float64() if is_number else pa.string() for is_number in numeric]
+            return pa.schema(list(zip(names, types, strict=True)))
         options = pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(head) + 1)
         parse = pyarrow.csv.ParseOptions(
             delimiter=delimiter, newlines_in_values=multiline, invalid_row_handler=lambda _row: "skip"
@@ -362,10 +367,14 @@ def _head_of(name: str, form: Form | None, table: Table | None, memory: int) -> 
     """The first rows of a text."""
     source = TextSource(name, 0, _HEAD, deque(), *kind_of_text(form, table), memory=memory)
     head = b""
-    for block in source.blocks():
-        head += block.text[: block.length].tobytes()
-        if head.count(b"\n") > 1:  # a wide table may have its names alone in the first block
-            break
+    try:
+        for block in source.blocks():
+            head += block.text[: block.length].tobytes()
+            if head.count(b"\n") > 1:  # a wide table may have its names alone in the first block
+                break
+    except LongLineError as error:
+        where = place(spoken(name), "line", head.count(b"\n") + 1)
+        raise InputError(f"{where}: {error.problem}") from error
     if not head:
         raise InputError(f"{spoken(name)}: the file is empty; leave it out or check how it was made")
     return head

@@ -241,7 +241,7 @@ class Vectorizer:
 
         name = self.table.label
         if not self._with_labels or name is None:
-            return np.zeros(batch.num_rows), {}
+            return np.zeros(len(problems.bad)), {}
         array = batch.column(name)
         if array.null_count:
             missing = np.flatnonzero(np.asarray(array.is_null()))

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ooc_pegasos import ConvertConfig, Existing, convert
+from ooc_pegasos import ConvertConfig, Existing, Store, convert
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.parallel import ordered_map
@@ -114,9 +114,7 @@ def test_endless_line(tmp_path):
     with open(tmp_path / "in.svm", "wb") as file:
         file.truncate(50 * 10**9)  # a hole, which takes no disk
     began = time.monotonic()
-    with pytest.raises(
-        InputError, match=r"in.svm:1: a line of more than 1,07\d MB, .* used; check that this is svmlight"
-    ):
+    with pytest.raises(InputError, match=r"in.svm:1: a line of more than 1,07\d MB, .* used; check that"):
         convert([str(tmp_path / "in.svm")], tmp_path / "s", ConvertConfig(memory=64 << 20))
     assert time.monotonic() - began < 60
 
@@ -137,7 +135,7 @@ def test_more_memory_takes_a_long_line(tmp_path):
     long = " ".join(f"{index}:1" for index in range(1, 700_001))
     (tmp_path / "in.svm").write_text("1 1:2\n-1 2:3\n" * 9000 + f"1 {long}\n-1 5:1\n")
     options = {"shuffle": False, "classes": ("-1", "1")}
-    with pytest.raises(InputError, match="in.svm:18001: a line of 6 MB, which takes 49 MB of memory, and 34 MB"):
+    with pytest.raises(InputError, match=r"in.svm:18001: a line of 6 MB, which takes 50 MB of memory, and 34 MB"):
         convert([str(tmp_path / "in.svm")], tmp_path / "s", ConvertConfig(memory=32 << 20, **options))
     config = ConvertConfig(memory=128 << 20, **options)
     store = convert([str(tmp_path / "in.svm")], tmp_path / "s", config, existing=Existing(resume=True))
@@ -159,18 +157,6 @@ def table(columns, rows, seed):
     return matrix, labels, text
 
 
-def dense(store, columns):
-    """The rows of a store as a matrix, with a column more than `columns` at most."""
-    found = np.zeros((store.rows, columns))
-    at = 0
-    for block in store.blocks():
-        for row in range(block.rows):
-            part = slice(int(block.indptr[row]), int(block.indptr[row + 1]))
-            found[at, block.indices[part]] = block.values[part] if block.values is not None else 1
-            at += 1
-    return found
-
-
 def test_many_columns(tmp_path):
     """20,000 columns take little memory each, and their numbers are those that were written."""
     matrix, _labels, text = table(20_000, 6, 1)
@@ -178,9 +164,7 @@ def test_many_columns(tmp_path):
     code, peak, said = converted(tmp_path, "in.csv", "--memory", "100MB", "--no-shuffle")
     assert (code, said) == (0, "")
     assert peak < LIBRARIES + 100 * MB
-    from ooc_pegasos import Store
-
-    assert np.array_equal(dense(Store.open(tmp_path / "s"), 20_000), matrix)
+    assert np.array_equal(Store.open(tmp_path / "s").to_scipy()[0].toarray(), matrix)
 
 
 def test_too_many_columns(tmp_path):
@@ -189,9 +173,7 @@ def test_too_many_columns(tmp_path):
         file.write("label," + ",".join(f"c{j}" for j in range(1_999_999)) + "\n1" + ",0" * 1_999_999 + "\n")
     code, peak, said = converted(tmp_path, "in.csv")
     assert code == 3
-    assert said.startswith(
-        "error: in.csv: 2,000,000 columns take 5,000 MB of memory, and 1,074 MB may be used; give more"
-    )
+    assert said.startswith("error: in.csv: 2,000,000 columns take 5,000 MB of memory, and 1,074 MB may be used;")
     assert peak < LIBRARIES + 200 * MB
 
 
@@ -271,9 +253,7 @@ def test_cells_are_those_of_arrow():
             rows.append(delimiter.join(cells + ["7"] * (odd and rng.random() < 0.05)))
         text = "".join(row + feed for row in rows)
         header = delimiter.join(names) + feed if case % 2 else ""
-        content = np.frombuffer(
-            (header + text).encode() + b"\n" * bool(not rows) + b"\n" + bytes(PADDING), np.uint8
-        ).copy()
+        content = np.frombuffer((header + text).encode() + b"\n" + bytes(PADDING), np.uint8).copy()
         length = len(content) - PADDING
         if not header and not rows:
             continue
@@ -286,7 +266,8 @@ def test_cells_are_those_of_arrow():
             continue
         read += 1
         assert bad_rows == 0
-        assert np.array_equal(found.lines, lines) and found.line_count == line_count
+        assert np.array_equal(found.lines, lines)
+        assert found.line_count == line_count
         numbers = [name for name, kind in kinds.items() if kind == "number"]
         for place, name in enumerate(numbers):
             expected = batch.column(name).to_numpy(zero_copy_only=False)
@@ -348,7 +329,7 @@ def test_error_of_items_comes_after_results():
 
     for threads in (1, 2, 8):
         found = []
+        results = ordered_map(lambda item: item, items(), threads)
         with pytest.raises(InputError, match="no more"):
-            for result in ordered_map(lambda item: item, items(), threads):
-                found.append(result)
+            found.extend(results)
         assert found == [0, 1, 2]

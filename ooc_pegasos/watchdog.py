@@ -23,7 +23,8 @@ _state = {"started": False, "answered": False}
 def start() -> None:
     """Watch over this process from now on; called in the main thread of a command, and not for use as a library.
 
-    Every Python signal handler that is installed afterwards must call `answered`.
+    Every Python signal handler that is installed afterwards must call `answered`, and nothing else may set SIGALRM or
+    its timer.
     """
     if not hasattr(fcntl, "F_SETSIG"):  # not Linux
         return
@@ -44,6 +45,11 @@ def answered() -> None:
     if _state["started"] and not _state["answered"]:
         _state["answered"] = True
         signal.alarm(CLEAN_STOP)
+
+
+def expect_again() -> None:
+    """Take the next signal for a repetition of the last one, which got lost, and not for another request to stop."""
+    _state["answered"] = False
 
 
 def _leave() -> None:

@@ -262,7 +262,7 @@ def test_all_that_comes_through_a_pipe_counts(tmp_path, oocpeg):
     assert (tmp_path / "piped.csv").read_bytes() == (tmp_path / "plain.csv").read_bytes()
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_politely(tmp_path, signal_number):
     """Ctrl-C keeps what is done; --resume goes on; nothing but the unfinished folder is left."""
     source = tmp_path / "slow.svm"

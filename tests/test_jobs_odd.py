@@ -196,8 +196,8 @@ def test_inputs_that_are_none(tmp_path, oocpeg, what):
 
 
 def test_no_job_file(tmp_path, oocpeg):
-    assert "no such file" in oocpeg("run", "nothing.toml", code=2).stderr.lower()
-    assert "is a directory" in oocpeg("run", ".", code=2).stderr.lower()
+    assert "no such file" in oocpeg("run", "nothing.toml", code=3).stderr.lower()
+    assert "is a directory" in oocpeg("run", ".", code=3).stderr.lower()
 
 
 # --- what it does about it ------------------------------------------------------------------------

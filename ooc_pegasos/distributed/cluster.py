@@ -33,8 +33,9 @@ _COPIES = 3
 
 
 def dask_setup(_worker: Any) -> None:
-    """What a worker on this machine does as it starts: leave Ctrl-C, which all processes of a terminal feel, to us."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Have a worker on this machine ignore what all processes of a terminal get: the client stops its workers."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager

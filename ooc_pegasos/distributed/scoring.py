@@ -18,7 +18,7 @@ from ooc_pegasos.evaluation import Tally, names_of_columns, write_scores
 from ooc_pegasos.files import in_use, sync_folder, writing_errors
 from ooc_pegasos.growth import only
 from ooc_pegasos.metrics import EXACT_ROWS
-from ooc_pegasos.model import Model
+from ooc_pegasos.model import Model, check_width
 from ooc_pegasos.partitions import rows_of_frame, rows_of_matrix
 from ooc_pegasos.readers import schemas
 from ooc_pegasos.readers.opening import PLAIN
@@ -97,7 +97,7 @@ class _Ready:
             raise InputError(f"the collection: {schemas.difference(missing, known)}")
 
     def check_width(self, columns: float) -> None:
-        """Refuse an array that the model cannot be of."""
+        """Refuse an array that cannot be scored; NaN columns are an unknown number."""
         reader, label = self._recipe.reader, self._recipe.label_column
         if reader not in PLAIN:
             what = "a dask.dataframe" if reader == "table" else "files"
@@ -105,6 +105,7 @@ class _Ready:
         if label is not None and columns > self.model.info.features:
             problem = f"{columns:,} columns, where the model has {self.model.info.features:,} features"
             raise UsageError(f"{problem} and its data had labels in column {label}; leave that out")
+        check_width(columns, self.model.info.features, "the collection")
 
     def scores(self, matrix: Any) -> np.ndarray:
         """Scores, or probabilities, of the rows of a matrix."""

@@ -21,8 +21,8 @@ from typing import Any
 
 from ooc_pegasos import __version__, manifest
 from ooc_pegasos.checked import plainly
-from ooc_pegasos.describe import printable
 from ooc_pegasos.errors import OocPegasosError
+from ooc_pegasos.escaping import printable
 from ooc_pegasos.files import write_atomically
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.state import Compared, State

@@ -186,7 +186,7 @@ def test_places_and_files_without_permission(tmp_path, powerless):
         (version / "model", 0, 3),
         (place / "clicks.store" / "manifest.json", 0, 3),
         (chunk, 0, 5),
-        (place / "job.toml", 0, 2),
+        (place / "job.toml", 0, 3),
     ):
         with mode_of(path, mode):
             said = one_line(powerless("run", place / "job.toml", "-q", code=code), path.name)

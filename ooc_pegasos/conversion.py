@@ -246,7 +246,7 @@ class _Job:
         if text is None:
             regular = [name for name, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular]
             text = kind == "folders" or (
-                bool(regular) and opening.labels_are_text(regular[:1], kind, recipe, config.labels)
+                bool(regular) and opening.labels_are_text(regular[:1], kind, recipe, config.labels, config.memory)
             )
         base = recipe.index_base if self.base or kind != "svmlight" else {"0": 0, "1": 1}.get(config.index_base)
         features = recipe.features
@@ -328,9 +328,10 @@ class _Job:
             labels=self.plan.labels,
             label_column=self.plan.recipe.label_column,
             vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
+            memory=config.memory,
         )
         features = self._columns(reader)
-        ingest.run(reader, config.reading_threads(), self.progress.advance)
+        ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
         if ingest.totals.rows == 0:
             rejected = f"{ingest.totals.rejected:,} were rejected"
             raise InputError(f"{sources.spoken(self.names[0])}: no row to keep, {rejected}; check the file")

@@ -11,6 +11,7 @@ import typer
 from ooc_pegasos import __version__
 from ooc_pegasos.cli.streams import say
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.machine import refuse_low_limits
 
 app = typer.Typer(
     name="oocpeg",
@@ -58,7 +59,7 @@ def _main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    refuse_low_limits()
 
 
 def settings_of(cls: Any, path: Path | None, chosen: dict[str, Any]) -> Any:

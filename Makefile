@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 OLDEST := $(VENV)-oldest
-OLDEST_TESTS := dataframes or lists_of_indices or test_labels or columns_of_entries or categories or test_cli
+OLDEST_TESTS := dataframes or lists_of_indices or test_labels or categories or test_cli
 
 .PHONY: demo test test-oldest lint pytest soak bench notebooks clean
 

@@ -30,7 +30,7 @@ test-oldest: $(OLDEST)/installed
 		tests/test_cli.py tests/test_tables.py tests/test_scoring_dask.py
 
 soak: $(VENV)/installed-dev
-	OOCPEG_SOAK=1 nice -n 10 $(BIN)/python -m pytest -s tests/faults
+	OOCPEG_SOAK=1 nice -n 10 $(BIN)/python -m pytest -s tests/faults tests/test_true_bounds.py
 
 notebooks: $(VENV)/installed-dev
 	$(BIN)/python scripts/render_notebooks.py

@@ -3,14 +3,20 @@
 import errno
 import fcntl
 import glob
+import io
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from ooc_pegasos.errors import DamagedError, InputError, LockedError, OocPegasosError, UsageError
+from ooc_pegasos.errors import DamagedError, InputError, LockedError, OocPegasosError, PublishedError, UsageError
+
+
+class UnsyncedError(OSError):
+    """A file is in place under its name (`filename`), but its folder could not be synced to disk."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -35,11 +41,12 @@ def replacing(path: Path) -> Iterator[Path]:
         os.fsync(descriptor)
         os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
     finally:
-        os.close(descriptor)
-    sync_folder(path.parent)
+        close(descriptor)
+    sync_name(path)
 
 
 def _locked_file(path: Path) -> int:
@@ -50,7 +57,7 @@ def _locked_file(path: Path) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor
-        os.close(descriptor)  # somebody took it for a left-over between the two
+        close(descriptor)  # somebody took it for a left-over between the two
 
 
 def _remove_unless_locked(path: Path) -> None:
@@ -65,7 +72,7 @@ def _remove_unless_locked(path: Path) -> None:
     except OSError:
         pass  # somebody is writing it
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 def is_same_file(one: str | Path, other: str | Path) -> bool:
@@ -89,9 +96,24 @@ def refuse_to_write_over(option: str, place: str | Path | None, others: Mapping[
             raise UsageError(f"{option} {place}: is {what}, or in it; name another file")
 
 
+class ReadOnlyFile(io.FileIO):
+    """A file to read. Errors of closing it are ignored, as there is nothing to lose."""
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(OSError):
+            super().close()
+
+
+def close(descriptor: int) -> None:
+    """Close a descriptor of a file that is synced, locked or only read: an error then loses nothing, and is ignored."""
+    with suppress(OSError):
+        os.close(descriptor)
+
+
 def open_file(path: Path) -> BinaryIO:
     """A file, which is a file: devices and pipes may never end, or never begin."""
-    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")  # noqa: SIM115 (the caller closes it)
+    file = io.BufferedReader(ReadOnlyFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "not a regular file")
@@ -110,16 +132,33 @@ def sync_file(path: Path) -> None:
     try:
         os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
     """Make renames and new names in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_name(path: Path) -> None:
+    """Make the name of a file that was put in place survive a power cut. Raises UnsyncedError."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise UnsyncedError(error.errno, error.strerror, str(path)) from error
+
+
+def remove_folder(folder: Path) -> bool:
+    """Remove a folder with all in it, as far as possible; True if nothing of it is left."""
+    with suppress(OSError):  # of closing a folder, which `ignore_errors` does not cover
+        shutil.rmtree(folder, ignore_errors=True)
+    return not os.path.lexists(folder)
+
+
+def published_error(what: str | Path, error: Exception, advice: str) -> PublishedError:
+    """The error to raise for one that happened when the new state of `what` was in place already."""
+    problem = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return PublishedError(f"{what}: the new state is in place, but was not finished ({problem.lower()}); {advice}")
 
 
 _SCARCE = {
@@ -150,6 +189,11 @@ def writing_errors(place: Path) -> Iterator[None]:
     """Turn what the operating system says when `place` cannot be written into one line that helps."""
     try:
         yield
+    except UnsyncedError as error:
+        if os.fspath(place) != error.filename:  # a file that only serves to make `place`
+            raise InputError(f"{error.filename}: {error.strerror} while it was synced; check the disk") from error
+        advice = "a power cut may undo it: check the disk, and run again"
+        raise published_error(place, error, advice) from error
     except OSError as error:
         name = error.filename or place
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -175,17 +219,17 @@ def locked(path: Path, what: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
+            close(descriptor)
             raise LockedError(f"{what}: process {holder} is at work on it; wait for it or stop it") from None
         if path.exists() and os.stat(path).st_ino == os.fstat(descriptor).st_ino:
             break
-        os.close(descriptor)  # the holder removed the file just before letting go
+        close(descriptor)  # the holder removed the file just before letting go
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 @contextmanager
@@ -195,8 +239,14 @@ def making(path: Path) -> Iterator[None]:
     with ExitStack() as stack:
         with suppress(OSError):  # a file system without locks
             stack.enter_context(locked(lock, str(path)))
-            stack.callback(lock.unlink, missing_ok=True)
+            stack.callback(_remove_lock, lock)
         yield
+
+
+def _remove_lock(lock: Path) -> None:
+    """Remove a lock file; one that stays is in nobody's way."""
+    with suppress(OSError):
+        lock.unlink()
 
 
 @contextmanager
@@ -208,7 +258,7 @@ def in_use(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 @contextmanager
@@ -225,4 +275,4 @@ def unused(folder: Path) -> Iterator[bool]:
     try:
         yield free
     finally:
-        os.close(descriptor)
+        close(descriptor)

@@ -6,6 +6,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,5 +42,6 @@ class Journal:
         os.truncate(self._path, size)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file. An error is ignored: what is not in it is done again."""
+        with suppress(OSError):
+            self._file.close()

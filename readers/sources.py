@@ -21,6 +21,7 @@ import numpy as np
 
 from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.files import ReadOnlyFile
 from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers.remote import expand_url, is_remote, look, open_remote, spoken_url
@@ -142,7 +143,7 @@ def stamp_of(name: str) -> Stamp:
 
 def open_input(name: str) -> Any:
     """A file, here or elsewhere, to be read without a buffer."""
-    return open_remote(name) if is_remote(name) else open(name, "rb", buffering=0)
+    return open_remote(name) if is_remote(name) else ReadOnlyFile(name)
 
 
 def hash_of(name: str) -> str:

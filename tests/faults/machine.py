@@ -96,12 +96,12 @@ class Nursery:
     """A process that has everything loaded and forks one child after the other, which saves each a second.
 
     `code` defines the functions that children call; what it calls itself is done once, before the first child.
-    `preload`: a library that is loaded before all others (see shim.c). `fault`: how it disturbs the next child.
+    `preload`: a library that is loaded before all others (see `disturb`).
     """
 
     def __init__(self, code: str, folder: Path, preload: Path | None = None) -> None:
         self._said, self._complained = folder / "said", folder / "complained"
-        self.fault: dict[str, Any] | None = None
+        self._fault: dict[str, Any] | None = None
         words = [sys.executable, "-c", _NURSERY, code]
         env = {**os.environ, "LD_PRELOAD": str(preload)} if preload else None
         pipe = subprocess.PIPE
@@ -119,12 +119,17 @@ class Nursery:
             self._last.wait()
         told = [str(word) if isinstance(word, Path) else word for word in words]
         task = {"name": name, "words": told, "die_before": die_before}
-        task |= {"said": str(self._said), "complained": str(self._complained), "fault": self.fault}
-        self.fault = None
+        task |= {"said": str(self._said), "complained": str(self._complained), "fault": self._fault}
+        self._fault = None
         assert self._process.stdin is not None
         print(json.dumps({**task, "under": str(under) if under else ""}), file=self._process.stdin, flush=True)
         self._last = Child(self, int(self._line()))
         return self._last
+
+    def disturb(self, under: Path, number: int, variant: int = 0, report: object = "", journal: object = "") -> None:
+        """Have the next child counted, recorded and, if the number is not 0, disturbed by the library (see shim.c)."""
+        words = {"under": str(under), "number": number, "variant": variant}
+        self._fault = {**words, "report": str(report), "journal": str(journal)}
 
     def has_news(self, seconds: float) -> bool:
         """Whether the child has ended, after so many seconds at most."""

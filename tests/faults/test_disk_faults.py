@@ -47,6 +47,7 @@ def test_each_call_fails(processes, tmp_path, name):
                 check_disturbed(command, number, ended)
             except Exception as error:
                 failures.append(f"{number}:{variant} {fault}: {ended} {failure_of(error)}")
+                print(failures[-1], flush=True)
     print(f"{name}: {len(calls)} calls, {hit} of {len(faults)} faults tried, {len(failures)} failures")
     assert not failures, f"{len(failures)} of {len(faults)}:\n" + "\n".join(failures)
     assert hit > 0.9 * len(faults)

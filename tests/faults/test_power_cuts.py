@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from disks import Contents, Disk, events_of, put_back, states
+from disks import Contents, Disk, events_of, never, put_back, states
 from disturbed import COMMANDS, Command, command_of, failure_of, processes, shim
 from machine import many
 
@@ -55,8 +55,32 @@ def test_power_is_cut(processes, tmp_path, name):
                     check_after_power_cut(command, number, is_end)
                 except Exception as error:
                     failures.append(f"{number} {event.what} {event.first}: {failure_of(error)}")
+                    print(failures[-1], flush=True)
     print(f"{name}: {len(events)} changes, {len(tried)} disks tried, {len(failures)} failures")
     assert not failures, f"{len(failures)} of {len(tried)}:\n" + "\n".join(failures)
+
+
+@pytest.mark.parametrize("name", ["convert", "append", "force"])
+def test_power_is_cut_after_a_killed_run_was_resumed(processes, tmp_path, name):
+    """What the killed process had written is not synced by those that ended before it."""
+    journal = tmp_path / "journal"
+    with command_of(name, processes, tmp_path) as command:
+        words = list(command.words)
+        steps = processes.start("oocpeg", command.place, words, 1, under=command.place).steps
+        number = many(4, steps)
+        for step in sorted({1 + at * (steps - 1) // (number - 1) for at in range(number)}):
+            command.prepare()
+            disk = Disk(command.place)
+            processes.disturb(command.place, 0, journal=journal)
+            processes.start("oocpeg", command.place, words, 1, under=command.place, die_before=step).wait()
+            for event in events_of(journal):
+                disk.apply(event)
+            assert command.run("--resume", number=0, journal=journal).code == 0
+            for event in events_of(journal):
+                disk.apply(event)
+            put_back(disk.after_power_cut(never, never), command.place)
+            check_after_power_cut(command, 0, was_over=True)
+    print(f"{name}: {number} of {steps} steps")
 
 
 def test_what_is_not_synced_is_dropped(processes, tmp_path):
@@ -67,7 +91,7 @@ def test_what_is_not_synced_is_dropped(processes, tmp_path):
         place.mkdir()
         (place / "a").write_bytes(b"old")
         disk = Disk(place)
-        processes.fault = {"under": str(place), "number": 0, "variant": 0, "report": "", "journal": str(journal)}
+        processes.disturb(place, 0, journal=journal)
         processes.start("replace", place / "a", way == "synced").succeed()
         assert (place / "a").read_bytes() == b"new"
         for event in events_of(journal):

@@ -32,7 +32,7 @@ from ooc_pegasos.existing import (
     discard_left_overs,
     made_from,
 )
-from ooc_pegasos.files import locked, published_error, read_file, write_atomically, writing_errors
+from ooc_pegasos.files import locked, published_error, read_file, sync_folder, write_atomically, writing_errors
 from ooc_pegasos.ingest import Ingest
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.labels import Declared, LabelMap, settle
@@ -79,6 +79,7 @@ def convert(
         if scratch.is_dir() and any(scratch.iterdir()) and not (scratch / "lock").exists():
             raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
         with locked(scratch / "lock", str(target)):
+            sync_folder(scratch)  # the lock is what a folder that is left by a power cut is known by
             place = Place(target, scratch)
             before = check_output(target, existing, place.published())  # another process may have been faster
             place = dataclasses.replace(place, base=before if existing.append else None)

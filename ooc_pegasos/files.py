@@ -189,12 +189,10 @@ def writing_errors(place: Path) -> Iterator[None]:
     """Turn what the operating system says when `place` cannot be written into one line that helps."""
     try:
         yield
-    except UnsyncedError as error:
-        if os.fspath(place) != error.filename:  # a file that only serves to make `place`
-            raise InputError(f"{error.filename}: {error.strerror} while it was synced; check the disk") from error
-        advice = "a power cut may undo it: check the disk, and run again"
-        raise published_error(place, error, advice) from error
     except OSError as error:
+        if isinstance(error, UnsyncedError) and error.filename == os.fspath(place):
+            advice = "a power cut may undo it: check the disk, and run again"
+            raise published_error(place, error, advice) from error
         name = error.filename or place
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(

@@ -150,8 +150,9 @@ def sync_name(path: Path) -> None:
 
 def remove_folder(folder: Path) -> bool:
     """Remove a folder with all in it, as far as possible; True if nothing of it is left."""
-    with suppress(OSError):  # of closing a folder, which `ignore_errors` does not cover
-        shutil.rmtree(folder, ignore_errors=True)
+    for _attempt in range(2):  # an error that passes leaves nothing
+        with suppress(OSError):  # of closing a folder, which `ignore_errors` does not cover
+            shutil.rmtree(folder, ignore_errors=True)
     return not os.path.lexists(folder)
 
 
@@ -191,8 +192,7 @@ def writing_errors(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if isinstance(error, UnsyncedError) and error.filename == os.fspath(place):
-            advice = "a power cut may undo it: check the disk, and run again"
-            raise published_error(place, error, advice) from error
+            raise published_error(place, error, "check the disk, as a power cut may undo it") from error
         name = error.filename or place
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(

@@ -106,7 +106,7 @@ def remove_strays(target: Path, made: Manifest) -> list[Path]:
     keep = {file for chunk in made.chunks for file in chunk.files}
     if made.vocabulary:
         keep.add(made.vocabulary.file)
-    left = [target]
+    left = [target / "*.arrow"]
     with suppress(OSError), unused(target) as free:
         found = [path for path in target.glob("*.arrow") if path.name.startswith(("chunk-", "ids-", "features-"))]
         left = [path for path in found if free and path.name not in keep and not _is_removed(path)]

@@ -29,7 +29,7 @@ def many(short: Much, long: Much) -> Much:
 # --- processes ----------------------------------------------------------------------------------
 
 _NURSERY = """
-import ctypes, json, os, signal, sys, traceback
+import ctypes, gc, json, os, signal, sys, traceback
 from ooc_pegasos.errors import OocPegasosError
 
 exec(sys.argv[1], globals())
@@ -74,6 +74,8 @@ def live(task, told):
     os.write(told, str(count[0]).encode())
     os._exit(code)
 
+gc.collect()
+gc.freeze()  # or each child would copy what its collector looks at
 print("ready", flush=True)
 child = 0
 for line in sys.stdin:

@@ -43,7 +43,7 @@ def test_power_is_cut(processes, tmp_path, name):
             if only and number != int(only):
                 continue
             is_end = number == len(events)
-            if not is_end and number % many(14, 1):
+            if not is_end and number % many(21, 1):
                 continue
             for contents in states(disk, number):
                 told = same_disk(contents)

@@ -217,6 +217,7 @@ class _Job:
             what = f"the {name} were" if name in ("inputs", *BESIDE) else f"'{name.replace('_', '-')}' was"
             raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
         self.rejected_before = recorded["rejected_before"]
+        (self.scratch / "store").mkdir(exist_ok=True)  # which a power cut may have dropped
         plan = typed.load(IngestPlan, recorded["ingest"])
         # the same files, by the names that they have from here
         return dataclasses.replace(plan, names=self.names, weights=self.config.weights, labels=self.config.labels)

@@ -169,8 +169,16 @@ def samples_of(file: str | int) -> str | None:
     with open(file, "rb", buffering=0, closefd=isinstance(file, str)) as opened:
         for number in range(_SAMPLES):
             begin = number * max(stamp.size - _SAMPLE, 0) // (_SAMPLES - 1)
-            hashing.update(os.pread(opened.fileno(), _SAMPLE, max(begin, number * _SAMPLE)))
+            hashing.update(_read_at(opened.fileno(), max(begin, number * _SAMPLE), _SAMPLE))
     return hashing.hexdigest()
+
+
+def _read_at(descriptor: int, begin: int, size: int) -> bytes:
+    """So many bytes of a file, or all there are; a read may return fewer than it is asked for."""
+    found = b""
+    while len(found) < size and (more := os.pread(descriptor, size - len(found), begin + len(found))):
+        found += more
+    return found
 
 
 @dataclass

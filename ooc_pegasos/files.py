@@ -2,16 +2,22 @@
 
 import errno
 import fcntl
+import io
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
+from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, PublishedError, UsageError
+
+
+class UnsyncedError(OSError):
+    """A file is in place under its name (`filename`), but its folder could not be synced to disk."""
 
 
 def open_in_place(path: str | Path, flags: int, *, streams: bool = False) -> int:
@@ -107,7 +113,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):  # the file is synced, or not needed
             file.close()
-    sync_folder(path.parent)
+    sync_name(path)
 
 
 def check_can_be_replaced(path: Path) -> None:
@@ -175,6 +181,15 @@ def refuse_to_write_over(option: str, place: str | Path | None, others: Mapping[
             raise UsageError(f"{option} {place}: is {what}, or in it; name another file")
 
 
+class ReadOnlyFile(io.FileIO):
+    """A file to read. Errors of closing it are ignored, as there is nothing to lose."""
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(OSError):
+            super().close()
+
+
 def close(descriptor: int) -> None:
     """Close a descriptor of a file that is synced, locked or only read: an error then loses nothing, and is ignored."""
     with suppress(OSError):
@@ -183,7 +198,7 @@ def close(descriptor: int) -> None:
 
 def open_file(path: Path) -> BinaryIO:
     """A file, which is a file: devices and pipes may never end, or never begin."""
-    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")  # noqa: SIM115 (the caller closes it)
+    file = io.BufferedReader(ReadOnlyFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "not a regular file")
@@ -202,16 +217,34 @@ def sync_file(path: Path) -> None:
     try:
         os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
     """Make renames and new names in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_name(path: Path) -> None:
+    """Make the name of a file that was put in place survive a power cut. Raises UnsyncedError."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise UnsyncedError(error.errno, error.strerror, str(path)) from error
+
+
+def remove_folder(folder: Path) -> bool:
+    """Remove a folder with all in it, as far as possible; True if nothing of it is left."""
+    for _attempt in range(2):  # an error that passes leaves nothing
+        with suppress(OSError):  # of closing a folder, which `ignore_errors` does not cover
+            shutil.rmtree(folder, ignore_errors=True)
+    return not os.path.lexists(folder)
+
+
+def published_error(what: str | Path, error: Exception, advice: str) -> PublishedError:
+    """The error to raise for one that happened when the new state of `what` was in place already."""
+    problem = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return PublishedError(f"{what}: the new state is in place, but was not finished ({problem.lower()}); {advice}")
 
 
 _SCARCE = {
@@ -244,6 +277,8 @@ def writing_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if isinstance(error, UnsyncedError) and error.filename == os.fspath(place):
+            raise published_error(place, error, "check the disk, as a power cut may undo it") from error
         name = error.filename or place
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(

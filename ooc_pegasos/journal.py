@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,5 +43,6 @@ class Journal:
         self._file.truncate(size)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file. An error is ignored: what is not in it is done again."""
+        with suppress(OSError):
+            self._file.close()

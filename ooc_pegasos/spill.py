@@ -17,7 +17,7 @@ import numpy as np
 from ooc_pegasos.arrow import array_of
 from ooc_pegasos.checksums import WORD, xxh64_hex
 from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.files import cut_file, open_in_place
+from ooc_pegasos.files import ReadOnlyFile, cut_file, open_in_place
 from ooc_pegasos.ids import joined, packed, unpacked
 from ooc_pegasos.kernels import rows as kernels
 from ooc_pegasos.kernels.weights import scatter_weights
@@ -205,12 +205,13 @@ class Spill:
         make = make or _fresh
         if not self.path(bucket).exists():
             return
-        with open(self.path(bucket), "rb", buffering=0) as file:
+        with ReadOnlyFile(self.path(bucket)) as file:
             left = os.fstat(file.fileno()).st_size
             at = 0
             while left >= 8 * _HEADER:
-                header = np.frombuffer(file.read(8 * _HEADER), np.int64).copy()
-                if len(header) < _HEADER or header[0] != _MAGIC:
+                header = np.empty(_HEADER, np.int64)
+                _read_all(file.fileno(), header.view(np.uint8))
+                if header[0] != _MAGIC:
                     return
                 rows, pairs, more, _checksum, of_ids = (int(x) for x in header[2:])
                 with_values, with_weights = bool(more & _VALUES), bool(more & _WEIGHTS)

@@ -39,6 +39,8 @@ def _end(_signal: int, _frame: "FrameType | None") -> None:
 def main() -> None:
     """Run `oocpeg`; the command line listens to signals itself as soon as it is there."""
     listen(_end)
+    # Its threads are not used here, and without memory for them their start never returns.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ooc_pegasos.cli import main as command_line
 
     command_line()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ooc_pegasos import watchdog
 from ooc_pegasos.command import stop_signals
 
 
@@ -27,6 +28,7 @@ def signals_to(ask: Callable[[], None]) -> Iterator[None]:
         return
 
     def heard(_number: int, _frame: Any) -> None:
+        watchdog.answered()
         ask()
 
     before = {number: signal.signal(number, heard) for number in stop_signals()}

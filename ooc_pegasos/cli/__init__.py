@@ -9,10 +9,12 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+from ooc_pegasos import watchdog
 from ooc_pegasos.cli import streams
 
 # in the order in which --help shows their commands
@@ -20,6 +22,7 @@ from ooc_pegasos.cli import stores, training, models, jobs  # isort: skip
 from ooc_pegasos.cli.options import app
 from ooc_pegasos.command import INTERRUPTED, listen, stop_signals
 from ooc_pegasos.errors import InputError, OocPegasosError
+from ooc_pegasos.machine import shortage
 
 __all__ = ["app", "jobs", "main", "models", "stores", "training"]
 
@@ -36,13 +39,18 @@ class _Interruption(KeyboardInterrupt):
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    watchdog.answered()
     raise _Interruption
 
 
 def _again_if_lost(lost: Any) -> None:
     """Interrupt again in a moment if an interruption was raised in a callback of Python, which drops exceptions."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        watchdog.expect_again()
+        main_thread, number = threading.main_thread().ident, next(stop_signals())
+        again = threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main_thread, number))
+        again.daemon = True
+        again.start()
     else:
         sys.__unraisablehook__(lost)
 
@@ -50,6 +58,7 @@ def _again_if_lost(lost: Any) -> None:
 def main() -> None:
     """The `oocpeg` command."""
     streams.guard()
+    watchdog.start()
     for number in stop_signals():  # registered first, so done last: nothing is left to be stopped
         atexit.register(signal.signal, number, signal.SIG_IGN)
     code = _code_of(_interruptible) or _code_of(sys.stdout.flush)
@@ -60,12 +69,10 @@ def main() -> None:
 def _interruptible() -> None:
     """The command itself. When it is over it is too late to interrupt it: its exit code is that of what came of it."""
     listen(_interrupt)
-    signal.signal(signal.SIGALRM, _interrupt)
     sys.unraisablehook = _again_if_lost
     try:
         app()
     finally:
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
         listen(lambda _signal, _frame: None)
 
 
@@ -81,10 +88,12 @@ def _code_of(action: Callable[[], None]) -> Any:
         if not (isinstance(error, streams.OutputError) and error.is_quiet):
             streams.say(f"error: {error}", err=True)
         return error.exit_code
-    except OSError as error:
-        streams.say(f"error: {error.filename or 'output'}: {error.strerror}; check where the output goes", err=True)
-        return InputError.exit_code
-    except MemoryError:
-        streams.say("error: out of memory; give a smaller --memory", err=True)
+    except (MemoryError, OSError, ImportError, RuntimeError) as error:
+        problem = shortage(error)
+        if problem is None and isinstance(error, OSError):
+            problem = f"{error.filename or 'output'}: {error.strerror or error}; check where the output goes"
+        if problem is None:
+            raise
+        streams.say(f"error: {problem}", err=True)
         return InputError.exit_code
     return 0

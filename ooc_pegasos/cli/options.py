@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from ooc_pegasos import __version__
 from ooc_pegasos.cli.streams import say
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.machine import refuse_low_limits
 
 app = typer.Typer(
     name="oocpeg",
@@ -59,7 +59,7 @@ def _main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    refuse_low_limits()
 
 
 def settings_of(cls: Any, path: Path | None, chosen: dict[str, Any]) -> Any:
@@ -100,9 +100,7 @@ def check_new_file(path: Path, force: bool) -> None:
         raise InputError(f"{path}: is a folder; name a file")
     if path.exists() and not force:
         raise InputError(f"{path}: exists already; add --force to replace it")
-    from ooc_pegasos.files import writing_errors
+    from ooc_pegasos.files import check_can_be_replaced, writing_errors
 
-    attempt = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing_errors(path):
-        attempt.touch()
-        attempt.unlink(missing_ok=True)
+        check_can_be_replaced(path)

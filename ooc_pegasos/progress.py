@@ -268,13 +268,16 @@ class LiveTraining(TrainingProgress):
 
     def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
         self._known = "; after " + epoch_line(entry)
-        if entry["estimated_gap"] is None:
-            return
+        if entry["estimated_gap"] is not None:
+            self._extrapolate(entry, tolerance)
+        _line.show(epoch_line(entry) + self._left)
+
+    def _extrapolate(self, entry: dict[str, Any], tolerance: float) -> None:
         self._gaps.append(entry["gap"] if entry["gap"] is not None else entry["estimated_gap"])
         epochs = epochs_left(self._gaps, tolerance)
-        if epochs is not None:
-            left = duration_words(epochs * (time.monotonic() - self._began) / len(self._gaps))
-            self._left = f", about {left} left" if left else ""
+        seconds = (time.monotonic() - self._began) / len(self._gaps)
+        left = duration_words(None if epochs is None else epochs * seconds)
+        self._left = f", about {left} left" if left else ""
 
     def note(self, text: str) -> None:
         _print_note(text)

@@ -51,7 +51,12 @@ class Terminal:
             command = [sys.executable, "-m", "ooc_pegasos", *map(str, words)]
             streams = dict.fromkeys(("stdin", "stdout", "stderr"), self._theirs)
             self._child = subprocess.Popen(
-                command, cwd=folder, env={**env, **environment}, start_new_session=True, **streams
+                command,
+                cwd=folder,
+                env={**env, **environment},
+                start_new_session=True,
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+                **streams,
             )
         self.pid = self._child.pid
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -543,7 +543,7 @@ def test_a_command_to_notify_is_waited_for_and_not_what_it_leaves(tmp_path):
     command = script(tmp_path, f"sleep 20 & cat {shlex.quote(str(tmp_path))}/said >&2; exit 3")
     told = records.notify(command, TOLD)
     assert time.monotonic() - began < 10
-    assert "exit code 3: Gr\\xfc\\\\xdfe\\x1b[2J" in told
+    assert "exit code 3: Grü\\xdfe\\x1b[2J" in told
     assert told.isprintable()
     whole = json.dumps({**TOLD, "inputs": ["x" * 1_000_000]})
     command = script(tmp_path, f"test $(wc -c) -eq {len(whole)} && test $OOCPEG_JOB = j && exec >&2 2>&-")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 from ooc_pegasos.arrow import array_of
 from ooc_pegasos.block import LEVELS, OVERFLOWS
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.files import cut_file, open_in_place
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.kernels import values as kernels
 from ooc_pegasos.kernels.rows import random_buckets
@@ -86,7 +86,7 @@ class Ingest:
             (self._named_path, self.totals.named_bytes),
         ):
             if path.exists():
-                os.truncate(path, length)
+                cut_file(path, length)
         return size
 
     def _is_whole(self, event: dict[str, Any], whole: dict[int, int], assembled: Collection[int]) -> bool:
@@ -339,7 +339,7 @@ class Ingest:
 def _noted(kind: str, path: Path, lines: bytes) -> dict[str, int]:
     """Write lines to the end of a list, and tell how to know them again."""
     if lines:
-        with open(path, "ab") as file:
+        with open(path, "ab", opener=open_in_place) as file:
             file.write(lines)
     return {f"{kind}_bytes": len(lines), f"{kind}_crc32": zlib.crc32(lines)}
 

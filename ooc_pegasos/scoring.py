@@ -14,7 +14,6 @@ import numpy as np
 from ooc_pegasos import ids, manifest, vocabulary
 from ooc_pegasos.block import OVERFLOWS, CsrBlock
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.files import in_use
 from ooc_pegasos.kernels.pegasos import score_rows
 from ooc_pegasos.kernels.rows import normalize_rows
 from ooc_pegasos.kernels.sums import score_panel
@@ -22,6 +21,7 @@ from ooc_pegasos.kernels.values import ROUNDINGS, round_values
 from ooc_pegasos.labels import Declared, LabelCollector, LabelMap, settle
 from ooc_pegasos.loading import Loader, Window, open_loader
 from ooc_pegasos.loading.window import cost_of
+from ooc_pegasos.locks import in_use
 from ooc_pegasos.machine import available_memory
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import pieces

@@ -68,9 +68,10 @@ def form_of(name: str) -> Form | None:
     try:
         if is_remote(name) or os.path.isfile(name):
             with open_input(name) as file:
-                head = file.read(8)
-    except OSError:
-        return None
+                while len(head) < 8 and (more := file.read(8 - len(head))):
+                    head += more
+    except OSError as error:
+        raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
     for magic, form in _MAGIC.items():
         if head.startswith(magic):
             return form

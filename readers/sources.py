@@ -21,6 +21,7 @@ import numpy as np
 
 from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.files import ReadOnlyFile
 from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers.reading import place
@@ -146,7 +147,7 @@ def stamp_of(name: str) -> Stamp:
 
 def open_input(name: str) -> Any:
     """A file, here or elsewhere, to be read without a buffer."""
-    return open_remote(name) if is_remote(name) else open(name, "rb", buffering=0)
+    return open_remote(name) if is_remote(name) else ReadOnlyFile(name)
 
 
 def hash_of(name: str) -> str:
@@ -172,8 +173,16 @@ def samples_of(file: str | int) -> str | None:
     with open(file, "rb", buffering=0, closefd=isinstance(file, str)) as opened:
         for number in range(_SAMPLES):
             begin = number * max(stamp.size - _SAMPLE, 0) // (_SAMPLES - 1)
-            hashing.update(os.pread(opened.fileno(), _SAMPLE, max(begin, number * _SAMPLE)))
+            hashing.update(_read_at(opened.fileno(), max(begin, number * _SAMPLE), _SAMPLE))
     return hashing.hexdigest()
+
+
+def _read_at(descriptor: int, begin: int, size: int) -> bytes:
+    """So many bytes of a file, or all there are; a read may return fewer than it is asked for."""
+    found = b""
+    while len(found) < size and (more := os.pread(descriptor, size - len(found), begin + len(found))):
+        found += more
+    return found
 
 
 @dataclass

@@ -380,7 +380,7 @@ def test_damaged_scratch_data_is_read_again(tmp_path):
 
 
 def test_two_at_once(tmp_path):
-    from ooc_pegasos.files import locked
+    from ooc_pegasos.locks import locked
 
     source = numbered(tmp_path, 10)
     with locked(tmp_path / "store.unfinished" / "lock", "store"), pytest.raises(LockedError, match=str(os.getpid())):

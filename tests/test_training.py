@@ -598,7 +598,7 @@ def test_out_of_time_leaves_a_checkpoint_and_a_measured_model(tmp_path):
 
 def test_one_run_a_checkpoint_folder(tmp_path):
     from ooc_pegasos.errors import LockedError
-    from ooc_pegasos.files import locked
+    from ooc_pegasos.locks import locked
 
     matrix, labels = random_rows(40, 9, 21, 0.5)
     store = store_of(tmp_path, matrix, labels)

@@ -69,16 +69,18 @@ def rollback(
     json_output: Json = False,
 ) -> None:
     """Put an older version of a model in use again."""
-    from ooc_pegasos.files import locked, writing_errors
+    from ooc_pegasos.files import writing_errors
     from ooc_pegasos.jobs.run import rollback as roll_back
     from ooc_pegasos.jobs.versions import Versions
+    from ooc_pegasos.locks import locked
+    from ooc_pegasos.progress import NotedProgress
 
     versions = Versions(models)
     if not models.is_dir():
         raise InputError(f"{models}: no such folder; name the folder of models of a job")
     if not versions.names() and not versions.lock.exists():
         raise InputError(f"{models}: no version of a model in it; name the folder of models of a job")
-    with writing_errors(models), locked(versions.lock, str(models)):
+    with writing_errors(models), locked(versions.lock, str(models), NotedProgress().note):
         before, after = roll_back(versions, to)
     if json_output:
         print_json({"before": before, "current": after})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,9 +100,7 @@ def check_new_file(path: Path, force: bool) -> None:
         raise InputError(f"{path}: is a folder; name a file")
     if path.exists() and not force:
         raise InputError(f"{path}: exists already; add --force to replace it")
-    from ooc_pegasos.files import writing_errors
+    from ooc_pegasos.files import check_can_be_replaced, writing_errors
 
-    attempt = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing_errors(path):
-        attempt.touch()
-        attempt.unlink(missing_ok=True)
+        check_can_be_replaced(path)

@@ -253,7 +253,7 @@ def train(
         from ooc_pegasos.provenance import refuse_changed
 
         refuse_changed(str(store), opened.manifest)
-    from ooc_pegasos.files import making
+    from ooc_pegasos.locks import making
     from ooc_pegasos.model import Model
     from ooc_pegasos.trainer import train as train_on
 
@@ -263,7 +263,7 @@ def train(
     kept_in: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "progress": progress}
     kept_in |= {"warm_start": start, "scratch": scratch}
     try:
-        with making(output):
+        with making(output, progress.note):
             if scheduler is not None:
                 from ooc_pegasos.distributed.cluster import connected
                 from ooc_pegasos.distributed.training import train_dask

@@ -15,8 +15,9 @@ from ooc_pegasos.collect import refuse_delayed, room_beside
 from ooc_pegasos.distributed.parts import cut, same_store
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.evaluation import Tally, names_of_columns, write_scores
-from ooc_pegasos.files import in_use, sync_folder, writing_errors
+from ooc_pegasos.files import sync_name, writing_errors
 from ooc_pegasos.growth import only
+from ooc_pegasos.locks import in_use
 from ooc_pegasos.metrics import EXACT_ROWS
 from ooc_pegasos.model import Model, check_width
 from ooc_pegasos.partitions import rows_of_frame, rows_of_matrix
@@ -174,7 +175,7 @@ def predict_store(client: Any, model: Model, store: Store | str | Path, folder: 
                 if not (room / name).is_file() or (room / name).stat().st_size != size:
                     raise InputError(f"{target}: {name} is not there; {_SHARED}")
             os.replace(room, target)
-            sync_folder(target.parent)
+            sync_name(target)
     return sum(rows for rows, _size in written)
 
 

@@ -32,11 +32,12 @@ from ooc_pegasos.existing import (
     discard_left_overs,
     made_from,
 )
-from ooc_pegasos.files import locked, published_error, read_file, sync_folder, write_atomically, writing_errors
+from ooc_pegasos.files import published_error, read_file, sync_folder, write_atomically, writing_errors
 from ooc_pegasos.ingest import Ingest
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.labels import Declared, LabelMap, settle
 from ooc_pegasos.layouts import plan_assembly
+from ooc_pegasos.locks import locked
 from ooc_pegasos.manifest import Recipe, SourceInfo
 from ooc_pegasos.progress import Progress
 from ooc_pegasos.publishing import Place, manifest_of
@@ -76,14 +77,16 @@ def convert(
             if not existing.append:
                 problem = "exists already, made from other inputs or with other options"
                 raise InputError(f"{target}: {problem}; add --force to replace it")
-        if scratch.is_dir() and any(scratch.iterdir()) and not (scratch / "lock").exists():
+        is_ours = (scratch / "lock").exists() or (scratch / _PLAN).exists()
+        if scratch.is_dir() and any(scratch.iterdir()) and not is_ours:
             raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
-        with locked(scratch / "lock", str(target)):
+        progress = progress or Progress()
+        with locked(scratch / "lock", str(target), progress.note):
             sync_folder(scratch)  # the lock is what a folder that is left by a power cut is known by
             place = Place(target, scratch)
             before = check_output(target, existing, place.published())  # another process may have been faster
             place = dataclasses.replace(place, base=before if existing.append else None)
-            return _work(place, names, config, existing, progress or Progress())
+            return _work(place, names, config, existing, progress)
 
 
 def _weights_file(given: str | None, names: list[str]) -> str | None:
@@ -249,7 +252,7 @@ class _Job:
         if text is None:
             regular = [name for name, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular]
             text = kind == "folders" or (
-                bool(regular) and opening.labels_are_text(regular[:1], kind, recipe, config.labels)
+                bool(regular) and opening.labels_are_text(regular[:1], kind, recipe, config.labels, config.memory)
             )
         base = recipe.index_base if self.base or kind != "svmlight" else {"0": 0, "1": 1}.get(config.index_base)
         features = recipe.features
@@ -334,9 +337,10 @@ class _Job:
             labels=self.plan.labels,
             label_column=self.plan.recipe.label_column,
             vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
+            memory=config.memory,
         )
         features = self._columns(reader)
-        ingest.run(reader, config.reading_threads(), self.progress.advance)
+        ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
         if ingest.totals.rows == 0:
             rejected = f"{ingest.totals.rejected:,} were rejected"
             raise InputError(f"{sources.spoken(self.names[0])}: no row to keep, {rejected}; check the file")

@@ -13,7 +13,8 @@ from ooc_pegasos import manifest
 from ooc_pegasos.agreement import comes_of, refuse_contradiction
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
-from ooc_pegasos.files import locked, remove_folder, sync_folder
+from ooc_pegasos.files import remove_folder, sync_folder
+from ooc_pegasos.locks import locked
 from ooc_pegasos.manifest import Manifest
 from ooc_pegasos.readers import opening, sources
 

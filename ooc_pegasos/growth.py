@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ooc_pegasos import manifest
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.files import locked, remove_folder, unused, writing_errors
+from ooc_pegasos.files import remove_folder, writing_errors
+from ooc_pegasos.locks import locked, unused
 from ooc_pegasos.manifest import Manifest, Part, Statistics
 
 

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint, take, whole
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import OtherRunError
-from ooc_pegasos.files import sync_folder, write_atomically, writing_errors
+from ooc_pegasos.files import open_in_place, sync_folder, write_atomically, writing_errors
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.path import Apart
 from ooc_pegasos.problem import Problem
@@ -269,8 +270,10 @@ def sync_log(log: io.FileIO | None) -> None:
 
 def open_log(path: Path, lines: int) -> io.FileIO:
     """The log with its first lines, those that a checkpoint knows of; the rest is written again."""
-    if not lines or not path.is_file():
-        return io.FileIO(path, "w")
-    kept = path.read_bytes().splitlines(keepends=True)[:lines]
-    write_atomically(path, b"".join(kept))
-    return io.FileIO(path, "a")
+    resumed = lines and path.is_file() and not path.is_symlink()
+    if resumed:
+        kept = path.read_bytes().splitlines(keepends=True)[:lines]
+        write_atomically(path, b"".join(kept))
+    file = io.FileIO(path, "a" if resumed else "w", opener=partial(open_in_place, streams=True))
+    os.set_blocking(file.fileno(), True)
+    return file

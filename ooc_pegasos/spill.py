@@ -17,7 +17,7 @@ import numpy as np
 from ooc_pegasos.arrow import array_of
 from ooc_pegasos.checksums import WORD, xxh64_hex
 from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.files import ReadOnlyFile
+from ooc_pegasos.files import ReadOnlyFile, cut_file, open_in_place
 from ooc_pegasos.ids import joined, packed, unpacked
 from ooc_pegasos.kernels import rows as kernels
 from ooc_pegasos.kernels.weights import scatter_weights
@@ -189,7 +189,7 @@ class Spill:
     def truncate(self, bucket: int, size: int) -> None:
         """Forget what was written after the first `size` bytes."""
         if self.path(bucket).exists():
-            os.truncate(self.path(bucket), size)
+            cut_file(self.path(bucket), size)
 
     def remove(self, bucket: int) -> None:
         """Delete a bucket."""
@@ -281,8 +281,7 @@ class Spill:
         if bucket not in self._open:
             if len(self._open) >= _MOST_OPEN:
                 os.close(self._open.pop(next(iter(self._open))))
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._open[bucket] = os.open(self.path(bucket), flags, 0o644)
+            self._open[bucket] = open_in_place(self.path(bucket), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         return self._open[bucket]
 
 

@@ -30,7 +30,7 @@ from ooc_pegasos.errors import (
     UsageError,
 )
 from ooc_pegasos.existing import Existing
-from ooc_pegasos.files import locked, read_file, remove_folder, write_atomically, writing_errors
+from ooc_pegasos.files import read_file, remove_folder, write_atomically, writing_errors
 from ooc_pegasos.growth import expire
 from ooc_pegasos.jobs import gate, records
 from ooc_pegasos.jobs import state as states
@@ -40,6 +40,7 @@ from ooc_pegasos.jobs.job import HOLDOUT, Job
 from ooc_pegasos.jobs.plan import Plan, plan, refuse_changed_sources
 from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
 from ooc_pegasos.jobs.versions import MODEL, RECORD, Versions
+from ooc_pegasos.locks import locked
 from ooc_pegasos.losses import loss_for
 from ooc_pegasos.manifest import Manifest, SourceInfo
 from ooc_pegasos.model import Model
@@ -67,7 +68,7 @@ def run(
         try:
             with writing_errors(versions.folder):
                 versions.folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locked(versions.lock, str(versions.folder)))
+                stack.enter_context(locked(versions.lock, str(versions.folder), shown.note))
         except OocPegasosError as error:
             _tell_of_no_run(job, error, now(), shown)
             raise

@@ -22,13 +22,13 @@ from nights import JOB, changed, in_use, job_of, night, put, rows_of
 from ooc_pegasos import Existing, Store, convert
 from ooc_pegasos.checked import decode, encode
 from ooc_pegasos.errors import DamagedError, InputError, LockedError, UsageError
-from ooc_pegasos.files import locked
 from ooc_pegasos.jobs import gate, records, state
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.plan import plan
 from ooc_pegasos.jobs.run import rollback, run
 from ooc_pegasos.jobs.versions import Versions
+from ooc_pegasos.locks import locked
 from ooc_pegasos.readers import sources
 
 LAX = "max_relative_regression = 0.9"
@@ -196,8 +196,8 @@ def test_inputs_that_are_none(tmp_path, oocpeg, what):
 
 
 def test_no_job_file(tmp_path, oocpeg):
-    assert "no such file" in oocpeg("run", "nothing.toml", code=2).stderr.lower()
-    assert "is a directory" in oocpeg("run", ".", code=2).stderr.lower()
+    assert "no such file" in oocpeg("run", "nothing.toml", code=3).stderr.lower()
+    assert "is a directory" in oocpeg("run", ".", code=3).stderr.lower()
 
 
 # --- what it does about it ------------------------------------------------------------------------

@@ -195,8 +195,8 @@ class Judge:
         return ""
 
     def _is_rounded_away(self, known: Progression) -> bool:
-        """True if rounding errors alone take the tolerance, and what is left of the gap is less than they are."""
+        """True if rounding errors alone are more than the tolerance, and at least half of the gap."""
         if known.gap is None or known.primal is None or known.epochs < _FAIR_CHANCE:
             return False
         rounding = (known.primal_rounding + known.bound_rounding) / known.primal
-        return rounding > 0.9 * self.config.enough and known.gap - rounding <= 0.5 * self.config.enough
+        return rounding > self.config.enough and known.gap <= 2 * rounding

@@ -696,3 +696,17 @@ def test_a_ball_that_may_be_too_small_is_told_of(tmp_path, chosen, weight, task,
     else:
         assert found.notes == []
         assert found.model.info.certificate.primal <= 1.02 * best.info.certificate.primal
+
+
+def test_a_tolerance_below_rounding_errors(tmp_path, oocpeg):
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((300, 20)).astype(np.float32)
+    labels = np.where(rows[:, 0] + rng.standard_normal(300) > 0, 1, -1)
+    store_of(tmp_path, sp.csr_matrix(rows), labels)
+    words = ["train", "store", "-o", "m", "--lambda", "1e-2", "--loss", "logistic"]
+    done = oocpeg(*words, "--tolerance", "1e-15", code=4)
+    assert "float64 is not enough here" in done.stdout
+    assert (tmp_path / "m").exists()
+    found = json.loads(oocpeg(*words, "--tolerance", "1e-12", "--json", "--force").stdout)
+    assert found["stopped_by"] == "tolerance"
+    assert 0 <= found["gap"] <= found["relative_accuracy"] <= 1e-12

@@ -13,6 +13,7 @@ from ooc_pegasos.kernels.pegasos import AVERAGED, ERRORS, FREE, LOSS, NO_FREE, N
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.panel import new_panel
+from ooc_pegasos.solvers.recording import NOT_RECORDED
 from ooc_pegasos.solvers.solver import LARGE_WEIGHTS, NO_WEIGHTS, SLICE
 
 
@@ -50,6 +51,9 @@ class Pegasos:
         self.loss_at_mark = 0.0
         self.began = 0.0
         self.repeats = 1
+        self.recorded: tuple[np.ndarray, int, int] = NOT_RECORDED
+        """Where kernels sum -g of each row for a proof."""
+        self.folded = np.zeros(1)
         self._class_weights = np.array(options.class_weights)
 
     threads = 1
@@ -118,6 +122,7 @@ class Pegasos:
                 self.a,
                 self.b,
                 self.state,
+                *self.recorded,
             )
         elif options.batch_size > 1 or options.project or options.free != NO_FREE:
             bad = kernels.present_batches(
@@ -134,6 +139,8 @@ class Pegasos:
                 self.a,
                 self.b,
                 self.state,
+                *self.recorded,
+                self.folded,
             )
         else:
             bad = kernels.present_rows(
@@ -148,6 +155,7 @@ class Pegasos:
                 self.a,
                 self.b,
                 self.state,
+                *self.recorded,
             )
         return int(bad)
 
@@ -221,5 +229,6 @@ class PegasosOfClasses(Pegasos):
                 problem.width,
                 self.a,
                 self.state,
+                *self.recorded,
             )
         )

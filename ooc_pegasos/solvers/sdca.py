@@ -228,13 +228,21 @@ class SdcaSolver(Solver):
             if visits < _LANES_COST * (group.width // LANES) * rows:
                 self._alone.update(group.models)
         self._rows_of_panels = {}
+        if self.record is not None:
+            for model in self.active:
+                bound, part = self._bound(model)
+                self.record.keep_duals(model, bound, self.rows.duals_of(model), part)
 
     def bound(self, model: int) -> float:
-        """See `Solver`. Of all t b with t in [0, 1] the best, as the box holds them too, and losses are at least 0."""
+        """See `Solver`."""
+        return self._bound(model)[0]
+
+    def _bound(self, model: int) -> tuple[float, float]:
+        """(bound, t): of all t b with t in [0, 1] the best, as the box holds them too, and losses are at least 0."""
         spec = self.problem.specs[model]
         gain, cost = float(self.state[model][DUAL]), self._square(model) / spec.clock
         part = min(max(gain, 0.0) / cost, 1.0) if cost else 1.0
-        return (part * gain - part * part * cost / 2) / spec.rows
+        return (part * gain - part * part * cost / 2) / spec.rows, part
 
     def estimate(self, model: int) -> float:
         """The dual and the gap as met, which was larger than it is now; less what a larger lambda adds."""

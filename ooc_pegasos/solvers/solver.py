@@ -14,6 +14,7 @@ from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
+from ooc_pegasos.solvers.recording import DualRecord
 
 SLICE = 8 << 20
 """Entries a kernel is given at a time, some ten milliseconds' work, so that Ctrl-C is felt at once."""
@@ -35,6 +36,8 @@ class Solver(ABC):
     batch_size = 1
     wants_mark = False
     """Whether it wants to know when half of an epoch is over."""
+    record: DualRecord | None = None
+    """Dual variables of each row, if a proof is wanted."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

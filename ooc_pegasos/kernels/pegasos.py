@@ -13,9 +13,10 @@ from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import loss_at
 from ooc_pegasos.kernels.offsets import best_offset
 
-# Places in `state`.
-T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED, FREE = range(8)
-STATE_SIZE = 8
+# Places in `state`. MAGNITUDE are the sizes of what was added to S in this epoch. The solver keeps in the rest what
+# it has to know of the beginning of an epoch: ||a||^2, S, and bounds on the rounding errors of both.
+T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED, FREE, MAGNITUDE, SQUARE, SUM, VECTOR_ERROR, SUM_ERROR = range(13)
+STATE_SIZE = 13
 # How a bias that is not regularised is found, in state[FREE]: not at all, by subgradients, as the best of each batch.
 NO_FREE, BY_SUBGRADIENT, OF_BATCH = range(3)
 
@@ -268,7 +269,7 @@ def present_rows(
     """
     body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
-    r = state[AVERAGED]
+    r, magnitude = state[AVERAGED], state[MAGNITUDE]
     # 1 / (lam (t + delay)), or 0 before the first row, where a is 0: known before the inner product is
     step = 1.0 / (lam * (t + delay)) if t + delay > 0.0 else 0.0
     for i in range(begin, end):
@@ -292,6 +293,7 @@ def present_rows(
         loss_sum += c * value
         if g != 0.0:
             dual_sum += c * dual
+            magnitude += c * (abs(dual) + abs(g * y))
             errors += 1.0
             add_row(indices, values, levels, first, last, body, -c * g)
             if len(b) > 0:
@@ -304,7 +306,7 @@ def present_rows(
         step = 1.0 / (lam * (t + delay))
         r += step
     state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
-    state[AVERAGED] = r
+    state[AVERAGED], state[MAGNITUDE] = r, magnitude
     return -1
 
 
@@ -370,6 +372,7 @@ def present_rows_repeatedly(
         mu = multiple_errors(y * score - clock, repeats, lam, square)
         if mu > 0.0:
             dual_sum += c * mu
+            state[MAGNITUDE] += 2.0 * c * mu
             errors += mu
             add_row(indices, values, levels, first, last, body, c * mu * y)
             if len(b) > 0:
@@ -451,6 +454,7 @@ def present_batches(
             slopes[i - at] = c * g
             if g != 0.0:
                 state[S] += c * dual
+                state[MAGNITUDE] += c * (abs(dual) + abs(g * y))
                 state[ERRORS] += 1.0
                 if len(record) > 0:
                     record[row * stride + column] -= g / scale

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock
-from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, NO_FREE, NORM2, S, T
+from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, MAGNITUDE, NO_FREE, NORM2, S, T
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 from ooc_pegasos.solvers.solver import SLICE
 
@@ -74,7 +74,7 @@ class Averaging:
             np.multiply(whole.a, share, out=worker.a)
             worker.recorded = whole.recorded
             worker.state[:] = whole.state
-            worker.state[[S, LOSS, ERRORS, NORM2]] = 0.0
+            worker.state[[S, LOSS, ERRORS, NORM2, MAGNITUDE]] = 0.0
             worker.state[T] = whole.state[T] * share
             return worker.present(block, order, first, last, repeats)
 
@@ -84,6 +84,6 @@ class Averaging:
         for worker in self._workers[2:]:
             whole.a += worker.a
         for worker in self._workers:
-            whole.state[[S, LOSS, ERRORS]] += worker.state[[S, LOSS, ERRORS]]
+            whole.state[[S, LOSS, ERRORS, MAGNITUDE]] += worker.state[[S, LOSS, ERRORS, MAGNITUDE]]
         whole.state[T] += repeats * (end - begin)
         return bad

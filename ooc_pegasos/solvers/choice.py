@@ -144,6 +144,7 @@ def _pegasos_options(
         problem.parameter,
         problem.bias if problem.free == NO_FREE else 0.0,
         problem.free,
+        problem.longest_step,
     )
 
 

@@ -37,9 +37,7 @@ class DualRecord:
     def __init__(self, store: Store, problem: Problem, scratch: Path | None) -> None:
         self.width = 1 if problem.costs is None else len(problem.costs)
         self.stride = self.width * len(problem.specs)
-        self.bounds = dict.fromkeys(range(len(problem.specs)), 0.0)
-        """The best bound of each model so far; variables of 0 prove 0."""
-        self.weighted = dict.fromkeys(self.bounds, False)
+        self.weighted = dict.fromkeys(range(len(problem.specs)), False)
         """True if the variables of a model contain the weights of rows."""
         self._first_rows = [0, *accumulate(chunk.rows for chunk in store.manifest.chunks)]
         self._scratch = scratch
@@ -49,9 +47,9 @@ class DualRecord:
         self._window: Window | None = None
         self.here = np.empty(0)
         """Sums of the rows of the window that was entered."""
-        self.folded = np.zeros((len(self.bounds), 1))
+        self.folded = np.zeros((len(self.weighted), 1))
         """Logarithms of the scales that projections have multiplied into the sums in `here`."""
-        self._folded_then = np.zeros((len(self._first_rows) - 1, len(self.bounds)))
+        self._folded_then = np.zeros((len(self._first_rows) - 1, len(self.weighted)))
         """The same of the sums on file, chunk by chunk."""
 
     @property
@@ -113,10 +111,9 @@ class DualRecord:
 
     # --- best variables -----------------------------------------------------------------------------
 
-    def keep_window(self, model: int, bound: float, snapshot: int, factor: float) -> None:
-        """Keep `factor` times the sums since a snapshot, 0 for the start, if the bound is the best so far."""
-        if bound <= self.bounds[model] or self._sums is None:
-            return
+    def keep_window(self, model: int, snapshot: int, factor: float) -> None:
+        """Keep `factor` times the sums since a snapshot, 0 for the start."""
+        assert self._sums is not None
         columns, before = self.columns(model), self._snapshots[snapshot] if snapshot else None
         for chunk, (first, end) in enumerate(pairwise(self._first_rows)):
             scale = math.exp(self.folded[model, 0] - self._folded_then[chunk, model])
@@ -126,15 +123,13 @@ class DualRecord:
                 if before is not None:
                     sums = sums - before[stretch, columns]
                 self._best[stretch, columns] = sums * (scale * factor)
-        self.bounds[model], self.weighted[model] = bound, False
+        self.weighted[model] = False
 
-    def keep_duals(self, model: int, bound: float, pieces: Iterable[tuple[int, np.ndarray]], factor: float) -> None:
-        """Keep `factor` times the variables of dual coordinate ascent, if the bound is the best so far."""
-        if bound <= self.bounds[model]:
-            return
+    def keep_duals(self, model: int, pieces: Iterable[tuple[int, np.ndarray]], factor: float) -> None:
+        """Keep `factor` times the variables of dual coordinate ascent."""
         for first, duals in pieces:
             np.multiply(duals, factor, out=self._best[first : first + len(duals), model], dtype=np.float64)
-        self.bounds[model], self.weighted[model] = bound, True
+        self.weighted[model] = True
 
     def best(self, models: list[int], begin: int, end: int) -> np.ndarray:
         """The best variables of some rows, a column for each model (and class)."""
@@ -160,7 +155,6 @@ class DualRecord:
             "file": path.name,
             "bytes": size,
             "crc32": checksum,
-            "bounds": list(self.bounds.values()),
             "weighted": list(self.weighted.values()),
             "sums": self._sums is not None,
             "snapshots": list(self._snapshots),
@@ -177,7 +171,6 @@ class DualRecord:
             problem = "the run to resume was started without --proof, so its dual variables are not known"
             raise UsageError(f"{folder}: {problem}; start over without --resume, or leave out --proof")
         path = folder / Path(saved["file"]).name
-        self.bounds = {model: float(saved["bounds"][model]) for model in self.bounds}
         self.weighted = {model: bool(saved["weighted"][model]) for model in self.weighted}
         self._sums = self._table() if saved["sums"] else None
         self._snapshots = {whole(epoch, 1, 2**62, "epoch"): self._table() for epoch in saved["snapshots"]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,34 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.certificate import Bound
 from ooc_pegasos.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.kernels import many
 from ooc_pegasos.kernels import sdca as kernels
 from ooc_pegasos.kernels.lanes import LANES
 from ooc_pegasos.kernels.losses import HINGE
 from ooc_pegasos.kernels.pegasos import square
-from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, NAPS, OFF, STATE_SIZE, STRETCH, UNIT, VISITED
+from ooc_pegasos.kernels.sdca import (
+    CHANGED,
+    DUAL,
+    DUAL_ERROR,
+    GAP,
+    MAGNITUDE,
+    NAPS,
+    OFF,
+    RENEWED,
+    RENEWED_AT,
+    STATE_SIZE,
+    STRETCH,
+    UNIT,
+    VECTOR_ERROR,
+    VISITED,
+)
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
+from ooc_pegasos.rounding import UNIT as UNIT_ROUNDOFF
+from ooc_pegasos.rounding import norm_above, raised, sum_error, vector_error
+from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.duals import Group, RowStates
 from ooc_pegasos.solvers.panel import Panel, panels_of, width_of
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, ONCE, Solver
@@ -32,6 +51,14 @@ _AVERAGED_FROM, _FRESH = 6, 0.35
 _CREEP, _STRIDE = 0.95, 0.8
 """By what a lambda that is larger than asked for falls in an epoch; and where its problem is solved well enough."""
 _LEAST_UNIT = 0.01
+_BOUND_OPERATIONS, _TERM_OPERATIONS = 32, 64
+_WORTH_RENEWAL = 0.1
+"""Share of the tolerance that bounds on rounding errors may take before sums are added up anew."""
+
+
+def _best_part(gain: float, cost: float) -> float:
+    """Return the t in [0, 1] with the largest t gain - t^2 cost / 2."""
+    return min(max(gain, 0.0) / cost, 1.0) if cost else 1.0
 
 
 class SdcaSolver(Solver):
@@ -85,7 +112,7 @@ class SdcaSolver(Solver):
                 state[UNIT] = min(max(2 * off / changed, _LEAST_UNIT), 1.0) if changed else state[UNIT]
             else:
                 state[UNIT] = state[OFF] / state[VISITED] if state[VISITED] else state[UNIT]
-            state[[GAP, VISITED, CHANGED, OFF]] = 0.0
+            state[[GAP, VISITED, CHANGED, OFF, MAGNITUDE, RENEWED]] = 0.0
 
     def _approach(self, model: int) -> None:
         """Bring lambda nearer to what was asked for, after an epoch."""
@@ -228,21 +255,82 @@ class SdcaSolver(Solver):
             if visits < _LANES_COST * (group.width // LANES) * rows:
                 self._alone.update(group.models)
         self._rows_of_panels = {}
-        if self.record is not None:
-            for model in self.active:
-                bound, part = self._bound(model)
-                self.record.keep_duals(model, bound, self.rows.duals_of(model), part)
 
-    def bound(self, model: int) -> float:
+    def bound(self, model: int) -> Bound:
+        """See `Solver`. Of all t b with t in [0, 1] the best, as the box holds them too, and losses are at least 0."""
+        spec, state = self.problem.specs[model], self.state[model]
+        gain, square = float(state[DUAL]), self._square(model)
+        dual_error, vector_error_ = self._rounding_errors(model)
+        least_gain = gain - dual_error
+        most_cost = raised(norm_above(square, self.problem.length, vector_error_) ** 2 / spec.clock, 4)
+        part = _best_part(least_gain, most_cost)
+        value = part * least_gain - part * part * most_cost / 2
+        # the box of a row is rounded as well: what lies in the rounded one lies in the true one, made a little smaller
+        value -= _BOUND_OPERATIONS * UNIT_ROUNDOFF * (part * abs(gain) + part * most_cost)
+        part, cost = _best_part(gain, square / spec.clock), square / spec.clock
+        exact = part * gain - part * part * cost / 2
+        return Bound(value / spec.rows * (1 - 4 * UNIT_ROUNDOFF), max(exact - value, 0.0) / spec.rows)
+
+    def keep_duals(self, model: int) -> None:
         """See `Solver`."""
-        return self._bound(model)[0]
+        if self.record is not None:
+            part = _best_part(float(self.state[model][DUAL]), self._square(model) / self.problem.specs[model].clock)
+            self.record.keep_duals(model, self.rows.duals_of(model), part)
 
-    def _bound(self, model: int) -> tuple[float, float]:
-        """(bound, t): of all t b with t in [0, 1] the best, as the box holds them too, and losses are at least 0."""
-        spec = self.problem.specs[model]
-        gain, cost = float(self.state[model][DUAL]), self._square(model) / spec.clock
-        part = min(max(gain, 0.0) / cost, 1.0) if cost else 1.0
-        return (part * gain - part * part * cost / 2) / spec.rows, part
+    def _rounding_errors(self, model: int) -> tuple[float, float]:
+        """Bounds on the errors of the dual sum and of `a`, in norm, at the end of an epoch."""
+        state, problem = self.state[model], self.problem
+        if state[RENEWED]:
+            return float(state[DUAL_ERROR]), float(state[VECTOR_ERROR])
+        changed, visited, magnitude = float(state[CHANGED]), float(state[VISITED]), float(state[MAGNITUDE])
+        if problem.loss.number == HINGE:  # where only what changes is added, at most a whole box
+            offset = abs(problem.specs[model].offset)
+            visited, magnitude = changed, changed * 2 * problem.limits.weight * (1 + offset)
+        of_dual = sum_error(
+            visited + self._sums_of_parts(), abs(float(state[DUAL])) + magnitude, magnitude, _TERM_OPERATIONS
+        )
+        step, parts = 2 * problem.longest_step, self._sums_of_parts()
+        # no longer than at the end, and what was changed; that of a part lacks what others have changed
+        largest = norm_above(self._square(model), problem.length, 2 * changed * step)
+        of_vector = vector_error(changed + parts, largest, step, 4)
+        return float(state[DUAL_ERROR]) + of_dual, float(state[VECTOR_ERROR]) + of_vector
+
+    def _sums_of_parts(self) -> int:
+        """How often vectors of parts were scaled or added up in an epoch."""
+        return 0
+
+    def wants_renewal(self, model: int, is_near: bool) -> bool:
+        """See `Solver`."""
+        state, bound = self.state[model], self.bound(model)
+        if state[RENEWED] or bound.rounding <= _WORTH_RENEWAL * self.tolerance * (bound.value + bound.rounding):
+            return False
+        # where not even the distance to the optimum is known: seldom
+        return is_near or self._epoch + 1 >= 2 * state[RENEWED_AT]
+
+    def renew(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:
+        """See `Solver`."""
+        for found in self.dual_sums(models, windows):
+            self.take_sums(found)
+
+    def dual_sums(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> list[DualSums]:
+        """Add up anew what the dual variables of some models come to."""
+        sums = {model: DualSums(self.problem, model) for model in models}
+        for window in windows():
+            self.rows.enter(window)
+            for group in self.rows.groups:
+                for column, model in enumerate(group.models):
+                    if model in sums:
+                        sums[model].add(window, group, column)
+        return list(sums.values())
+
+    def take_sums(self, found: DualSums) -> None:
+        """Replace the running sums of a model."""
+        state, rows = self.state[found.model], self.problem.specs[found.model].rows
+        self.a[found.model][:] = found.vector()
+        state[DUAL] = found.dual
+        state[DUAL_ERROR] = found.dual_error(rows)
+        state[VECTOR_ERROR] = found.vector_error(rows)
+        state[RENEWED], state[RENEWED_AT] = 1.0, self._epoch + 1
 
     def estimate(self, model: int) -> float:
         """The dual and the gap as met, which was larger than it is now; less what a larger lambda adds."""
@@ -266,6 +354,7 @@ class SdcaSolver(Solver):
         """See `Solver`."""
         for model in self.active:
             self.mean[model][:] = self._mean(model)
+            self.state[model][[DUAL_ERROR, VECTOR_ERROR]] = self._rounding_errors(model)
 
     def warm_up(self, nothing: CsrBlock) -> None:
         """See `Solver`."""

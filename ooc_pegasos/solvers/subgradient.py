@@ -22,7 +22,7 @@ from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.averaging import Averaging
 from ooc_pegasos.solvers.panel import Panel, panels_of
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOfClasses, PegasosOptions
-from ooc_pegasos.solvers.recording import NOT_RECORDED, DualRecord
+from ooc_pegasos.solvers.recording import NOT_RECORDED
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, ONCE, Solver
 
 
@@ -73,6 +73,8 @@ class PegasosSolver(Solver):
                 self.snapshots[model][0].a = member.a.copy()
         self._averaging = Averaging(self.members[0], manner.threads) if manner.threads > 1 else None
         self._bounds: dict[int, Bound | None] = {}
+        self._rounds = 0
+        """Of this epoch, in which threads averaged."""
         self._panels: list[Panel] = []
         self._workers = workers
         self._pool = ThreadPoolExecutor(workers) if workers > 1 and len(self.active) > 1 else None
@@ -86,10 +88,12 @@ class PegasosSolver(Solver):
         for model in self.active:
             self.members[model].begin_epoch(repeats.get(model, 1))
         self._bounds = {}
+        self._rounds = 0
 
     def present(self, window: Window, begin: int, end: int) -> int:
         """See `Solver`. Models have nothing in common, so each panel may have a thread: nothing depends on that."""
         if self._averaging:
+            self._rounds += 1
             return self._averaging.present(window.block, window.order, begin, end, self.members[0].repeats)
         if not self._panels:
             self._join()
@@ -183,16 +187,7 @@ class PegasosSolver(Solver):
         """See `Solver`."""
         self._part()
         for model in self.active:
-            self._bounds[model] = found = self._bound(model)
-            if self.record is not None and found is not None:
-                self._keep(self.record, model, found)
-
-    def _keep(self, record: DualRecord, model: int, found: Bound) -> None:
-        """Keep the dual variables behind a bound, means over its window, if it is the best so far."""
-        member, window = self.members[model], found.window
-        presented = member.t - window.t if window else member.t + member.options.delay
-        factor = self.problem.specs[model].rows * member.scale / presented
-        record.keep_window(model, found.value, window.epoch if window else 0, factor)
+            self._bounds[model] = self._bound(model)
 
     def _bound(self, model: int) -> Bound | None:
         member = self.members[model]
@@ -204,13 +199,25 @@ class PegasosSolver(Solver):
             problem = f"an epoch presented {presented:,.0f} rows of {spec.rows * member.repeats:,}"
             raise OocPegasosError(f"{problem}; this is a mistake in oocpeg, please report it")
         windows = [] if options.project else self.snapshots[model]
-        clock = (member.t, member.dual_sum, member.a, member.scale)
-        return lower_bound(spec.lam, options.delay, *clock, windows, whole=not self.warm)
+        s_error, a_error = self._rounding_errors(model)
+        now = Snapshot(0, member.t, member.dual_sum, member.a, s_error, a_error)
+        return lower_bound(spec.lam, options.delay, now, member.scale, windows, whole=not self.warm)
 
-    def bound(self, model: int) -> float | None:
+    def _rounding_errors(self, model: int) -> tuple[float, float]:
+        rounds = self._rounds if self._averaging else 0
+        return self.members[model].rounding_errors(self.threads, rounds)
+
+    def bound(self, model: int) -> Bound | None:
         """See `Solver`."""
-        found = self._bounds[model]
-        return None if found is None else found.value
+        return self._bounds[model]
+
+    def keep_duals(self, model: int) -> None:
+        """See `Solver`. Means over the window that the bound is of."""
+        member, found = self.members[model], self._bounds[model]
+        if self.record is not None and found is not None:
+            presented = member.t - found.window.t if found.window else member.t + member.options.delay
+            factor = self.problem.specs[model].rows * member.scale / presented
+            self.record.keep_window(model, found.window.epoch if found.window else 0, factor)
 
     def estimate(self, model: int) -> float:
         """See `Solver`."""
@@ -233,9 +240,11 @@ class PegasosSolver(Solver):
         """See `Solver`."""
         for model in self.active:
             member, snapshots = self.members[model], self.snapshots[model]
+            errors = self._rounding_errors(model)
+            member.end_epoch(errors)
             if not member.options.project and self.manner.certified:
                 epoch = snapshots[-1].epoch + 1
-                snapshots.append(Snapshot(epoch, member.t, member.dual_sum, member.a.copy()))
+                snapshots.append(Snapshot(epoch, member.t, member.dual_sum, member.a.copy(), *errors))
                 self.snapshots[model] = [snapshots[0], *keep_some(snapshots[1:], epoch)]
         if self.record is not None and self.active and not self.all_options[0].project:
             kept = {snapshot.epoch for model in self.active for snapshot in self.snapshots[model][1:]}
@@ -270,7 +279,8 @@ class PegasosSolver(Solver):
             arrays |= {f"{model} snapshot {number}": snapshot.a for number, snapshot in enumerate(snapshots)}
             facts[str(model)] = {
                 "epoch": [member.averaged_from, member.marked, member.loss_at_mark, member.began, member.repeats],
-                "snapshots": [[snapshot.epoch, snapshot.t, snapshot.s] for snapshot in snapshots],
+                "rounds": self._rounds,
+                "snapshots": [[one.epoch, one.t, one.s, one.s_error, one.a_error] for one in snapshots],
             }
         return arrays, {"active": self.active, "members": facts}
 
@@ -287,11 +297,14 @@ class PegasosSolver(Solver):
             whole(member.repeats, 1, 2**31, "repeats")
             if not told["snapshots"]:
                 raise ValueError("no snapshots")
+            self._rounds = whole(told["rounds"], 0, 2**62, "rounds")
             self.snapshots[model] = []
-            for number, (epoch, t, s) in enumerate(told["snapshots"]):
-                a = arrays[f"{model} snapshot {number}"]
-                a = take(arrays, f"{model} snapshot {number}", member.a) if len(a) else a
-                self.snapshots[model].append(Snapshot(whole(epoch, -1, 2**62, "epoch"), float(t), float(s), a))
+            for at, (epoch, t, s, *errors) in enumerate(told["snapshots"]):
+                a = arrays[f"{model} snapshot {at}"]
+                a = take(arrays, f"{model} snapshot {at}", member.a) if len(a) else a
+                self.snapshots[model].append(
+                    Snapshot(whole(epoch, -1, 2**62, "epoch"), float(t), float(s), a, *map(float, errors))
+                )
 
     def close(self) -> None:
         """See `Solver`."""

@@ -2,8 +2,8 @@
 
     python scripts/bench_prove.py [--repeats 5]
 
-Data: a CCAT-like set made by make_ccat_like.py, and arxiv_math of ../shared/data if it is there. Both read the store from
-the page cache; an epoch is one of Pegasos (sgd-s) in one thread, the check has two. Seconds are those of the wall
+Data: a CCAT-like set made by make_ccat_like.py, and arxiv_math of ../shared/data if it is there. Both read the store
+from the page cache; an epoch is one of Pegasos (sgd-s) in one thread, the check has two. Seconds are those of the wall
 clock, the least of some runs by turns, so the two cores have to be free; those of processors do not depend on that.
 """
 

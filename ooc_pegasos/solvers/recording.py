@@ -74,11 +74,13 @@ class DualRecord:
         """Bring the sums of the rows of a window to `here`."""
         if self._sums is None:
             self._sums = self._table()
+        if self._window is not None and self._window.chunks == window.chunks:
+            return
         self._window = window
         self.here = np.zeros(window.block.rows * self.stride)
         for chunk, here, there in self._parts(self._sums):
             scales = np.exp(self.folded[:, 0] - self._folded_then[chunk])
-            here[:] = there * np.repeat(scales, self.width)
+            np.multiply(there, np.repeat(scales, self.width), out=here)
 
     def leave(self) -> None:
         """Write the sums of the rows of the window back to their file."""

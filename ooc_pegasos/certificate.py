@@ -96,7 +96,8 @@ def relative_gap(primal: float | None, bound: float | None) -> float | None:
         return None
     if primal <= 0:
         return 0.0 if bound >= primal else None
-    return max((primal - bound) / primal, 0.0)  # rounding can put one a little beyond the other
+    gap = max(raised((primal - bound) / primal, 2), 0.0)
+    return min(gap, 1.0) if bound >= 0 else gap
 
 
 def relative_accuracy(primal: float | None, bound: float | None) -> float | None:

@@ -6,6 +6,8 @@ exact arithmetic from the rows as the store has them.
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +20,8 @@ import scipy.sparse as sp
 from exact import MARGIN_LOSSES, TARGET_LOSSES, Problem, objective_of_model, row_weights
 from newton import Optimum, optimum
 
-from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, train
+from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, train
+from ooc_pegasos.checkpoint import FILE_NAME
 from ooc_pegasos.loading import open_loader
 from ooc_pegasos.losses import LOSSES
 from ooc_pegasos.outcome import TrainResult
@@ -41,6 +44,10 @@ class Case:
     small_windows: bool = False
     stop_after: int | None = None
     """Slices of rows after which the run is interrupted, to be resumed from its checkpoint."""
+    warm: bool = False
+    """True if the run begins with the model of another one."""
+    parts: int | None = None
+    """Of a distributed run."""
 
 
 @dataclass
@@ -53,6 +60,7 @@ class Report:
     widths: list[float] = field(default_factory=list)
     """Of the enclosures of the optima."""
     certified: bool = False
+    resumed: bool = False
     inflation: float = 0.0
     """Reported objective over that of the saved model, less 1."""
 
@@ -68,25 +76,50 @@ class Report:
 
 def case_of(seed: int) -> Case:
     """The case of a seed."""
-    rng = np.random.default_rng(seed)
+    return _case(np.random.default_rng(seed), most_rows=44)
+
+
+def distributed_case_of(seed: int) -> Case:
+    """The case of a seed for workers, which know fewer options."""
+    rng = np.random.default_rng([seed, 1])
+    case = _case(rng, most_rows=120)
+    unknown = ("threads", "loading", "batch_size", "project", "average")
+    case.options = {name: value for name, value in case.options.items() if name not in unknown}
+    if case.options["algorithm"] in ("sgd-m", "pegasos"):
+        case.options["algorithm"] = "sgd-s"
+    if case.options.get("bias") in ("search", "unregularized", "batch"):
+        del case.options["bias"]
+    case.options |= {"max_epochs": min(case.options["max_epochs"], 12), "checkpoint_epochs": 1}
+    case.storing["chunk_size"] = 1024
+    case.small_windows, case.warm, case.parts = False, False, int(rng.integers(1, 4))
+    return case
+
+
+def _case(rng: np.random.Generator, most_rows: int) -> Case:
     task = str(rng.choice(["binary", "regression", "one class a model", "all classes"], p=[0.6, 0.25, 0.07, 0.08]))
     several = "class" in task
-    rows = int(rng.integers(6, 24 if several else 45))
+    rows = int(rng.integers(6, (most_rows // 2 if several else most_rows) + 1))
     features = int(rng.integers(1, 5 if several else 9))
     values = rng.choice(["float32", "float16", "bfloat16", "ones", "table"], p=[0.6, 0.1, 0.1, 0.1, 0.1])
     x = _values(rng, rows, features, str(values))
     labels = _labels(rng, task, x)
     storing: dict[str, Any] = {"shuffle": bool(rng.random() < 0.5), "chunk_size": int(rng.choice([1024, 1 << 20]))}
-    storing |= {"features": features}
+    width = features if rng.random() < 0.8 else int(rng.choice([300, 3000, 70_000]))
+    places = np.sort(rng.choice(width, features, replace=False))
+    storing["features"] = width
     if values in ("float16", "bfloat16"):
         storing["values"] = str(values)
     storing["task"] = "regression" if task == "regression" else "multiclass" if several else "binary"
     weights = _weights(rng, rows)
     options = _options(rng, task, rows, weights is not None)
-    case = Case(sp.csr_matrix(x), labels, weights, storing, options)
+    entries = sp.coo_matrix(x)
+    matrix = sp.csr_matrix((entries.data, (entries.row, places[entries.col])), (rows, width), np.float32)
+    case = Case(matrix, labels, weights, storing, options)
     case.small_windows = bool(rng.random() < 0.4)
     if rng.random() < 0.12 and options.get("bias") != "search":
         case.stop_after = int(rng.integers(1, 20))
+    plain = "class" not in task and not isinstance(options["lam"], tuple) and "folds" not in options
+    case.warm = options["algorithm"] == "sgd-s" and plain and "project" not in options and rng.random() < 0.1
     return case
 
 
@@ -239,18 +272,27 @@ class Interrupting(TrainingProgress):
 
 
 def run(case: Case, folder: Path, trainer: Trainer = train) -> Report:
-    """Train, and compare what is reported with the truth."""
+    """Train, save the model, and compare what is reported with the truth."""
     store = store_of_case(case, folder)
     config = config_of_case(case, store)
     given: dict[str, Any] = {"progress": TrainingProgress()}
+    if case.warm:
+        given["warm_start"] = trainer(store, dataclasses.replace(config, max_epochs=2), **given).model
+    if case.parts:
+        given["parts"] = min(case.parts, len(store.manifest.chunks))
     if case.stop_after:
-        given["checkpoint"] = folder / "checkpoint"
+        given["checkpoint"] = place = folder / "checkpoint"
+        shutil.rmtree(place, ignore_errors=True)
         try:
             trainer(store, config, **(given | {"progress": Interrupting(case.stop_after)}))
         except KeyboardInterrupt:
-            given["resume"] = True
+            given["resume"] = (place / FILE_NAME).exists()
     result = trainer(store, config, **given)
-    return judged(result, store, config)
+    result.model.save(folder / "model")
+    result = dataclasses.replace(result, model=Model.load(folder / "model"))
+    report = judged(result, store, config)
+    report.resumed = "resume" in given
+    return report
 
 
 # --- judgements -----------------------------------------------------------------------------------
@@ -261,11 +303,12 @@ def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
     report, rows = Report(), Rows(store, config)
     certificate, model = result.model.info.certificate, result.model
     scale = config.bias_scale if config.biased == "feature" else 0.0
-    columns, biases = model.weights, model.bias
-    if model.weights.ndim == 1 or model.info.costs is not None:
-        columns, biases = [columns], [biases]
+    table, biases = model.weights[rows.columns], model.bias
+    report.check(np.count_nonzero(table) == np.count_nonzero(model.weights), "weights of features that no row has")
+    if table.ndim == 1 or model.info.costs is not None:
+        columns, biases = [table], [biases]
     else:
-        columns, biases = list(columns.T), list(biases)
+        columns, biases = list(table.T), list(biases)
     value = Fraction(0)
     truths: dict[int, Optimum] = {}
     lam = result.model.info.lam
@@ -338,7 +381,9 @@ class Rows:
 
     def __init__(self, store: Store, config: TrainConfig) -> None:
         matrix, self._labels = store.to_scipy()
-        self._x = np.asarray(matrix.toarray(), np.float64)
+        self.columns = np.flatnonzero(matrix.getnnz(axis=0))
+        """Features that rows have: the others have no weight."""
+        self._x = np.asarray(matrix[:, self.columns].toarray(), np.float64)
         self._weights, self._config, self._info = store.weights(), config, store.manifest.labels
         loader = open_loader(store, 1 << 62, holdout=config.holdout_fraction, folds=config.folds)
         parts = [loader.folds.of(number) for number in range(len(store.manifest.chunks))]

@@ -1,4 +1,4 @@
-"""The exact arithmetic that bounds are tested against: objectives in plain fractions, optima by brute force and others."""
+"""The exact arithmetic that bounds are tested against: objectives in fractions, optima by brute force and others."""
 
 from fractions import Fraction
 

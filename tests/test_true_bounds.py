@@ -8,24 +8,30 @@ seed OOCPEG_SOAK_START on, for at most about OOCPEG_SOAK_SECONDS. One case alone
 
 import dataclasses
 import os
-import shutil
 import time
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from conftest import workers_of_this_process
 from exact import objective
 from newton import optimum
-from random_runs import Case, Rows, case_of, config_of_case, judged, run, store_of_case
+from random_runs import Case, Report, Rows, case_of, config_of_case, distributed_case_of, judged, run, store_of_case
 
 from ooc_pegasos import train
+from ooc_pegasos.distributed import train_dask
+
+pytest.importorskip("distributed")
 
 SOAK = os.environ.get("OOCPEG_SOAK") == "1"
 CASES = int(os.environ.get("OOCPEG_SOAK_CASES", 20_000)) if SOAK else 500
 START = int(os.environ.get("OOCPEG_SOAK_START", 0)) if SOAK else 0
 SECONDS = float(os.environ.get("OOCPEG_SOAK_SECONDS", "inf")) if SOAK else float("inf")
 BLOCKS = min(10, CASES)
+WORKER_CASES = min(CASES, 500) if SOAK else 16
 SHOWN = 5
 """Failures of a block of cases that are shown."""
 
@@ -80,31 +86,46 @@ def test_weights_of_rows_of_very_different_size(tmp_path, seed, loss, algorithm)
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_random_cases(tmp_path, block):
-    until = time.monotonic() + SECONDS / BLOCKS
     first, last = (START + CASES * part // BLOCKS for part in (block, block + 1))
-    done, statements, failures, widths = 0, 0, [], []
-    for seed in range(first, last):
+    check_cases(range(first, last), SECONDS / BLOCKS, lambda seed: run(case_of(seed), tmp_path))
+
+
+def test_random_cases_on_workers(tmp_path):
+    """In parts, on workers of dask.distributed in this process."""
+    with workers_of_this_process() as (_cluster, client):
+        trainer = partial(train_dask, client)
+        seeds = range(START, START + WORKER_CASES)
+        check_cases(seeds, SECONDS / 4, lambda seed: run(distributed_case_of(seed), tmp_path, trainer))
+
+
+def check_cases(seeds: range, seconds: float, run_case: Callable[[int], Report]) -> None:
+    """Run the cases of some seeds for so long, and fail with the seeds of those that report something false."""
+    until = time.monotonic() + seconds
+    reports, failures = [], []
+    for seed in seeds:
         if time.monotonic() > until:
             break
-        done += 1
         try:
-            report = run(case_of(seed), tmp_path)
+            report = run_case(seed)
         except Exception as error:  # no run may abort
             failures.append((seed, [f"{type(error).__name__}: {error}"]))
             continue
-        finally:
-            shutil.rmtree(tmp_path / "checkpoint", ignore_errors=True)
-        statements += report.statements
-        widths += report.widths
+        reports.append(report)
         if report.violations:
             failures.append((seed, report.violations))
-    sharp = [sum(width <= limit for width in widths) for limit in (1e-12, 1e-6)]
-    count = f"{done:,} cases from seed {first}, {statements:,} statements, {len(failures)} cases with false ones"
-    print(f"{count}; {sharp[0]} of {len(widths)} optima known to 1e-12, {sharp[1]} to 1e-6")
+    widths = [width for report in reports for width in report.widths]
+    known = {limit: sum(width <= limit for width in widths) for limit in (1e-12, 1e-6)}
+    done, certified = len(reports), sum(report.certified for report in reports)
+    count = f"{done:,} cases from seed {seeds.start}, {len(failures)} failures"
+    print(
+        f"{count}; {sum(report.statements for report in reports):,} statements, {certified} certified, "
+        f"{sum(report.resumed for report in reports)} resumed; "
+        f"{known[1e-12]} of {len(widths)} optima known to 1e-12, {known[1e-6]} to 1e-6"
+    )
     shown = "\n".join(f"seed {seed}: {'; '.join(false[:3])}" for seed, false in failures[:SHOWN])
-    seeds = " ".join(str(seed) for seed, _false in failures)
-    assert not failures, f"{count}\n{shown}\nall seeds: {seeds}"
-    assert sharp[0] >= 0.95 * len(widths)
+    assert not failures, f"{count}\n{shown}\nall seeds: {' '.join(str(seed) for seed, _false in failures)}"
+    assert known[1e-12] >= 0.95 * len(widths)
+    assert done < 16 or certified >= done / 25  # bounds of 0 would be true as well
 
 
 # --- these tests can fail -------------------------------------------------------------------------

@@ -84,6 +84,17 @@ class Proof:
     path: Path
     header: Header
     duals: np.ndarray
+    first_row: int = 0
+    """The number of the store's first row."""
+
+    def are_trained_on(self, begin: int, end: int) -> np.ndarray:
+        """Return for rows begin to end of the store if they are part of the problem, by a hash: splitmix64."""
+        word = np.arange(begin + 1, end + 1, dtype=np.uint64) + np.uint64(self.first_row)
+        word *= np.uint64(0x9E3779B97F4A7C15)
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        kept: np.ndarray = (word ^ (word >> np.uint64(31))) >> np.uint64(11) >= np.uint64(self.header.problem.left_out)
+        return kept
 
 
 def fingerprint(content: bytes) -> str:
@@ -236,6 +247,7 @@ def belonging(path: Path, model_file: Path, store: Store) -> tuple[Proof, np.nda
     for name, value in dataclasses.asdict(header.problem).items():
         if value != expected[name]:
             raise DamagedError(f"{path}: {name} is {value}, of the model {expected[name]}; train again")
+    proof = dataclasses.replace(proof, first_row=store.manifest.first_row)
     return proof, np.ascontiguousarray(model.weights.reshape(-1, columns).T), model.bias.reshape(-1)
 
 

@@ -5,9 +5,9 @@ nor its compiled loops.
 """
 
 import math
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ooc_pegasos.store import Store
 SUMMED = 256 * U  # relative to the sum of sizes, of sums by numpy, which adds in pairs
 REAL = ("epsilon-insensitive", "absolute", "huber")
 LOSS, DUAL, ERROR, MASS, SIZE, REACH, COUNT, LINES = range(8)  # of the sums of some rows
-ROWS = 1 << 14
+MOST_ROWS = 1 << 14
 
 
 def difference(a: Any, b: Any, rest: Any) -> Any:
@@ -37,7 +37,7 @@ def loss_above(loss: str, parameter: float, y: np.ndarray, z: np.ndarray) -> Any
     """Losses of scores, rounded up."""
     high, low, error = z[:, 0], z[:, 1], z[:, 2]
     if loss == "logistic":
-        margin = y * high - 2 * U * abs(high) - error
+        margin = y * high - 4 * U * abs(high) - error
         return (np.log1p(np.exp(-abs(margin))) + np.maximum(-margin, 0)) * (1 + 32 * U)
     off = difference(1.0, y * high, -y * low) if "hinge" in loss else abs(difference(high, y, low))
     off = np.maximum(off + 4 * U * abs(off) + error, 0)
@@ -47,8 +47,8 @@ def loss_above(loss: str, parameter: float, y: np.ndarray, z: np.ndarray) -> Any
         return np.maximum(off - parameter, 0) * (1 + 8 * U)
     if loss == "huber":
         return np.where(off > parameter, parameter * (off - parameter / 2), off * off / 2) * (1 + 8 * U)
-    with np.errstate(all="ignore"):
-        return np.where(off > parameter, off - parameter / 2, off * off / parameter / 2) * (1 + 8 * U)
+    curved = off * off / max(parameter, 1e-300) / 2
+    return np.where(off > parameter, off - parameter / 2, curved) * (1 + 8 * U)
 
 
 def dual_below(loss: str, parameter: float, y: np.ndarray, c: np.ndarray, q: np.ndarray) -> Any:
@@ -74,7 +74,8 @@ def classes_above(loss: str, costs: np.ndarray, z: np.ndarray, own: Any) -> Any:
     most, chosen = short.max(axis=1), short.argmax(axis=1)
     others = np.exp(short - most[:, None])
     others[np.arange(len(short)), chosen] = 0
-    return (most + np.log1p(others.sum(axis=1))) * (1 + 2 * slack + (64 + 4 * short.shape[1]) * U)
+    value = (most + np.log1p(others.sum(axis=1))) * (1 + (64 + 4 * short.shape[1]) * U)
+    return value + 2 * slack * np.minimum(value, 1)
 
 
 def classes_below(loss: str, costs: np.ndarray, c: np.ndarray, betas: np.ndarray, own: Any) -> Any:
@@ -89,14 +90,6 @@ def classes_below(loss: str, costs: np.ndarray, c: np.ndarray, betas: np.ndarray
     return c * (value + np.maximum(rest, 0) * last), c * (64 * U * value + 32 * more * U * (1 + last)), rest
 
 
-def hashes(rows: np.ndarray) -> np.ndarray:
-    """53-bit hashes of the numbers of rows, which decide what is left out: splitmix64."""
-    word = (rows + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (word ^ (word >> np.uint64(31))) >> np.uint64(11)
-
-
 def add_column(
     sums: np.ndarray, begin: int, block: CsrBlock, q: np.ndarray, rest: np.ndarray, z: np.ndarray, pairs: np.ndarray
 ) -> None:
@@ -106,18 +99,20 @@ def add_column(
 
 
 def check_rows(
-    block: CsrBlock, betas: np.ndarray, left_out: np.ndarray, begin: int, proof: Proof, model: Any, pairs: np.ndarray
+    block: CsrBlock, begin: int, end: int, first: int, proof: Proof, model: Any, pairs: np.ndarray
 ) -> np.ndarray:
-    """Sums over rows of a chunk from `begin` on; their features' sums are added to `pairs`. Raises ValueError."""
-    told, (halves, biases), (n, columns), end = proof.header.problem, model, betas.shape, begin + len(betas)
+    """Sums over rows of a chunk whose first row is `first` in the store; their features' sums are added to `pairs`."""
+    told, (halves, biases), n, columns = proof.header.problem, model, end - begin, proof.header.columns
+    kept = proof.are_trained_on(first + begin, first + end)
+    betas = np.where(kept[:, None], proof.duals[first + begin : first + end].astype(np.float64), 0.0)
     labels = block.labels[begin:end].astype(np.float64)
     weights = np.ones(n) if block.weights is None else block.weights[begin:end].astype(np.float64)
-    several, kept = columns > 1, ~left_out
+    several, where = columns > 1, f"rows {first + begin:,} to {first + end - 1:,}"
     allowed = np.isfinite(labels) if told.loss in REAL else np.isin(labels, range(columns) if several else (-1, 1))
     z, sums, shares = np.empty((columns, n, 4)), np.zeros((LINES, columns)), np.array(told.class_weights)
     bad = max(score_rows(begin, end, *block.entries, halves[k], biases[k], z[k]) for k in range(columns))
     if bad >= 0 or not (allowed & (weights > 0) & np.isfinite(weights)).all():
-        raise ValueError("index, label or weight of the store")
+        raise DamagedError(f"{where} of the store have an index, label or weight that cannot be; restore the store")
     sums[COUNT], low = kept.sum(), np.zeros(n)
     if told.costs is None:
         for k in range(columns):
@@ -125,7 +120,7 @@ def check_rows(
             c, b = shares[k, (y > 0).astype(int)] * weights, betas[:, k]
             size = abs(b) if told.loss in REAL else b * y
             if not ((size >= 0) & (size <= (told.parameter if told.loss == "huber" else 1))).all():
-                raise ValueError("dual variable")
+                raise DamagedError(f"{proof.path}: a dual variable in {where} is outside its domain; train again")
             q = c * b * (1 - 4 * U if told.loss == "huber" else 1)
             value, error = dual_below(told.loss, told.parameter, y, c, q)
             sums[LOSS, k] = (c * loss_above(told.loss, told.parameter, y, z[k]))[kept].sum()
@@ -137,7 +132,7 @@ def check_rows(
     b[own] = 0
     value, error, rest = classes_below(told.loss, costs, c, b, own)
     if not ((b <= 0).all() and (rest >= 0).all()):
-        raise ValueError("dual variable")
+        raise DamagedError(f"{proof.path}: a dual variable in {where} is outside its domain; train again")
     sums[LOSS, 0] = (c * classes_above(told.loss, costs, z.transpose(1, 0, 2), own))[kept].sum()
     sums[DUAL, 0], sums[ERROR, 0] = value[kept].sum(), (error + SUMMED * abs(value)).sum()
     q, high = c[:, None] * b * (1 - 4 * (2 + columns) * U), np.zeros(n)
@@ -154,25 +149,17 @@ def pass_over(store: Store, proof: Proof, model: Any, threads: int) -> tuple[np.
     """(sums, pairs of the features) over all rows; the order of additions depends on `threads` alone."""
     found: list[np.ndarray] = []
     pairs = [np.zeros(model[0].shape) for _ in range(threads)]
-    first = 0
+    first, step = 0, max(MOST_ROWS // proof.header.columns, 256)
 
-    def work(block: CsrBlock, thread: int) -> Iterator[np.ndarray]:
-        for begin in range(thread * ROWS, block.rows, threads * ROWS):
-            numbers = np.arange(first + begin, first + min(begin + ROWS, block.rows))
-            left_out = hashes((numbers + store.manifest.first_row).astype(np.uint64)) < proof.header.problem.left_out
-            betas = np.where(left_out[:, None], 0.0, proof.duals[numbers[0] : numbers[-1] + 1].astype(np.float64))
-            try:
-                yield check_rows(block, betas, left_out, begin, proof, model, pairs[thread])
-            except ValueError as error:
-                rows = f"rows {numbers[0]:,} to {numbers[-1]:,}"
-                raise DamagedError(f"{proof.path}: a {error} in {rows} is outside its domain; train again") from error
+    def work(block: CsrBlock, thread: int) -> list[np.ndarray]:
+        begins = range(thread * step, block.rows, threads * step)
+        spans = ((begin, min(begin + step, block.rows)) for begin in begins)
+        return [check_rows(block, *span, first, proof, model, pairs[thread]) for span in spans]
 
-    with (
-        ThreadPoolExecutor(threads) as pool,
-        closing(ordered_map(store.block, range(len(store.manifest.chunks)), 2)) as blocks,
-    ):
+    chunks = ordered_map(store.block, range(len(store.manifest.chunks)), 2)
+    with ThreadPoolExecutor(threads) as pool, closing(chunks) as blocks:
         for block in blocks:
-            for sums in pool.map(lambda thread, block=block: list(work(block, thread)), range(threads)):
+            for sums in pool.map(partial(work, block), range(threads)):
                 found += sums
             first += block.rows
     high, low = pairs[0][:, 0::2], pairs[0][:, 1::2]
@@ -201,12 +188,11 @@ def prove(model_file: Path, store_path: Path, proof_file: Path, threads: int = 2
     norms = np.sqrt((vector**2).sum(axis=1)) * (1 + SUMMED) + reach
     norms = np.hypot(norms, constant * (abs(sums[MASS]) + 2 * SUMMED * sums[SIZE])) * (1 + 8 * U)
     primal = (told.lam / 2 * squares * (1 + 2 * SUMMED) + sums[LOSS] / rows * (1 + 2 * SUMMED)) * (1 + 8 * U)
-    gain, cost = sums[DUAL] / rows, norms**2 / (2 * told.lam * rows**2) * (1 + 16 * U)
+    gain, cost = sums[DUAL] / rows, (norms / rows / math.sqrt(2 * told.lam)) ** 2 * (1 + 16 * U)
     bound = gain - cost - 4 * U * (abs(gain) + cost) - sums[ERROR] / rows * (1 + SUMMED)
     if told.costs is not None:
         primal, bound = primal.sum(keepdims=True), bound.sum(keepdims=True)
-    found = [
-        Claim(float(p) * (1 + 8 * U), max(float(d) * (1 - 8 * U), 0.0)) for p, d in zip(primal, bound, strict=True)
-    ]
+    primal, bound = primal * (1 + 8 * U), np.maximum(bound * (1 - 8 * U), 0)
+    found = [Claim(*pair) for pair in zip(primal.tolist(), bound.tolist(), strict=True)]
     refuse_overclaiming(proof, found)
     return found

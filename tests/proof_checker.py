@@ -32,7 +32,7 @@ def terms_at_once(loss, costs, own, z, b):  # the same for all classes at once; 
     q, z = -b, z - z[own][:, None]
     q[own], b[own] = 1 + b.sum(1), -b.sum(1)
     dual = (q * costs).sum(1) if loss == "multiclass-hinge" else -(q * np.log(q + (q <= 0))).sum(1)
-    value = (costs + z).max(1) if loss == "multiclass-hinge" else np.log(np.exp(z).sum(1))
+    value = (costs + z).max(1) if loss == "multiclass-hinge" else np.logaddexp.reduce(z, 1)
     return [np.outer(one, np.arange(z.shape[1]) == 0) for one in (value, dual)] + [q >= 0]
 
 

@@ -10,13 +10,8 @@ import pyarrow as pa
 
 
 def terms(loss, p, y, z, b):  # (l(z), d(b), False where b is outside the domain)
-    q, t, r, box, log = (
-        y * b,
-        1 - y * z,
-        abs(z - y),
-        (y * b >= 0) & (y * b <= 1),
-        lambda a: np.log(np.where(a > 0, a, 1)),
-    )
+    q, t, r, log = y * b, 1 - y * z, abs(z - y), lambda a: np.log(np.where(a > 0, a, 1))
+    box = (q >= 0) & (q <= 1)
     return {
         "hinge": (np.maximum(t, 0), q, box),
         "smoothed-hinge": (np.where(t > p, t - p / 2, np.maximum(t, 0) ** 2 / 2 / (p or 1)), q - p * b * b / 2, box),

@@ -953,9 +953,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
 
             weights, beyond = guarded(features, width, bias)
             state = np.zeros((7, width))
-            assert (
-                many.present_panel(order, 0, 40, *rows, *what, *shape, weights, state, np.empty(0), 1, columns) in bad
-            )
+            assert many.present_panel(order, 0, 40, *rows, *what, *shape, weights, state, None, 1, columns) in bad
             assert (beyond == GUARD).all()
             assert weights.any()
 

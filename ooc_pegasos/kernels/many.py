@@ -165,7 +165,7 @@ def present_panel(
             changed = _step_each(label, weight, fold, width, table, loss, parameter, z, factors, state)
         if changed:
             add_to_panel(places, xs, last - first, panel, width, features, bias, factors)
-            if len(record) > 0:
+            if record is not None:
                 _record_factors(label, weight, table, factors, record, np.int64(row * stride), columns)
     return -1
 

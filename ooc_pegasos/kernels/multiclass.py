@@ -77,7 +77,7 @@ def present_classes(
 ):
     """Present rows `order[begin:end]` one by one, equation (2) with a vector g.
 
-    A `record` that is not empty sums -g of each row, from place `column` of `stride` on.
+    A `record` that is not None sums -g of each row, from place `column` of `stride` on.
     """
     z, g = np.zeros(width), np.zeros(width)
     places, xs = room_for(indptr, order[begin:end])
@@ -107,7 +107,7 @@ def present_classes(
         changed = False
         for k in range(len(costs)):
             changed = changed or g[k] != 0.0
-            if len(record) > 0:
+            if record is not None:
                 record[row * stride + column + k] -= g[k]
             g[k] *= -c
         if changed:

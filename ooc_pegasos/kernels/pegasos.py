@@ -264,7 +264,7 @@ def present_rows(
     """Present rows `order[begin:end]` one by one.
 
     With r the running sum of 1 / (lam t), kept in state[AVERAGED], a `b` that is not empty sums r times each
-    update; the sum of all iterates is then r a - b (equation 2a). A `record` that is not empty sums -g of each row, in
+    update; the sum of all iterates is then r a - b (equation 2a). A `record` that is not None sums -g of each row, in
     one column of `stride`: the dual variables of a proof.
     """
     body, body_of_b = _features_of(a, bias), _features_of(b, bias)
@@ -300,7 +300,7 @@ def present_rows(
                 add_row(indices, values, levels, first, last, body_of_b, -c * g * r)
             if bias != 0.0:
                 _add_bias(a, b, -c * g * bias, r)
-            if len(record) > 0:
+            if record is not None:
                 record[row * stride + column] -= g
         t += 1.0
         step = 1.0 / (lam * (t + delay))
@@ -379,7 +379,7 @@ def present_rows_repeatedly(
                 add_row(indices, values, levels, first, last, body_of_b, c * mu * y * r)
             if bias != 0.0:
                 _add_bias(a, b, c * mu * y * bias, r)
-            if len(record) > 0:
+            if record is not None:
                 record[row * stride + column] += mu * y
         t += repeats
         r += repeats / (lam * (t + delay))
@@ -456,7 +456,7 @@ def present_batches(
                 state[S] += c * dual
                 state[MAGNITUDE] += c * (abs(dual) + abs(g * y))
                 state[ERRORS] += 1.0
-                if len(record) > 0:
+                if record is not None:
                     record[row * stride + column] -= g / scale
         if free == OF_BATCH:
             count = stop - at
@@ -501,8 +501,9 @@ def present_batches(
                         if len(b) > 0:
                             b[f] -= state[AVERAGED] * a[f]  # so that r a - b stays what it is with r = 0
                         a[f] *= state[SCALE]
-                    for place in range(column, len(record), stride):
-                        record[place] *= state[SCALE]
+                    if record is not None:
+                        for place in range(column, len(record), stride):
+                            record[place] *= state[SCALE]
                     folded[0] += np.log(state[SCALE])
                     state[AVERAGED] = 0.0
                     state[SCALE] = 1.0

@@ -31,7 +31,7 @@ from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.rounding import raised, sum_error, vector_error
 from ooc_pegasos.solvers.panel import new_panel
-from ooc_pegasos.solvers.recording import NOT_RECORDED
+from ooc_pegasos.solvers.recording import NOT_RECORDED, Place
 from ooc_pegasos.solvers.solver import LARGE_WEIGHTS, NO_WEIGHTS, SLICE
 
 
@@ -74,7 +74,7 @@ class Pegasos:
         self.loss_at_mark = 0.0
         self.began = 0.0
         self.repeats = 1
-        self.recorded: tuple[np.ndarray, int, int] = NOT_RECORDED
+        self.recorded: Place = NOT_RECORDED
         """Where kernels sum -g of each row for a proof."""
         self.folded = np.zeros(1)
         self._class_weights = np.array(options.class_weights)

@@ -25,8 +25,10 @@ from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.duals import mapped_file
 from ooc_pegasos.store import Store
 
-NOT_RECORDED = (np.empty(0), 1, 0)
-"""The last arguments of a kernel that records nothing: (record, stride, column)."""
+Place = tuple[np.ndarray | None, int, int]
+"""The last arguments of a kernel: (record, stride, column)."""
+NOT_RECORDED: Place = (None, 1, 0)
+"""For a kernel that records nothing. With None it is compiled without a trace of that; a test would cost a fifth."""
 _PIECE = 1 << 16
 """Rows that are copied at a time."""
 
@@ -64,7 +66,7 @@ class DualRecord:
         """Columns of a model."""
         return slice(model * self.width, (model + 1) * self.width)
 
-    def place(self, model: int) -> tuple[np.ndarray, int, int]:
+    def place(self, model: int) -> Place:
         """The last arguments of a kernel that records one model: (record, stride, column)."""
         return self.here, self.stride, model * self.width
 

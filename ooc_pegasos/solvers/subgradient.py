@@ -135,7 +135,7 @@ class PegasosSolver(Solver):
             )
         )
 
-    def _place_of(self, panel: Panel) -> tuple[np.ndarray, int, np.ndarray]:
+    def _place_of(self, panel: Panel) -> tuple[np.ndarray | None, int, np.ndarray]:
         """Where a kernel records the models of a panel."""
         record, stride, _column = NOT_RECORDED if self.record is None else self.record.place(0)
         return record, stride, np.array(panel.models, np.int64)

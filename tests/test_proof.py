@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import signal
 import zlib
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 from conftest import around_present, flipped, random_rows
 from proof_checker import check
+from random_runs import case_of, config_of_case, judged, store_of_case
 from test_losses import optimum
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, TrainResult, train
@@ -189,6 +191,24 @@ def test_bound_and_objective_enclose_the_optimum(loss, stores, tmp_path):
     assert found.lower_bound <= best * (1 + 1e-7)
     assert found.primal >= best * (1 - 1e-7)
     assert found.primal - found.lower_bound <= 1e-5 * found.primal
+
+
+@pytest.mark.parametrize("seed", range(2000 if os.environ.get("OOCPEG_SOAK") else 6))
+def test_random_runs_prove_what_is_true(seed, tmp_path):
+    """Norms, weights and lambdas over many magnitudes: what is proved is compared with exact arithmetic."""
+    case = case_of(seed)
+    if case.options.get("bias") in ("search", "unregularized", "batch"):
+        pytest.skip("no proof for this bias")
+    store = store_of_case(case, tmp_path)
+    config = config_of_case(case, store)
+    result = train(store, config, proof=tmp_path / "proof")
+    result.model.save(tmp_path / "model")
+    found = prove(tmp_path / "model", store.path, tmp_path / "proof")
+    primal, bound = sum(one.primal for one in found), sum(one.lower_bound for one in found)
+    told = dataclasses.replace(result.model.info.certificate, primal=primal, lower_bound=bound, gap=None)
+    info = dataclasses.replace(result.model.info, certificate=told)
+    result = dataclasses.replace(result, model=dataclasses.replace(result.model, info=info))
+    assert not judged(result, store, config).violations
 
 
 # --- what is refused ----------------------------------------------------------------------------

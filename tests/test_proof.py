@@ -23,6 +23,7 @@ from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.losses import LOSSES
 from ooc_pegasos.proof import Claim, fingerprint, read_proof
 from ooc_pegasos.proving import prove
+from ooc_pegasos.solvers.recording import DualRecord
 from ooc_pegasos.stopping import Interrupted
 
 BINARY = ("hinge", "logistic", "smoothed-hinge")
@@ -109,6 +110,22 @@ def test_every_loss_and_algorithm_proves_its_bound(loss, manner, stores, tmp_pat
         options.pop("class_weight", None)
     result = proved(store, tmp_path, TrainConfig(**options, memory=little_memory(store)))
     assert result.windows > 1
+
+
+@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+def test_projections_that_shrink_everything_again_and_again(loss, stores, tmp_path):
+    """At a small lambda sums are scaled down by many powers of ten, in rows of windows that are not in memory too."""
+    options = options_of(loss, "projection") | {"lam": 3e-3, "max_epochs": 60}
+    with pytest.MonkeyPatch.context() as patched:
+        records = []
+
+        def note(record, *given, real=DualRecord.__init__):
+            records.append(record)
+            real(record, *given)
+
+        patched.setattr(DualRecord, "__init__", note)
+        proved(stores["binary"], tmp_path, TrainConfig(**options, memory=little_memory(stores["binary"])))
+    assert records[0].folded[0] < -20
 
 
 @pytest.mark.parametrize("manner", MANNERS)

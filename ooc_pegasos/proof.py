@@ -148,7 +148,7 @@ def write_proof(
         told,
         claims,
     )
-    with writing_errors(path), replacing(path) as temporary, open(temporary, "wb") as file:
+    with writing_errors(path), replacing(path) as file:
         checksum = 0
         for piece in _content(header, store, problem, kept, record):
             file.write(piece)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
@@ -19,7 +20,7 @@ import numpy as np
 
 from ooc_pegasos.checkpoint import whole
 from ooc_pegasos.errors import DamagedError, UsageError
-from ooc_pegasos.files import sync_folder
+from ooc_pegasos.files import create_file, open_file, sync_folder
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.duals import mapped_file
@@ -29,6 +30,7 @@ Place = tuple[np.ndarray | None, int, int]
 """The last arguments of a kernel: (record, stride, column)."""
 NOT_RECORDED: Place = (None, 1, 0)
 """For a kernel that records nothing. With None it is compiled without a trace of that; a test would cost a fifth."""
+_FILE = re.compile(r"rows-\d+-proof\.checkpoint")
 _PIECE = 1 << 16
 """Rows that are copied at a time."""
 
@@ -146,7 +148,7 @@ class DualRecord:
         self.leave()
         checksum, size = 0, 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb") as file:
+        with create_file(path) as file:
             for table in self._tables():
                 for begin in range(0, self.rows, _PIECE):
                     piece = np.ascontiguousarray(table[begin : begin + _PIECE]).tobytes()
@@ -174,7 +176,9 @@ class DualRecord:
         if saved is None:
             problem = "the run to resume was started without --proof, so its dual variables are not known"
             raise UsageError(f"{folder}: {problem}; start over without --resume, or leave out --proof")
-        path = folder / Path(saved["file"]).name
+        if not _FILE.fullmatch(saved["file"]):
+            raise ValueError(f"{saved['file']!r:.40} is not the name of a file of dual variables")
+        path = folder / saved["file"]
         self.weighted = {model: bool(saved["weighted"][model]) for model in self.weighted}
         self._sums = self._table() if saved["sums"] else None
         self._snapshots = {whole(epoch, 1, 2**62, "epoch"): self._table() for epoch in saved["snapshots"]}
@@ -182,7 +186,7 @@ class DualRecord:
         self._folded_then[:] = saved["folded_then"]
         checksum, size = 0, 0
         try:
-            with open(path, "rb") as file:
+            with open_file(path) as file:
                 for table in self._tables():
                     for begin in range(0, self.rows, _PIECE):
                         into = table[begin : begin + _PIECE]

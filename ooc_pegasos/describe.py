@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import decimal
+import math
 from typing import TYPE_CHECKING, Any
 
 from ooc_pegasos.escaping import printable
@@ -15,6 +16,7 @@ from ooc_pegasos.store import Store
 
 if TYPE_CHECKING:
     from ooc_pegasos.outcome import TrainResult
+    from ooc_pegasos.proof import Claim
 
 
 _MOST_SHOWN = 20
@@ -301,6 +303,37 @@ def holdout_words(found: dict[str, float | None]) -> str:
     """What rows kept apart say, in words."""
     error = "" if found["error"] is None else f"error {100 * found['error']:.2f} %, "
     return f"holdout: {error}mean loss {found['loss']:.4g}"
+
+
+def proof_summary(found: list[Claim]) -> dict[str, Any]:
+    """What a proof shows, ready for JSON: over all classes, and of each."""
+    primal, bound = math.fsum(one.primal for one in found), math.fsum(one.lower_bound for one in found)
+    if len(found) > 1:
+        primal, bound = math.nextafter(primal, math.inf), math.nextafter(bound, 0.0)
+    return {
+        "primal": primal,
+        "lower_bound": bound,
+        "gap": (primal - bound) / primal if primal else 0.0,
+        "relative_accuracy": max(primal - bound, 0.0) / bound if bound else None,
+        "claims": [{"primal": one.primal, "lower_bound": one.lower_bound} for one in found],
+    }
+
+
+def proof_words(found: list[Claim]) -> str:
+    """What a proof shows, in words; numbers are rounded so that the statement stays true."""
+    told = proof_summary(found)
+    within = told["relative_accuracy"]
+    if within is None and told["primal"]:
+        return f"proved: the objective is at most {_upward(told['primal']):g}, and the optimum not negative"
+    words = f"proved: within {_upward(100 * (within or 0.0), 3):f} % of the optimum"
+    return (
+        f"{words}; objective at most {_upward(told['primal']):g}, optimum at least {-_upward(-told['lower_bound']):g}"
+    )
+
+
+def _upward(number: float, digits: int = 6) -> decimal.Decimal:
+    """A number rounded up to some significant digits."""
+    return decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING).create_decimal(number).normalize()
 
 
 def evaluation_lines(result: dict[str, Any], classes: list[str]) -> list[str]:

@@ -138,6 +138,12 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Write the model, all or nothing."""
+        content = self.encode()
+        with writing_errors(Path(path)):
+            write_atomically(Path(path), content)
+
+    def encode(self) -> bytes:
+        """The content of the file that `save` writes."""
         import pyarrow as pa
 
         several = self.weights.ndim > 1
@@ -160,8 +166,7 @@ class Model:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, schema) as writer:
             writer.write_batch(pa.record_batch(columns, schema=schema))
-        with writing_errors(Path(path)):
-            write_atomically(Path(path), seal(sink.getvalue().to_pybytes()))
+        return seal(sink.getvalue().to_pybytes())
 
     @classmethod
     def load(cls, path: str | Path) -> Model:

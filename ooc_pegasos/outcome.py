@@ -21,10 +21,14 @@ from ooc_pegasos.model import Certificate, Model, ModelInfo
 from ooc_pegasos.path import Apart, Trial, choose, trial_of
 from ooc_pegasos.problem import NONE, Problem
 from ooc_pegasos.progression import RunState, essential
+from ooc_pegasos.proof import Claim, write_proof
 from ooc_pegasos.scoring import Scorer
+from ooc_pegasos.solvers.recording import DualRecord
 from ooc_pegasos.store import Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
 
@@ -161,6 +165,13 @@ class Outcome:
             versions={"ooc-pegasos": __version__, "numpy": np.__version__},
         )
         return Model(*self._weights(info), vocabulary.of_store(self._store.path, self._store.manifest))
+
+    def write_proof(self, path: Path, model: Model, record: DualRecord) -> None:
+        """Write the dual variables of the models that are kept, with what they claim of `model`."""
+        known = [self._known[number] for number in self._kept]
+        claims = [Claim(one.primal or 0.0, max(one.bound or 0.0, 0.0)) for one in known]
+        holdout = self._config.holdout_fraction
+        write_proof(path, self._store, model, self._problem, self._kept, claims, record, holdout)
 
     def _weights(self, info: ModelInfo) -> tuple[np.ndarray, ModelInfo, np.ndarray]:
         """Weights and biases of the models that are kept."""

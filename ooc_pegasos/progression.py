@@ -109,6 +109,8 @@ class RunState:
         pending = self.pending
         with writing_errors(folder), _old_or_new(folder):
             arrays, solver = self.solver.save(folder)
+            record = self.solver.record
+            saved_record = record.save(folder / f"rows-{next_number(folder)}-proof.checkpoint") if record else None
             arrays |= {f"best {model}": weights for model, weights in self.best.items()}
             if pending:
                 arrays["pending sums"] = pending.sums.ravel()
@@ -117,6 +119,7 @@ class RunState:
                 "identity": identity,
                 "solver_name": self.solver.name,
                 "solver": solver,
+                "record": saved_record,
                 "cursor": dataclasses.asdict(self.cursor),
                 "known": [dataclasses.asdict(known) for known in self.known],
                 "best": list(self.best),
@@ -125,14 +128,16 @@ class RunState:
                 "costs": [cost.table() for cost in self.costs],
             }
             Checkpoint(arrays, facts).save(folder)
-            _keep_only(folder, solver)
+            _keep_only(folder, facts)
 
     def restore(self, folder: Path, saved: Checkpoint) -> None:
         """Take up a run where its checkpoint stands."""
         self.solver.restore(folder, saved)
         self.restore_knowledge(saved)
+        if self.solver.record is not None:
+            self.solver.record.restore(folder, saved.facts.get("record"))
         with writing_errors(folder):
-            _keep_only(folder, saved.facts["solver"])  # whoever wrote it may have been killed before it came to that
+            _keep_only(folder, saved.facts)  # whoever wrote it may have been killed before it came to that
 
     def restore_knowledge(self, saved: Checkpoint) -> None:
         """All but what the solver knows."""
@@ -164,11 +169,16 @@ class RunState:
         self.costs = [typed.load(EpochCost, cost, "costs") for cost in facts["costs"]]
 
 
-def _keep_only(folder: Path, solver: dict[str, Any]) -> None:
+def next_number(folder: Path) -> int:
+    """The number of a new file of rows."""
+    return 1 + max((int(path.stem.split("-")[1]) for path in folder.glob(ROWS)), default=0)
+
+
+def _keep_only(folder: Path, facts: dict[str, Any]) -> None:
     """Remove the rows of checkpoints that were before, or never came to be."""
-    kept = solver.get("rows", {}).get("file")
+    kept = {(part or {}).get("file") for part in (facts["solver"].get("rows"), facts.get("record"))}
     for path in folder.glob(ROWS):
-        if path.name != kept:
+        if path.name not in kept:
             with suppress(OSError):  # the next checkpoint tries again
                 path.unlink()
 

@@ -19,6 +19,7 @@ from ooc_pegasos.bias import settle_biases
 from ooc_pegasos.checkpoint import Checkpoint, sound
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.course import Course
+from ooc_pegasos.errors import UsageError
 from ooc_pegasos.files import writing_errors
 from ooc_pegasos.judging import Judge, reason_of
 from ooc_pegasos.kernels.pegasos import NO_FREE, square_distance
@@ -32,6 +33,7 @@ from ooc_pegasos.progress import TrainingProgress
 from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of, sync_log
 from ooc_pegasos.samplers import SAMPLERS
 from ooc_pegasos.solvers.choice import choose_algorithm, make_solver, why_uncertified
+from ooc_pegasos.solvers.recording import DualRecord
 from ooc_pegasos.solvers.solver import Solver
 from ooc_pegasos.starting import (
     loader_of,
@@ -51,7 +53,10 @@ _TRIED = 3  # epochs after which Pegasos, where it was not asked for, makes room
 
 
 class Run(Stoppable):
-    """A run on the rows of a store. Checkpoints are kept in `place`; `offsets` are biases that are held fixed."""
+    """A run on the rows of a store. Checkpoints are kept in `place`; `offsets` are biases that are held fixed.
+
+    With `proof` the dual variables of the model that is kept are written there.
+    """
 
     def __init__(
         self,
@@ -64,6 +69,7 @@ class Run(Stoppable):
         saved: Checkpoint | None = None,
         scratch: Path | None = None,
         offsets: tuple[float, ...] = (),
+        proof: Path | None = None,
     ) -> None:
         square_distance(np.empty(0), np.empty(0), 1.0)  # numba gets itself ready at the first call, as an import does
         self.began = self.last_checkpoint = time.perf_counter()
@@ -82,6 +88,12 @@ class Run(Stoppable):
         self.start = weights_of(warm_start, config, self.problem)
         self.algorithm, self.why_algorithm = choose_algorithm(config, self.problem, self.start is not None)
         self.why_uncertified = why_uncertified(config, self.algorithm)
+        if proof and self.why_uncertified:
+            raise UsageError(f"--proof: {self.why_uncertified}; leave it out, or change that")
+        if proof and config.biased not in ("none", "feature"):
+            raise UsageError(f"--proof is not known for --bias {config.biased}; leave it out, or add --bias feature")
+        self.proof = proof
+        self.record = DualRecord(store, self.problem, self.scratch) if proof else None
         self.identity = identity_of(config, store, self.start)
         self.state = self._begin(saved)
         self.judge = Judge(self.state, config, self.loader.shape.fits, str(store.path))
@@ -117,6 +129,7 @@ class Run(Stoppable):
         solver, remark = make_solver(self.config, self.algorithm, self.problem, self.loader, self.start, self.scratch)
         if remark:
             self._note(remark)
+        solver.record = self.record
         return solver
 
     def _note(self, text: str) -> None:
@@ -126,6 +139,8 @@ class Run(Stoppable):
     def close(self) -> None:
         """Give back what is kept on disk for this run alone."""
         self.state.solver.close()
+        if self.record:
+            self.record.close()
 
     def _look_up(self) -> None:
         """Stop if somebody wants that; asked between two pieces of work, when the state can be saved."""
@@ -223,6 +238,8 @@ class Run(Stoppable):
             active = state.solver.active
             state.solver.close()
             self._switched()
+            if self.record:
+                self.record.forget_sums()
             solver = self._new_solver()
             solver.drop([model for model in solver.active if model not in active])
             state.solver = solver
@@ -334,6 +351,9 @@ class Run(Stoppable):
                 model, error = found.look(model, config)
             self.loader.check_unchanged()
             apart = {"loss": apart["loss"] if apart else None, "error": error}
+        if self.proof and self.record:
+            with self.watch.measuring("writing the proof"):
+                outcome.write_proof(self.proof, model, self.record)
         known = self.state.known
         now, computing, waiting, bytes_read = self.meter.spent()
         return TrainResult(

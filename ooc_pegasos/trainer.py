@@ -31,10 +31,12 @@ def train(
     log: str | Path | None = None,
     scratch: str | Path | None = None,
     progress: TrainingProgress | None = None,
+    proof: str | Path | None = None,
 ) -> TrainResult:
     """Minimise objective (1) over the rows of `store` until the certified gap of each model is within the tolerance.
 
-    The store is an open one, or its path.
+    The store is an open one, or its path. With `proof` dual variables that prove the gap of the model, as it is saved
+    by `Model.save`, are written to that file; see docs/proof-format.md.
     """
     store = store if isinstance(store, Store) else Store.open(store)
     if resume and checkpoint is None:
@@ -47,6 +49,10 @@ def train(
         stack.enter_context(in_use(store.path))
         rows_in = Path(scratch) if scratch else None
         if config.bias == "search":
+            if proof:
+                raise UsageError(
+                    "--bias search proves nothing of other biases; leave out --proof, or add --bias feature"
+                )
             if place or warm_start is not None:
                 raise UsageError("--bias search trains again and again; leave out --checkpoint and --warm-start")
             return _search(store, config, log, rows_in, progress)
@@ -54,7 +60,16 @@ def train(
             with writing_errors(place):
                 stack.enter_context(locked(place / "lock", str(place), progress.note))
         saved = Checkpoint.load(place) if resume and place else None
-        run = Run(store, config, progress, warm_start=warm_start, place=place, saved=saved, scratch=rows_in)
+        run = Run(
+            store,
+            config,
+            progress,
+            warm_start=warm_start,
+            place=place,
+            saved=saved,
+            scratch=rows_in,
+            proof=Path(proof) if proof else None,
+        )
         stack.callback(run.close)
         if place and not resume:
             start_over(place, progress)

@@ -35,6 +35,7 @@ from ooc_pegasos.kernels.rows import encode_rows, entries_of_rows
 from ooc_pegasos.loading import open_loader
 from ooc_pegasos.samplers import SAMPLERS
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
+from ooc_pegasos.solvers.recording import NOT_RECORDED
 
 OOCPEG = Path(sys.executable).with_name("oocpeg")
 
@@ -107,7 +108,8 @@ def many_features(repeats: int) -> None:
             one = solver(features, 1e-4)
             one.present(block, order, 0, 1000, 1)
             rest = (*block.entries, block.labels, none, class_weights, 0, 0.0, 0.0, 1e-4, 3e4, large)
-            work = lambda one=one, rest=rest: kernels.present_rows(order, 0, rows, *rest, one.a, one.b, one.state)  # noqa: E731
+            rest = (*rest, one.a, one.b, one.state, *NOT_RECORDED)
+            work = lambda rest=rest: kernels.present_rows(order, 0, rows, *rest)  # noqa: E731
             times[large].append(seconds(work))
     ratio = statistics.median(times[True][1:]) / statistics.median(times[False][1:])
     report("2^24 features: epoch with weight prefetch / without", ratio, "at most 0.5")

@@ -944,7 +944,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
     """Each says which row it is; nothing beyond the panel or a vector, and no other row's variable, is touched."""
     block, features, bad = too_large(coding, values)
     order, no_weights, no_folds = np.arange(40, dtype=np.uint32), np.empty(0, np.float32), np.empty(0, np.uint8)
-    wakes = np.array([1, 2, 4, 8, 16], np.uint8)
+    wakes, columns = np.array([1, 2, 4, 8, 16], np.uint8), np.empty(0, np.int64)
     for loss in (losses.HINGE, losses.LOGISTIC):
         for bias, large, width in ((0.0, False, 8), (2.0, True, 16)):
             rows = (*block.entries, block.labels, no_weights, no_folds)
@@ -953,7 +953,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
 
             weights, beyond = guarded(features, width, bias)
             state = np.zeros((7, width))
-            assert many.present_panel(order, 0, 40, *rows, *what, *shape, weights, state) in bad
+            assert many.present_panel(order, 0, 40, *rows, *what, *shape, weights, state, None, 1, columns) in bad
             assert (beyond == GUARD).all()
             assert weights.any()
 

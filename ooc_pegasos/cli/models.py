@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ooc_pegasos.cli.options import DataPath, Json, ModelPath, app, check_new_file, print_json
+from ooc_pegasos.cli.options import DataPath, Json, ModelPath, StorePath, app, check_new_file, print_json
 from ooc_pegasos.cli.streams import say
 
 
@@ -57,6 +57,30 @@ def predict(
         print_json({"rows": rows, "output": str(output), "seconds": time.perf_counter() - began})
     else:
         say(f"{output}: {rows:,} rows")
+
+
+@app.command(epilog="Example: oocpeg prove clicks.model clicks.store --proof clicks.proof")
+def prove(
+    model: ModelPath,
+    store: StorePath,
+    proof: Annotated[
+        Path, typer.Option("--proof", readable=False, metavar="FILE", help="A file made by 'oocpeg train --proof'.")
+    ],
+    threads: Annotated[int, typer.Option(min=1, max=64, help="Threads to use.")] = 2,
+    json_output: Json = False,
+) -> None:
+    """Check the proof of a model: recompute the objective and the lower bound in one pass over the store.
+
+    Exit code 5: the proof is of another model or store, is damaged, or claims more than it proves.
+    """
+    from ooc_pegasos.describe import proof_summary, proof_words
+    from ooc_pegasos.proving import prove as prove_on
+
+    found = prove_on(model, store, proof, threads)
+    if json_output:
+        print_json(proof_summary(found))
+    else:
+        say(proof_words(found))
 
 
 @app.command(epilog="Example: oocpeg inspect clicks.model --top 30")

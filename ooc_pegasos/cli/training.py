@@ -192,6 +192,10 @@ def train(
             help="Of the store, with --scheduler; the result depends on it. Default: one a thread of the workers.",
         ),
     ] = None,
+    proof: Annotated[
+        Path | None,
+        typer.Option(readable=False, metavar="FILE", help="Write the dual variables of the model, for 'oocpeg prove'."),
+    ] = None,
     ignore_sources: Annotated[
         bool, typer.Option("--ignore-sources", help="Train though files that the store was made of have changed.")
     ] = False,
@@ -245,6 +249,11 @@ def train(
     refuse_to_write_over("--output", output, {"the store": store})
     outputs = {"the store": store, "the model that is to be made": output, "the model to begin with": warm_start}
     refuse_to_write_over("--log", log, outputs)
+    if proof is not None:
+        check_new_file(proof, force)
+        refuse_to_write_over("--proof", proof, outputs | {"the log": log})
+        if scheduler is not None:
+            raise UsageError("--proof is for one machine; leave out --scheduler, or leave out --proof")
     from ooc_pegasos.progress import training_progress_for
     from ooc_pegasos.store import Store
 
@@ -271,7 +280,7 @@ def train(
                 with connected(scheduler) as client:
                     result = train_dask(client, opened, settings, parts=parts, **kept_in)
             else:
-                result = train_on(opened, settings, **kept_in)
+                result = train_on(opened, settings, proof=proof, **kept_in)
             result.model.save(output)
     except KeyboardInterrupt:
         progress.end()

@@ -137,8 +137,14 @@ def present_panel(
     table,
     panel,
     state,
+    record,
+    stride,
+    columns,
 ):
-    """`present_rows` for many models. `panel` has features times width numbers, and a line more for the bias."""
+    """`present_rows` for many models. `panel` has features times width numbers, and a line more for the bias.
+
+    Model j has the column `columns[j]` of `record`.
+    """
     width = table.shape[1]
     z, factors = np.zeros(width), np.zeros(width)
     places, xs = room_for(indptr, order[begin:end])
@@ -159,7 +165,19 @@ def present_panel(
             changed = _step_each(label, weight, fold, width, table, loss, parameter, z, factors, state)
         if changed:
             add_to_panel(places, xs, last - first, panel, width, features, bias, factors)
+            if record is not None:
+                _record_factors(label, weight, table, factors, record, np.int64(row * stride), columns)
     return -1
+
+
+@inlined
+def _record_factors(label, weight, table, factors, record, at, columns):
+    """Add the factors of a row, without the weights that they have, to the sums of a proof."""
+    for j in range(len(columns)):
+        if factors[j] != 0.0:
+            y = label_of(label, table[ONE_CLASS, j])
+            c = weight * (table[POSITIVE, j] if y > 0 else table[NEGATIVE, j])
+            record[at + columns[j]] += factors[j] / c
 
 
 @inlined

@@ -72,8 +72,14 @@ def present_classes(
     width,
     panel,
     state,
+    record,
+    stride,
+    column,
 ):
-    """Present rows `order[begin:end]` one by one, equation (2) with a vector g."""
+    """Present rows `order[begin:end]` one by one, equation (2) with a vector g.
+
+    A `record` that is not None sums -g of each row, from place `column` of `stride` on.
+    """
     z, g = np.zeros(width), np.zeros(width)
     places, xs = room_for(indptr, order[begin:end])
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
@@ -102,6 +108,8 @@ def present_classes(
         changed = False
         for k in range(len(costs)):
             changed = changed or g[k] != 0.0
+            if record is not None:
+                record[row * stride + column + k] -= g[k]
             g[k] *= -c
         if changed:
             errors += 1.0

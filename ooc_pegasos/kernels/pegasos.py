@@ -257,11 +257,15 @@ def present_rows(
     a,
     b,
     state,
+    record,
+    stride,
+    column,
 ):
     """Present rows `order[begin:end]` one by one.
 
     With r the running sum of 1 / (lam t), kept in state[AVERAGED], a `b` that is not empty sums r times each
-    update; the sum of all iterates is then r a - b (equation 2a).
+    update; the sum of all iterates is then r a - b (equation 2a). A `record` that is not None sums -g of each row, in
+    one column of `stride`: the dual variables of a proof.
     """
     body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
@@ -296,6 +300,8 @@ def present_rows(
                 add_row(indices, values, levels, first, last, body_of_b, -c * g * r)
             if bias != 0.0:
                 _add_bias(a, b, -c * g * bias, r)
+            if record is not None:
+                record[row * stride + column] -= g
         t += 1.0
         step = 1.0 / (lam * (t + delay))
         r += step
@@ -332,6 +338,9 @@ def present_rows_repeatedly(
     a,
     b,
     state,
+    record,
+    stride,
+    column,
 ):
     """Present each row `repeats` times in a row for one inner product (hinge only), equation (6)."""
     body, body_of_b = _features_of(a, bias), _features_of(b, bias)
@@ -370,6 +379,8 @@ def present_rows_repeatedly(
                 add_row(indices, values, levels, first, last, body_of_b, c * mu * y * r)
             if bias != 0.0:
                 _add_bias(a, b, c * mu * y * bias, r)
+            if record is not None:
+                record[row * stride + column] += mu * y
         t += repeats
         r += repeats / (lam * (t + delay))
     state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
@@ -400,11 +411,16 @@ def present_batches(
     a,
     b,
     state,
+    record,
+    stride,
+    column,
+    folded,
 ):
     """Present batches of `size` rows: all scores with the `a` from before the batch, then all updates.
 
     With `project`, `a` is kept as state[SCALE] times the array and its squared norm in state[NORM2], so that the
-    projection onto the ball of radius 1 / sqrt(lam) costs no more than the rows (README, equation 2p).
+    projection onto the ball of radius 1 / sqrt(lam) costs no more than the rows (README, equation 2p). The `record` is
+    scaled alike; `folded` is the logarithm of all scales that were multiplied into the arrays.
     """
     apart = bias if free == NO_FREE else 1.0
     body, body_of_b = _features_of(a, apart), _features_of(b, apart)
@@ -440,6 +456,8 @@ def present_batches(
                 state[S] += c * dual
                 state[MAGNITUDE] += c * (abs(dual) + abs(g * y))
                 state[ERRORS] += 1.0
+                if record is not None:
+                    record[row * stride + column] -= g / scale
         if free == OF_BATCH:
             count = stop - at
             state[FREE] = best_offset(loss, parameter, scores, targets, heft, count, points, jumps)
@@ -483,6 +501,10 @@ def present_batches(
                         if len(b) > 0:
                             b[f] -= state[AVERAGED] * a[f]  # so that r a - b stays what it is with r = 0
                         a[f] *= state[SCALE]
+                    if record is not None:
+                        for place in range(column, len(record), stride):
+                            record[place] *= state[SCALE]
+                    folded[0] += np.log(state[SCALE])
                     state[AVERAGED] = 0.0
                     state[SCALE] = 1.0
         state[AVERAGED] += (stop - at) * state[SCALE] / (lam * (state[T] + delay))

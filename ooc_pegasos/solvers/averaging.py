@@ -72,6 +72,7 @@ class Averaging:
             share = (last - first) / (end - begin)
             worker.options = dataclasses.replace(options, delay=options.delay * share)
             np.multiply(whole.a, share, out=worker.a)
+            worker.recorded = whole.recorded
             worker.state[:] = whole.state
             worker.state[[S, LOSS, ERRORS, NORM2, MAGNITUDE]] = 0.0
             worker.state[T] = whole.state[T] * share

@@ -11,8 +11,8 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -159,14 +159,16 @@ class RowStates:
         return self._inverses_file
 
     def _new_file(self, kind: Any, items: int) -> np.ndarray:
-        """A file of zeros, mapped. It has its room on the disk, so that a full one is felt here and not later.
+        return mapped_file(self._scratch, kind, items)
 
-        It has no name, so it is gone as soon as nobody holds it, however a run ends.
-        """
-        folder = self._scratch or Path(tempfile.gettempdir())
-        with writing_errors(folder), tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, max(items * np.dtype(kind).itemsize, 1))
-            return np.memmap(file, dtype=kind, mode="r+", shape=(items,))
+    def duals_of(self, model: int) -> Iterator[tuple[int, np.ndarray]]:
+        """The dual variables of a model chunk by chunk: (number of the first row, one number a row)."""
+        number, group = next((number, group) for number, group in enumerate(self.groups) if model in group.models)
+        at = group.models.index(model)
+        table = (group.duals if self._one_window else self._files[number, "duals"]).reshape(-1, group.width)
+        for chunk, (first, end) in enumerate(pairwise(self._first_rows)):
+            begin = first + chunk if self._one_window else first  # a block has a gap after each chunk
+            yield first, table[begin : begin + end - first, at]
 
     def close(self) -> None:
         """Let go of the files."""
@@ -230,6 +232,17 @@ class RowStates:
         if checksum != told["crc32"]:
             self.close()
             raise DamagedError(f"{path}: the checksum does not match, so it is damaged; {advice}")
+
+
+def mapped_file(folder: Path | None, kind: Any, items: int) -> np.ndarray:
+    """A file of zeros, mapped. It has its room on the disk, so that a full one is felt here and not later.
+
+    It has no name, so it is gone as soon as nobody holds it, however a run ends.
+    """
+    folder = folder or Path(tempfile.gettempdir())
+    with writing_errors(folder), tempfile.TemporaryFile(dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, max(items * np.dtype(kind).itemsize, 1))
+        return np.memmap(file, dtype=kind, mode="r+", shape=(items,))
 
 
 def _copy_column(

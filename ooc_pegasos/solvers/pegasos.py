@@ -31,6 +31,7 @@ from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.rounding import raised, sum_error, vector_error
 from ooc_pegasos.solvers.panel import new_panel
+from ooc_pegasos.solvers.recording import NOT_RECORDED, Place
 from ooc_pegasos.solvers.solver import LARGE_WEIGHTS, NO_WEIGHTS, SLICE
 
 
@@ -73,6 +74,9 @@ class Pegasos:
         self.loss_at_mark = 0.0
         self.began = 0.0
         self.repeats = 1
+        self.recorded: Place = NOT_RECORDED
+        """Where kernels sum -g of each row for a proof."""
+        self.folded = np.zeros(1)
         self._class_weights = np.array(options.class_weights)
 
     threads = 1
@@ -141,6 +145,7 @@ class Pegasos:
                 self.a,
                 self.b,
                 self.state,
+                *self.recorded,
             )
         elif options.batch_size > 1 or options.project or options.free != NO_FREE:
             bad = kernels.present_batches(
@@ -157,6 +162,8 @@ class Pegasos:
                 self.a,
                 self.b,
                 self.state,
+                *self.recorded,
+                self.folded,
             )
         else:
             bad = kernels.present_rows(
@@ -171,6 +178,7 @@ class Pegasos:
                 self.a,
                 self.b,
                 self.state,
+                *self.recorded,
             )
         return int(bad)
 
@@ -273,5 +281,6 @@ class PegasosOfClasses(Pegasos):
                 problem.width,
                 self.a,
                 self.state,
+                *self.recorded,
             )
         )

@@ -271,6 +271,12 @@ class SdcaSolver(Solver):
         exact = part * gain - part * part * cost / 2
         return Bound(value / spec.rows * (1 - 4 * UNIT_ROUNDOFF), max(exact - value, 0.0) / spec.rows)
 
+    def keep_duals(self, model: int) -> None:
+        """See `Solver`."""
+        if self.record is not None:
+            part = _best_part(float(self.state[model][DUAL]), self._square(model) / self.problem.specs[model].clock)
+            self.record.keep_duals(model, self.rows.duals_of(model), part)
+
     def _rounding_errors(self, model: int) -> tuple[float, float]:
         """Bounds on the errors of the dual sum and of `a`, in norm, at the end of an epoch."""
         state, problem = self.state[model], self.problem

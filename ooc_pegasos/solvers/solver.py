@@ -15,6 +15,7 @@ from ooc_pegasos.certificate import Bound
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
+from ooc_pegasos.solvers.recording import DualRecord
 
 SLICE = 8 << 20
 """Entries a kernel is given at a time, some ten milliseconds' work, so that Ctrl-C is felt at once."""
@@ -36,6 +37,8 @@ class Solver(ABC):
     batch_size = 1
     wants_mark = False
     """Whether it wants to know when half of an epoch is over."""
+    record: DualRecord | None = None
+    """Dual variables of each row, if a proof is wanted."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -79,6 +82,9 @@ class Solver(ABC):
 
     def renew(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:  # noqa: B027
         """Add up anew the sums that bounds are made of, in a pass over all rows."""
+
+    def keep_duals(self, model: int) -> None:  # noqa: B027
+        """Keep the dual variables behind `bound` for a proof, if one is wanted."""
 
     @abstractmethod
     def estimate(self, model: int) -> float:

@@ -22,6 +22,7 @@ from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.averaging import Averaging
 from ooc_pegasos.solvers.panel import Panel, panels_of
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOfClasses, PegasosOptions
+from ooc_pegasos.solvers.recording import NOT_RECORDED
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, ONCE, Solver
 
 
@@ -130,8 +131,27 @@ class PegasosSolver(Solver):
                 panel.table,
                 panel.weights,
                 panel.state,
+                *self._place_of(panel),
             )
         )
+
+    def _place_of(self, panel: Panel) -> tuple[np.ndarray | None, int, np.ndarray]:
+        """Where a kernel records the models of a panel."""
+        record, stride, _column = NOT_RECORDED if self.record is None else self.record.place(0)
+        return record, stride, np.array(panel.models, np.int64)
+
+    def enter(self, window: Window) -> None:
+        """See `Solver`."""
+        if self.record is not None:
+            self.record.enter(window)
+            for model in self.active:
+                self.members[model].recorded = self.record.place(model)
+                self.members[model].folded = self.record.folded[model]
+
+    def leave(self, window: Window) -> None:
+        """See `Solver`."""
+        if self.record is not None:
+            self.record.leave()
 
     def _join(self) -> None:
         """Put the vectors of those that can be presented together side by side."""
@@ -191,6 +211,14 @@ class PegasosSolver(Solver):
         """See `Solver`."""
         return self._bounds[model]
 
+    def keep_duals(self, model: int) -> None:
+        """See `Solver`. Means over the window that the bound is of."""
+        member, found = self.members[model], self._bounds[model]
+        if self.record is not None and found is not None:
+            presented = member.t - found.window.t if found.window else member.t + member.options.delay
+            factor = self.problem.specs[model].rows * member.scale / presented
+            self.record.keep_window(model, found.window.epoch if found.window else 0, factor)
+
     def estimate(self, model: int) -> float:
         """See `Solver`."""
         return self.members[model].estimate()
@@ -218,6 +246,9 @@ class PegasosSolver(Solver):
                 epoch = snapshots[-1].epoch + 1
                 snapshots.append(Snapshot(epoch, member.t, member.dual_sum, member.a.copy(), *errors))
                 self.snapshots[model] = [snapshots[0], *keep_some(snapshots[1:], epoch)]
+        if self.record is not None and self.active and not self.all_options[0].project:
+            kept = {snapshot.epoch for model in self.active for snapshot in self.snapshots[model][1:]}
+            self.record.snapshot(self.snapshots[self.active[0]][-1].epoch, kept)
 
     def warm_up(self, nothing: CsrBlock) -> None:
         """See `Solver`."""

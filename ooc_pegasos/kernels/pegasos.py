@@ -11,13 +11,15 @@ import numpy as np
 from ooc_pegasos.kernels.intrinsics import entries_of_line, escape_of_type, prefetch, value_at
 from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import loss_at
-from ooc_pegasos.kernels.offsets import best_offset
+from ooc_pegasos.kernels.offsets import balanced_slopes, best_offset
 
 # Places in `state`.
-T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED, FREE = range(8)
-STATE_SIZE = 8
-# How a bias that is not regularised is found, in state[FREE]: not at all, by subgradients, as the best of each batch.
-NO_FREE, BY_SUBGRADIENT, OF_BATCH = range(3)
+T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED, FREE, MASS, HASTE, MOVE = range(11)
+STATE_SIZE = 11
+# How a bias that is not regularised is found, in state[FREE]: not at all; by subgradients; as the best of each batch; as
+# a constant feature that is regularised towards state[FREE], which follows the bias (proximal point): then state[MASS]
+# is the sum of -g up to the last move of state[FREE], and HASTE and MOVE are those of `next_move`.
+NO_FREE, BY_SUBGRADIENT, OF_BATCH, PROXIMAL = range(4)
 
 _ROWS_AHEAD = 4
 _NOTHING = np.empty(0)
@@ -222,6 +224,20 @@ def weight_of(row, y, weights, class_weights):
     return c * weights[row] if len(weights) > 0 else c
 
 
+def next_move(state: np.ndarray, move: float, haste: int, last: int) -> float:
+    """How far to move the centre of a bias: a step of the proximal point method, made longer or shorter.
+
+    A step may be small beside the way to go. So one in the direction of the last one, and as long, is doubled, and one
+    that turns round is halved. `haste` and `last` are places in `state`.
+    """
+    if move * state[last] < 0:
+        state[haste] = max(state[haste] / 2, 1.0)
+    elif state[last] and abs(move) > abs(state[last]) / 2:
+        state[haste] *= 2
+    state[last] = move
+    return move * float(state[haste])
+
+
 @inlined
 def _features_of(a, bias):
     """`a` without the weight of the bias, which is its last where there is one."""
@@ -264,7 +280,7 @@ def present_rows(
     """
     body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
-    r = state[AVERAGED]
+    r, centre = state[AVERAGED], state[FREE]
     # 1 / (lam (t + delay)), or 0 before the first row, where a is 0: known before the inner product is
     step = 1.0 / (lam * (t + delay)) if t + delay > 0.0 else 0.0
     for i in range(begin, end):
@@ -282,7 +298,7 @@ def present_rows(
             return row
         if bias != 0.0:
             z += a[len(a) - 1] * bias
-        z *= step
+        z = z * step + centre
         value, g, dual = loss_at(loss, parameter, z, y)
         c = weight_of(row, y, weights, class_weights)
         loss_sum += c * value
@@ -304,7 +320,12 @@ def present_rows(
 
 @kernel
 def multiple_errors(delta, repeats, lam, square):
-    """How many of `repeats` presentations in a row are margin errors, equation (6)."""
+    """How many of `repeats` presentations in a row are margin errors, equation (6).
+
+    `lam` is by how much the margin grows in a presentation; a bias of its own can make it shrink.
+    """
+    if lam <= 0.0:  # a row that is no error once is none from there on
+        return 0.0 if delta > 0.0 else min(float(repeats), np.floor(-delta / max(square - lam, 1e-300)) + 1.0)
     if delta > (repeats - 1) * lam:
         return 0.0
     return min(float(repeats), np.floor(((repeats - 1) * lam - delta) / max(square, lam)) + 1.0)
@@ -334,7 +355,7 @@ def present_rows_repeatedly(
     """Present each row `repeats` times in a row for one inner product (hinge only), equation (6)."""
     body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
-    r = state[AVERAGED]
+    r, centre = state[AVERAGED], state[FREE]
     for i in range(begin, end):
         look_ahead(order, i, end, indptr, indices, values, labels)
         row = np.int64(order[i])
@@ -353,12 +374,13 @@ def present_rows_repeatedly(
         if bias != 0.0:
             score += a[len(a) - 1] * bias
         if clock > 0.0:
-            loss_sum += c * max(0.0, 1.0 - y * score / clock)
+            loss_sum += c * max(0.0, 1.0 - y * (score / clock + centre))
         else:
-            loss_sum += c
+            loss_sum += c * max(0.0, 1.0 - y * centre)
         # with a weight of c an update moves the margin by c <x, x>
         square = c * (square_norm(values, levels, first, last, indices) + bias * bias)
-        mu = multiple_errors(y * score - clock, repeats, lam, square)
+        rest = 1.0 - y * centre
+        mu = multiple_errors(y * score - clock * rest, repeats, lam * rest, square)
         if mu > 0.0:
             dual_sum += c * mu
             errors += mu
@@ -439,11 +461,11 @@ def present_batches(
         if free == OF_BATCH:
             count = stop - at
             state[FREE] = best_offset(loss, parameter, scores, targets, heft, count, points, jumps)
+            state[S] += balanced_slopes(loss, parameter, scores, targets, heft, count, state[FREE], slopes)
             for i in range(count):
-                value, g, _dual = loss_at(loss, parameter, scores[i] + state[FREE], targets[i])
+                value, _g, _dual = loss_at(loss, parameter, scores[i] + state[FREE], targets[i])
                 state[LOSS] += heft[i] * value
-                slopes[i] = heft[i] * g
-                state[ERRORS] += 1.0 if g != 0.0 else 0.0
+                state[ERRORS] += 1.0 if slopes[i] != 0.0 else 0.0
         for i in range(at, stop):
             factor = -slopes[i - at]
             if factor == 0.0:
@@ -462,6 +484,8 @@ def present_batches(
                 add_row(indices, values, levels, first, last, body_of_b, factor / scale * state[AVERAGED])
             if bias != 0.0:
                 _add_bias(a, b, factor / scale * bias, state[AVERAGED])
+            elif apart != 0.0:  # the sum of -g, which has to be 0 where the bias is not regularised
+                a[len(a) - 1] += factor / scale
         state[T] += stop - at
         if free == BY_SUBGRADIENT:
             state[FREE] -= slopes[: stop - at].sum() / (lam * (state[T] + delay))

@@ -25,9 +25,10 @@ from ooc_pegasos.kernels.pegasos import (
 
 # Places in `state`: the sum of what rows add to the dual; of this epoch the gap met, rows visited, variables changed
 # and a sum of how far off scores were, of the hinge loss |1 - y z| where that changed something, else |z - y|; the unit
-# of slack that follows from the epoch before; and how many times larger than asked for lambda is (`SdcaSolver`).
-DUAL, GAP, VISITED, CHANGED, OFF, UNIT, STRETCH = range(7)
-STATE_SIZE = 7
+# of slack that follows from the epoch before; how many times larger than asked for lambda is (`SdcaSolver`); and the
+# centre, towards which the bias is regularised, and the factor of its last move, and that move.
+DUAL, GAP, VISITED, CHANGED, OFF, UNIT, STRETCH, CENTRE, HASTE, MOVE = range(10)
+STATE_SIZE = 10
 
 NAPS = (1, 2, 4, 8, 16)
 """A row wakes in the next multiple of one of these epochs: all together, so that many models need the same rows."""

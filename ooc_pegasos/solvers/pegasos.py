@@ -9,7 +9,26 @@ import numpy as np
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.kernels.multiclass import present_classes
-from ooc_pegasos.kernels.pegasos import AVERAGED, ERRORS, FREE, LOSS, NO_FREE, NORM2, SCALE, STATE_SIZE, S, T, square
+from ooc_pegasos.kernels.pegasos import (
+    AVERAGED,
+    BY_SUBGRADIENT,
+    ERRORS,
+    FREE,
+    HASTE,
+    LOSS,
+    MASS,
+    MOVE,
+    NO_FREE,
+    NORM2,
+    OF_BATCH,
+    PROXIMAL,
+    SCALE,
+    STATE_SIZE,
+    S,
+    T,
+    next_move,
+    square,
+)
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.panel import new_panel
@@ -43,7 +62,7 @@ class Pegasos:
         self.a = np.zeros(length)
         self.b = np.zeros(length if options.average else 0)
         self.state = np.zeros(STATE_SIZE)
-        self.state[SCALE] = 1.0
+        self.state[[SCALE, HASTE]] = 1.0
         self.averaged_from = 0.0
         self.marked = 0.0
         """Of the epoch's rows, those up to about its half, and the losses met in them."""
@@ -87,7 +106,7 @@ class Pegasos:
         """Begin with these weights: `w = a / (lam delay)` before the first row."""
         self.a[:] = weights * (self.options.lam * self.options.delay)
         if self.options.free != NO_FREE:
-            self.state[FREE], self.a[-1] = weights[-1], 0.0
+            self.state[FREE], self.a[-1] = weights[-1] * (self.options.bias or 1.0), 0.0
         self.state[NORM2] = square(self.a)
 
     def begin_epoch(self, repeats: int = 1) -> None:
@@ -119,7 +138,7 @@ class Pegasos:
                 self.b,
                 self.state,
             )
-        elif options.batch_size > 1 or options.project or options.free != NO_FREE:
+        elif options.batch_size > 1 or options.project or options.free in (BY_SUBGRADIENT, OF_BATCH):
             bad = kernels.present_batches(
                 *rows,
                 self._class_weights,
@@ -130,7 +149,7 @@ class Pegasos:
                 options.delay,
                 options.batch_size,
                 options.project,
-                options.free,
+                NO_FREE if options.free == PROXIMAL else options.free,
                 self.a,
                 self.b,
                 self.state,
@@ -161,7 +180,8 @@ class Pegasos:
         mean = (self.loss_sum - self.loss_at_mark) / max(rows, 1.0)
         clock = self.options.lam * (self.t + self.options.delay)
         last = self.scale / clock if clock else 0.0
-        return float(self.options.lam / 2 * square(self.a) * last**2 + mean)
+        regularised = self.a if self.options.free == NO_FREE else self.a[:-1]
+        return float(self.options.lam / 2 * square(regularised) * last**2 + mean)
 
     def last(self) -> np.ndarray:
         """The last iterate, equation (2)."""
@@ -170,9 +190,30 @@ class Pegasos:
 
     def _with_bias(self, weights: np.ndarray) -> np.ndarray:
         """With the bias that is not regularised in its place."""
-        if self.options.free != NO_FREE:
+        if self.options.free == PROXIMAL:
+            weights[-1] += self.state[FREE] / self.options.bias
+        elif self.options.free != NO_FREE:
             weights[-1] = self.state[FREE]
         return weights
+
+    @property
+    def mass(self) -> float:
+        """The sum of -g over all updates, where the bias is not regularised."""
+        return float(self.state[MASS] + self.a[-1] * self.scale / (self.options.bias or 1.0))
+
+    def updates(self) -> np.ndarray:
+        """The sum of all updates; where the bias is not regularised its place holds `mass`."""
+        total = self.a * self.scale
+        if self.options.free != NO_FREE:
+            total[-1] = self.mass
+        return total
+
+    def move_centre(self) -> None:
+        """Move the centre of the bias to the bias that was found in an epoch, or beyond."""
+        options, state = self.options, self.state
+        found = options.bias * float(self.a[-1]) / (options.lam * (self.t + options.delay))
+        state[MASS], self.a[-1] = self.mass, 0.0
+        state[FREE] += next_move(state, found, HASTE, MOVE)
 
     def average(self) -> np.ndarray:
         """The mean of the iterates, equation (2a)."""
@@ -185,6 +226,8 @@ class Pegasos:
         if len(a):
             difference -= a
         difference /= self.options.lam * (self.t - t)
+        if self.options.free != NO_FREE:
+            difference[-1] = self.last()[-1]
         return difference
 
 

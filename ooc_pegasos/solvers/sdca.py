@@ -15,8 +15,21 @@ from ooc_pegasos.kernels import many
 from ooc_pegasos.kernels import sdca as kernels
 from ooc_pegasos.kernels.lanes import LANES
 from ooc_pegasos.kernels.losses import HINGE
-from ooc_pegasos.kernels.pegasos import square
-from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, NAPS, OFF, STATE_SIZE, STRETCH, UNIT, VISITED
+from ooc_pegasos.kernels.pegasos import NO_FREE, next_move, square
+from ooc_pegasos.kernels.sdca import (
+    CENTRE,
+    CHANGED,
+    DUAL,
+    GAP,
+    HASTE,
+    MOVE,
+    NAPS,
+    OFF,
+    STATE_SIZE,
+    STRETCH,
+    UNIT,
+    VISITED,
+)
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.duals import Group, RowStates
@@ -32,6 +45,8 @@ _AVERAGED_FROM, _FRESH = 6, 0.35
 _CREEP, _STRIDE = 0.95, 0.8
 """By what a lambda that is larger than asked for falls in an epoch; and where its problem is solved well enough."""
 _LEAST_UNIT = 0.01
+_STEADY = 0.05
+"""Units of slack that the centre of a bias moves in an epoch, up to which rows may sleep."""
 
 
 class SdcaSolver(Solver):
@@ -54,6 +69,7 @@ class SdcaSolver(Solver):
         for model, state in self.state.items():
             state[STRETCH] = max(1.0, rows.typical_square / problem.specs[model].clock)
             state[UNIT] = 1.0 if problem.loss.number == HINGE else 0.0
+            state[HASTE] = 1.0
         self._epoch = -1
         self._wakes = np.zeros(len(NAPS), np.uint8)
         self._panels: dict[int, Panel] = {}
@@ -119,7 +135,16 @@ class SdcaSolver(Solver):
 
     def _set_epoch(self, number: int) -> None:
         self._epoch = number
-        self._wakes = np.array([(number // nap + 1) * nap % 256 for nap in NAPS], np.uint8)
+        naps = (1,) * len(NAPS) if self._is_moving() else NAPS
+        self._wakes = np.array([(number // nap + 1) * nap % 256 for nap in naps], np.uint8)
+
+    def _is_moving(self) -> bool:
+        """True while centres of biases move so far that no row may sleep: what is far from its bound may come near."""
+        if self.problem.free == NO_FREE:
+            return False
+        steady = (_STEADY * max(float(state[UNIT]), _LEAST_UNIT) for state in self.state.values())
+        moves = (float(state[MOVE] * state[HASTE]) for state in self.state.values())
+        return self._epoch == 0 or any(abs(move) > least for move, least in zip(moves, steady, strict=True))
 
     def enter(self, window: Window) -> None:
         """See `Solver`."""
@@ -150,7 +175,9 @@ class SdcaSolver(Solver):
         if panel is None:
             vectors, states = [self.a[model] for model in group.models], [self.state[model] for model in group.models]
             clocks = [self._clock(model) for model in group.models]
-            panel = self._panels[number] = Panel(self.problem, group.models, vectors, states, clocks=clocks)
+            centres = [float(state[CENTRE]) for state in states]
+            panel = Panel(self.problem, group.models, vectors, states, clocks=clocks, offsets=centres)
+            self._panels[number] = panel
         self._rows_of_panels[number] = self._rows_of_panels.get(number, 0) + count
         return self._present_panel(window, group, panel, awake, count)
 
@@ -170,7 +197,7 @@ class SdcaSolver(Solver):
                 np.array(spec.class_weights),
                 float(spec.one_class),
                 spec.fold,
-                spec.offset,
+                spec.offset + float(self.state[model][CENTRE]),
                 problem.loss.number,
                 problem.parameter,
                 self._clock(model),
@@ -229,9 +256,16 @@ class SdcaSolver(Solver):
                 self._alone.update(group.models)
         self._rows_of_panels = {}
 
-    def bound(self, model: int) -> float:
+    def bound(self, model: int) -> float | None:
         """See `Solver`. Of all t b with t in [0, 1] the best, as the box holds them too, and losses are at least 0."""
         spec = self.problem.specs[model]
+        if self.problem.free != NO_FREE:
+            if self.balance is None:
+                return None
+            mass, state = self._mass(model), self.state[model]
+            value = float(state[DUAL]) + float(state[CENTRE]) * mass
+            bias = float(state[CENTRE]) + self.problem.bias * float(self.a[model][-1]) / self._clock(model)
+            return self.balance.bound(model, self.a[model][:-1], mass, value, bias, self.lines[model])
         gain, cost = float(self.state[model][DUAL]), self._square(model) / spec.clock
         part = min(max(gain, 0.0) / cost, 1.0) if cost else 1.0
         return (part * gain - part * part * cost / 2) / spec.rows
@@ -240,8 +274,9 @@ class SdcaSolver(Solver):
         """The dual and the gap as met, which was larger than it is now; less what a larger lambda adds."""
         spec, state, clock = self.problem.specs[model], self.state[model], self._clock(model)
         half = self._square(model) / clock / 2
-        more = half * (1 - spec.clock / clock)
-        return float(state[DUAL] + state[GAP] - half - more) / spec.rows
+        bias = float(self.a[model][-1]) ** 2 / clock if self.problem.free != NO_FREE else 0.0
+        more = (half - bias / 2) * (1 - spec.clock / clock)
+        return float(state[DUAL] + state[GAP] - half - bias / 2 - more) / spec.rows
 
     def candidates(self, model: int) -> list[np.ndarray]:
         """See `Solver`."""
@@ -251,13 +286,41 @@ class SdcaSolver(Solver):
     def _mean(self, model: int) -> np.ndarray:
         """The running mean with this epoch's end in it; that alone as long as each epoch changes much."""
         if self._epoch < _AVERAGED_FROM or self.state[model][STRETCH] > 1:
+            return self._end(model)
+        return self.mean[model] + _FRESH * (self._end(model) - self.mean[model])
+
+    def _end(self, model: int) -> np.ndarray:
+        """lambda m times the weights at the end of this epoch, the bias reckoned from 0 and not from its centre."""
+        centre = float(self.state[model][CENTRE])
+        if not centre:
             return self.a[model]
-        return self.mean[model] + _FRESH * (self.a[model] - self.mean[model])
+        end = self.a[model].copy()
+        end[-1] += centre * self._clock(model) / self.problem.bias
+        return end
+
+    def _mass(self, model: int) -> float:
+        """The sum of the dual variables, which is 0 at the optimum if the bias is not regularised."""
+        return float(self.a[model][-1]) / self.problem.bias
+
+    def place_centres(self) -> None:
+        """See `Solver`."""
+        assert self.balance is not None
+        for model in self.active:
+            self.state[model][CENTRE] = self.balance.first_bias(model)
+
+    def _move_centre(self, model: int) -> None:
+        """Move the centre of the bias to the bias that was found, or beyond."""
+        state, mass = self.state[model], self._mass(model)
+        move = next_move(state, self.problem.bias**2 * mass / self._clock(model), HASTE, MOVE)
+        state[CENTRE] += move
+        state[DUAL] -= move * mass
 
     def advance(self) -> None:
         """See `Solver`."""
         for model in self.active:
             self.mean[model][:] = self._mean(model)
+            if self.problem.free != NO_FREE:
+                self._move_centre(model)
 
     def warm_up(self, nothing: CsrBlock) -> None:
         """See `Solver`."""
@@ -289,7 +352,7 @@ class SdcaSolver(Solver):
         folder.mkdir(parents=True, exist_ok=True)
         for model in self.active:
             arrays |= {f"{model} a": self.a[model], f"{model} mean": self.mean[model]}
-            arrays[f"{model} state"] = self.state[model]
+            arrays[f"{model} state"], arrays[f"{model} lines"] = self.state[model], self.lines[model].numbers
         number = 1 + max((int(path.stem.split("-")[1]) for path in folder.glob("rows-*.checkpoint")), default=0)
         rows = self.rows.save(folder / f"rows-{number}.checkpoint")
         seen = list(self._rows_of_panels.items())
@@ -306,6 +369,7 @@ class SdcaSolver(Solver):
         for model in self.active:
             for name, mine in (("a", self.a), ("mean", self.mean), ("state", self.state)):
                 mine[model][:] = take(saved.arrays, f"{model} {name}", mine[model])
+            self.lines[model].restore(saved.arrays, f"{model} lines")
         known = self.active if saved.facts["cursor"]["begun"] else range(models)
         for together, width in facts["rows"]["groups"]:
             if not set(together) <= set(known) or width not in (1, width_of(len(together))) or width < len(together):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.balance import Balance, Lines
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.loading import Window
@@ -36,9 +37,13 @@ class Solver(ABC):
     wants_mark = False
     """Whether it wants to know when half of an epoch is over."""
 
+    balance: Balance | None = None
+    """What repairs dual vectors, where the bias is not regularised; there is no bound before it is known."""
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.active = list(range(len(problem.specs)))
+        self.lines = {model: Lines() for model in self.active}
 
     def rows_at_a_time(self, block: CsrBlock) -> int:
         """How many rows of a block are a slice."""
@@ -60,6 +65,9 @@ class Solver(ABC):
 
     def mark(self) -> None:  # noqa: B027
         """Half of the epoch is over: from here on losses count for the estimate."""
+
+    def place_centres(self) -> None:  # noqa: B027
+        """Choose the biases to begin with, once `balance` is known."""
 
     @abstractmethod
     def end_epoch(self) -> None:

@@ -16,7 +16,7 @@ from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound
 from ooc_pegasos.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.kernels import many
-from ooc_pegasos.kernels.pegasos import NO_FREE
+from ooc_pegasos.kernels.pegasos import FREE, NO_FREE, PROXIMAL, S
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.averaging import Averaging
@@ -73,6 +73,8 @@ class PegasosSolver(Solver):
         self._averaging = Averaging(self.members[0], manner.threads) if manner.threads > 1 else None
         self._bounds: dict[int, Bound | None] = {}
         self._panels: list[Panel] = []
+        self._masses: dict[int, float] = {}
+        """The sums of -g of models when their panel was made."""
         self._workers = workers
         self._pool = ThreadPoolExecutor(workers) if workers > 1 and len(self.active) > 1 else None
 
@@ -138,12 +140,14 @@ class PegasosSolver(Solver):
             members = [self.members[model] for model in models]
             vectors, states = [member.a for member in members], [member.state for member in members]
             delays = [member.options.delay for member in members]
-            self._panels.append(Panel(self.problem, models, vectors, states, delays))
+            centres = [float(member.state[FREE]) for member in members]
+            self._panels.append(Panel(self.problem, models, vectors, states, delays, offsets=centres))
+            self._masses |= {model: self.members[model].mass for model in models}
 
     def _can_join(self, model: int) -> bool:
         member = self.members[model]
         options = member.options
-        simple = options.batch_size == 1 and options.free == NO_FREE
+        simple = options.batch_size == 1 and options.free in (NO_FREE, PROXIMAL)
         return simple and member.repeats == 1 and not options.project and not options.average
 
     def _part(self) -> None:
@@ -151,6 +155,9 @@ class PegasosSolver(Solver):
         for panel in self._panels:
             members = [self.members[model] for model in panel.models]
             panel.part([member.a for member in members], [member.state for member in members])
+            if self.problem.free == PROXIMAL:  # panels take the centre for a bias that is held fixed
+                for model, member in zip(panel.models, members, strict=True):
+                    member.state[S] += member.state[FREE] * (member.mass - self._masses[model])
         self._panels = []
 
     def mark(self) -> None:
@@ -175,8 +182,35 @@ class PegasosSolver(Solver):
             problem = f"an epoch presented {presented:,.0f} rows of {spec.rows * member.repeats:,}"
             raise OocPegasosError(f"{problem}; this is a mistake in oocpeg, please report it")
         windows = [] if options.project else self.snapshots[model]
+        if self.problem.free != NO_FREE:
+            return self._bound_of_free(model, windows)
         clock = (member.t, member.dual_sum, member.a, member.scale)
         return lower_bound(spec.lam, options.delay, *clock, windows, whole=not self.warm)
+
+    def _bound_of_free(self, model: int, windows: list[Snapshot]) -> Bound | None:
+        """The best of equation (8) for all updates and for each window."""
+        if self.balance is None:
+            return None
+        member, rows = self.members[model], self.problem.specs[model].rows
+        total, bias = member.updates(), float(member.last()[-1]) * self.problem.bias
+        all_of_it = [] if self.warm else [(None, member.t + member.options.delay, member.dual_sum, total)]
+        since = [(w, member.t - w.t, member.dual_sum - w.s, total - w.a if len(w.a) else total) for w in windows]
+        best = Bound(-np.inf, None)
+        for window, length, value, sums in all_of_it + since:
+            if length > 0:
+                share = rows / length
+                found = self.balance.bound(
+                    model, sums[:-1] * share, float(sums[-1]) * share, value * share, bias, self.lines[model]
+                )
+                best = max(best, Bound(found, window), key=lambda bound: bound.value)
+        return best
+
+    def place_centres(self) -> None:
+        """See `Solver`."""
+        assert self.balance is not None
+        if self.problem.free == PROXIMAL and not self.warm:
+            for model in self.active:
+                self.members[model].state[FREE] = self.balance.first_bias(model)
 
     def bound(self, model: int) -> float | None:
         """See `Solver`."""
@@ -206,8 +240,10 @@ class PegasosSolver(Solver):
             member, snapshots = self.members[model], self.snapshots[model]
             if not member.options.project and self.manner.certified:
                 epoch = snapshots[-1].epoch + 1
-                snapshots.append(Snapshot(epoch, member.t, member.dual_sum, member.a.copy()))
+                snapshots.append(Snapshot(epoch, member.t, member.dual_sum, member.updates()))
                 self.snapshots[model] = [snapshots[0], *keep_some(snapshots[1:], epoch)]
+            if self.problem.free == PROXIMAL:
+                member.move_centre()
 
     def warm_up(self, nothing: CsrBlock) -> None:
         """See `Solver`."""
@@ -235,6 +271,7 @@ class PegasosSolver(Solver):
         for model in self.active:
             member, snapshots = self.members[model], self.snapshots[model]
             arrays |= {f"{model} a": member.a, f"{model} b": member.b, f"{model} state": member.state}
+            arrays[f"{model} lines"] = self.lines[model].numbers
             arrays |= {f"{model} snapshot {number}": snapshot.a for number, snapshot in enumerate(snapshots)}
             facts[str(model)] = {
                 "epoch": [member.averaged_from, member.marked, member.loss_at_mark, member.began, member.repeats],
@@ -250,6 +287,7 @@ class PegasosSolver(Solver):
             member, told = self.members[model], facts["members"][str(model)]
             member.a[:], member.b[:] = take(arrays, f"{model} a", member.a), take(arrays, f"{model} b", member.b)
             member.state[:] = take(arrays, f"{model} state", member.state)
+            self.lines[model].restore(arrays, f"{model} lines")
             *numbers, member.repeats = told["epoch"]
             member.averaged_from, member.marked, member.loss_at_mark, member.began = map(float, numbers)
             whole(member.repeats, 1, 2**31, "repeats")

@@ -23,7 +23,7 @@ from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.course import Course
 from ooc_pegasos.files import writing_errors
 from ooc_pegasos.judging import Judge
-from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, NO_FREE, OF_BATCH, square_distance
+from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, OF_BATCH, square_distance
 from ooc_pegasos.loading import Window
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
@@ -258,7 +258,7 @@ class Run(Stoppable):
         if pending and pending.windows == cursor.window:
             with self.watch.measuring("measuring the objective"):
                 pending.add(window, self.loader, self.config.workers, self._look_up)
-        if self._wants_balance() and self.loader.shape.fits:
+        if solver.wants_balance and self.loader.shape.fits:
             self._weigh([window])
         with self.watch.measuring("fetching what is kept of rows"):
             solver.enter(window)
@@ -290,12 +290,9 @@ class Run(Stoppable):
 
     # --- a bias that is not regularised -------------------------------------------------------------
 
-    def _wants_balance(self) -> bool:
-        return self.problem.free != NO_FREE and self.state.solver.balance is None
-
     def _look_at_rows(self) -> None:
         """Find sums over all rows, in a pass of their own if the store is more than one window."""
-        if self._wants_balance() and not self.loader.shape.fits:
+        if self.state.solver.wants_balance and not self.loader.shape.fits:
             with closing(self.course.everything(self._look_up)) as windows:
                 self._weigh(windows)
             self.loader.check_unchanged()
@@ -309,8 +306,7 @@ class Run(Stoppable):
                     found.add(window)
             self._row_sums = found
         solver.balance = Balance(self.problem, self._row_sums)
-        if not self.state.cursor.presented and not self.state.cursor.epoch:
-            solver.place_centres()
+        solver.place_centres()
 
     # --- objectives ---------------------------------------------------------------------------------
 

@@ -306,7 +306,8 @@ class SdcaSolver(Solver):
         """See `Solver`."""
         assert self.balance is not None
         for model in self.active:
-            self.state[model][CENTRE] = self.balance.first_bias(model)
+            if not self.a[model].any():
+                self.state[model][CENTRE] = self.balance.first_bias(model)
 
     def _move_centre(self, model: int) -> None:
         """Move the centre of the bias to the bias that was found, or beyond."""

@@ -13,6 +13,7 @@ import numpy as np
 from ooc_pegasos.balance import Balance, Lines
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.kernels.pegasos import NO_FREE
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 
@@ -67,7 +68,12 @@ class Solver(ABC):
         """Half of the epoch is over: from here on losses count for the estimate."""
 
     def place_centres(self) -> None:  # noqa: B027
-        """Choose the biases to begin with, once `balance` is known."""
+        """Choose the biases of models that have learnt nothing yet, once `balance` is known."""
+
+    @property
+    def wants_balance(self) -> bool:
+        """True if `balance` is needed and not known."""
+        return self.problem.free != NO_FREE and self.balance is None
 
     @abstractmethod
     def end_epoch(self) -> None:

@@ -210,7 +210,8 @@ class PegasosSolver(Solver):
         assert self.balance is not None
         if self.problem.free == PROXIMAL and not self.warm:
             for model in self.active:
-                self.members[model].state[FREE] = self.balance.first_bias(model)
+                if not self.members[model].t:
+                    self.members[model].state[FREE] = self.balance.first_bias(model)
 
     def bound(self, model: int) -> float | None:
         """See `Solver`."""

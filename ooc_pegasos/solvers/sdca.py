@@ -45,7 +45,7 @@ _AVERAGED_FROM, _FRESH = 6, 0.35
 _CREEP, _STRIDE = 0.95, 0.8
 """By what a lambda that is larger than asked for falls in an epoch; and where its problem is solved well enough."""
 _LEAST_UNIT = 0.01
-_STEADY = 0.05
+_STEADY = 0.2
 """Units of slack that the centre of a bias moves in an epoch, up to which rows may sleep."""
 
 

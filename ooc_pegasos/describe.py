@@ -203,6 +203,7 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
         "primal": info.certificate.primal,
         "lower_bound": info.certificate.lower_bound,
         "gap": info.certificate.gap,
+        "relative_accuracy": info.certificate.relative_accuracy,
         "stopped_by": result.stopped_by,
         "seconds": result.seconds,
         "seconds_computing": result.seconds_computing,
@@ -227,6 +228,7 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
                 "primal": model.certificate.primal,
                 "lower_bound": model.certificate.lower_bound,
                 "gap": model.certificate.gap,
+                "relative_accuracy": model.certificate.relative_accuracy,
                 "converged": model.certificate.converged,
                 "holdout": model.holdout,
             }
@@ -284,7 +286,11 @@ def training_words(result: TrainResult, output: str) -> str:
     if found.gap is not None:
         lines.append(f"objective {found.primal:.6g}, the optimum is at least {found.lower_bound:.6g}")
         state = "certified" if result.converged else "NOT within the tolerance"
-        reason = {"epochs": "--max-epochs", "seconds": "--max-seconds"}.get(result.stopped_by)
+        reason = {
+            "epochs": "--max-epochs",
+            "seconds": "--max-seconds",
+            "rounding": "rounding errors: float64 is not enough here; scale the data, or give a larger --tolerance",
+        }.get(result.stopped_by)
         stopped = f"; stopped by {reason}" if reason else ""
         lines.append(f"relative gap at most {100 * found.gap:.3g} % ({state}{stopped})")
     else:

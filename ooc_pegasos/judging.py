@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,23 @@ import numpy as np
 
 from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.config import TrainConfig
-from ooc_pegasos.errors import InputError, OocPegasosError
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.loading import Window
 from ooc_pegasos.objective import Measurement, Objective
 from ooc_pegasos.progression import Progression, RunState
 
 _FIRST = 3.0
 """How much further away the first measurement is worth it: only then is it known how far estimates are off."""
+_WORTH_TWICE = 0.1
+"""Share of the tolerance that rounding errors of an objective may take before scores are computed more precisely."""
+_FAIR_CHANCE = 10  # epochs before a run is given up for rounding errors
 _PATIENCE = 3  # epochs without improvement on the holdout, where nothing else can stop a run
+
+
+def reason_of(known: Sequence[Progression]) -> str:
+    """Return why a run is over in which every model has left the pass: the worst reason of any."""
+    reasons = {one.left for one in known}
+    return next(reason for reason in ("rounding", "holdout", "tolerance") if reason in reasons)
 
 
 @dataclass
@@ -29,13 +39,24 @@ class Judge:
     name: str
     """Of the store, for complaints."""
 
-    def judge(self, last: bool, measure_now: Callable[[Measurement], None]) -> list[dict[str, Any]]:
+    def judge(
+        self, last: bool, measure_now: Callable[[Measurement], None], windows: Callable[[], Iterator[Window]]
+    ) -> list[dict[str, Any]]:
         """Bound the optima, estimate the objectives, and have those measured that may be the end.
 
-        Returns a line of history for each model that was in the pass.
+        Returns a line of history for each model that was in the pass. `windows` are all rows, for sums that have to be
+        added up anew before anything is certified.
         """
         state, solver = self.state, self.state.solver
         estimates = {model: self._estimate(model) for model in solver.active}
+        stale = [
+            model
+            for model, (_estimate, gap) in estimates.items()
+            if solver.wants_renewal(model, last or self._near(model, gap))
+        ]
+        if stale:
+            solver.renew(stale, windows)
+            estimates |= {model: self._estimate(model) for model in stale}
         pending = [] if state.pending is None else state.pending.result()
         due = [
             model
@@ -50,7 +71,7 @@ class Judge:
                 for candidate in solver.candidates(model):
                     models.append(model)
                     candidates.append(candidate)
-            measurement = Measurement(state.problem, models, candidates)
+            measurement = Measurement(state.problem, models, candidates, any(state.known[m].twice for m in due))
             if self.in_memory or last:
                 measure_now(measurement)
                 measured = measurement
@@ -81,12 +102,13 @@ class Judge:
         """(the objective, the relative gap), more or less."""
         known, solver = self.state.known[model], self.state.solver
         bound = solver.bound(model)
-        if bound is not None and (known.bound is None or bound > known.bound):
-            known.bound = bound
+        if bound is not None and (known.bound is None or max(bound.value, 0.0) >= known.bound):
+            known.bound, known.bound_rounding = max(bound.value, 0.0), bound.rounding  # no loss is negative
         estimate = solver.estimate(model)
-        if known.bound is None:
+        if known.bound is None or bound is None:
             return estimate, None
-        return estimate, known.ratio * max((estimate - known.bound) / estimate if estimate > 0 else 0.0, 0.0)
+        likely = max(known.bound, bound.value + bound.rounding)
+        return estimate, known.ratio * max((estimate - likely) / estimate if estimate > 0 else 0.0, 0.0)
 
     def _near(self, model: int, gap: float | None) -> bool:
         """Whether a pass to measure is worth its time, which is about a quarter of an epoch."""
@@ -138,12 +160,10 @@ class Judge:
         known = self.state.known[model]
         if not np.isfinite([found.primal, found.apart.deviation if found.apart else 0.0]).all():
             raise InputError(f"{self.name}: weights or losses became infinite; choose another lambda or scale the data")
-        # what rounding can do: scores of targets far out are differences of large numbers
-        slack = 1e-9 * abs(known.bound or 0.0) + 1e-12 * abs(self.state.problem.specs[model].offset)
-        if known.bound is not None and found.primal < known.bound - slack:
-            raise OocPegasosError("an objective below its lower bound; this is a mistake in oocpeg, please report it")
         if self.config.algorithm == "pegasos" or known.primal is None or found.primal < known.primal:
             known.primal, known.apart, self.state.best[model] = found.primal, found.apart, weights.copy()
+            known.primal_rounding = found.rounding
+        known.twice = known.twice or found.rounding > _WORTH_TWICE * self.config.enough * found.primal
         if known.gap is not None and estimated_gap:
             known.ratio = min(max(known.ratio * known.gap / estimated_gap, 0.05), 1.5)
 
@@ -166,8 +186,17 @@ class Judge:
         """Why a model need not be trained any more, if so."""
         if self.is_enough(known):
             return "tolerance"
+        if self._is_rounded_away(known):
+            return "rounding"
         if known.bound is None and self.config.holdout_fraction:
             losses = [entry["holdout_loss"] for entry in known.history if entry["holdout_loss"] is not None]
             if len(losses) > _PATIENCE and min(losses[-_PATIENCE:]) >= min(losses[:-_PATIENCE]):
                 return "holdout"
         return ""
+
+    def _is_rounded_away(self, known: Progression) -> bool:
+        """True if rounding errors alone take the tolerance, and what is left of the gap is less than they are."""
+        if known.gap is None or known.primal is None or known.epochs < _FAIR_CHANCE:
+            return False
+        rounding = (known.primal_rounding + known.bound_rounding) / known.primal
+        return rounding > 0.9 * self.config.enough and known.gap - rounding <= 0.5 * self.config.enough

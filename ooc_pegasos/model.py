@@ -12,6 +12,7 @@ import numpy as np
 from ooc_pegasos import typed
 from ooc_pegasos.arrow import array_of, numbers_of
 from ooc_pegasos.calibration import Calibration
+from ooc_pegasos.certificate import relative_accuracy
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import read_file, write_atomically, writing_errors
 from ooc_pegasos.losses import LOSSES
@@ -37,6 +38,11 @@ class Certificate:
     lower_bound: float | None
     gap: float | None
     converged: bool
+
+    @property
+    def relative_accuracy(self) -> float | None:
+        """(P - D)/D: by how much the objective is at most above the optimum, as a part of the lower bound."""
+        return relative_accuracy(self.primal, self.lower_bound)
 
 
 @dataclass(frozen=True)

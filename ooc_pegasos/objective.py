@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.kernels import sums as kernels
+from ooc_pegasos.kernels.many import SCORE_ERROR
 from ooc_pegasos.kernels.multiclass import sum_class_losses
-from ooc_pegasos.kernels.sums import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, SUMS_SIZE, TRAINING
+from ooc_pegasos.kernels.pegasos import NO_FREE
+from ooc_pegasos.kernels.sums import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, SLOPES, SUMS_SIZE, TRAINING
 from ooc_pegasos.loading import Loader, Window
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.path import Apart
 from ooc_pegasos.problem import Problem
+from ooc_pegasos.rounding import TINY, UNIT, norm_above, raised
 from ooc_pegasos.solvers.panel import fill_panel, new_panel, width_of
 
 # Entries; sums are added piece by piece, so they do not depend on the number of threads. Small data is cut as well.
 _PIECE, _LEAST_PIECE, _SOME_PIECES = 1 << 22, 1 << 17, 4
+_OPERATIONS = 64
+"""Of the loss of a row, at most, and what is done with it."""
 _ONE_BY_ONE = 3
 """Up to so many candidates are scored one after the other: a panel of eight costs as much."""
 
@@ -29,21 +34,44 @@ class Objective:
 
     model: int
     primal: float
+    """Rounded upward."""
     apart: Apart | None
+    rounding: float = 0.0
+    """By how much the objective may be lower than that."""
 
 
 class Measurement:
-    """Candidates of some models, and their sums of losses over the windows so far."""
+    """Candidates of some models, and their sums of losses over the windows so far.
 
-    def __init__(self, problem: Problem, models: Sequence[int], candidates: Sequence[np.ndarray]) -> None:
+    Losses are measured at the worst scores within the rounding errors of scores, so that sums are never too low. With
+    `twice` scores are computed in twice the precision, one candidate after the other.
+    """
+
+    def __init__(
+        self, problem: Problem, models: Sequence[int], candidates: Sequence[np.ndarray], twice: bool = False
+    ) -> None:
         self.models = list(models)
         self.candidates = list(candidates)
+        self.twice = twice
         self.sums = np.zeros((SUMS_SIZE, len(candidates)))
         self.windows = 0
         self._problem = problem
-        width = len(candidates) if len(candidates) <= _ONE_BY_ONE else width_of(len(candidates))
+        one_by_one = twice or len(candidates) <= _ONE_BY_ONE
+        width = len(candidates) if one_by_one else width_of(len(candidates))
         self._table = problem.table(self.models, width)
+        self._errors = [self._score_error(number) for number in range(len(candidates))]
+        self._table[SCORE_ERROR, : len(candidates)] = self._errors
         self._panel: np.ndarray | None = None
+
+    def _score_error(self, number: int) -> float:
+        """Bound the rounding error of a score: |sum of w_f x_f| is at most ||w|| ||x||, with or without signs."""
+        problem, weights = self._problem, self.candidates[number]
+        entries = problem.limits.entries + 4
+        length = norm_above(problem.square(weights), len(weights)) * problem.limits.norm
+        if problem.free != NO_FREE:
+            length += abs(float(weights[-1])) * problem.bias
+        error = ((entries * UNIT) ** 2 if self.twice else entries * UNIT) * length
+        return raised(error + 4 * UNIT * abs(problem.specs[self.models[number]].offset), entries)
 
     def add(self, window: Window, loader: Loader, threads: int, check: Callable[[], None]) -> None:
         """Pass over the rows of a window; `check` is called now and then and may raise, and then nothing is added."""
@@ -72,9 +100,9 @@ class Measurement:
         what: tuple[Any, ...] = (problem.loss.number, problem.parameter, problem.bias)
         if problem.costs is not None:
             return self._kernel_of_classes(rows)
-        if count <= _ONE_BY_ONE:
+        if self.twice or count <= _ONE_BY_ONE:
             stacked = np.stack(self.candidates)
-            rest: tuple[Any, ...] = (*rows, *what, self._table, stacked)
+            rest: tuple[Any, ...] = (*rows, *what, self.twice, self._table, stacked)
             return lambda begin, end, sums: int(kernels.sum_losses(*(begin, end, *rest, sums)))
         if self._panel is None:
             self._panel = new_panel(problem.length, self._table.shape[1])
@@ -92,7 +120,8 @@ class Measurement:
                 spec = problem.specs[model]
                 mine = (spec.fold, np.array(spec.class_weights))
                 total = np.ascontiguousarray(sums[:, number])
-                bad = sum_class_losses(*(begin, end, *rows, *mine, *what, candidate, total))
+                precision = (self.twice, self._errors[number])
+                bad = sum_class_losses(*(begin, end, *rows, *mine, *what, *precision, candidate, total))
                 if bad >= 0:
                     return int(bad)
                 sums[:, number] = total
@@ -108,13 +137,17 @@ class Measurement:
         model, candidate, sums = self.models[number], self.candidates[number], self.sums[:, number]
         spec = self._problem.specs[model]
         primal = spec.lam / 2 * self._problem.square(candidate) + float(sums[TRAINING]) / spec.rows
+        high = raised(primal, spec.rows + len(candidate) + _OPERATIONS)
+        if high < TINY and candidate.any():
+            high += TINY  # what underflow may have taken
+        rounding = 2 * (high - primal) + self._errors[number] * float(sums[SLOPES]) / spec.rows
         rows = int(sums[APART_ROWS])
         if not rows:
-            return Objective(model, primal, None)
+            return Objective(model, high, None, rounding)
         mean = float(sums[APART]) / rows
         variance = max(float(sums[APART_SQUARES]) / rows - mean * mean, 0.0)
         error = float(sums[APART_ERRORS]) / rows if self._problem.loss.task != "regression" else None
-        return Objective(model, primal, Apart(mean, float(np.sqrt(variance / rows)), error, rows))
+        return Objective(model, high, Apart(mean, float(np.sqrt(variance / rows)), error, rows), rounding)
 
 
 def pieces(window: Window) -> list[list[tuple[int, int]]]:

@@ -60,6 +60,18 @@ class Spec:
 
 
 @dataclass(frozen=True)
+class RowLimits:
+    """Limits that all rows of a store keep; bounds on rounding errors follow from them."""
+
+    norm: float = 1.0
+    """The largest norm of a row, the bias included."""
+    entries: int = 1
+    """The largest number of entries, the bias included."""
+    weight: float = 1.0
+    """The largest weight, that of the class included."""
+
+
+@dataclass(frozen=True)
 class Problem:
     """All models of a run. A weight vector has one place a feature, and one more for the bias if that is a feature."""
 
@@ -75,6 +87,14 @@ class Problem:
     """How a bias that is not regularised is found: then the last weight is that."""
     costs: np.ndarray | None = None
     """What it costs to take a class (row) for another (column), where the loss is of all classes at once."""
+    limits: RowLimits = RowLimits()
+
+    @property
+    def longest_step(self) -> float:
+        """The largest norm of a row times the largest size of its dual variable."""
+        slope = self.parameter if self.loss.name == "huber" else 1.0
+        both = 1.5 if self.costs is not None else 1.0  # x is added to one class and taken from others
+        return both * slope * self.limits.weight * self.limits.norm
 
     @property
     def width(self) -> int:
@@ -179,10 +199,14 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     statistics = store.manifest.statistics
     largest = heaviest * (statistics.largest_square + statistics.max_weight * bias * bias)
     costs = _costs(config, labels.classes) if at_once else None
-    # all classes at once: x is added to one class and taken from another, so a step is longer
-    return Problem(
-        loss, parameter or 0.0, store.features, bias, largest * (2 if at_once else 1), tuple(specs), free, costs
+    limits = RowLimits(
+        1.0001 * math.hypot(statistics.max_row_norm, bias),  # the norms of a manifest are rounded
+        statistics.max_row_nonzeros + 1,
+        heaviest * statistics.max_weight,
     )
+    # all classes at once: x is added to one class and taken from another, so a step is longer
+    largest *= 2 if at_once else 1
+    return Problem(loss, parameter or 0.0, store.features, bias, largest, tuple(specs), free, costs, limits)
 
 
 def _proximal_scale(norm: float, lambdas: Sequence[float]) -> float:

@@ -59,7 +59,13 @@ class Progression:
     """What is known of a model so far, besides vectors."""
 
     bound: float | None = None
+    bound_rounding: float = 0.0
+    """By how much the bound would be higher if there were no rounding errors."""
     primal: float | None = None
+    primal_rounding: float = 0.0
+    """By how much the objective may be lower than it was measured."""
+    twice: bool = False
+    """True once scores have to be computed in twice the precision, as rounding errors matter."""
     apart: Apart | None = None
     """What rows it was not trained on say of the best candidate."""
     ratio: float = 1.0
@@ -112,7 +118,7 @@ class RunState:
                 "known": [dataclasses.asdict(known) for known in self.known],
                 "best": list(self.best),
                 "budget": budget,
-                "pending": [pending.models, pending.windows] if pending else None,
+                "pending": [pending.models, pending.windows, pending.twice] if pending else None,
                 "costs": [cost.table() for cost in self.costs],
             }
             Checkpoint(arrays, facts).save(folder)
@@ -146,10 +152,10 @@ class RunState:
             if known.primal is None and model in self.best:
                 raise ValueError("weights without an objective")
         if facts["pending"]:
-            models, windows = facts["pending"]
+            models, windows, twice = facts["pending"]
             models = [whole(model, 0, number - 1, "model") for model in models]
             vectors = [take(arrays, f"pending {at}", vector) for at in range(len(models))]
-            self.pending = Measurement(self.problem, models, vectors)
+            self.pending = Measurement(self.problem, models, vectors, twice)
             self.pending.sums = arrays["pending sums"].reshape(self.pending.sums.shape).copy()
             self.pending.windows = whole(windows, 0, _MOST, "windows")
         self.costs = [typed.load(EpochCost, cost, "costs") for cost in facts["costs"]]

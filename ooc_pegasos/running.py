@@ -22,7 +22,7 @@ from ooc_pegasos.checkpoint import Checkpoint, sound
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.course import Course
 from ooc_pegasos.files import writing_errors
-from ooc_pegasos.judging import Judge
+from ooc_pegasos.judging import Judge, reason_of
 from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, OF_BATCH, square_distance
 from ooc_pegasos.loading import Window
 from ooc_pegasos.model import Model
@@ -166,8 +166,7 @@ class Run(Stoppable):
     def _reason_to_stop(self, limit: int) -> str:
         state = self.state
         if not state.solver.active:
-            reasons = {known.left for known in state.known}
-            return "tolerance" if reasons == {"tolerance"} else "holdout"
+            return reason_of(state.known)
         if state.cursor.epoch >= limit and not state.cursor.presented:
             return "epochs"
         return ""
@@ -211,7 +210,10 @@ class Run(Stoppable):
 
     def _judge(self, last: bool) -> list[dict[str, Any]]:
         active = list(self.state.solver.active)
-        entries = self.judge.judge(last, partial(self._measure_now, may_stop=True))
+        check = partial(self._check, may_stop=True)
+        entries = self.judge.judge(
+            last, partial(self._measure_now, may_stop=True), partial(self.course.everything, check)
+        )
         if len(self.problem.specs) > 1:
             entries = [{"model": model, **entry} for model, entry in zip(active, entries, strict=True)]
         self.progress.epoch_done(_worst(entries), self.config.enough)
@@ -312,16 +314,16 @@ class Run(Stoppable):
 
     def _measure_now(self, measurement: Measurement, may_stop: bool) -> None:
         """A pass over all rows: those in memory, or all of the store, read in order."""
-
-        def check() -> None:
-            if self.stop_asked or may_stop:
-                self._look_up()
-
+        check = partial(self._check, may_stop)
         with closing(self.course.everything(check)) as windows:
             for window in windows:
                 with self.watch.measuring("measuring the objective"):
                     measurement.add(window, self.loader, self.config.workers, check)
                 self.loader.check_unchanged()
+
+    def _check(self, may_stop: bool) -> None:
+        if self.stop_asked or may_stop:
+            self._look_up()
 
     def _measure_the_rest(self, stopped: str) -> None:
         """Measure models of which nothing is known yet, or not their last, since time ran out."""

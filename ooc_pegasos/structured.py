@@ -244,7 +244,7 @@ class _Run:
         self.b = np.zeros(oracle.features)
         self.t = self.s = self.r = self.mean_loss = 0.0
         self.snapshots = [Snapshot.start()]
-        self.bound, self.primal, self.best = -np.inf, np.inf, self.a
+        self.bound, self.primal, self.best = 0.0, np.inf, self.a  # costs are not negative
         self.history: list[dict[str, Any]] = []
 
     @property
@@ -278,8 +278,8 @@ class _Run:
     def certify(self, epoch: int, last: bool) -> None:
         """Bound the optimum from below, estimate the objective, and measure it if that may be the end."""
         lam, m = self.config.lam, self.oracle.rows
-        bound = lower_bound(lam, self.delay, self.t, self.s, self.a, 1.0, self.snapshots, whole=True)
-        self.bound = max(self.bound, bound.value)
+        now = Snapshot(epoch, self.t, self.s, self.a)
+        self.bound = max(self.bound, lower_bound(lam, self.delay, now, 1.0, self.snapshots, whole=True).value)
         iterate = self.a / (lam * (self.t + self.delay))
         estimate = lam / 2 * square(iterate) + self.mean_loss
         estimated_gap = (estimate - self.bound) / estimate if estimate > 0 else 0.0

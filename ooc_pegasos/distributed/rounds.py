@@ -13,13 +13,15 @@ import numpy as np
 
 from ooc_pegasos.balance import RowSums
 from ooc_pegasos.distributed.parts import Held, OpenPart, Part, at_hand
-from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, NORM2, S, T, square
-from ooc_pegasos.kernels.sdca import CENTRE, DUAL, GAP, HASTE, MOVE, STATE_SIZE, STRETCH
+from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, MAGNITUDE, NORM2, S, T, square
+from ooc_pegasos.kernels.sdca import CENTRE, CHANGED, DUAL, GAP, HASTE, MOVE, STATE_SIZE, STRETCH, VISITED
+from ooc_pegasos.kernels.sdca import MAGNITUDE as DUAL_MAGNITUDE
 from ooc_pegasos.loading import Window
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.outcome import RowsApart, scores_apart
 from ooc_pegasos.problem import Problem
+from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.duals import Group, RowStates
 from ooc_pegasos.solvers.pegasos import PegasosOptions
 from ooc_pegasos.solvers.sdca import SdcaSolver
@@ -136,6 +138,10 @@ class _HeldRows(RowStates):
         return [(group.models, group.width) for group in self.groups], self._files
 
 
+_COUNTS = [VISITED, CHANGED, DUAL_MAGNITUDE]
+"""Places of a state that are added up over the passes of a round."""
+
+
 @dataclass(frozen=True)
 class Ascent:
     """A round of dual coordinate ascent: what all parts are told."""
@@ -181,6 +187,7 @@ def ascend(
             solver.state[model][DUAL] = 0.0
             solver.state[model][CENTRES] = told.centres[model]
         met: dict[int, float] = {}
+        counts = {model: np.zeros(len(_COUNTS)) for model in told.vectors}
         for number in range(told.passes):
             solver.begin_epoch()
             for model, stretch in told.stretch.items():
@@ -192,13 +199,32 @@ def ascend(
             if not number:  # later passes meet what is left of the part alone
                 met = {model: float(solver.state[model][GAP]) for model in told.vectors}
             solver.end_epoch()
+            for model in told.vectors:
+                counts[model] += solver.state[model][_COUNTS]
         groups, arrays = rows.give()
         new = AscentState(groups, arrays, solver.state, tuple(sorted(solver.alone)), solver.seen)
         changed = {model: solver.a[model] - vector for model, vector in begun.items()}
         numbers = {model: np.append(solver.state[model], square(vector)) for model, vector in changed.items()}
         for model, gap in met.items():
             numbers[model][GAP] = gap
+            numbers[model][_COUNTS] = counts[model]
         return new, Contribution({model: Packed.of(vector) for model, vector in changed.items()}, numbers)
+
+
+def renew(part: Part, asked: tuple[Problem, list[int]], state: AscentState, held: Held | None = None) -> list[DualSums]:
+    """Add up anew what the dual variables of the rows of a part come to."""
+    problem, models = asked
+    opened = at_hand(part, held)
+    with opened.lock:
+        rows = _HeldRows(opened, problem.bias)
+        rows.take(state)
+        solver = SdcaSolver(problem, rows, 1.0)
+        return solver.dual_sums(models, opened.all_windows)
+
+
+def sums_together(one: list[DualSums], other: list[DualSums]) -> list[DualSums]:
+    """Return the sums of the rows of both."""
+    return [mine + more for mine, more in zip(one, other, strict=True)]
 
 
 OWN_SQUARES = STATE_SIZE
@@ -267,8 +293,8 @@ class Descent:
     states: dict[int, np.ndarray]
 
 
-SUM, LOSSES, UPDATES, ROWS, LATE_LOSSES, LATE_ROWS = range(6)
-"""The numbers of a contribution: S, losses, updates and rows of the round, and those since its half."""
+SUM, LOSSES, UPDATES, ROWS, LATE_LOSSES, LATE_ROWS, MAGNITUDES = range(7)
+"""The numbers of a contribution: S, losses, updates and rows of the round; those since its half; sizes of terms of S."""
 
 
 def descend(part: Part, told: Descent, held: Held | None = None) -> Contribution:
@@ -283,7 +309,7 @@ def descend(part: Part, told: Descent, held: Held | None = None) -> Contribution
             member = solver.members[model]
             np.multiply(packed.unpacked(), share, out=member.a)
             member.state[:] = told.states[model]
-            member.state[[S, LOSS, ERRORS, NORM2]] = 0.0
+            member.state[[S, LOSS, ERRORS, NORM2, MAGNITUDE]] = 0.0
             member.state[T] = told.states[model][T] * share
         solver.begin_epoch()
         presented, half = 0, part.rows // 2
@@ -302,7 +328,9 @@ def descend(part: Part, told: Descent, held: Held | None = None) -> Contribution
             rows = round(member.t - member.began)
             late = (member.loss_sum - member.loss_at_mark, rows - round(member.marked))
             vectors[model] = Packed.of(member.a)
-            numbers[model] = np.array([member.dual_sum, member.loss_sum, member.errors, rows, *late])
+            numbers[model] = np.array(
+                [member.dual_sum, member.loss_sum, member.errors, rows, *late, member.state[MAGNITUDE]]
+            )
         return Contribution(vectors, numbers)
 
 
@@ -317,13 +345,16 @@ class Question:
     models: list[int]
     vectors: dict[int, Packed]
     """By their places."""
+    twice: bool
+    """True if scores are to be computed in twice the precision."""
 
 
 def measure(part: Part, asked: Question, held: Held | None = None) -> np.ndarray:
     """The sums of losses of some candidates over a part."""
     opened = at_hand(part, held)
     with opened.lock:
-        measurement = Measurement(asked.problem, asked.models, [one.unpacked() for one in asked.vectors.values()])
+        vectors = [one.unpacked() for one in asked.vectors.values()]
+        measurement = Measurement(asked.problem, asked.models, vectors, asked.twice)
         for window in opened.all_windows():
             measurement.add(window, opened.loader, 1, opened.check)
         return measurement.sums

@@ -23,7 +23,7 @@ from ooc_pegasos.distributed.rounds import Packed, Question
 from ooc_pegasos.distributed.solvers import Rounds, RoundsOfAscent, RoundsOfDescent
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.files import writing_errors
-from ooc_pegasos.judging import Judge
+from ooc_pegasos.judging import Judge, reason_of
 from ooc_pegasos.loading import open_loader
 from ooc_pegasos.machine import peak_rss
 from ooc_pegasos.model import Model
@@ -214,7 +214,7 @@ class Run(Stoppable):
     def _reason_to_stop(self, limit: int) -> str:
         state = self.state
         if not state.solver.active:
-            return "tolerance"
+            return reason_of(state.known)
         if state.cursor.epoch >= limit and not state.cursor.presented:
             return "epochs"
         self._look_up(0)
@@ -236,7 +236,7 @@ class Run(Stoppable):
             cursor.presented = self.loader.training_rows
         solver.end_epoch()
         active = list(solver.active)
-        entries = self.judge.judge(last, self._measure)
+        entries = self.judge.judge(last, self._measure, lambda: iter(()))  # workers have the rows
         if len(self.problem.specs) > 1:
             entries = [{"model": model, **entry} for model, entry in zip(active, entries, strict=True)]
         self._let_go()
@@ -299,7 +299,7 @@ class Run(Stoppable):
     def _measure(self, measurement: Measurement) -> None:
         """The sums of all parts."""
         vectors = {number: Packed.of(vector) for number, vector in enumerate(measurement.candidates)}
-        asked = Question(self.problem, measurement.models, vectors)
+        asked = Question(self.problem, measurement.models, vectors, measurement.twice)
         measurement.sums = self.crew.insistently(
             lambda: self.crew.summed(self.crew.everywhere("measure", rounds.measure, asked), rounds.summed)
         )

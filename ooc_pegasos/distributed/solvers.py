@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ooc_pegasos.distributed.rounds import (
     LATE_LOSSES,
     LATE_ROWS,
     LOSSES,
+    MAGNITUDES,
     OWN_SQUARES,
     ROWS,
     SUM,
@@ -33,10 +34,12 @@ from ooc_pegasos.distributed.rounds import (
     next_caution,
 )
 from ooc_pegasos.files import writing_errors
-from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, S, T, square
-from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, OFF, STRETCH, VISITED
+from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, MAGNITUDE, S, T, square
+from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, OFF, RENEWED, STRETCH, VISITED
+from ooc_pegasos.kernels.sdca import MAGNITUDE as DUAL_MAGNITUDE
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
+from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.duals import RowStates
 from ooc_pegasos.solvers.pegasos import PegasosOptions
 from ooc_pegasos.solvers.sdca import SdcaSolver
@@ -97,7 +100,7 @@ class RoundsOfAscent(Rounds, SdcaSolver):
         self._set_epoch(self._epoch + 1)
         for model in self.active:
             self._approach(model)
-            self.state[model][[GAP, VISITED, CHANGED, OFF]] = 0.0
+            self.state[model][[GAP, VISITED, CHANGED, OFF, DUAL_MAGNITUDE, RENEWED]] = 0.0
 
     def end_epoch(self) -> None:
         """See `Solver`."""
@@ -128,7 +131,7 @@ class RoundsOfAscent(Rounds, SdcaSolver):
         for model in self.active:
             change, numbers = found.vectors[model], found.numbers[model]
             change.add_to(self.a[model])
-            for place in (DUAL, GAP, VISITED, CHANGED, OFF):
+            for place in (DUAL, GAP, VISITED, CHANGED, OFF, DUAL_MAGNITUDE):
                 self.state[model][place] += numbers[place]
             together, apart = square(change.numbers), float(numbers[OWN_SQUARES])
             self.caution[model][:] = next_caution(caution[model], together, apart, len(self._states))
@@ -154,6 +157,22 @@ class RoundsOfAscent(Rounds, SdcaSolver):
     def _keep(self, states: list[Any]) -> None:
         self._states = states
         self._crew.kept = [state for state in states if state is not None]
+
+    def _sums_of_parts(self) -> int:
+        return 8 * len(self._crew.parts)
+
+    def renew(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:
+        """See `Solver`; workers have the rows."""
+        asked = (self.problem, models)
+
+        def work() -> list[DualSums]:
+            self._crew.check_kept()
+            sums = self._crew.everywhere("renew", rounds.renew, asked, self._states)
+            found: list[DualSums] = self._crew.summed(sums, rounds.sums_together)
+            return found
+
+        for found in self._crew.insistently(work, self._again):
+            self.take_sums(found)
 
     # --- what is known of rows --------------------------------------------------------------------
 
@@ -267,8 +286,13 @@ class RoundsOfDescent(Rounds, PegasosSolver):
             member.state[LOSS] += numbers[LOSSES]
             member.state[ERRORS] += numbers[UPDATES]
             member.state[T] += numbers[ROWS]
+            member.state[MAGNITUDE] += numbers[MAGNITUDES]
             member.marked = numbers[ROWS] - numbers[LATE_ROWS]
             member.loss_at_mark = numbers[LOSSES] - numbers[LATE_LOSSES]
+
+    def _rounding_errors(self, model: int) -> tuple[float, float]:
+        parts = len(self._crew.parts)
+        return self.members[model].rounding_errors(parts, 1)
 
 
 def _first(pair: tuple[Any, Any]) -> Any:

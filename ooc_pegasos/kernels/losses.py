@@ -13,6 +13,7 @@ HINGE, LOGISTIC, SMOOTHED_HINGE, EPSILON_INSENSITIVE, ABSOLUTE, HUBER = range(6)
 _NEWTON_STEPS = 20  # four are enough where rounding lets them be
 _TINY = 1e-300
 ALMOST_ONE = 1.0 - 2.0**-23
+_SCORE_UNITS = 8.0 * 2.0**-53
 
 
 @inlined
@@ -59,6 +60,15 @@ def _logistic(z, y):
     value = np.log1p(less) + max(-margin, 0.0)
     p = (less if margin > 0.0 else 1.0) / (1.0 + less)  # of the other class
     return value, -y * p, np.log1p(less) + abs(margin) * less / (1.0 + less)
+
+
+@inlined
+def worst_score(loss, z, y, error):
+    """The score within `error`, and what computing the loss of it rounds away, whose loss is the largest."""
+    more = error + _SCORE_UNITS * (abs(z) + abs(y))
+    if loss <= SMOOTHED_HINGE:
+        return z - y * more
+    return z + more if z >= y else z - more
 
 
 @kernel

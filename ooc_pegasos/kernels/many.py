@@ -19,7 +19,7 @@ from ooc_pegasos.kernels.lanes import (
 )
 from ooc_pegasos.kernels.losses import ALMOST_ONE, HINGE, loss_at
 from ooc_pegasos.kernels.panel import add_to_panel, panel_scores, prefetch_panel, room_for
-from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, OFFSETS_AHEAD, S, T, look_ahead
+from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, MAGNITUDE, OFFSETS_AHEAD, S, T, look_ahead
 from ooc_pegasos.kernels.sdca import (
     CHANGED,
     DUAL,
@@ -34,11 +34,13 @@ from ooc_pegasos.kernels.sdca import (
     sleeps,
     wakes_at,
 )
+from ooc_pegasos.kernels.sdca import MAGNITUDE as DUAL_MAGNITUDE
 
 # Lines of `table`: lambda; the delay; lam m and one over it; the weights of both classes; the class that is told from
-# the rest, or -1; the fold whose rows are left out, or -1; what is added to every score.
-LAMBDA, DELAY, CLOCK, INVERSE, NEGATIVE, POSITIVE, ONE_CLASS, FOLD, OFFSET = range(9)
-TABLE_SIZE = 9
+# the rest, or -1; the fold whose rows are left out, or -1; what is added to every score; a bound on rounding errors of
+# scores, by which objectives are measured too high.
+LAMBDA, DELAY, CLOCK, INVERSE, NEGATIVE, POSITIVE, ONE_CLASS, FOLD, OFFSET, SCORE_ERROR = range(10)
+TABLE_SIZE = 10
 
 NO_FOLD = -2.0
 """The fold of rows that have none."""
@@ -61,6 +63,7 @@ def _step_each(label, weight, fold, width, table, loss, parameter, z, factors, s
         if g != 0.0:
             state[S, j] += c * (dual + g * table[OFFSET, j])
             state[ERRORS, j] += 1.0
+            state[MAGNITUDE, j] += c * (abs(dual) + abs(g * y) + abs(g * table[OFFSET, j]))
             factors[j] = -c * g
             changed = True
         state[T, j] += 1.0
@@ -104,6 +107,9 @@ def _step_hinge(label, weight, fold, width, flat, z, factors, sums):
         store_lanes(sums, at_loss, load_lanes(sums, at_loss) + error * (c * (one - margin)))
         store_lanes(sums, at_s, load_lanes(sums, at_s) + error * (c * (one - y * off)))
         store_lanes(sums, at_errors, load_lanes(sums, at_errors) + error)
+        size = where_less(off, zero, one - off, one + off)
+        at_size = np.uint64(MAGNITUDE) * wide + j
+        store_lanes(sums, at_size, load_lanes(sums, at_size) + error * (c * (one + size)))
         store_lanes(sums, at_t, t + mine)
         factor = error * (c * y)
         store_lanes(factors, j, factor)
@@ -237,11 +243,14 @@ def _ascend_each(
         offset, clock = table[OFFSET, j], table[CLOCK, j]
         b = np.float64(duals[at + j])
         score = z[j] * table[INVERSE, j] + offset
-        after, met, more, slack, off = ascend(loss, parameter, score, y, c, b, clock * inverse, offset, state[UNIT, j])
+        after, met, more, slack, off, size = ascend(
+            loss, parameter, score, y, c, b, clock * inverse, offset, state[UNIT, j]
+        )
         state[GAP, j] += met
         state[DUAL, j] += more
         state[VISITED, j] += 1.0
         state[OFF, j] += off
+        state[DUAL_MAGNITUDE, j] += size
         if after != b:
             duals[at + j] = after
             factors[j] = after - b

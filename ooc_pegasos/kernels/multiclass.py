@@ -7,12 +7,14 @@ those of `kernels/pegasos.py`, lines of the sums those of `kernels/sums.py`.
 
 import numpy as np
 
+from ooc_pegasos.kernels.exact_sums import dot_twice
 from ooc_pegasos.kernels.jit import kernel
 from ooc_pegasos.kernels.panel import add_to_panel, panel_scores, prefetch_panel, room_for
-from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, S, T, look_ahead
-from ooc_pegasos.kernels.sums import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, TRAINING
+from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, MAGNITUDE, S, T, look_ahead
+from ooc_pegasos.kernels.sums import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, SLOPES, TRAINING
 
 MULTICLASS_HINGE, MULTICLASS_LOGISTIC = 100, 101
+_SCORE_UNITS = 8.0 * 2.0**-53
 
 
 @kernel
@@ -95,6 +97,7 @@ def present_classes(
         value, dual = class_loss(loss, z, label, costs, g)
         loss_sum += c * value
         dual_sum += c * dual
+        state[MAGNITUDE] += c * dual
         changed = False
         for k in range(len(costs)):
             changed = changed or g[k] != 0.0
@@ -125,28 +128,44 @@ def sum_class_losses(
     bias,
     features,
     width,
+    twice,
+    error,
     panel,
     sums,
 ):
-    """Add up the weighted losses of rows begin to end for one candidate."""
+    """Add up the weighted losses of rows begin to end for one candidate, with scores off by `error` as in `sums`.
+
+    With `twice` scores are computed in twice the precision.
+    """
     z, g = np.zeros(width), np.zeros(width)
     places, xs = room_for(indptr, range(begin, end))
     for row in range(begin, end):
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
             return row
+        if twice:
+            body = panel[: features * width]
+            for k in range(len(costs)):
+                more = panel[features * width + k] * bias if bias != 0.0 else 0.0
+                z[k] = dot_twice(indices, values, levels, first, last, body, width, k, more)
         label = np.int64(labels[row])
         c = class_weights[label]
         if len(weights) > 0:
             c *= weights[row]
+        apart = len(folds) > 0 and folds[row] == fold
+        if not apart:
+            largest = np.max(np.abs(z[: len(costs)]))
+            z[label] -= 2.0 * (error + _SCORE_UNITS * (largest + costs.max()))
         value, _dual = class_loss(loss, z, label, costs, g)
-        if len(folds) > 0 and folds[row] == fold:
+        if apart:
             sums[APART] += c * value
             sums[APART_SQUARES] += c * value * c * value
             sums[APART_ERRORS] += 1.0 if np.argmax(z[: len(costs)]) != label else 0.0
             sums[APART_ROWS] += 1.0
         else:
             sums[TRAINING] += c * value
+            for k in range(len(costs)):
+                sums[SLOPES] += c * abs(g[k])
     return -1
 
 

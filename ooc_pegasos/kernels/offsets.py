@@ -65,7 +65,7 @@ def _slopes_at(loss, tube, score, y, c, b):
 
 @kernel
 def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
-    """Write subgradients of c l(z + b, y) at the best b that add up to 0; returns the sum of their -l*.
+    """Write subgradients of c l(z + b, y) at the best b that add up to 0; returns the sum of their -l*, and of its sizes.
 
     Rows on a kink share what is left over. Rows of one class alone have slopes of 0: their loss has no minimum.
     """
@@ -79,20 +79,22 @@ def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
             lowest += least
             highest += most
     part = min(max(-lowest / (highest - lowest), 0.0), 1.0) if highest > lowest else 0.0
-    total = 0.0
+    total, magnitude = 0.0, 0.0
     for i in range(count):
         slopes[i] = 0.0
-        c = weights[i]
+        c, term = weights[i], 0.0
         if kinked:
             least, most = _slopes_at(loss, tube, scores[i], labels[i], c, b)
             slopes[i] = least + part * (most - least)
             if slopes[i] != 0.0:
-                total += c * dual_at(loss, parameter, labels[i], -slopes[i] / c)
+                term = c * dual_at(loss, parameter, labels[i], -slopes[i] / c)
         elif loss == HUBER or not one_class:
             _value, g, dual = loss_at(loss, parameter, scores[i] + b, labels[i])
             slopes[i] = c * g
-            total += c * dual if g != 0.0 else 0.0
-    return total
+            term = c * dual if g != 0.0 else 0.0
+        total += term
+        magnitude += abs(term) + abs(slopes[i] * labels[i])
+    return total, magnitude
 
 
 @kernel

@@ -13,12 +13,14 @@ from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import loss_at
 from ooc_pegasos.kernels.offsets import balanced_slopes, best_offset
 
-# Places in `state`.
-T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED, FREE, MASS, HASTE, MOVE = range(11)
-STATE_SIZE = 11
+# Places in `state`. MAGNITUDE are the sizes of what was added to S in this epoch. The solver keeps in the rest what
+# it has to know of the beginning of an epoch: ||a||^2, S, and bounds on the rounding errors of both.
+T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED, FREE, MAGNITUDE, SQUARE, SUM, VECTOR_ERROR, SUM_ERROR = range(13)
+# Of a bias that is not regularised: the sum of -g up to the last move of its centre, and what `next_move` keeps.
+MASS, HASTE, MOVE = range(13, 16)
+STATE_SIZE = 16
 # How a bias that is not regularised is found, in state[FREE]: not at all; by subgradients; as the best of each batch; as
-# a constant feature that is regularised towards state[FREE], which follows the bias (proximal point): then state[MASS]
-# is the sum of -g up to the last move of state[FREE], and HASTE and MOVE are those of `next_move`.
+# a constant feature that is regularised towards state[FREE], its centre, which follows the bias (proximal point).
 NO_FREE, BY_SUBGRADIENT, OF_BATCH, PROXIMAL = range(4)
 
 _ROWS_AHEAD = 4
@@ -280,7 +282,7 @@ def present_rows(
     """
     body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
-    r, centre = state[AVERAGED], state[FREE]
+    r, centre, magnitude = state[AVERAGED], state[FREE], state[MAGNITUDE]
     # 1 / (lam (t + delay)), or 0 before the first row, where a is 0: known before the inner product is
     step = 1.0 / (lam * (t + delay)) if t + delay > 0.0 else 0.0
     for i in range(begin, end):
@@ -304,6 +306,7 @@ def present_rows(
         loss_sum += c * value
         if g != 0.0:
             dual_sum += c * dual
+            magnitude += c * (abs(dual) + abs(g * y))
             errors += 1.0
             add_row(indices, values, levels, first, last, body, -c * g)
             if len(b) > 0:
@@ -314,7 +317,7 @@ def present_rows(
         step = 1.0 / (lam * (t + delay))
         r += step
     state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
-    state[AVERAGED] = r
+    state[AVERAGED], state[MAGNITUDE] = r, magnitude
     return -1
 
 
@@ -383,6 +386,7 @@ def present_rows_repeatedly(
         mu = multiple_errors(y * score - clock * rest, repeats, lam * rest, square)
         if mu > 0.0:
             dual_sum += c * mu
+            state[MAGNITUDE] += 2.0 * c * mu
             errors += mu
             add_row(indices, values, levels, first, last, body, c * mu * y)
             if len(b) > 0:
@@ -457,11 +461,14 @@ def present_batches(
             slopes[i - at] = c * g
             if g != 0.0:
                 state[S] += c * dual
+                state[MAGNITUDE] += c * (abs(dual) + abs(g * y))
                 state[ERRORS] += 1.0
         if free == OF_BATCH:
             count = stop - at
             state[FREE] = best_offset(loss, parameter, scores, targets, heft, count, points, jumps)
-            state[S] += balanced_slopes(loss, parameter, scores, targets, heft, count, state[FREE], slopes)
+            total, magnitude = balanced_slopes(loss, parameter, scores, targets, heft, count, state[FREE], slopes)
+            state[S] += total
+            state[MAGNITUDE] += magnitude
             for i in range(count):
                 value, _g, _dual = loss_at(loss, parameter, scores[i] + state[FREE], targets[i])
                 state[LOSS] += heft[i] * value

@@ -25,10 +25,13 @@ from ooc_pegasos.kernels.pegasos import (
 
 # Places in `state`: the sum of what rows add to the dual; of this epoch the gap met, rows visited, variables changed
 # and a sum of how far off scores were, of the hinge loss |1 - y z| where that changed something, else |z - y|; the unit
-# of slack that follows from the epoch before; how many times larger than asked for lambda is (`SdcaSolver`); and the
-# centre, towards which the bias is regularised, and the factor of its last move, and that move.
-DUAL, GAP, VISITED, CHANGED, OFF, UNIT, STRETCH, CENTRE, HASTE, MOVE = range(10)
-STATE_SIZE = 10
+# of slack that follows from the epoch before; how many times larger than asked for lambda is (`SdcaSolver`); the sizes
+# of what was added to DUAL in this epoch (not for the hinge loss). In the rest the solver keeps bounds on the rounding
+# errors of `a` and DUAL when the epoch began, 1 if both were added up anew since, and the epoch in which they last were.
+DUAL, GAP, VISITED, CHANGED, OFF, UNIT, STRETCH, MAGNITUDE, VECTOR_ERROR, DUAL_ERROR, RENEWED, RENEWED_AT = range(12)
+# Of a bias that is not regularised: the centre towards which it is, and what `next_move` keeps.
+CENTRE, HASTE, MOVE = range(12, 15)
+STATE_SIZE = 15
 
 NAPS = (1, 2, 4, 8, 16)
 """A row wakes in the next multiple of one of these epochs: all together, so that many models need the same rows."""
@@ -84,7 +87,7 @@ def label_of(label, one_class):
 
 @inlined
 def ascend(loss, parameter, z, y, c, b, gain, offset, unit):
-    """(the best b', the row's part of the gap, what the dual gains, slack, what it is off).
+    """(the best b', the row's part of the gap, what the dual gains, slack, what it is off, the sizes of what it adds).
 
     c is the weight of the row, gain = lam m / ||x||^2.
     """
@@ -100,16 +103,19 @@ def ascend(loss, parameter, z, y, c, b, gain, offset, unit):
         more = (after - b) * y - (after - b) * offset
         slack = abs(short) / unit
         off = abs(short) if after != b else 0.0
+        size = 0.0
     else:
         value, _g, _dual = loss_at(loss, parameter, z, y)
         before = c * dual_at(loss, parameter, y, b / c)
         met = c * value - before + b * z
         after = np.float64(np.float32(c * best_dual(loss, parameter, z, y, b / c, c / max(gain, _LEAST_GAIN))))
         after = min(max(after, -box), box)
-        more = c * dual_at(loss, parameter, y, after / c) - before - (after - b) * offset
+        now = c * dual_at(loss, parameter, y, after / c)
+        more = now - before - (after - b) * offset
+        size = abs(before) + abs(now) + (abs(b) + abs(after)) * (abs(y) + abs(offset))
         slack = slack_of(loss, parameter, z, y, b, box, unit)
         off = abs(z - y)
-    return after, met, more, slack, off
+    return after, met, more, slack, off, size
 
 
 @inlined
@@ -151,7 +157,7 @@ def ascend_rows(
 ):
     """An ascent step on each of the rows `order[begin:end]`. `clock` is lam m; `a[-1]` is the bias if there is one."""
     dual_sum, gap_sum, visited, changed = state[DUAL], state[GAP], state[VISITED], state[CHANGED]
-    off_sum, unit = state[OFF], state[UNIT]
+    off_sum, unit, sizes = state[OFF], state[UNIT], state[MAGNITUDE]
     inverse = 1.0 / clock
     now = np.uint8(wakes[0] - np.uint8(1))
     body = a[: len(a) - 1] if bias != 0.0 else a
@@ -182,11 +188,12 @@ def ascend_rows(
         c = weight_of(row, y, weights, class_weights)
         b = np.float64(duals[row])
         gain = clock * np.float64(inverses[row])
-        after, met, more, slack, off = ascend(loss, parameter, z, y, c, b, gain, offset, unit)
+        after, met, more, slack, off, size = ascend(loss, parameter, z, y, c, b, gain, offset, unit)
         gap_sum += met
         dual_sum += more
         visited += 1.0
         off_sum += off
+        sizes += size
         if after != b:
             add_row(indices, values, levels, first, last, body, after - b)
             if bias != 0.0:
@@ -195,5 +202,5 @@ def ascend_rows(
             changed += 1.0
         until[row] = wakes_at(wakes, slack, after != b)
     state[DUAL], state[GAP], state[VISITED], state[CHANGED] = dual_sum, gap_sum, visited, changed
-    state[OFF] = off_sum
+    state[OFF], state[MAGNITUDE] = off_sum, sizes
     return -1

@@ -2,17 +2,18 @@
 
 import numpy as np
 
+from ooc_pegasos.kernels.exact_sums import dot_twice
 from ooc_pegasos.kernels.jit import inlined, kernel
-from ooc_pegasos.kernels.losses import loss_at
-from ooc_pegasos.kernels.many import FOLD, NEGATIVE, NO_FOLD, OFFSET, ONE_CLASS, POSITIVE
+from ooc_pegasos.kernels.losses import loss_at, worst_score
+from ooc_pegasos.kernels.many import FOLD, NEGATIVE, NO_FOLD, OFFSET, ONE_CLASS, POSITIVE, SCORE_ERROR
 from ooc_pegasos.kernels.panel import panel_scores, room_for
 from ooc_pegasos.kernels.pegasos import add_row, dot, is_sound, weight_of
 from ooc_pegasos.kernels.sdca import label_of
 
-# Lines of the sums of losses: rows trained on; rows kept apart, their squares, their errors, how many they are.
-TRAINING, APART, APART_SQUARES, APART_ERRORS, APART_ROWS = range(5)
-SUMS_SIZE = 5
-
+# Lines of the sums of losses: rows trained on, with scores off by as much as rounding may have made them; rows kept
+# apart, their squares, their errors, how many they are; and of rows trained on the sizes of subgradients.
+TRAINING, APART, APART_SQUARES, APART_ERRORS, APART_ROWS, SLOPES = range(6)
+SUMS_SIZE = 6
 
 _ROWS_AT_A_TIME = 256
 
@@ -21,22 +22,42 @@ _ROWS_AT_A_TIME = 256
 def _count_loss(label, weight, fold, loss, parameter, z, table, j, sums):
     """Add what a row with score z costs candidate j to its sums."""
     y = label_of(label, table[ONE_CLASS, j])
-    value, _g, _dual = loss_at(loss, parameter, z, y)
     c = weight * (table[POSITIVE, j] if y > 0 else table[NEGATIVE, j])
-    if table[FOLD, j] == fold:
+    apart = table[FOLD, j] == fold
+    value, g, _dual = loss_at(loss, parameter, z if apart else worst_score(loss, z, y, table[SCORE_ERROR, j]), y)
+    if apart:
         sums[APART, j] += c * value
         sums[APART_SQUARES, j] += c * value * c * value
         sums[APART_ERRORS, j] += 1.0 if (z > 0) != (y > 0) else 0.0
         sums[APART_ROWS, j] += 1.0
     else:
         sums[TRAINING, j] += c * value
+        sums[SLOPES, j] += c * abs(g)
 
 
 @kernel
 def sum_losses(
-    begin, end, indptr, indices, values, levels, labels, weights, folds, loss, parameter, bias, table, candidates, sums
+    begin,
+    end,
+    indptr,
+    indices,
+    values,
+    levels,
+    labels,
+    weights,
+    folds,
+    loss,
+    parameter,
+    bias,
+    twice,
+    table,
+    candidates,
+    sums,
 ):
-    """Add up the weighted losses of rows begin to end for a few candidates, one vector each."""
+    """Add up the weighted losses of rows begin to end for a few candidates, one vector each.
+
+    With `twice` scores are computed in twice the precision.
+    """
     # some rows for one candidate after the other: a view of each for every row would cost more than the row
     for some in range(begin, end, _ROWS_AT_A_TIME):
         stop = min(some + _ROWS_AT_A_TIME, end)
@@ -48,10 +69,13 @@ def sum_losses(
                 label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD
                 weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
                 first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-                z = dot(indices, values, levels, first, last, body)
+                if twice:
+                    z = dot_twice(indices, values, levels, first, last, body, 1, 0, more + table[OFFSET, j])
+                else:
+                    z = dot(indices, values, levels, first, last, body) + more + table[OFFSET, j]
                 if np.isnan(z) and not is_sound(indices, first, last, len(body)):
                     return row
-                _count_loss(label, weight, fold, loss, parameter, z + more + table[OFFSET, j], table, j, sums)
+                _count_loss(label, weight, fold, loss, parameter, z, table, j, sums)
     return -1
 
 
@@ -114,7 +138,7 @@ def losses_of(loss, parameter, scores, labels, one_class, out):
 
 @kernel
 def sum_rows(begin, end, indptr, indices, values, levels, labels, weights, folds, classes, many_folds, vectors, sums):
-    """Add c x, and c, c y and c y^2, to the line of each row's class and fold; with one class labels are targets."""
+    """Add c x, and c, c y and c |y|, to the line of each row's class and fold; with one class labels are targets."""
     for row in range(begin, end):
         y = np.float64(labels[row])
         c = np.float64(weights[row]) if len(weights) > 0 else 1.0
@@ -127,7 +151,7 @@ def sum_rows(begin, end, indptr, indices, values, levels, labels, weights, folds
         add_row(indices, values, levels, np.int64(indptr[row]), np.int64(indptr[row + 1]), vectors[line], c)
         sums[line, 0] += c
         sums[line, 1] += c * y
-        sums[line, 2] += c * y * y
+        sums[line, 2] += c * abs(y)
 
 
 @kernel

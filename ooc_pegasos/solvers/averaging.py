@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock
-from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, ERRORS, LOSS, NORM2, OF_BATCH, S, T
+from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, ERRORS, LOSS, MAGNITUDE, NORM2, OF_BATCH, S, T
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 from ooc_pegasos.solvers.solver import SLICE
 
@@ -73,7 +73,7 @@ class Averaging:
             worker.options = dataclasses.replace(options, delay=options.delay * share)
             np.multiply(whole.a, share, out=worker.a)
             worker.state[:] = whole.state
-            worker.state[[S, LOSS, ERRORS, NORM2]] = 0.0
+            worker.state[[S, LOSS, ERRORS, NORM2, MAGNITUDE]] = 0.0
             worker.state[T] = whole.state[T] * share
             return worker.present(block, order, first, last, repeats)
 
@@ -83,6 +83,6 @@ class Averaging:
         for worker in self._workers[2:]:
             whole.a += worker.a
         for worker in self._workers:
-            whole.state[[S, LOSS, ERRORS]] += worker.state[[S, LOSS, ERRORS]]
+            whole.state[[S, LOSS, ERRORS, MAGNITUDE]] += worker.state[[S, LOSS, ERRORS, MAGNITUDE]]
         whole.state[T] += repeats * (end - begin)
         return bad

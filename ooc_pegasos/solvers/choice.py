@@ -142,6 +142,7 @@ def _pegasos_options(
         problem.parameter,
         problem.bias if problem.free in (NO_FREE, PROXIMAL) else 0.0,
         problem.free,
+        problem.longest_step,
     )
 
 

@@ -16,6 +16,7 @@ from ooc_pegasos.kernels.pegasos import (
     FREE,
     HASTE,
     LOSS,
+    MAGNITUDE,
     MASS,
     MOVE,
     NO_FREE,
@@ -23,7 +24,11 @@ from ooc_pegasos.kernels.pegasos import (
     OF_BATCH,
     PROXIMAL,
     SCALE,
+    SQUARE,
     STATE_SIZE,
+    SUM,
+    SUM_ERROR,
+    VECTOR_ERROR,
     S,
     T,
     next_move,
@@ -31,6 +36,7 @@ from ooc_pegasos.kernels.pegasos import (
 )
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
+from ooc_pegasos.rounding import UNIT, raised, sum_error, vector_error
 from ooc_pegasos.solvers.panel import new_panel
 from ooc_pegasos.solvers.solver import LARGE_WEIGHTS, NO_WEIGHTS, SLICE
 
@@ -52,6 +58,11 @@ class PegasosOptions:
     bias: float = 0.0
     free: int = NO_FREE
     """How a bias that is not regularised is found."""
+    longest_step: float = 0.0
+    """The largest norm of an update."""
+
+
+_UPDATE_OPERATIONS, _SUM_OPERATIONS = 16, 32  # of an update -c g x, and of a term of S, for a loss of one score
 
 
 class Pegasos:
@@ -107,12 +118,12 @@ class Pegasos:
         self.a[:] = weights * (self.options.lam * self.options.delay)
         if self.options.free != NO_FREE:
             self.state[FREE], self.a[-1] = weights[-1] * (self.options.bias or 1.0), 0.0
-        self.state[NORM2] = square(self.a)
+        self.state[NORM2] = self.state[SQUARE] = square(self.a)
 
     def begin_epoch(self, repeats: int = 1) -> None:
         """Forget what is counted or averaged by epoch, in which every row is presented so often."""
         self.repeats = repeats
-        self.state[LOSS] = self.state[ERRORS] = 0.0
+        self.state[[LOSS, ERRORS, MAGNITUDE]] = 0.0
         self.began, self.marked, self.loss_at_mark = self.t, 0.0, 0.0
         if len(self.b) and not self.options.average_everything:
             self.b[:] = 0.0
@@ -170,6 +181,41 @@ class Pegasos:
             )
         return int(bad)
 
+    def rounding_errors(self, parts: int = 1, sums: float = 0.0) -> tuple[float, float]:
+        """Bounds on the errors of S and of `a`, in norm, at the end of an epoch in which `parts` learnt side by side.
+
+        `sums` is how often their vectors were scaled and added up.
+        """
+        state, options = self.state, self.options
+        errors, magnitude = float(state[ERRORS]), float(state[MAGNITUDE])
+        clock = options.lam * (self.t + options.delay)
+        # An update adds 2 clock (-c g z) + ||c g x||^2 to ||a||^2, and -g z = (l - g z) - l <= l - g z, as losses are
+        # not negative. Of a batch all updates may point the same way.
+        batch = min(options.batch_size, errors)
+        # (With a centre -g z is larger by at most |g| times that.)
+        magnitude_of_steps = magnitude + errors * options.longest_step * abs(float(state[FREE])) / (options.bias or 1.0)
+        growth = 2 * clock * magnitude_of_steps + errors * batch * options.longest_step**2
+        largest = raised(np.sqrt(parts * raised(float(state[SQUARE]) + growth, 2 * len(self.a))), 2 * errors)
+        if options.free in (BY_SUBGRADIENT, OF_BATCH):  # whose bias is another at each step
+            largest = raised(np.sqrt(raised(float(state[SQUARE]), len(self.a))) + errors * options.longest_step, errors)
+        updates = errors + 4 * parts * sums
+        if options.project:
+            updates += 8 * self.repeats * (self.t - self.began) / options.batch_size
+        s_most = max(abs(self.dual_sum), abs(float(state[SUM]))) + magnitude
+        of_sum = sum_error(updates, s_most, magnitude, _SUM_OPERATIONS + len(options.class_weights))
+        of_vector = vector_error(
+            updates, largest, options.longest_step, _UPDATE_OPERATIONS + len(options.class_weights)
+        )
+        if options.free == PROXIMAL:  # panels add the centre times the sum of g, which `_part` takes away
+            of_sum += raised(4 * abs(float(state[FREE])) * of_vector / options.bias, 8)
+        return float(state[SUM_ERROR]) + of_sum, float(state[VECTOR_ERROR]) + of_vector
+
+    def end_epoch(self, errors: tuple[float, float]) -> None:
+        """Keep what the next epoch has to know of this one."""
+        self.state[[SUM_ERROR, VECTOR_ERROR]] = errors
+        self.state[SUM] = self.dual_sum
+        self.state[SQUARE] = raised(square(self.a) * self.scale**2, len(self.a))
+
     def mark(self) -> None:
         """From here on losses count for the estimate."""
         self.marked, self.loss_at_mark = self.t - self.began, self.loss_sum
@@ -213,6 +259,7 @@ class Pegasos:
         options, state = self.options, self.state
         found = options.bias * float(self.a[-1]) / (options.lam * (self.t + options.delay))
         state[MASS], self.a[-1] = self.mass, 0.0
+        state[VECTOR_ERROR] += raised(4 * UNIT * abs(float(state[MASS])) * max(options.bias, 1.0), 4)
         state[FREE] += next_move(state, found, HASTE, MOVE)
 
     def average(self) -> np.ndarray:

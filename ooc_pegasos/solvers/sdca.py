@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.balance import DualPoint
+from ooc_pegasos.certificate import Bound, best_part
 from ooc_pegasos.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.kernels import many
 from ooc_pegasos.kernels import sdca as kernels
@@ -20,18 +22,26 @@ from ooc_pegasos.kernels.sdca import (
     CENTRE,
     CHANGED,
     DUAL,
+    DUAL_ERROR,
     GAP,
     HASTE,
+    MAGNITUDE,
     MOVE,
     NAPS,
     OFF,
+    RENEWED,
+    RENEWED_AT,
     STATE_SIZE,
     STRETCH,
     UNIT,
+    VECTOR_ERROR,
     VISITED,
 )
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
+from ooc_pegasos.rounding import UNIT as UNIT_ROUNDOFF
+from ooc_pegasos.rounding import norm_above, raised, sum_error, vector_error
+from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.duals import Group, RowStates
 from ooc_pegasos.solvers.panel import Panel, panels_of, width_of
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, ONCE, Solver
@@ -47,6 +57,9 @@ _CREEP, _STRIDE = 0.95, 0.8
 _LEAST_UNIT = 0.01
 _STEADY = 0.2
 """Units of slack that the centre of a bias moves in an epoch, up to which rows may sleep."""
+_BOUND_OPERATIONS, _TERM_OPERATIONS = 32, 64
+_WORTH_RENEWAL = 0.1
+"""Share of the tolerance that bounds on rounding errors may take before sums are added up anew."""
 
 
 class SdcaSolver(Solver):
@@ -101,7 +114,7 @@ class SdcaSolver(Solver):
                 state[UNIT] = min(max(2 * off / changed, _LEAST_UNIT), 1.0) if changed else state[UNIT]
             else:
                 state[UNIT] = state[OFF] / state[VISITED] if state[VISITED] else state[UNIT]
-            state[[GAP, VISITED, CHANGED, OFF]] = 0.0
+            state[[GAP, VISITED, CHANGED, OFF, MAGNITUDE, RENEWED]] = 0.0
 
     def _approach(self, model: int) -> None:
         """Bring lambda nearer to what was asked for, after an epoch."""
@@ -256,19 +269,101 @@ class SdcaSolver(Solver):
                 self._alone.update(group.models)
         self._rows_of_panels = {}
 
-    def bound(self, model: int) -> float | None:
+    def bound(self, model: int) -> Bound | None:
         """See `Solver`. Of all t b with t in [0, 1] the best, as the box holds them too, and losses are at least 0."""
-        spec = self.problem.specs[model]
         if self.problem.free != NO_FREE:
-            if self.balance is None:
-                return None
-            mass, state = self._mass(model), self.state[model]
-            value = float(state[DUAL]) + float(state[CENTRE]) * mass
-            bias = float(state[CENTRE]) + self.problem.bias * float(self.a[model][-1]) / self._clock(model)
-            return self.balance.bound(model, self.a[model][:-1], mass, value, bias, self.lines[model])
-        gain, cost = float(self.state[model][DUAL]), self._square(model) / spec.clock
-        part = min(max(gain, 0.0) / cost, 1.0) if cost else 1.0
-        return (part * gain - part * part * cost / 2) / spec.rows
+            return self._bound_of_free(model)
+        spec, state = self.problem.specs[model], self.state[model]
+        gain, square = float(state[DUAL]), self._square(model)
+        dual_error, vector_error_ = self._rounding_errors(model)
+        least_gain = gain - dual_error
+        most_cost = raised(norm_above(square, self.problem.length, vector_error_) ** 2 / spec.clock, 4)
+        part = best_part(least_gain, most_cost)
+        value = part * least_gain - part * part * most_cost / 2
+        # the box of a row is rounded as well: what lies in the rounded one lies in the true one, made a little smaller
+        value -= _BOUND_OPERATIONS * UNIT_ROUNDOFF * (part * abs(gain) + part * most_cost)
+        part, cost = best_part(gain, square / spec.clock), square / spec.clock
+        exact = part * gain - part * part * cost / 2
+        return Bound(value / spec.rows * (1 - 4 * UNIT_ROUNDOFF), max(exact - value, 0.0) / spec.rows)
+
+    def _bound_of_free(self, model: int) -> Bound | None:
+        """The bound where the bias is not regularised."""
+        if self.balance is None:
+            return None
+        state, bias, mass = self.state[model], self.problem.bias, self._mass(model)
+        dual_error, error = self._rounding_errors(model)
+        centre = float(state[CENTRE])
+        sums = self.a[model].copy()
+        sums[-1] = mass
+        # the running sum is that for the bias held at the centre
+        value, value_error = float(state[DUAL]) + centre * mass, dual_error + self._centre_error(model, centre, error)
+        point = DualPoint.rounded(sums, error, bias, value, value_error)
+        return self.balance.bound(model, point, centre + bias**2 * mass / self._clock(model), self.lines[model])
+
+    def _centre_error(self, model: int, move: float, error: float) -> float:
+        """Bound the error of taking the dual sum from one centre to another, given that of `a`."""
+        mass = abs(self._mass(model))
+        size = abs(float(self.state[model][DUAL])) + abs(move) * mass
+        return raised(abs(move) * error / self.problem.bias + 8 * UNIT_ROUNDOFF * size, 8)
+
+    def _rounding_errors(self, model: int) -> tuple[float, float]:
+        """Bounds on the errors of the dual sum and of `a`, in norm, at the end of an epoch."""
+        state, problem = self.state[model], self.problem
+        if state[RENEWED]:
+            return float(state[DUAL_ERROR]), float(state[VECTOR_ERROR])
+        changed, visited, magnitude = float(state[CHANGED]), float(state[VISITED]), float(state[MAGNITUDE])
+        if problem.loss.number == HINGE:  # where only what changes is added, at most a whole box
+            offset = abs(problem.specs[model].offset) + abs(float(state[CENTRE]))
+            visited, magnitude = changed, changed * 2 * problem.limits.weight * (1 + offset)
+        of_dual = sum_error(
+            visited + self._sums_of_parts(), abs(float(state[DUAL])) + magnitude, magnitude, _TERM_OPERATIONS
+        )
+        step, parts = 2 * problem.longest_step, self._sums_of_parts()
+        # no longer than at the end, and what was changed; that of a part lacks what others have changed
+        largest = norm_above(self._square(model), problem.length, 2 * changed * step)
+        of_vector = vector_error(changed + parts, largest, step, 4)
+        return float(state[DUAL_ERROR]) + of_dual, float(state[VECTOR_ERROR]) + of_vector
+
+    def _sums_of_parts(self) -> int:
+        """How often vectors of parts were scaled or added up in an epoch."""
+        return 0
+
+    def wants_renewal(self, model: int, is_near: bool) -> bool:
+        """See `Solver`."""
+        state, bound = self.state[model], self.bound(model)
+        if bound is None or state[RENEWED] or bound.rounding <= _WORTH_RENEWAL * self.tolerance * (bound.value + bound.rounding):
+            return False
+        # where not even the distance to the optimum is known: seldom
+        return is_near or self._epoch + 1 >= 2 * state[RENEWED_AT]
+
+    def renew(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:
+        """See `Solver`."""
+        for found in self.dual_sums(models, windows):
+            self.take_sums(found)
+
+    def dual_sums(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> list[DualSums]:
+        """Add up anew what the dual variables of some models come to."""
+        sums = {model: DualSums(self.problem, model) for model in models}
+        for window in windows():
+            self.rows.enter(window)
+            for group in self.rows.groups:
+                for column, model in enumerate(group.models):
+                    if model in sums:
+                        sums[model].add(window, group, column)
+        return list(sums.values())
+
+    def take_sums(self, found: DualSums) -> None:
+        """Replace the running sums of a model."""
+        state, rows = self.state[found.model], self.problem.specs[found.model].rows
+        self.a[found.model][:] = found.vector()
+        state[DUAL] = found.dual
+        state[DUAL_ERROR] = found.dual_error(rows)
+        state[VECTOR_ERROR] = found.vector_error(rows)
+        if self.problem.free != NO_FREE:
+            centre = float(state[CENTRE])
+            state[DUAL] -= centre * self._mass(found.model)
+            state[DUAL_ERROR] += self._centre_error(found.model, centre, float(state[VECTOR_ERROR]))
+        state[RENEWED], state[RENEWED_AT] = 1.0, self._epoch + 1
 
     def estimate(self, model: int) -> float:
         """The dual and the gap as met, which was larger than it is now; less what a larger lambda adds."""
@@ -313,6 +408,7 @@ class SdcaSolver(Solver):
         """Move the centre of the bias to the bias that was found, or beyond."""
         state, mass = self.state[model], self._mass(model)
         move = next_move(state, self.problem.bias**2 * mass / self._clock(model), HASTE, MOVE)
+        state[DUAL_ERROR] += self._centre_error(model, move, float(state[VECTOR_ERROR]))
         state[CENTRE] += move
         state[DUAL] -= move * mass
 
@@ -320,6 +416,7 @@ class SdcaSolver(Solver):
         """See `Solver`."""
         for model in self.active:
             self.mean[model][:] = self._mean(model)
+            self.state[model][[DUAL_ERROR, VECTOR_ERROR]] = self._rounding_errors(model)
             if self.problem.free != NO_FREE:
                 self._move_centre(model)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from ooc_pegasos.balance import Balance, Lines
 from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.certificate import Bound
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.kernels.pegasos import NO_FREE
 from ooc_pegasos.loading import Window
@@ -80,8 +81,18 @@ class Solver(ABC):
         """Every row of the epoch was presented: what follows may be asked."""
 
     @abstractmethod
-    def bound(self, model: int) -> float | None:
+    def bound(self, model: int) -> Bound | None:
         """A lower bound on the optimum, if there is one."""
+
+    def wants_renewal(self, model: int, is_near: bool) -> bool:
+        """True if rounding errors of the sums that the bound is made of are too large, and `renew` can mend them.
+
+        `is_near` says that the model is about to be measured.
+        """
+        return False
+
+    def renew(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:  # noqa: B027
+        """Add up anew the sums that bounds are made of, in a pass over all rows."""
 
     @abstractmethod
     def estimate(self, model: int) -> float:

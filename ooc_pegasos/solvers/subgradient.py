@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.balance import DualPoint
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound
 from ooc_pegasos.checkpoint import Checkpoint, take, whole
@@ -72,6 +73,8 @@ class PegasosSolver(Solver):
                 self.snapshots[model][0].a = member.a.copy()
         self._averaging = Averaging(self.members[0], manner.threads) if manner.threads > 1 else None
         self._bounds: dict[int, Bound | None] = {}
+        self._rounds = 0
+        """Of this epoch, in which threads averaged."""
         self._panels: list[Panel] = []
         self._masses: dict[int, float] = {}
         """The sums of -g of models when their panel was made."""
@@ -87,10 +90,12 @@ class PegasosSolver(Solver):
         for model in self.active:
             self.members[model].begin_epoch(repeats.get(model, 1))
         self._bounds = {}
+        self._rounds = 0
 
     def present(self, window: Window, begin: int, end: int) -> int:
         """See `Solver`. Models have nothing in common, so each panel may have a thread: nothing depends on that."""
         if self._averaging:
+            self._rounds += 1
             return self._averaging.present(window.block, window.order, begin, end, self.members[0].repeats)
         if not self._panels:
             self._join()
@@ -184,26 +189,37 @@ class PegasosSolver(Solver):
         windows = [] if options.project else self.snapshots[model]
         if self.problem.free != NO_FREE:
             return self._bound_of_free(model, windows)
-        clock = (member.t, member.dual_sum, member.a, member.scale)
-        return lower_bound(spec.lam, options.delay, *clock, windows, whole=not self.warm)
+        s_error, a_error = self._rounding_errors(model)
+        now = Snapshot(0, member.t, member.dual_sum, member.a, s_error, a_error)
+        return lower_bound(spec.lam, options.delay, now, member.scale, windows, whole=not self.warm)
 
     def _bound_of_free(self, model: int, windows: list[Snapshot]) -> Bound | None:
         """The best of equation (8) for all updates and for each window."""
         if self.balance is None:
             return None
-        member, rows = self.members[model], self.problem.specs[model].rows
-        total, bias = member.updates(), float(member.last()[-1]) * self.problem.bias
-        all_of_it = [] if self.warm else [(None, member.t + member.options.delay, member.dual_sum, total)]
-        since = [(w, member.t - w.t, member.dual_sum - w.s, total - w.a if len(w.a) else total) for w in windows]
-        best = Bound(-np.inf, None)
-        for window, length, value, sums in all_of_it + since:
-            if length > 0:
-                share = rows / length
-                found = self.balance.bound(
-                    model, sums[:-1] * share, float(sums[-1]) * share, value * share, bias, self.lines[model]
-                )
-                best = max(best, Bound(found, window), key=lambda bound: bound.value)
+        member, problem = self.members[model], self.problem
+        now = Snapshot(0, member.t, member.dual_sum, member.updates(), *self._rounding_errors(model))
+        bias, lines = float(member.last()[-1]) * problem.bias, self.lines[model]
+        best = Bound(-np.inf)
+        if not self.warm:
+            best = self.balance.bound(model, self._dual_of(Snapshot.start(), now, model, member.options.delay), bias, lines)
+        for window in windows:
+            if now.t > window.t:
+                found = self.balance.bound(model, self._dual_of(window, now, model), bias, lines)
+                if found.value > best.value:
+                    best = dataclasses.replace(found, window=window)
         return best
+
+    def _dual_of(self, begin: Snapshot, now: Snapshot, model: int, delay: float = 0.0) -> DualPoint:
+        """The dual vector that the updates of a window make, as if each training row had been presented once."""
+        share = self.problem.specs[model].rows / (now.t - begin.t + delay)
+        sums = (now.a - begin.a if len(begin.a) else now.a) * share
+        s, s_error, a_error = now.s - begin.s, now.s_error - begin.s_error, now.a_error - begin.a_error
+        return DualPoint.rounded(sums, share * a_error, self.problem.bias, share * s, share * s_error)
+
+    def _rounding_errors(self, model: int) -> tuple[float, float]:
+        rounds = self._rounds if self._averaging else 0
+        return self.members[model].rounding_errors(self.threads, rounds)
 
     def place_centres(self) -> None:
         """See `Solver`."""
@@ -213,10 +229,9 @@ class PegasosSolver(Solver):
                 if not self.members[model].t:
                     self.members[model].state[FREE] = self.balance.first_bias(model)
 
-    def bound(self, model: int) -> float | None:
+    def bound(self, model: int) -> Bound | None:
         """See `Solver`."""
-        found = self._bounds[model]
-        return None if found is None else found.value
+        return self._bounds[model]
 
     def estimate(self, model: int) -> float:
         """See `Solver`."""
@@ -239,9 +254,11 @@ class PegasosSolver(Solver):
         """See `Solver`."""
         for model in self.active:
             member, snapshots = self.members[model], self.snapshots[model]
+            errors = self._rounding_errors(model)
+            member.end_epoch(errors)
             if not member.options.project and self.manner.certified:
                 epoch = snapshots[-1].epoch + 1
-                snapshots.append(Snapshot(epoch, member.t, member.dual_sum, member.updates()))
+                snapshots.append(Snapshot(epoch, member.t, member.dual_sum, member.updates(), *errors))
                 self.snapshots[model] = [snapshots[0], *keep_some(snapshots[1:], epoch)]
             if self.problem.free == PROXIMAL:
                 member.move_centre()
@@ -276,7 +293,8 @@ class PegasosSolver(Solver):
             arrays |= {f"{model} snapshot {number}": snapshot.a for number, snapshot in enumerate(snapshots)}
             facts[str(model)] = {
                 "epoch": [member.averaged_from, member.marked, member.loss_at_mark, member.began, member.repeats],
-                "snapshots": [[snapshot.epoch, snapshot.t, snapshot.s] for snapshot in snapshots],
+                "rounds": self._rounds,
+                "snapshots": [[one.epoch, one.t, one.s, one.s_error, one.a_error] for one in snapshots],
             }
         return arrays, {"active": self.active, "members": facts}
 
@@ -294,11 +312,14 @@ class PegasosSolver(Solver):
             whole(member.repeats, 1, 2**31, "repeats")
             if not told["snapshots"]:
                 raise ValueError("no snapshots")
+            self._rounds = whole(told["rounds"], 0, 2**62, "rounds")
             self.snapshots[model] = []
-            for number, (epoch, t, s) in enumerate(told["snapshots"]):
-                a = arrays[f"{model} snapshot {number}"]
-                a = take(arrays, f"{model} snapshot {number}", member.a) if len(a) else a
-                self.snapshots[model].append(Snapshot(whole(epoch, -1, 2**62, "epoch"), float(t), float(s), a))
+            for at, (epoch, t, s, *errors) in enumerate(told["snapshots"]):
+                a = arrays[f"{model} snapshot {at}"]
+                a = take(arrays, f"{model} snapshot {at}", member.a) if len(a) else a
+                self.snapshots[model].append(
+                    Snapshot(whole(epoch, -1, 2**62, "epoch"), float(t), float(s), a, *map(float, errors))
+                )
 
     def close(self) -> None:
         """See `Solver`."""

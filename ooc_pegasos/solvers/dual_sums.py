@@ -1,0 +1,97 @@
+"""The sums that bounds are made of, added up anew from the dual variables in twice the precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.kernels.exact_sums import HIGH, LOW, MAGNITUDE, add_up_duals
+from ooc_pegasos.kernels.pegasos import square
+from ooc_pegasos.loading import Window
+from ooc_pegasos.problem import Problem
+from ooc_pegasos.rounding import UNIT, norm_above, raised
+from ooc_pegasos.solvers.duals import Group
+from ooc_pegasos.solvers.solver import NO_WEIGHTS
+
+_VALUE_OPERATIONS = 64  # of -l*(-b) for a row, where the entropy of a b near its bound is the worst
+
+
+@dataclass
+class DualSums:
+    """Of one model: the sum of b_i x_i as pairs of numbers, and that of -l_i*(-b_i)."""
+
+    problem: Problem
+    model: int
+    high: np.ndarray = field(default_factory=lambda: np.empty(0))
+    low: np.ndarray = field(default_factory=lambda: np.empty(0))
+    sums: np.ndarray = field(default_factory=lambda: np.zeros(3))
+
+    def __post_init__(self) -> None:
+        if not len(self.high):
+            self.high, self.low = np.zeros(self.problem.length), np.zeros(self.problem.length)
+
+    def add(self, window: Window, group: Group, column: int) -> None:
+        """Add the rows of a window, whose dual variables are a column of those of a group."""
+        problem, block = self.problem, window.block
+        spec = problem.specs[self.model]
+        for begin, end in window.stretches:
+            bad = add_up_duals(
+                begin,
+                end,
+                *block.entries,
+                block.labels,
+                NO_WEIGHTS if block.weights is None else block.weights,
+                window.folds,
+                np.array(spec.class_weights),
+                float(spec.one_class),
+                spec.fold,
+                spec.offset,
+                problem.loss.number,
+                problem.parameter,
+                problem.bias,
+                group.width,
+                column,
+                group.duals,
+                self.high,
+                self.low,
+                self.sums,
+            )
+            if bad >= 0:  # it was presented before, so a mapped file has changed
+                raise InputError(f"row {bad} of a window has changed while it was read; start again")
+
+    def __add__(self, other: DualSums) -> DualSums:
+        """Return the sums of the rows of both."""
+        high, low = _pairs_added(self.high, self.low, other.high, other.low)
+        sums = self.sums + other.sums
+        sums[[HIGH]], sums[[LOW]] = _pairs_added(*(one.sums[[at]] for one in (self, other) for at in (HIGH, LOW)))
+        return DualSums(self.problem, self.model, high, low, sums)
+
+    def vector(self) -> np.ndarray:
+        """Return the sum of b_i x_i, rounded once."""
+        total: np.ndarray = self.high + self.low
+        return total
+
+    @property
+    def dual(self) -> float:
+        """The sum of -l_i*(-b_i), rounded once."""
+        return float(self.sums[HIGH] + self.sums[LOW])
+
+    def dual_error(self, rows: int) -> float:
+        """Return a bound on the error of `dual`."""
+        magnitude = float(self.sums[MAGNITUDE])
+        return raised(UNIT * (2 * abs(self.dual) + (_VALUE_OPERATIONS + 32 * rows**2 * UNIT) * magnitude), 8)
+
+    def vector_error(self, rows: int) -> float:
+        """Return a bound on the norm of the error of `vector`."""
+        of_pairs = 8 * ((rows + 4) * UNIT) ** 2 * rows * self.problem.longest_step
+        return raised(2 * UNIT * norm_above(square(self.vector()), self.problem.length) + of_pairs, 8)
+
+
+def _pairs_added(
+    high: np.ndarray, low: np.ndarray, more: np.ndarray, more_low: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    total = high + more
+    part = total - high
+    return total, low + more_low + ((high - (total - part)) + (more - part))

@@ -138,7 +138,8 @@ class Measurement:
         spec = self._problem.specs[model]
         primal = spec.lam / 2 * self._problem.square(candidate) + float(sums[TRAINING]) / spec.rows
         high = raised(primal, spec.rows + len(candidate) + _OPERATIONS)
-        if high < TINY and candidate.any():
+        regularised = candidate if self._problem.free == NO_FREE else candidate[:-1]
+        if high < TINY and regularised.any():
             high += TINY  # what underflow may have taken
         rounding = 2 * (high - primal) + self._errors[number] * float(sums[SLOPES]) / spec.rows
         rows = int(sums[APART_ROWS])

@@ -30,9 +30,9 @@ from ooc_pegasos.path import LENGTH, default_path
 from ooc_pegasos.solvers.panel import width_of
 from ooc_pegasos.store import Store
 
-_PROXIMAL_LAMBDAS, _PROXIMAL_SQUARES = 20.0, (0.2, 2.0)
-"""The square of the value of the constant feature of a free bias: lambdas that it is, and squared norms of a row that it
-is at least and, with several lambdas, at most."""
+_PROXIMAL_LAMBDAS, _PROXIMAL_SQUARES = 10.0, (0.2, 2.0)
+"""The square of the value of the constant feature of a free bias: lambdas that it is, times the share of the rarest
+class; and squared norms of a row that it is at least and, with several lambdas, at most."""
 NONE = -1
 """No class that is told from the rest, no fold that is left out."""
 
@@ -180,7 +180,8 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
                 what = f"scale the data, whose rows have a mean norm of {store.manifest.statistics.mean_row_norm:.3g}"
             raise UsageError(f"lambda = {lam:g} is out of range; {what}")
     if free == PROXIMAL:
-        bias = _proximal_scale(store.manifest.statistics.mean_row_norm, lambdas)
+        rarest = min((count for count in labels.counts if count), default=0) / max(sum(labels.counts), 1)
+        bias = _proximal_scale(store.manifest.statistics.mean_row_norm, lambdas, rarest or 0.25)
     folds = [NONE] if config.folds is None else [*range(config.folds), NONE]
     apart = 0 if config.holdout_fraction else NONE
     specs = [
@@ -209,13 +210,14 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     return Problem(loss, parameter or 0.0, store.features, bias, largest, tuple(specs), free, costs, limits)
 
 
-def _proximal_scale(norm: float, lambdas: Sequence[float]) -> float:
+def _proximal_scale(norm: float, lambdas: Sequence[float], rarest: float) -> float:
     """The value s of the constant feature of a bias that is not regularised.
 
-    The proximal term is lambda / (2 s^2) (b - centre)^2: it has to be small beside the curvature of the loss, and s
-    small beside the norm of a row, or the bias holds up the weights. Measured; any value leads to the same optimum.
+    The proximal term is lambda / (2 s^2) (b - centre)^2: it has to be small beside the curvature of the loss, which is
+    about the share of the rarest class or less, and s small beside the norm of a row, or the bias holds up the weights. The
+    numbers are measured; any leads to the same optimum.
     """
-    square, wanted = norm * norm, _PROXIMAL_LAMBDAS * max(lambdas)
+    square, wanted = norm * norm, _PROXIMAL_LAMBDAS * max(lambdas) / min(max(rarest, 0.01), 0.25)
     if len(set(lambdas)) > 1:  # what suits the largest would slow down the smallest
         wanted = min(wanted, _PROXIMAL_SQUARES[1] * square)
     return math.sqrt(max(wanted, _PROXIMAL_SQUARES[0] * square, 1e-30))

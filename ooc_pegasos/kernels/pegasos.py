@@ -229,15 +229,19 @@ def weight_of(row, y, weights, class_weights):
 def next_move(state: np.ndarray, move: float, haste: int, last: int) -> float:
     """How far to move the centre of a bias: a step of the proximal point method, made longer or shorter.
 
-    A step may be small beside the way to go. So one in the direction of the last one, and as long, is doubled, and one
-    that turns round is halved. `haste` and `last` are places in `state`.
+    A step may be small beside the way to go. So one in the direction of the last one, and about as long, is taken twice
+    as often as that was; and after a step that went too far for that reason at most half of the way back is gone.
+    `haste` and `last` are places in `state`: how often the last step was taken, and the step.
     """
-    if move * state[last] < 0:
-        state[haste] = max(state[haste] / 2, 1.0)
-    elif state[last] and abs(move) > abs(state[last]) / 2:
-        state[haste] *= 2
-    state[last] = move
-    return move * float(state[haste])
+    size, times, before = abs(move), max(float(state[haste]), 1.0), abs(float(state[last]))
+    gone = float(state[haste]) * before
+    if move * state[last] < 0 and times > 1:
+        size = min(size, gone / 2)
+    elif move * state[last] > 0:
+        times *= 2 if size > before / 2 else 1
+        size = min(size * times, max(size, 4 * gone))
+    state[last], state[haste] = move, size / abs(move) if move else 1.0
+    return size if move > 0 else -size
 
 
 @inlined

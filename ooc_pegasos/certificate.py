@@ -59,7 +59,7 @@ def bound_below(gain: float, gain_error: float, norm: float, norm_error: float, 
     cost = raised(lam / 2 * norm_above(norm * norm, length, norm_error) ** 2, 4)
     value = least_gain - cost
     value -= UNIT * (abs(least_gain) + cost)
-    return Bound(value, max(exact - value, 0.0))
+    return Bound(float(value), float(max(exact - value, 0.0)))
 
 
 def lower_bound(
@@ -101,7 +101,8 @@ def relative_gap(primal: float | None, bound: float | None) -> float | None:
         return None
     if primal <= 0:
         return 0.0 if bound >= primal else None
-    return max((primal - bound) / primal, 0.0)  # rounding can put one a little beyond the other
+    gap = max(raised((primal - bound) / primal, 2), 0.0)
+    return min(gap, 1.0) if bound >= 0 else gap
 
 
 def relative_accuracy(primal: float | None, bound: float | None) -> float | None:

@@ -91,8 +91,9 @@ def train(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            help="Stop when the relative gap to the optimum is proved to be this small. Default: 0.01, or 0.005 "
-            "where lambdas are compared."
+            help="Stop when the certified gap (P - D)/P is this small, with P the objective and D a lower bound on the "
+            "optimum P*. Then (P - P*)/P* is at most tolerance/(1 - tolerance). Default: 0.01, or 0.005 where lambdas "
+            "are compared."
         ),
     ] = None,
     max_epochs: Annotated[

@@ -294,7 +294,7 @@ class Descent:
 
 
 SUM, LOSSES, UPDATES, ROWS, LATE_LOSSES, LATE_ROWS, MAGNITUDES = range(7)
-"""The numbers of a contribution: S, losses, updates and rows of the round; those since its half; sizes of terms of S."""
+"""The numbers of a contribution: S, losses, updates and rows of the round; those since its half; sizes of S's terms."""
 
 
 def descend(part: Part, told: Descent, held: Held | None = None) -> Contribution:

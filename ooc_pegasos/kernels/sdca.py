@@ -27,7 +27,8 @@ from ooc_pegasos.kernels.pegasos import (
 # and a sum of how far off scores were, of the hinge loss |1 - y z| where that changed something, else |z - y|; the unit
 # of slack that follows from the epoch before; how many times larger than asked for lambda is (`SdcaSolver`); the sizes
 # of what was added to DUAL in this epoch (not for the hinge loss). In the rest the solver keeps bounds on the rounding
-# errors of `a` and DUAL when the epoch began, 1 if both were added up anew since, and the epoch in which they last were.
+# errors of `a` and DUAL when the epoch began, 1 if both were added up anew since, and the epoch in which they last
+# were.
 DUAL, GAP, VISITED, CHANGED, OFF, UNIT, STRETCH, MAGNITUDE, VECTOR_ERROR, DUAL_ERROR, RENEWED, RENEWED_AT = range(12)
 # Of a bias that is not regularised: the centre towards which it is, and what `next_move` keeps.
 CENTRE, HASTE, MOVE = range(12, 15)

@@ -1,13 +1,13 @@
-"""Lower bounds where the bias is not regularised: equation (8f) of the README.
+"""Lower bounds where the bias is not regularised: equations (9) to (11) of the README.
 
 The dual problem then has one more constraint: the dual variables of all rows, b_i, have to add up to 0. Training finds
 dual vectors whose sum, their mass, is nearly 0. Two ways lead from there to a bound, both by the concavity of the dual
 objective, and each bound is the best of both:
 
-- `Balance.repair` mixes in a little of a dual vector that leans to the other side: the same part of the box for all rows
-  of one class, or for all rows. All that has to be known of the rows are sums by class and fold, found in one pass.
-- `Lines` mixes two dual vectors that training has met, of masses of opposite signs. Only their masses and objectives are
-  needed, so no vector is kept.
+- A dual vector is repaired by mixing in a little of another that leans to the other side: the same part of the box for
+  all rows of one class, or for all rows. For that sums of rows by class and fold are found in one pass.
+- `Lines` mixes two dual vectors that training has met, of masses of opposite signs. Only their masses and objectives
+  are needed, so no vector is kept.
 
 Everything was computed in float64, so bounds on rounding errors go with all sums, and bounds are rounded downward.
 """
@@ -37,7 +37,7 @@ _OPERATIONS = 32
 
 @dataclass(frozen=True)
 class DualPoint:
-    """A dual vector: the sums of b_i x_i, of b_i and of -l_i*(-b_i) over the training rows, and bounds on their errors."""
+    """A dual vector: the sums of b_i x_i, b_i and -l_i*(-b_i) over the training rows, and bounds on their errors."""
 
     vector: np.ndarray
     vector_error: float
@@ -66,7 +66,12 @@ class RowSums:
     @classmethod
     def of(cls, problem: Problem, classes: int, folds: int | None) -> RowSums:
         """Return sums of no rows; `classes` is 0 for real targets, else the number of classes."""
-        return cls(max(classes, 1), max(folds or 0, 2), problem.features)
+        return cls(max(classes, 1), cls.lines(1, folds), problem.features)
+
+    @staticmethod
+    def lines(classes: int, folds: int | None) -> int:
+        """Return the number of vectors for so many classes and folds."""
+        return max(classes, 1) * max(folds or 0, 2)
 
     def add(self, window: Window) -> None:
         """Add the rows of a window."""
@@ -165,8 +170,8 @@ class Balance:
     def _repaired(self, model: int, point: DualPoint, sign: int) -> tuple[float, float, float, float]:
         """(the sum of -l*, ||vector||^2; the same at their worst) of a point whose mass has this sign or is 0, made 0.
 
-        The share of the other vector is only known within an interval; the dual objective is concave, so the worst is at
-        one of the ends.
+        The share of the other vector is only known within an interval; the dual objective is concave, so the worst is
+        at one of the ends.
         """
         other = self._leaning(model, -sign)
         if other.mass <= 2 * other.mass_error:  # no rows to balance with: the dual vector 0

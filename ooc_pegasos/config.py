@@ -228,8 +228,8 @@ class TrainConfig:
     """None: hinge for classes, epsilon-insensitive for real targets."""
     loss_parameter: float | None = None
     bias: Literal["none", "feature", "free", "unregularized", "batch", "search"] | None = None
-    """None, not regularised (free), or one of the four ways of section 6 of the paper. By default a feature where the lambda is left open, and
-    none where it is given: then the objective is the one that was asked for."""
+    """None, not regularised (free), or one of the four ways of section 6 of the paper. By default a feature where the
+    lambda is left open, and none where it is given: then the objective is the one that was asked for."""
     bias_scale: float = 1.0
     """The value of the constant feature."""
     cost: tuple[tuple[float, ...], ...] | None = None

@@ -214,8 +214,8 @@ def _proximal_scale(norm: float, lambdas: Sequence[float], rarest: float) -> flo
     """The value s of the constant feature of a bias that is not regularised.
 
     The proximal term is lambda / (2 s^2) (b - centre)^2: it has to be small beside the curvature of the loss, which is
-    about the share of the rarest class or less, and s small beside the norm of a row, or the bias holds up the weights. The
-    numbers are measured; any leads to the same optimum.
+    about the share of the rarest class or less, and s small beside the norm of a row, or the bias holds up the weights.
+    The numbers are measured; any leads to the same optimum.
     """
     square, wanted = norm * norm, _PROXIMAL_LAMBDAS * max(lambdas) / min(max(rarest, 0.01), 0.25)
     if len(set(lambdas)) > 1:  # what suits the largest would slow down the smallest

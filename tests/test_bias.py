@@ -345,7 +345,7 @@ def test_the_bias_of_a_batch_is_the_textbooks(name):
 @pytest.mark.parametrize("project", [False, True])
 @pytest.mark.parametrize("name", KINKED)
 def test_the_bias_of_a_batch_where_there_are_kinks(name, project):
-    """At the best bias some row is on a kink; a subgradient of the batch has slopes that add up to 0: batch by batch."""
+    """At the best bias some row is on a kink; a subgradient of the batch has slopes that add up to 0."""
     matrix, labels = rows_with_a_bias(LOSSES[name].task, 10, rows=300)
     x, lam, k, p = matrix.toarray().astype(np.float64), 0.02, 16, parameter_of(name)
     weights = np.random.default_rng(11).integers(1, 4, 300).astype(np.float64)

@@ -65,7 +65,7 @@ def _slopes_at(loss, tube, score, y, c, b):
 
 @kernel
 def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
-    """Write subgradients of c l(z + b, y) at the best b that add up to 0; returns the sum of their -l*, and of its sizes.
+    """Write subgradients of c l(z + b, y) at the best b that add up to 0; returns the sums of their -l* and of sizes.
 
     Rows on a kink share what is left over. Rows of one class alone have slopes of 0: their loss has no minimum.
     """

@@ -19,8 +19,8 @@ T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED, FREE, MAGNITUDE, SQUARE, SUM, VECTOR
 # Of a bias that is not regularised: the sum of -g up to the last move of its centre, and what `next_move` keeps.
 MASS, HASTE, MOVE = range(13, 16)
 STATE_SIZE = 16
-# How a bias that is not regularised is found, in state[FREE]: not at all; by subgradients; as the best of each batch; as
-# a constant feature that is regularised towards state[FREE], its centre, which follows the bias (proximal point).
+# How a bias that is not regularised is found, in state[FREE]: not at all; by subgradients; as the best of each batch;
+# as a constant feature that is regularised towards state[FREE], its centre, which follows the bias (proximal point).
 NO_FREE, BY_SUBGRADIENT, OF_BATCH, PROXIMAL = range(4)
 
 _ROWS_AHEAD = 4

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.balance import DualPoint
+from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.certificate import Bound, best_part
 from ooc_pegasos.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.kernels import many
@@ -104,7 +104,6 @@ class SdcaSolver(Solver):
 
     def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:
         """See `Solver`."""
-        self._set_epoch(self._epoch + 1)
         self.rows.regroup(self._groups())
         for model in self.active:
             state = self.state[model]
@@ -115,6 +114,7 @@ class SdcaSolver(Solver):
             else:
                 state[UNIT] = state[OFF] / state[VISITED] if state[VISITED] else state[UNIT]
             state[[GAP, VISITED, CHANGED, OFF, MAGNITUDE, RENEWED]] = 0.0
+        self._set_epoch(self._epoch + 1)
 
     def _approach(self, model: int) -> None:
         """Bring lambda nearer to what was asked for, after an epoch."""
@@ -331,7 +331,11 @@ class SdcaSolver(Solver):
     def wants_renewal(self, model: int, is_near: bool) -> bool:
         """See `Solver`."""
         state, bound = self.state[model], self.bound(model)
-        if bound is None or state[RENEWED] or bound.rounding <= _WORTH_RENEWAL * self.tolerance * (bound.value + bound.rounding):
+        if (
+            bound is None
+            or state[RENEWED]
+            or bound.rounding <= _WORTH_RENEWAL * self.tolerance * (bound.value + bound.rounding)
+        ):
             return False
         # where not even the distance to the optimum is known: seldom
         return is_near or self._epoch + 1 >= 2 * state[RENEWED_AT]
@@ -385,7 +389,7 @@ class SdcaSolver(Solver):
         return self.mean[model] + _FRESH * (self._end(model) - self.mean[model])
 
     def _end(self, model: int) -> np.ndarray:
-        """lambda m times the weights at the end of this epoch, the bias reckoned from 0 and not from its centre."""
+        """Lambda m times the weights at the end of this epoch, the bias reckoned from 0 and not from its centre."""
         centre = float(self.state[model][CENTRE])
         if not centre:
             return self.a[model]
@@ -468,6 +472,7 @@ class SdcaSolver(Solver):
             for name, mine in (("a", self.a), ("mean", self.mean), ("state", self.state)):
                 mine[model][:] = take(saved.arrays, f"{model} {name}", mine[model])
             self.lines[model].restore(saved.arrays, f"{model} lines")
+        self._set_epoch(self._epoch)
         known = self.active if saved.facts["cursor"]["begun"] else range(models)
         for together, width in facts["rows"]["groups"]:
             if not set(together) <= set(known) or width not in (1, width_of(len(together))) or width < len(together):

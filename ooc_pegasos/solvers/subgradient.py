@@ -194,7 +194,7 @@ class PegasosSolver(Solver):
         return lower_bound(spec.lam, options.delay, now, member.scale, windows, whole=not self.warm)
 
     def _bound_of_free(self, model: int, windows: list[Snapshot]) -> Bound | None:
-        """The best of equation (8) for all updates and for each window."""
+        """Return the best bound of equations (10) and (11), for all updates and for each window."""
         if self.balance is None:
             return None
         member, problem = self.members[model], self.problem
@@ -202,7 +202,9 @@ class PegasosSolver(Solver):
         bias, lines = float(member.last()[-1]) * problem.bias, self.lines[model]
         best = Bound(-np.inf)
         if not self.warm:
-            best = self.balance.bound(model, self._dual_of(Snapshot.start(), now, model, member.options.delay), bias, lines)
+            best = self.balance.bound(
+                model, self._dual_of(Snapshot.start(), now, model, member.options.delay), bias, lines
+            )
         for window in windows:
             if now.t > window.t:
                 found = self.balance.bound(model, self._dual_of(window, now, model), bias, lines)

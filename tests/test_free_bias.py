@@ -257,7 +257,7 @@ def dual_value(name, y, b, p):
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_any_dual_vectors_give_bounds(tmp_path, name):
-    """Not only those that training meets: in the box at random, leaning to one side, of any size."""
+    """Not only those that training meets: of good weights and any bias, or in the box at random, of any size."""
     rng, task, p = np.random.default_rng(40), LOSSES[name].task, parameter_of(name)
     matrix, labels = rows_with_a_bias(task, 40, rows=40)
     store = store_for(tmp_path, task, matrix, labels)
@@ -269,17 +269,20 @@ def test_any_dual_vectors_give_bounds(tmp_path, name):
     for window in loader.stream(loader.in_order(), lambda: None):
         found.add(window)
     balance, lines, best = Balance(problem, found), Lines(), optimum(name, x, y, 0.1)
-    bounds = []
-    for _ in range(60):
+    good, bounds = train(store, config).model, []
+    for number in range(120):
         part = rng.random(40) ** rng.choice([0.5, 2.0, 8.0]) * rng.random()
         sign = y if task == "binary" else rng.choice([-1.0, 1.0], 40)
         box = p if name == "huber" else 1.0
         b = box * part * sign * np.where(sign > 0, rng.random(), rng.random())
+        if number % 2:
+            scores = x @ good.weights + good.bias + rng.normal() * 10 ** rng.uniform(-2, 0.5)
+            b = -SLOPES[name](scores, y, p) * rng.uniform(0.9, 1)
         value = sum(dual_value(name, *pair, p) for pair in zip(y, b, strict=True))
         point = DualPoint.rounded(np.append(b @ x, b.sum()), 1e-13, problem.bias, value, 1e-9)
         bounds.append(balance.bound(0, point, float(rng.normal()), lines).value)
         assert 0 <= bounds[-1] <= best
-    assert max(bounds) > 0
+    assert max(bounds) >= 0.7 * best
 
 
 NUMBERS = st.floats(-100, 100)
@@ -375,13 +378,13 @@ def random_case(seed, folder):
 
 
 def test_no_bound_of_a_random_problem_is_above_an_objective(tmp_path):
-    for seed in range(2000 if SOAK else 25):
+    for seed in range(2000 if SOAK else 12):
         store, options, x, labels, c = random_case(seed, tmp_path / str(seed))
         name, lam = options["loss"], options["lam"]
         result = train(store, TrainConfig(**options))
         kept = result.model.info.certificate
         mine = primal(name, result.model.weights, float(result.model.bias), x, labels, lam, c)
-        near = train(store, TrainConfig(loss=name, lam=lam, bias="free", algorithm="sdca", max_epochs=400)).model
+        near = train(store, TrainConfig(loss=name, lam=lam, bias="free", algorithm="sdca", max_epochs=200)).model
         best = min(mine, primal(name, near.weights, float(near.bias), x, labels, lam, c))  # any is an upper bound
         assert 0 <= kept.lower_bound <= best * (1 + 1e-14), seed
         assert mine * (1 - 1e-14) <= kept.primal <= mine * (1 + 1e-6), seed

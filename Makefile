@@ -20,7 +20,7 @@ pytest: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term
 
 soak: $(VENV)/installed-dev
-	OOCPEG_SOAK=1 nice -n 10 $(BIN)/python -m pytest -s tests/faults
+	OOCPEG_SOAK=1 nice -n 10 $(BIN)/python -m pytest -s tests/faults tests/test_true_bounds.py
 
 notebooks: $(VENV)/installed-dev
 	$(BIN)/python scripts/render_notebooks.py

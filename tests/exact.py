@@ -25,6 +25,8 @@ FLOAT = 1100
 """Binary places in which every float64 is exact."""
 PRECISION = 240
 """Bits of logarithms and exponentials."""
+_NOTHING = mpmath.ldexp(1, -4000)
+"""Sums of losses below this count as 0."""
 
 CLASS_LOSSES = ("multiclass-hinge", "multiclass-logistic")
 MARGIN_LOSSES = ("hinge", "smoothed-hinge", "logistic")
@@ -191,8 +193,10 @@ def number_of(whole: int, unit: int) -> mpmath.mpf:
 
 
 def _fraction(number: mpmath.mpf) -> Fraction:
+    if number < _NOTHING:
+        return Fraction(0)
     mantissa, exponent = int(number.man), int(number.exp)
-    return Fraction((-1 if number < 0 else 1) * abs(mantissa)) * Fraction(2) ** exponent
+    return Fraction(mantissa << exponent) if exponent >= 0 else Fraction(mantissa, 1 << -exponent)
 
 
 def _total(problem: Problem, values: Sequence[mpmath.mpf]) -> Fraction:

@@ -29,7 +29,7 @@ from exact import (
 )
 
 _TIGHT = Fraction(1, 10**20)
-_STEPS = 60
+_STEPS = 300
 _STAGES = 20
 _PARTS = 300
 """Binary places of the part of a step that is taken."""
@@ -58,7 +58,8 @@ def optimum(problem: Problem, starts: Sequence[np.ndarray] = ()) -> Optimum:
     found = Optimum(Fraction(0), values[best])
     w = points[best]
     smooth = problem.loss not in ("hinge", "absolute", "epsilon-insensitive", "multiclass-hinge")
-    scale = max(float(abs(problem.y).max()), 1e-30) if problem.loss in TARGET_LOSSES else 1.0
+    scale = max(float(abs(problem.y - problem.offset).max()), 1e-30) if problem.loss in TARGET_LOSSES else 1.0
+    scale = max(scale, abs(problem.offset))
     bend = 0 if smooth else int(integers(2.0 ** np.floor(np.log2(scale)), POINT)) >> 3
     pieces: Pieces | None = None
     for _ in range(_STAGES):

@@ -7,9 +7,10 @@ exact arithmetic from the rows as the store has them.
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -44,10 +45,12 @@ class Case:
     small_windows: bool = False
     stop_after: int | None = None
     """Slices of rows after which the run is interrupted, to be resumed from its checkpoint."""
-    warm: bool = False
-    """True if the run begins with the model of another one."""
+    warm: float | None = None
+    """The factor by which the weights that the run begins with are too large, if it begins with a model."""
     parts: int | None = None
     """Of a distributed run."""
+    saved: bool = False
+    """True if the model is read from a file."""
 
 
 @dataclass
@@ -91,7 +94,7 @@ def distributed_case_of(seed: int) -> Case:
         del case.options["bias"]
     case.options |= {"max_epochs": min(case.options["max_epochs"], 12), "checkpoint_epochs": 1}
     case.storing["chunk_size"] = 1024
-    case.small_windows, case.warm, case.parts = False, False, int(rng.integers(1, 4))
+    case.small_windows, case.parts = False, int(rng.integers(1, 4))
     return case
 
 
@@ -111,15 +114,19 @@ def _case(rng: np.random.Generator, most_rows: int) -> Case:
         storing["values"] = str(values)
     storing["task"] = "regression" if task == "regression" else "multiclass" if several else "binary"
     weights = _weights(rng, rows)
-    options = _options(rng, task, rows, weights is not None)
+    options = _options(rng, task, rows)
+    if task == "binary" and rng.random() < 0.1:
+        x, labels = _easily_separated(rng, rows, features, options)
     entries = sp.coo_matrix(x)
     matrix = sp.csr_matrix((entries.data, (entries.row, places[entries.col])), (rows, width), np.float32)
     case = Case(matrix, labels, weights, storing, options)
     case.small_windows = bool(rng.random() < 0.4)
+    case.saved = bool(rng.random() < 0.2)
     if rng.random() < 0.12 and options.get("bias") != "search":
         case.stop_after = int(rng.integers(1, 20))
     plain = "class" not in task and not isinstance(options["lam"], tuple) and "folds" not in options
-    case.warm = options["algorithm"] == "sgd-s" and plain and "project" not in options and rng.random() < 0.1
+    if options["algorithm"] == "sgd-s" and plain and "project" not in options and rng.random() < 0.15:
+        case.warm = float(rng.choice([1.0, -30.0, 10.0 ** rng.uniform(0, 18)]))
     return case
 
 
@@ -172,16 +179,32 @@ def _weights(rng: np.random.Generator, rows: int) -> np.ndarray | None:
     return (10.0 ** rng.uniform(-9, 9, rows if how < 0.9 else 1) * np.ones(rows)).astype(np.float32)
 
 
-def _options(rng: np.random.Generator, task: str, rows: int, weighted: bool) -> dict[str, Any]:
+def _easily_separated(
+    rng: np.random.Generator, rows: int, features: int, options: dict[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Long rows that cost almost nothing at the optimum, where running sums lose all their digits on the way to it."""
+    x = rng.standard_normal((rows, features)) * 10.0 ** rng.uniform(2, 6)
+    labels = np.where(x @ rng.standard_normal(features) > 0, 1, -1)
+    labels[:2] = [1, -1]
+    x[:2] *= labels[:2, None] * np.sign(x[:2, :1])
+    for name in ("sampling", "batch_size", "project", "average", "delay", "bias", "bias_scale"):
+        options.pop(name, None)
+    options |= {"algorithm": str(rng.choice(["sdca", "auto"])), "max_epochs": 4000, "coefficient": 1.2}
+    options |= {"lam": float(10.0 ** rng.uniform(-12, -5)), "tolerance": float(10.0 ** rng.uniform(-3, -1))}
+    return np.asarray(x, np.float32), labels
+
+
+def _options(rng: np.random.Generator, task: str, rows: int) -> dict[str, Any]:
     options: dict[str, Any] = {"lam": float(10.0 ** rng.uniform(-12, 3)), "seed": int(rng.integers(1000))}
     losses = {"regression": TARGET_LOSSES, "all classes": ("multiclass-hinge", "multiclass-logistic")}
     loss = options["loss"] = str(rng.choice(losses.get(task, MARGIN_LOSSES)))
     if LOSSES[loss].parameter is not None and rng.random() < 0.5:
         options["loss_parameter"] = float(10.0 ** rng.uniform(-3, 2))
     options |= _algorithm(rng, task, loss)
-    if task != "regression" and rng.random() < 0.2:
+    if task != "regression" and rng.random() < 0.25:
         number = 3 if task == "all classes" else 2
-        options["class_weight"] = tuple(float(c) for c in 10.0 ** rng.uniform(-3, 3, number))
+        weights = tuple(float(c) for c in 10.0 ** rng.uniform(-3, 3, number))
+        options["class_weight"] = weights if rng.random() < 0.8 else "balanced"
     bias = rng.random()
     if bias < 0.35 and "bias" not in options:
         options |= {"bias": "feature", "bias_scale": float(rng.choice([1.0, 0.1, 3.0, 10.0 ** rng.uniform(-3, 3)]))}
@@ -277,7 +300,8 @@ def run(case: Case, folder: Path, trainer: Trainer = train) -> Report:
     config = config_of_case(case, store)
     given: dict[str, Any] = {"progress": TrainingProgress()}
     if case.warm:
-        given["warm_start"] = trainer(store, dataclasses.replace(config, max_epochs=2), **given).model
+        model = trainer(store, dataclasses.replace(config, max_epochs=2), **given).model
+        given["warm_start"] = dataclasses.replace(model, weights=model.weights * case.warm, bias=model.bias * case.warm)
     if case.parts:
         given["parts"] = min(case.parts, len(store.manifest.chunks))
     if case.stop_after:
@@ -288,8 +312,9 @@ def run(case: Case, folder: Path, trainer: Trainer = train) -> Report:
         except KeyboardInterrupt:
             given["resume"] = (place / FILE_NAME).exists()
     result = trainer(store, config, **given)
-    result.model.save(folder / "model")
-    result = dataclasses.replace(result, model=Model.load(folder / "model"))
+    if case.saved:
+        result.model.save(folder / "model")
+        result = dataclasses.replace(result, model=Model.load(folder / "model"))
     report = judged(result, store, config)
     report.resumed = "resume" in given
     return report
@@ -328,7 +353,11 @@ def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
                     np.vstack([weights.reshape(len(weights), -1), np.atleast_2d(bias) / scale]) if scale else weights
                 )
                 truths[number] = optimum(_biased(problem, scale), [start])
-    _check_certificate(report, certificate, "the kept model", [truths[n] for n in kept] if certain else None)
+    said = (certificate.primal, certificate.lower_bound, certificate.gap)
+    if certain:
+        Truth([truths[n] for n in kept]).check(report, "the kept model", *said)
+    else:
+        report.check(said[1:] == (None, None), "a bound where there is none")
     report.check(certificate.primal >= value, f"primal {certificate.primal!r} below the model's {float(value)!r}")
     report.inflation = float(Fraction(certificate.primal) / value - 1) if value else 0.0
     report.certified = bool(result.converged)
@@ -344,36 +373,40 @@ def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
             if config.bias == "search":
                 continue  # their biases are not reported
             truths[number] = optimum(_biased(rows.problem(one.lam, one.one_class, one.fold), scale))
-        truth = [truths[number]]
-        report.widths.append(float(truth[0].width))
-        _check_certificate(report, one.certificate, f"model {number}", truth)
+        report.widths.append(float(truths[number].width))
+        truth, said = Truth([truths[number]]), one.certificate
+        truth.check(report, f"model {number}", said.primal, said.lower_bound, said.gap)
         for entry in one.history:
-            _check_entry(report, entry, f"model {number}, epoch {entry['epoch']}", truth)
+            what = f"model {number}, epoch {entry['epoch']}"
+            truth.check(report, what, entry["primal"], entry["lower_bound"], entry["gap"])
     return report
 
 
-def _check_certificate(report: Report, said: Any, what: str, truths: list[Optimum] | None) -> None:
-    entry = {"primal": said.primal, "lower_bound": said.lower_bound, "gap": said.gap}
-    _check_entry(report, entry, what, truths)
+class Truth:
+    """The enclosure of the sum of some optima, and the floats that are nearest to it from outside."""
 
+    def __init__(self, optima: Sequence[Optimum]) -> None:
+        self.lower, self.upper = sum(one.lower for one in optima), sum(one.upper for one in optima)
+        self.most, self.least = float(self.upper), float(self.lower)
+        if Fraction(self.most) > self.upper:
+            self.most = math.nextafter(self.most, 0.0)
+        if Fraction(self.least) < self.lower:
+            self.least = math.nextafter(self.least, math.inf)
 
-def _check_entry(report: Report, entry: dict[str, Any], what: str, truths: list[Optimum] | None) -> None:
-    primal, bound, gap = entry["primal"], entry["lower_bound"], entry["gap"]
-    if truths is None:
-        report.check(bound is None and gap is None, f"{what}: a bound where there is none")
-        return
-    lower, upper = sum(truth.lower for truth in truths), sum(truth.upper for truth in truths)
-    if bound is not None:
-        report.check(bound >= 0, f"{what}: bound {bound!r} below 0")
-        over = float((Fraction(bound) - upper) / upper) if upper else bound
-        report.check(bound <= upper, f"{what}: bound {bound!r} above the optimum {float(upper)!r} by {over:.3g}")
-    if primal is not None:
-        under = float((lower - Fraction(primal)) / lower) if lower else 0.0
-        report.check(primal >= lower, f"{what}: primal {primal!r} below the optimum {float(lower)!r} by {under:.3g}")
-    if gap is not None:
-        report.check(0 <= gap <= 1, f"{what}: gap {gap!r}")
-        told = 1 - Fraction(bound) / Fraction(primal) if primal else Fraction(0)
-        report.check(abs(gap - told) <= 1e-12 or gap == 0 > told, f"{what}: gap {gap!r} and not {float(told)!r}")
+    def check(self, report: Report, what: str, primal: float | None, bound: float | None, gap: float | None) -> None:
+        """Compare what is reported with the optimum."""
+        if bound is not None:
+            report.check(bound >= 0, f"{what}: bound {bound!r} below 0")
+            over = bound / self.most - 1 if self.most else bound
+            report.check(bound <= self.most, f"{what}: bound {bound!r} above the optimum {self.most!r} by {over:.3g}")
+        if primal is not None:
+            under = 1 - primal / self.least if self.least else 0.0
+            text = f"{what}: primal {primal!r} below the optimum {self.least!r} by {under:.3g}"
+            report.check(primal >= self.least, text)
+        if gap is not None:
+            report.check(0 <= gap <= 1, f"{what}: gap {gap!r}")
+            told = max((primal - bound) / primal, 0.0) if primal else 0.0
+            report.check(abs(gap - told) <= 1e-12, f"{what}: gap {gap!r} and not {told!r}")
 
 
 class Rows:
@@ -381,8 +414,8 @@ class Rows:
 
     def __init__(self, store: Store, config: TrainConfig) -> None:
         matrix, self._labels = store.to_scipy()
-        self.columns = np.flatnonzero(matrix.getnnz(axis=0))
-        """Features that rows have: the others have no weight."""
+        self.columns = np.union1d(np.flatnonzero(matrix.getnnz(axis=0)), [0])
+        """Features that rows have, and the first: the others have no weight."""
         self._x = np.asarray(matrix[:, self.columns].toarray(), np.float64)
         self._weights, self._config, self._info = store.weights(), config, store.manifest.labels
         loader = open_loader(store, 1 << 62, holdout=config.holdout_fraction, folds=config.folds)
@@ -395,10 +428,12 @@ class Rows:
         config, labels = self._config, self._labels
         if one_class is not None:
             labels = np.where(labels == self._info.classes.index(one_class), 1, -1)
-        weights = config.class_weight
-        by_class = np.ones(len(labels))
-        if isinstance(weights, tuple):
-            by_class = np.array(weights)[labels.astype(int) if self._of_classes else (labels > 0).astype(int)]
+        kinds = labels.astype(int) if self._of_classes else (labels > 0).astype(int)
+        weights: Any = config.class_weight or (1.0,) * (max(kinds) + 1)
+        if weights == "balanced":
+            counts = np.bincount(kinds).tolist()
+            weights = [len(labels) / (len(counts) * count) for count in counts]
+        by_class = np.array(weights)[kinds]
         costs = None
         if self._of_classes:
             classes = len(self._info.classes)

@@ -31,20 +31,21 @@ def class_loss(loss, z, label, costs, g):
         if chosen != label:
             g[chosen], g[label] = 1.0, -1.0
         return value, costs[label, chosen]
-    most = z[0]
+    best = 0
     for k in range(1, classes):
-        most = max(most, z[k])
-    total = 0.0
+        best = k if z[k] > z[best] else best
+    # the others by themselves: beside the 1 of the best class those that are tiny would lose their digits
+    others = 0.0
     for k in range(classes):
-        g[k] = np.exp(z[k] - most)
-        total += g[k]
-    log_total = np.log(total)
+        g[k] = np.exp(z[k] - z[best])
+        others += g[k] if k != best else 0.0
     inner = 0.0
     for k in range(classes):
-        g[k] /= total
-        inner += g[k] * (z[k] - most)
-    g[label] -= 1.0
-    return log_total + most - z[label], log_total - inner
+        g[k] /= 1.0 + others
+        inner += g[k] * (z[k] - z[best])
+    g[label] = -others / (1.0 + others) if label == best else g[label] - 1.0
+    log_total = np.log1p(others)
+    return log_total + (z[best] - z[label]), log_total - inner
 
 
 @kernel

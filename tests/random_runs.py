@@ -74,6 +74,11 @@ class Report:
             self.violations.append(what)
 
 
+FREE = ("free", "unregularized", "batch")
+"""Ways of a bias that is not regularised."""
+_ENORMOUS = 2.0**60
+
+
 # --- cases ----------------------------------------------------------------------------------------
 
 
@@ -212,6 +217,9 @@ def _options(rng: np.random.Generator, task: str, rows: int) -> dict[str, Any]:
         costs = np.round(10.0 ** rng.uniform(-2, 2, (3, 3)), 2) * (1 - np.eye(3))
         options["cost"] = tuple(tuple(float(cost) for cost in row) for row in costs)
     options["max_epochs"] = int(rng.choice([1, 3, 12, 40, 300], p=[0.1, 0.2, 0.3, 0.3, 0.1]))
+    free = "bias" not in options and bias > 0.75 and task != "all classes"
+    if free and "project" not in options and options["algorithm"] != "pegasos":
+        options["bias"] = "free"
     options["tolerance"] = float(10.0 ** rng.uniform(-12, -1))
     options["coefficient"] = float(rng.choice([1.2, 1e30]))
     options |= {"threads": int(rng.choice([1, 2, 3])), "loading": str(rng.choice(["mapped", "read"]))}
@@ -328,6 +336,8 @@ def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
     report, rows = Report(), Rows(store, config)
     certificate, model = result.model.info.certificate, result.model
     scale = config.bias_scale if config.biased == "feature" else 0.0
+    # a bias that is not regularised is nearly the weight of an enormous constant feature
+    true_scale = _ENORMOUS if config.biased in FREE else scale
     table, biases = model.weights[rows.columns], model.bias
     report.check(np.count_nonzero(table) == np.count_nonzero(model.weights), "weights of features that no row has")
     if table.ndim == 1 or model.info.costs is not None:
@@ -349,10 +359,9 @@ def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
             if config.bias == "search":
                 truths[number] = optimum(_held(problem, float(bias)), [weights])
             else:
-                start = (
-                    np.vstack([weights.reshape(len(weights), -1), np.atleast_2d(bias) / scale]) if scale else weights
-                )
-                truths[number] = optimum(_biased(problem, scale), [start])
+                last = np.atleast_2d(bias) / (true_scale or 1.0)
+                start = np.vstack([weights.reshape(len(weights), -1), last]) if true_scale else weights
+                truths[number] = optimum(_biased(problem, true_scale), [start])
     said = (certificate.primal, certificate.lower_bound, certificate.gap)
     if certain:
         Truth([truths[n] for n in kept]).check(report, "the kept model", *said)
@@ -372,7 +381,7 @@ def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
         if number not in truths:
             if config.bias == "search":
                 continue  # their biases are not reported
-            truths[number] = optimum(_biased(rows.problem(one.lam, one.one_class, one.fold), scale))
+            truths[number] = optimum(_biased(rows.problem(one.lam, one.one_class, one.fold), true_scale))
         report.widths.append(float(truths[number].width))
         truth, said = Truth([truths[number]]), one.certificate
         truth.check(report, f"model {number}", said.primal, said.lower_bound, said.gap)

@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint pytest soak bench notebooks clean
+OLDEST := $(VENV)-oldest
+OLDEST_TESTS := dataframes or lists_of_indices or test_labels or categories or test_cli
+
+.PHONY: demo test test-oldest lint pytest soak bench notebooks clean
 
 demo: $(VENV)/installed
 	$(BIN)/oocpeg demo --folder demo
@@ -18,6 +21,13 @@ lint: $(VENV)/installed-dev
 
 pytest: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term
+
+# The lowest versions that pyproject.toml allows; of what they depend on pip takes the newest. Deprecation warnings are
+# no errors there: old packages use what new ones deprecate.
+test-oldest: $(OLDEST)/installed
+	$(OLDEST)/bin/python scripts/smoke.py
+	$(OLDEST)/bin/python -m pytest -q -W ignore::DeprecationWarning -k '$(OLDEST_TESTS)' \
+		tests/test_cli.py tests/test_tables.py tests/test_scoring_dask.py
 
 soak: $(VENV)/installed-dev
 	OOCPEG_SOAK=1 nice -n 10 $(BIN)/python -m pytest -s tests/faults tests/test_true_bounds.py
@@ -45,5 +55,13 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 	$(PIP) --editable '.[bench]'
 	touch $@
 
+$(OLDEST)/installed: pyproject.toml scripts/lower_bounds.py
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "the oldest versions need Python 3.11; set PYTHON=...")'
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python scripts/lower_bounds.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(OLDEST)/constraints.txt \
+		--editable '.[distributed]' 'dask[array,dataframe]' hypothesis pandas polars pytest scikit-learn sparse
+	touch $@
+
 clean:
-	rm -rf $(VENV) demo build dist
+	rm -rf $(VENV) $(OLDEST) demo build dist

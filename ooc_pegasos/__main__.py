@@ -1,5 +1,10 @@
 """`python -m ooc_pegasos` is `oocpeg`."""
 
-from ooc_pegasos.command import main
+try:
+    from ooc_pegasos.command import main
+except KeyboardInterrupt:
+    import os
+
+    os._exit(130)  # as `command.INTERRUPTED`, which may not be there
 
 main()

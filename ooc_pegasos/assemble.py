@@ -142,14 +142,17 @@ class Assembly:
         for event in sorted((event for _end, event in events), key=lambda event: int(event["bucket"])):
             chunks = [typed.load(ChunkInfo, chunk) for chunk in event["chunks"]]
             statistics = RowStatistics(**event["statistics"])
-            whole = True
+            whole, found = True, []
             for chunk in chunks:
                 names = zip(chunk.files, named(number, chunk).files, strict=True)
                 places = [[self.folder / old, self.folder / new, target / new] for old, new in names]
                 whole &= _are_whole(chunk, places)
+                found += [path for several in places for path in several if path.exists()]
                 number += 1
             if whole:
                 self.done[event["bucket"]] = Assembled(event["bucket"], chunks, statistics)
+                for path in found:  # the process that wrote it may have been killed before that
+                    sync_file(path)
 
     def run(
         self, buckets: Iterator[tuple[int, np.ndarray]], threads: int, advance: Callable[[int], None]

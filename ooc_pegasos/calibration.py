@@ -1,7 +1,7 @@
 """Probabilities from scores: Platt's sigmoid or an isotonic table, fitted on a summary of held-out rows.
 
-The summary has a fixed size, 1.5 MB. Its bins are the leading bits of the scores' floats, 512 to each power of two, and
-each knows the mean of the scores in it. What is fitted differs from a fit to all rows by much less than chance makes.
+The summary takes at most 1.3 MB. It is exact up to 32,768 different scores. Beyond that scores share bins, which are as
+narrow as they can be for the scores that are there, whatever their offset and scale.
 """
 
 from __future__ import annotations
@@ -16,76 +16,109 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError, UsageError
 
-BINS = 1 << 16
+BINS = 1 << 15
 MOST_KNOTS = 1000
 """A table is kept as JSON and searched for every row, and a thousand knots are within 0.006 of all there could be."""
 
-_OFFSET_BITS = 14
-_OCTAVES = 32
-"""Scores are told apart from 2^-32 to 2^32; what is nearer to 0 or farther counts as that."""
-_LEAST, _MOST = np.array([2.0**-_OCTAVES, 2.0**_OCTAVES], np.float32).view(np.int32).astype(np.int64)
-_HALF = int(_MOST - _LEAST)
+_LEAST, _MOST = 2.0**-100, 2.0**100
+"""Sizes of scores: smaller ones count as 0, larger ones as the largest. Then no slope between two scores overflows."""
 
 _NEWTON_STEPS = 200
 _SMALLEST_STEP = 1e-10
 
 
 class ScoreSummary:
-    """Sums over the rows in each bin of scores: weights of both classes, and where in the bin the scores are.
+    """Bins of scores: weights of both classes, and the least and the largest score in each.
 
-    All are sums of float64 in the order of the rows, so how rows are grouped in blocks makes no difference. If weights
-    are whole numbers, or not given, all sums are exact, and the order and merging make none either.
+    Scores are numbered in their order, as float64 are by their bits, and a bin holds those whose numbers differ in the
+    last `level` bits alone. The level rises, and pairs of bins become one, when there are more than `BINS` bins. That
+    happens at the same row however rows are grouped in blocks. If weights are whole numbers, or not given, all sums are
+    exact, and neither the order of rows nor merging summaries makes a difference either.
     """
 
     def __init__(self) -> None:
-        self._weights = np.zeros(2 * BINS)  # negatives, then positives
-        self._offsets = np.zeros(BINS)
+        self._level = 0
+        self._bins = np.empty(0, np.int64)
+        self._columns = np.empty((4, 0))  # least and largest score, weights of negatives and positives
 
     def add(self, scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> None:
         """Take in some rows; those without a weight have weight 1."""
         _check_finite(scores)
         if weights is not None and not (np.isfinite(weights) & (weights >= 0)).all():
             raise InputError("a row's weight is negative or not a number; correct it")
-        keys = _keys(scores)
-        bins, offsets = keys >> _OFFSET_BITS, (keys & ((1 << _OFFSET_BITS) - 1)).astype(np.float64)
-        ones = np.ones(len(keys)) if weights is None else np.asarray(weights, np.float64)
-        # not bincount: its sums begin at 0 in every block, which would make them depend on the blocks
-        np.add.at(self._weights, bins + BINS * np.asarray(positive, bool), ones)
-        np.add.at(self._offsets, bins, offsets if weights is None else offsets * ones)
+        scores = _within_range(scores)
+        ones = np.ones(len(scores)) if weights is None else np.asarray(weights, np.float64)
+        counts = ones > 0
+        rows = np.stack([scores, scores, np.where(positive, 0.0, ones), np.where(positive, ones, 0.0)])[:, counts]
+        while rows.shape[1]:
+            rows = rows[:, self._take(_keys(rows[0]) >> self._level, rows) :]
 
     def merge(self, other: ScoreSummary) -> None:
         """Take in all rows of another summary."""
-        self._weights += other._weights
-        self._offsets += other._offsets
+        level = max(self._level, other._level)
+        self._raise_to(level)
+        self._put(other._bins >> (level - other._level), other._columns)
+        self._make_room(self._bins)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All there is to keep, as arrays by name: the bins with rows in them and their sums."""
-        negatives, positives = self._weights[:BINS], self._weights[BINS:]
-        chosen = np.flatnonzero(negatives + positives)
-        return {
-            "bins": chosen,
-            "negatives": negatives[chosen],
-            "positives": positives[chosen],
-            "offsets": self._offsets[chosen],
-        }
+        """All there is to keep, as arrays by name; float64 is a good type for all of them."""
+        names = ("lows", "highs", "negatives", "positives")
+        return {"level": np.array([self._level]), **{name: self._columns[at] for at, name in enumerate(names)}}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ScoreSummary:
-        """The summary that `arrays` came from; float64 is a good type for all of them."""
+        """The summary that `arrays` came from."""
         made = cls()
-        chosen = np.asarray(arrays["bins"]).astype(np.int64)
-        made._weights[chosen] = arrays["negatives"]
-        made._weights[BINS + chosen] = arrays["positives"]
-        made._offsets[chosen] = arrays["offsets"]
+        made._level = int(arrays["level"][0])
+        made._columns = np.array([arrays[name] for name in ("lows", "highs", "negatives", "positives")], np.float64)
+        made._bins = _keys(made._columns[0]) >> made._level
         return made
 
     def points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(mean score, weight of negatives, weight of positives) of each bin with rows in it, by rising score."""
-        chosen, negatives, positives, offsets = self.arrays().values()
-        lower = _score_of(chosen << _OFFSET_BITS)
-        upper = _score_of((chosen << _OFFSET_BITS) + (1 << _OFFSET_BITS) - 1)
-        share = np.minimum(offsets / (negatives + positives) / ((1 << _OFFSET_BITS) - 1), 1.0)
-        return lower + (upper - lower) * share, negatives, positives
+        """(middle of the scores, weight of negatives, weight of positives) of each bin, by rising score."""
+        lows, highs, negatives, positives = self._columns
+        return (lows + highs) / 2, negatives, positives
+
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """The least and the largest score of each bin."""
+        return self._columns[0], self._columns[1]
+
+    def _take(self, bins: np.ndarray, rows: np.ndarray) -> int:
+        """Take in rows until there are too many bins, then raise the level; returns how many rows were taken."""
+        different, first = np.unique(bins, return_index=True)
+        opening = np.sort(first[~np.isin(different, self._bins)])  # the rows that open a bin
+        room = BINS - len(self._bins)
+        taken = len(bins) if len(opening) <= room else int(opening[room])
+        self._put(bins[:taken], rows[:, :taken])
+        if taken < len(bins):
+            self._make_room(np.union1d(self._bins, bins[taken]))
+        return taken
+
+    def _make_room(self, wanted: np.ndarray) -> None:
+        """Raise the level as little as makes few enough bins of these."""
+        shift = 0
+        while np.count_nonzero(np.diff(wanted >> shift)) >= BINS:
+            shift += 1
+        self._raise_to(self._level + shift)
+
+    def _raise_to(self, level: int) -> None:
+        bins, columns = self._bins >> (level - self._level), self._columns
+        self._level, self._bins, self._columns = level, np.empty(0, np.int64), np.empty((4, 0))
+        self._put(bins, columns)
+
+    def _put(self, bins: np.ndarray, rows: np.ndarray) -> None:
+        """Put rows, or bins of another summary, into bins."""
+        known = np.union1d(self._bins, bins)
+        columns = np.zeros((4, len(known)))
+        columns[0], columns[1] = np.inf, -np.inf
+        columns[:, np.searchsorted(known, self._bins)] = self._columns
+        places = np.searchsorted(known, bins)
+        np.minimum.at(columns[0], places, rows[0])
+        np.maximum.at(columns[1], places, rows[1])
+        # not bincount: its sums begin at 0 in every block, which would make them depend on the blocks
+        np.add.at(columns[2], places, rows[2])
+        np.add.at(columns[3], places, rows[3])
+        self._bins, self._columns = known, columns
 
 
 @dataclass(frozen=True)
@@ -160,6 +193,7 @@ def platt(summary: ScoreSummary) -> Calibration:
         residual, curvature = weights * (wanted - p), weights * small / (1.0 + small) ** 2
         height = float(curvature.sum())
         centre = float((curvature * scores).sum()) / height if height else 0.0
+        centre = min(max(centre, float(scores[0])), float(scores[-1]))  # rounding must not move it out of all scores
         slope_a, slope_b = float((residual * (scores - centre)).sum()), float(residual.sum())
         width = float((curvature * (scores - centre) ** 2).sum())
         step_a, step_b = (-slope_a / width if width else 0.0), (-slope_b / height if height else 0.0)
@@ -186,17 +220,18 @@ def isotonic(summary: ScoreSummary) -> Calibration:
     """
     from scipy.optimize import isotonic_regression
 
-    scores, negatives, positives = _points_of_both_classes(summary)
+    _middles, negatives, positives = _points_of_both_classes(summary)
+    lows, highs = summary.ends()
     weights = negatives + positives
     begins = isotonic_regression(positives / weights, weights=weights).blocks[:-1]
     if len(begins) > MOST_KNOTS // 2:
         begins = begins[_coarse(np.add.reduceat(negatives, begins), np.add.reduceat(positives, begins))]
     levels = np.maximum.accumulate(np.add.reduceat(positives, begins) / np.add.reduceat(weights, begins))
-    ends = np.append(begins[1:], len(scores)) - 1
-    knots = np.stack([begins, ends], axis=1).ravel()
-    first_seen = np.diff(knots, prepend=-1) > 0  # a level of a single bin is a single knot
-    table = scores[knots[first_seen]], np.minimum(np.repeat(levels, 2)[first_seen], 1.0)
-    return Calibration("isotonic", scores=table[0].tolist(), probabilities=table[1].tolist())
+    ends = np.append(begins[1:], len(lows)) - 1
+    knots = np.stack([lows[begins], highs[ends]], axis=1).ravel()
+    first_seen = np.diff(knots, prepend=-np.inf) > 0  # a level of a single score is a single knot
+    probabilities = np.minimum(np.repeat(levels, 2)[first_seen], 1.0)
+    return Calibration("isotonic", scores=knots[first_seen].tolist(), probabilities=probabilities.tolist())
 
 
 def _coarse(negatives: np.ndarray, positives: np.ndarray) -> np.ndarray:
@@ -221,14 +256,13 @@ def _check_finite(scores: np.ndarray) -> None:
         raise InputError("a score is infinite or not a number, so it has no probability; train again")
 
 
+def _within_range(scores: np.ndarray) -> np.ndarray:
+    """Scores as float64 between the largest sizes; the tiny ones are 0, and so is -0."""
+    clipped = np.clip(np.asarray(scores, np.float64), -_MOST, _MOST)
+    return np.where(np.abs(clipped) < _LEAST, 0.0, clipped)
+
+
 def _keys(scores: np.ndarray) -> np.ndarray:
-    """Whole numbers that rise with the scores' float32: the bin, and where in it the score is."""
-    size = np.minimum(np.abs(np.asarray(scores, np.float64)), 2.0**_OCTAVES).astype(np.float32).view(np.int32)
-    size = np.clip(size.astype(np.int64), _LEAST, _MOST - 1) - _LEAST
-    return np.asarray(np.where(np.asarray(scores) < 0, _HALF - 1 - size, _HALF + size))
-
-
-def _score_of(keys: np.ndarray) -> np.ndarray:
-    """The score a key stands for."""
-    size = np.where(keys < _HALF, _HALF - 1 - keys, keys - _HALF) + _LEAST
-    return np.asarray(np.where(keys < _HALF, -1.0, 1.0) * size.astype(np.int32).view(np.float32))
+    """Whole numbers in the order of the scores: the bits of their size, with their sign."""
+    bits = scores.view(np.int64)
+    return np.where(bits < 0, -(bits & np.iinfo(np.int64).max), bits)

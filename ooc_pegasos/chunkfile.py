@@ -15,6 +15,7 @@ from ooc_pegasos.arrow import array_of
 from ooc_pegasos.block import LEVELS, NO_LEVELS, CsrBlock, all_levels
 from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.files import create_file
 from ooc_pegasos.manifest import PAGE, Starts, round_up
 
 
@@ -22,7 +23,7 @@ class ChecksummedFile:
     """A new file that knows the number and the checksums of the bytes written to it."""
 
     def __init__(self, path: Path) -> None:
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 (closed by close)
+        self._file = create_file(path, buffered=False)
         self.crc32 = 0
         self.xxh64 = RunningHash()
         self.bytes = 0

@@ -22,7 +22,8 @@ from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.conversion import convert
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.existing import Existing, check_output
-from ooc_pegasos.files import locked, writing_errors
+from ooc_pegasos.files import remove_folder, writing_errors
+from ooc_pegasos.locks import locked
 from ooc_pegasos.pieces import SHARED, Written, check_alike, make_alike, plain_of, write_matrix, write_table
 from ooc_pegasos.readers.sources import Called
 from ooc_pegasos.store import Store
@@ -231,8 +232,7 @@ def room_beside(target: Path) -> Iterator[Path]:
 def _remove(folder: Path) -> None:
     """Remove a folder, to which other workers may still be writing after one has failed."""
     for _attempt in range(50):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
+        if remove_folder(folder):
             return
         time.sleep(0.1)
 

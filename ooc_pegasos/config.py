@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from ooc_pegasos import typed
-from ooc_pegasos.errors import UsageError
+from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.labels import Declared, TaskChoice
 from ooc_pegasos.losses import LossName
 from ooc_pegasos.machine import available_memory
@@ -409,7 +409,7 @@ def load_toml(
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; check the path") from error
+        raise InputError(f"{path}: {(error.strerror or 'unreadable').lower()}; check the path") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}; correct it") from error
     try:

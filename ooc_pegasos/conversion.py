@@ -23,13 +23,22 @@ from ooc_pegasos.agreement import refuse_contradiction
 from ooc_pegasos.assemble import Assembled, Assembly, AssemblyPlan
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.existing import BESIDE, Existing, check_output, discard, discard_left_overs, made_from
-from ooc_pegasos.files import locked, read_file, write_atomically, writing_errors
+from ooc_pegasos.existing import (
+    BESIDE,
+    Existing,
+    already_there,
+    check_output,
+    discard,
+    discard_left_overs,
+    made_from,
+)
+from ooc_pegasos.files import published_error, read_file, sync_folder, write_atomically, writing_errors
 from ooc_pegasos.ingest import Ingest
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.labels import Declared, LabelMap, settle
 from ooc_pegasos.layouts import plan_assembly
-from ooc_pegasos.manifest import Manifest, Recipe, SourceInfo
+from ooc_pegasos.locks import locked
+from ooc_pegasos.manifest import Recipe, SourceInfo
 from ooc_pegasos.progress import Progress
 from ooc_pegasos.publishing import Place, manifest_of
 from ooc_pegasos.readers import opening, sources
@@ -58,7 +67,7 @@ def convert(
     target = Path(output)
     scratch = Path(os.path.abspath(target) + ".unfinished")
     with writing_errors(target):
-        before = check_output(target, existing)
+        before = check_output(target, existing, Place(target, scratch).published())
         names, kind = opening.find(inputs, config.format)
         config = dataclasses.replace(config, weights=_weights_file(config.weights, names), format=kind)
         if existing.resume and before and not existing.force and not (scratch / _PLAN).exists():
@@ -68,12 +77,16 @@ def convert(
             if not existing.append:
                 problem = "exists already, made from other inputs or with other options"
                 raise InputError(f"{target}: {problem}; add --force to replace it")
-        if scratch.is_dir() and any(scratch.iterdir()) and not (scratch / "lock").exists():
+        is_ours = (scratch / "lock").exists() or (scratch / _PLAN).exists()
+        if scratch.is_dir() and any(scratch.iterdir()) and not is_ours:
             raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
-        with locked(scratch / "lock", str(target)):
-            before = check_output(target, existing)  # another process may have been faster
-            _work(target, scratch, names, config, before if existing.append else None, existing, progress or Progress())
-    return Store.open(target)
+        progress = progress or Progress()
+        with locked(scratch / "lock", str(target), progress.note):
+            sync_folder(scratch)  # the lock is what a folder that is left by a power cut is known by
+            place = Place(target, scratch)
+            before = check_output(target, existing, place.published())  # another process may have been faster
+            place = dataclasses.replace(place, base=before if existing.append else None)
+            return _work(place, names, config, existing, progress)
 
 
 def _weights_file(given: str | None, names: list[str]) -> str | None:
@@ -92,74 +105,69 @@ def _weights_file(given: str | None, names: list[str]) -> str | None:
     return found[0]
 
 
-def _work(
-    target: Path,
-    scratch: Path,
-    names: list[str],
-    config: ConvertConfig,
-    base: Manifest | None,
-    existing: Existing,
-    progress: Progress,
-) -> None:
+def _work(place: Place, names: list[str], config: ConvertConfig, existing: Existing, progress: Progress) -> Store:
     """Run one job, and leave a scratch folder only if it can be taken up again."""
-    keep = existing.resume and (scratch / _PLAN).exists()
+    scratch = place.scratch
+    keep = place.published() or (existing.resume and (scratch / _PLAN).exists())
+    job = None
     try:
-        if base:
-            refuse_contradiction(Store.open(target).manifest, config)
-        job = _Job(target, scratch, names, config, base, existing, progress)
-        keep = False
-        job.run()
-    except (InputError, DamagedError, UsageError, OSError, MemoryError):
-        if not keep:
+        if place.base:
+            refuse_contradiction(Store.open(place.target).manifest, config)
+        job = _Job(place, names, config, existing, progress)
+        left = job.run()
+        store = Store.open(place.target)
+    except (InputError, DamagedError, UsageError, OSError, MemoryError) as error:
+        if job and place.published():
+            advice = (
+                "run the same command again to finish" if job.can_be_read_again else "do not convert its rows again"
+            )
+            raise published_error(place.target, error, advice) from error
+        if job or not keep:
             discard(scratch)
         raise
     except KeyboardInterrupt:
         if not (scratch / _PLAN).exists():
             discard(scratch)
         raise
-    discard(scratch)
+    for path in [*left, *discard(scratch)]:
+        progress.note(f"{path}: could not be removed; the store is complete, and the next conversion tries again")
+    return store
 
 
 class _Job:
     """One conversion, new or taken up again."""
 
     def __init__(
-        self,
-        target: Path,
-        scratch: Path,
-        names: list[str],
-        config: ConvertConfig,
-        base: Manifest | None,
-        existing: Existing,
-        progress: Progress,
+        self, place: Place, names: list[str], config: ConvertConfig, existing: Existing, progress: Progress
     ) -> None:
-        self.target = target
-        self.scratch = scratch
+        self.place = place
+        self.target, self.scratch, self.base = place.target, place.scratch, place.base
         self.names = names
         self.config = config
-        self.base = base
         self.progress = progress
-        self.declared = Declared.by(base.labels) if base else config.declared()
+        self.declared = Declared.by(self.base.labels) if self.base else config.declared()
         self.recorded_names = [sources.recorded(name) for name in names]
         self.stamps = [opening.stamp_of(name) for name in names]
         self.beside = {name: file for name in BESIDE if (file := getattr(config, name)) is not None}
         self.beside_stamps = {name: sources.stamp_of(file) for name, file in self.beside.items()}
-        self.plan_path = scratch / _PLAN
-        self.place = Place(target, scratch, base)
-        published = self.place.published()
-        if published:  # and the process was killed before it had tidied up
-            self.place.finish(manifest.read(target))
+        self.plan_path = self.scratch / _PLAN
+        published = place.published()  # by a conversion that did not come to its end
         recorded = self._recorded()
         if recorded and (existing.resume or (published and self._is_wanted(recorded))):
             self.plan = self._taken_up(recorded)
             if published and not existing.resume:
-                progress.note("these inputs were in the store when the last conversion was killed; nothing was added")
+                progress.note("these inputs are in the store, where the last conversion put them; nothing was added")
         else:
-            if recorded and not published:
+            if published:
+                if not (self.base or existing.force):
+                    raise already_there(self.target)
+                place.finish()
+            elif recorded:
                 progress.note("an unfinished conversion is discarded; --resume would have continued it")
             self._start_over()
-        if base and base.weighted and config.weights is None:
-            progress.note(f"the new rows count 1 each: the rows of {target} have weights, and no --weights was given")
+        if self.base and self.base.weighted and config.weights is None:
+            what = f"the rows of {self.target} have weights, and no --weights was given"
+            progress.note(f"the new rows count 1 each: {what}")
 
     @property
     def can_be_read_again(self) -> bool:
@@ -212,6 +220,7 @@ class _Job:
             what = f"the {name} were" if name in ("inputs", *BESIDE) else f"'{name.replace('_', '-')}' was"
             raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
         self.rejected_before = recorded["rejected_before"]
+        (self.scratch / "store").mkdir(exist_ok=True)  # which a power cut may have dropped
         plan = typed.load(IngestPlan, recorded["ingest"])
         # the same files, by the names that they have from here
         return dataclasses.replace(plan, names=self.names, weights=self.config.weights, labels=self.config.labels)
@@ -243,7 +252,7 @@ class _Job:
         if text is None:
             regular = [name for name, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular]
             text = kind == "folders" or (
-                bool(regular) and opening.labels_are_text(regular[:1], kind, recipe, config.labels)
+                bool(regular) and opening.labels_are_text(regular[:1], kind, recipe, config.labels, config.memory)
             )
         base = recipe.index_base if self.base or kind != "svmlight" else {"0": 0, "1": 1}.get(config.index_base)
         features = recipe.features
@@ -296,10 +305,13 @@ class _Job:
         least = min(_SOME_CORES, expected // _WORTH_A_CORE)
         return int(min(MOST_BUCKETS, max(1 + expected // self.config.bucket_limit(), least)))
 
-    def run(self) -> None:
-        """Both passes, then publish."""
-        if self.place.published():
-            return
+    def run(self) -> list[Path]:
+        """Both passes, then publish; returns what could not be removed."""
+        if not self.place.published():
+            self._convert()
+        return self.place.finish()
+
+    def _convert(self) -> None:
         with (
             closing(Journal(self.scratch / "read.journal")) as read_journal,
             closing(Journal(self.scratch / "write.journal")) as write_journal,
@@ -325,9 +337,10 @@ class _Job:
             labels=self.plan.labels,
             label_column=self.plan.recipe.label_column,
             vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
+            memory=config.memory,
         )
         features = self._columns(reader)
-        ingest.run(reader, config.reading_threads(), self.progress.advance)
+        ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
         if ingest.totals.rows == 0:
             rejected = f"{ingest.totals.rejected:,} were rejected"
             raise InputError(f"{sources.spoken(self.names[0])}: no row to keep, {rejected}; check the file")

@@ -6,6 +6,7 @@ import dataclasses
 import decimal
 from typing import TYPE_CHECKING, Any
 
+from ooc_pegasos.escaping import printable
 from ooc_pegasos.loading.disk import measure_speed
 from ooc_pegasos.machine import available_memory, peak_rss
 from ooc_pegasos.manifest import Manifest
@@ -65,11 +66,6 @@ def summary(store: Store) -> dict[str, Any]:
     }
 
 
-def printable(name: str) -> str:
-    """A name on one line, whatever is in it."""
-    return name if name.isprintable() else ascii(name)[1:-1]
-
-
 def size_text(count: float) -> str:
     """Bytes as people write them."""
     for unit in ("bytes", "kB", "MB", "GB"):
@@ -102,7 +98,7 @@ def table(store: Store) -> list[tuple[str, str]]:
     meaning = {"binary": ("-1", "+1")}.get(told["task"], ())
     for number, (name, count) in enumerate(shown):
         sign = f"  stored as {meaning[number]}" if meaning else ""
-        rows.append((f"  label {name}", f"{count:,} rows ({100 * count / total:.1f} %){sign}"))
+        rows.append((f"  label {printable(name)}", f"{count:,} rows ({100 * count / total:.1f} %){sign}"))
     if len(told["labels"]) > len(shown):
         rows.append(("", f"and {len(told['labels']) - len(shown):,} more labels"))
     shuffled = f"seed {told['shuffle_seed']}" if told["shuffle_seed"] is not None else "no: rows are in input order"
@@ -237,7 +233,7 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
     }
 
 
-def profile_words(result: TrainResult, since_start: float) -> str:
+def profile_lines(result: TrainResult, since_start: float) -> list[str]:
     """Where the time of a whole command went, and what the threads did that load beside it."""
     foreground = {"starting, and writing the model": since_start - result.seconds, **result.profile["foreground"]}
     rest = since_start - sum(foreground.values())
@@ -252,7 +248,7 @@ def profile_words(result: TrainResult, since_start: float) -> str:
     how = "mapped, once" if mapped else f"read ahead at {speed:.2f} GB/s"
     windows = "1 window" if result.windows == 1 else f"{result.windows} windows an epoch"
     lines.append(f"{size_text(result.bytes_read)} {how}; {windows}; peak memory {size_text(peak_rss())}")
-    return "\n".join(lines)
+    return lines
 
 
 def _trials_words(result: TrainResult) -> list[str]:
@@ -275,7 +271,7 @@ def _trials_words(result: TrainResult) -> list[str]:
     return lines
 
 
-def training_words(result: TrainResult, output: str) -> str:
+def training_lines(result: TrainResult, output: str) -> list[str]:
     """A training run in words."""
     info = result.model.info
     found = info.certificate
@@ -298,7 +294,7 @@ def training_words(result: TrainResult, output: str) -> str:
         lines.append(f"objective {found.primal:.6g}; {why}")
     if result.holdout:
         lines.append(holdout_words(result.holdout))
-    return "\n".join(lines)
+    return lines
 
 
 def holdout_words(found: dict[str, float | None]) -> str:
@@ -307,7 +303,7 @@ def holdout_words(found: dict[str, float | None]) -> str:
     return f"holdout: {error}mean loss {found['loss']:.4g}"
 
 
-def evaluation_words(result: dict[str, Any], classes: list[str]) -> str:
+def evaluation_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
     """Metrics in words."""
 
     def text(name: str) -> str:
@@ -318,14 +314,14 @@ def evaluation_words(result: dict[str, Any], classes: list[str]) -> str:
     if result["task"] == "regression":
         lines = [f"{result['rows']:,} rows, mean absolute error {result['mean_absolute_error']:.6g}"]
         lines.append(f"  root mean squared error {result['root_mean_squared_error']:.6g}, R2 {text('r2')}")
-        return "\n".join([*lines, loss])
+        return [*lines, loss]
     lines = [f"{result['rows']:,} rows, error {100 * result['error']:.2f} %"]
     lines.append(f"  accuracy {text('accuracy')}, balanced {text('balanced_accuracy')}")
     if result["task"] == "multiclass":
         lines += [f"  macro F1 {text('macro_f1')}", loss]
         if result["confusion"] is not None and len(classes) <= _MOST_SHOWN:
             lines += _confusion(result["confusion"], classes)
-        return "\n".join(lines)
+        return lines
     lines += [
         f"  precision {text('precision')}, recall {text('recall')}, F1 {text('f1')}",
         f"  ROC AUC {text('roc_auc')}, PR AUC {text('pr_auc')} ({result['auc_method']})",
@@ -333,11 +329,12 @@ def evaluation_words(result: dict[str, Any], classes: list[str]) -> str:
     ]
     if "log_loss" in result:
         lines.append(f"  log loss {text('log_loss')}, Brier score {text('brier')}")
-    return "\n".join([*lines, *_confusion(result["confusion"], classes)])
+    return [*lines, *_confusion(result["confusion"], classes)]
 
 
 def _confusion(table: list[list[float]], classes: list[str]) -> list[str]:
     """A line a class, a column a prediction."""
+    classes = [printable(name) for name in classes]
     width = max(*map(len, classes), 10)
     lines = [f"  {'':{width}}  predicted " + " ".join(f"{name:>{width}}" for name in classes)]
     for name, counts in zip(classes, table, strict=True):
@@ -345,7 +342,7 @@ def _confusion(table: list[list[float]], classes: list[str]) -> list[str]:
     return lines
 
 
-def run_words(record: dict[str, Any]) -> str:
+def run_lines(record: dict[str, Any]) -> list[str]:
     """How a run of a job ended."""
     store, model = record["store"], record["model"]
     lines = [f"{record['job']}, run {record['run']}: {record['outcome']}"]
@@ -367,4 +364,4 @@ def run_words(record: dict[str, Any]) -> str:
         lines.append(f"{'passed' if check['passed'] else 'FAILED'}: {check['what']}{found}{needed}")
     if record["outcome"] == "unchanged":
         lines.append("neither the rows nor the options are other than those of the model in use")
-    return "\n".join(lines)
+    return lines

@@ -7,7 +7,8 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from ooc_pegasos.progress import TrainingProgress, epoch_line
+from ooc_pegasos.escaping import printable
+from ooc_pegasos.progress import TrainingProgress, epoch_line, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,8 +25,8 @@ _SECONDS = 0.25
 
 
 def _safe(text: object) -> str:
-    """Any text as part of HTML."""
-    return html.escape(str(text).encode("utf-8", "replace").decode())
+    """Any text as part of HTML, with control characters escaped: XML forbids most of them."""
+    return html.escape(printable(str(text)).encode("utf-8", "replace").decode())
 
 
 def _framed(*parts: str) -> str:
@@ -209,6 +210,7 @@ def result_html(result: TrainResult) -> str:
 # --- while it goes on ---------------------------------------------------------------------------------
 
 
+@guarded
 class NotebookTraining(TrainingProgress):
     """A display below the cell that changes as the run goes on, and is one line at the end."""
 

@@ -25,6 +25,10 @@ class InputError(OocPegasosError):
     exit_code = 3
 
 
+class PublishedError(InputError):
+    """An error after the new state was in place, which must not be taken for one that left the old state."""
+
+
 class OtherRunError(InputError):
     """A checkpoint of another run than the one that is to go on."""
 

@@ -163,17 +163,17 @@ def _writer(target: Path, schema: Any) -> Iterator[Any]:
     import pyarrow as pa
 
     kind = target.suffix.lower()
-    with replacing(target) as temporary:
+    with replacing(target) as file:
         if kind == ".parquet":
             import pyarrow.parquet
 
-            made: Any = pyarrow.parquet.ParquetWriter(str(temporary), schema)
+            made: Any = pyarrow.parquet.ParquetWriter(file, schema)
         elif kind == ".csv":
             import pyarrow.csv
 
-            made = pyarrow.csv.CSVWriter(str(temporary), schema)
+            made = pyarrow.csv.CSVWriter(file, schema)
         elif kind in (".arrow", ".feather"):
-            made = pa.ipc.new_file(str(temporary), schema)
+            made = pa.ipc.new_file(file, schema)
         else:
             raise UsageError(f"{target}: the name says no format; end it in .parquet, .csv or .arrow")
         with made as writer:

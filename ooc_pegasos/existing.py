@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -14,7 +13,8 @@ from ooc_pegasos import manifest
 from ooc_pegasos.agreement import comes_of, refuse_contradiction
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
-from ooc_pegasos.files import locked
+from ooc_pegasos.files import remove_folder, sync_folder
+from ooc_pegasos.locks import locked
 from ooc_pegasos.manifest import Manifest
 from ooc_pegasos.readers import opening, sources
 
@@ -31,8 +31,11 @@ class Existing:
     resume: bool = False
 
 
-def check_output(target: Path, existing: Existing) -> Manifest | None:
-    """The manifest of the store that is there, if there is one and it may be touched."""
+def check_output(target: Path, existing: Existing, is_published: bool = False) -> Manifest | None:
+    """The manifest of the store that is there, if there is one and it may be touched.
+
+    `is_published`: a conversion has put it there that did not come to its end.
+    """
     if existing.force and existing.append:
         raise UsageError("--force replaces the store, --append adds to it; choose one")
     if not target.parent.exists():
@@ -41,14 +44,19 @@ def check_output(target: Path, existing: Existing) -> Manifest | None:
         return None
     if not (target / manifest.FILE_NAME).exists():
         raise InputError(f"{target}: exists and is not a store; remove it or choose another name")
-    if not (existing.force or existing.append or existing.resume):
-        raise InputError(f"{target}: exists already; add --force to replace it or --append to add to it")
+    if not (existing.force or existing.append or existing.resume or is_published):
+        raise already_there(target)
     try:
         return manifest.read(target)
     except OocPegasosError:
         if existing.force:
             return None
         raise
+
+
+def already_there(target: Path) -> InputError:
+    """The error for a store that may not be replaced."""
+    return InputError(f"{target}: exists already; add --force to replace it or --append to add to it")
 
 
 def refuse_options(made: Manifest, config: ConvertConfig) -> None:
@@ -61,19 +69,19 @@ def refuse_options(made: Manifest, config: ConvertConfig) -> None:
     refuse_contradiction(made, config)
 
 
-def discard(scratch: Path) -> None:
-    """Take the scratch folder away, and what is left of one that was being taken away by a process that was killed."""
+def discard(scratch: Path) -> list[Path]:
+    """Remove the scratch folder and what an earlier process has left of another; returns what could not be removed."""
     gone = scratch.with_name(scratch.name + "~")
-    shutil.rmtree(gone, ignore_errors=True)
+    remove_folder(gone)
     with contextlib.suppress(OSError):
         os.rename(scratch, gone)  # so that no half of it can be taken for something to resume
-    shutil.rmtree(scratch, ignore_errors=True)
-    shutil.rmtree(gone, ignore_errors=True)
+        sync_folder(scratch.parent)
+    return [folder for folder in (scratch, gone) if not remove_folder(folder)]
 
 
 def discard_left_overs(scratch: Path, what: str) -> None:
     """Take away what a process has left that was killed when all was done, or before it had begun."""
-    shutil.rmtree(scratch.with_name(scratch.name + "~"), ignore_errors=True)
+    remove_folder(scratch.with_name(scratch.name + "~"))
     if (scratch / "lock").exists():
         with locked(scratch / "lock", what):
             discard(scratch)

@@ -2,70 +2,162 @@
 
 import errno
 import fcntl
-import glob
+import io
 import os
+import re
+import secrets
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from ooc_pegasos.errors import DamagedError, InputError, LockedError, OocPegasosError, UsageError
+from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, PublishedError, UsageError
+
+
+class UnsyncedError(OSError):
+    """A file is in place under its name (`filename`), but its folder could not be synced to disk."""
+
+
+def open_in_place(path: str | Path, flags: int, *, streams: bool = False) -> int:
+    """Open a file to change what is in it: a regular one, through no symbolic link, and without another hard link.
+
+    Somebody who may write to the folder could have put a link there, and what it leads to would be overwritten. With
+    `streams` a pipe or a terminal is accepted too, also through a link such as /dev/stdout. Nothing is waited for: the
+    descriptor is non-blocking, which matters to streams only. O_TRUNC takes effect after the checks. Raises OSError.
+    """
+    cut, flags = flags & os.O_TRUNC, flags & ~os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+    linked = False
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        linked = error.errno == errno.ELOOP
+        if error.errno == errno.ENXIO and not streams:  # a pipe that nobody reads
+            raise _refused(path, errno.ENXIO) from None
+        if not linked:
+            raise
+        if not streams or not os.path.exists(path):
+            raise _refused(path, errno.ELOOP) from None
+        descriptor = os.open(path, flags & ~os.O_CREAT, 0o666)
+    status = os.fstat(descriptor)
+    regular, stream = stat.S_ISREG(status.st_mode), stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode)
+    problem = None
+    if regular:
+        problem = errno.ELOOP if linked else errno.EMLINK if status.st_nlink > 1 else None
+    elif not (stream and streams):
+        problem = errno.ENXIO
+    if problem:
+        close(descriptor)
+        raise _refused(path, problem)
+    if regular and cut:
+        os.ftruncate(descriptor, 0)
+    return descriptor
+
+
+_REFUSED = {
+    errno.ELOOP: "is a symbolic link",
+    errno.EMLINK: "is a hard link to a file that has other names",
+    errno.ENXIO: "is not a regular file",
+}
+
+
+def _refused(path: str | Path, problem: int) -> OSError:
+    return OSError(problem, _REFUSED[problem], str(path))
+
+
+def open_new(path: Path) -> int:
+    """Create a file whose name is not in use. Raises FileExistsError."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def cut_file(path: Path, size: int) -> None:
+    """Cut a file to its first `size` bytes."""
+    descriptor = open_in_place(path, os.O_WRONLY)
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def create_file(path: Path, *, buffered: bool = True) -> BinaryIO:
+    """Create a file in place of what has the name now; if that is a link, the file that it leads to stays as it is."""
+    path.unlink(missing_ok=True)
+    return open(open_new(path), "wb", buffering=-1 if buffered else 0)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace `path` by a file of this content."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
+    with replacing(path) as file:
+        file.write(content)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` to write to, which takes its place at the end: fsync, rename, fsync of the folder.
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file beside `path`, which is renamed to it at the end: fsync, rename, fsync of the folder.
 
-    It is locked meanwhile, so that what processes have left that were killed can be told from the work of others,
-    and is removed.
+    A symbolic link of this name is replaced as well, and the file that it leads to stays as it is. The new file is
+    locked as long as it is written, so that those of processes that were killed can be recognised, and are removed.
     """
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        _remove_unless_locked(left)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = _locked_file(temporary)
+    _remove_left_overs(path)
+    temporary, file = _locked_file(path)
     try:
-        yield temporary
-        os.fsync(descriptor)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
     finally:
-        os.close(descriptor)
-    sync_folder(path.parent)
+        with suppress(OSError):  # the file is synced, or not needed
+            file.close()
+    sync_name(path)
 
 
-def _locked_file(path: Path) -> int:
-    """The descriptor of a new file that is locked and still there."""
+def check_can_be_replaced(path: Path) -> None:
+    """Create a file beside `path` and remove it again. Raises OSError where `replacing` would."""
+    temporary, file = _locked_file(path)
+    file.close()
+    temporary.unlink(missing_ok=True)
+
+
+def _locked_file(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside `path` with a random name, locked and still there."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        file = open(open_new(temporary), "wb")  # noqa: SIM115 (the caller closes it)
         with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink:
-            return descriptor
-        os.close(descriptor)  # somebody took it for a left-over between the two
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        if is_still(temporary, file.fileno()):
+            return temporary, file
+        file.close()  # another process took it for a left-over before it was locked
 
 
-def _remove_unless_locked(path: Path) -> None:
+def is_still(path: Path, descriptor: int) -> bool:
+    """True if the open file is the one that has this name."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return  # it has been renamed meanwhile, or it is somebody else's
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.stat(path), os.fstat(descriptor)):
-            path.unlink()
-    except OSError:
-        pass  # somebody is writing it
-    finally:
-        os.close(descriptor)
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_left_overs(path: Path) -> None:
+    """Remove the temporary files of `path` that no process is writing."""
+    form = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]+\.tmp")
+    names = list[str]()
+    with suppress(OSError):  # a folder that can be written to and not listed
+        names = [name for name in os.listdir(path.parent) if form.fullmatch(name)]
+    for temporary in map(path.with_name, names):
+        with suppress(OSError):  # it is locked, was renamed, or belongs to another user
+            descriptor = open_in_place(temporary, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if is_still(temporary, descriptor):
+                    temporary.unlink()
+            finally:
+                close(descriptor)
 
 
 def is_same_file(one: str | Path, other: str | Path) -> bool:
@@ -89,9 +181,24 @@ def refuse_to_write_over(option: str, place: str | Path | None, others: Mapping[
             raise UsageError(f"{option} {place}: is {what}, or in it; name another file")
 
 
+class ReadOnlyFile(io.FileIO):
+    """A file to read. Errors of closing it are ignored, as there is nothing to lose."""
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(OSError):
+            super().close()
+
+
+def close(descriptor: int) -> None:
+    """Close a descriptor of a file that is synced, locked or only read: an error then loses nothing, and is ignored."""
+    with suppress(OSError):
+        os.close(descriptor)
+
+
 def open_file(path: Path) -> BinaryIO:
     """A file, which is a file: devices and pipes may never end, or never begin."""
-    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")  # noqa: SIM115 (the caller closes it)
+    file = io.BufferedReader(ReadOnlyFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "not a regular file")
@@ -110,16 +217,34 @@ def sync_file(path: Path) -> None:
     try:
         os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
     """Make renames and new names in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_name(path: Path) -> None:
+    """Make the name of a file that was put in place survive a power cut. Raises UnsyncedError."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise UnsyncedError(error.errno, error.strerror, str(path)) from error
+
+
+def remove_folder(folder: Path) -> bool:
+    """Remove a folder with all in it, as far as possible; True if nothing of it is left."""
+    for _attempt in range(2):  # an error that passes leaves nothing
+        with suppress(OSError):  # of closing a folder, which `ignore_errors` does not cover
+            shutil.rmtree(folder, ignore_errors=True)
+    return not os.path.lexists(folder)
+
+
+def published_error(what: str | Path, error: Exception, advice: str) -> PublishedError:
+    """The error to raise for one that happened when the new state of `what` was in place already."""
+    problem = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return PublishedError(f"{what}: the new state is in place, but was not finished ({problem.lower()}); {advice}")
 
 
 _SCARCE = {
@@ -134,6 +259,7 @@ _ADVICE = {
     errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
     errno.EIO: "check the disk",
     errno.EEXIST: "remove it or choose another name",
+    **dict.fromkeys(_REFUSED, "remove it or choose another name"),
     **_SCARCE,
 }
 
@@ -151,6 +277,8 @@ def writing_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if isinstance(error, UnsyncedError) and error.filename == os.fspath(place):
+            raise published_error(place, error, "check the disk, as a power cut may undo it") from error
         name = error.filename or place
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(
@@ -158,71 +286,3 @@ def writing_errors(place: Path) -> Iterator[None]:
             ) from error
         advice = _ADVICE.get(error.errno or 0, "check the path")
         raise InputError(f"{name}: {(error.strerror or str(error)).lower()}; {advice}") from error
-
-
-@contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path`; it vanishes with the process, however that ends."""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:
-            if path.parent.exists():
-                raise
-            continue  # who held it before has just taken the folder away
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
-            raise LockedError(f"{what}: process {holder} is at work on it; wait for it or stop it") from None
-        if path.exists() and os.stat(path).st_ino == os.fstat(descriptor).st_ino:
-            break
-        os.close(descriptor)  # the holder removed the file just before letting go
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def making(path: Path) -> Iterator[None]:
-    """Hold the lock of a file that takes long to make, so that no other process makes it too; nothing of it is left."""
-    lock = path.with_name(f".{path.name}.lock")
-    with ExitStack() as stack:
-        with suppress(OSError):  # a file system without locks
-            stack.enter_context(locked(lock, str(path)))
-            stack.callback(lock.unlink, missing_ok=True)
-        yield
-
-
-@contextmanager
-def in_use(folder: Path) -> Iterator[None]:
-    """While this lasts nobody removes what `unused` guards; any number of processes may hold it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks, where nobody waits for them either
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def unused(folder: Path) -> Iterator[bool]:
-    """Whether nobody holds `in_use`; if so, nobody can until this ends."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        free = True
-    except BlockingIOError:
-        free = False
-    except OSError:
-        free = True
-    try:
-        yield free
-    finally:
-        os.close(descriptor)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
 from ooc_pegasos import manifest
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.files import locked, unused, writing_errors
+from ooc_pegasos.files import remove_folder, writing_errors
+from ooc_pegasos.locks import locked, unused
 from ooc_pegasos.manifest import Manifest, Part, Statistics
 
 
@@ -94,22 +95,32 @@ def expire(target: Path, before_ns: int) -> int:
             manifest.write(target, left)
         remove_strays(target, left)  # also of a run that was killed
         if os.listdir(scratch) == ["lock"]:
-            shutil.rmtree(scratch)
+            remove_folder(scratch)
         return sum(part.rows for part in made.all_parts()[:number])
 
 
-def remove_strays(target: Path, made: Manifest) -> None:
-    """Remove the chunks, ids and vocabularies that a store does not name any more.
+def remove_strays(target: Path, made: Manifest) -> list[Path]:
+    """Remove the chunks, ids and vocabularies that a store does not name any more; returns what could not be removed.
 
     If somebody reads the store, who may be at those still, they stay until the next time.
     """
     keep = {file for chunk in made.chunks for file in chunk.files}
     if made.vocabulary:
         keep.add(made.vocabulary.file)
-    with unused(target) as free:
-        for path in target.glob("*.arrow") if free else []:
-            if path.name.startswith(("chunk-", "ids-", "features-")) and path.name not in keep:
-                path.unlink()
+    left = [target / "*.arrow"]
+    with suppress(OSError), unused(target) as free:
+        found = [path for path in target.glob("*.arrow") if path.name.startswith(("chunk-", "ids-", "features-"))]
+        left = [path for path in found if free and path.name not in keep and not _is_removed(path)]
+    return left
+
+
+def _is_removed(path: Path) -> bool:
+    """True if a file is removed."""
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def statistics_of_all(parts: list[Part]) -> Statistics:

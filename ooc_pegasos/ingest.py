@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,14 +15,15 @@ import numpy as np
 from ooc_pegasos.arrow import array_of
 from ooc_pegasos.block import LEVELS, OVERFLOWS
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.files import cut_file, open_in_place
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.kernels import values as kernels
 from ooc_pegasos.kernels.rows import random_buckets
 from ooc_pegasos.kernels.values import ROUNDINGS
 from ooc_pegasos.labels import Declared, Distinct, LabelCollector, distinct_of
 from ooc_pegasos.parallel import ordered_map
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, place
-from ooc_pegasos.readers.sources import spoken
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, memory_of, place
+from ooc_pegasos.readers.sources import LongLineError, spoken
 from ooc_pegasos.readers.weights import WeightsReader
 from ooc_pegasos.spill import Scattered, Spill, identify, scatter, weigh
 from ooc_pegasos.totals import IngestPlan, Totals
@@ -86,7 +86,7 @@ class Ingest:
             (self._named_path, self.totals.named_bytes),
         ):
             if path.exists():
-                os.truncate(path, length)
+                cut_file(path, length)
         return size
 
     def _is_whole(self, event: dict[str, Any], whole: dict[int, int], assembled: Collection[int]) -> bool:
@@ -112,8 +112,8 @@ class Ingest:
                 return False
         return True
 
-    def run(self, reader: Reader, threads: int, advance: Callable[[int], None]) -> None:
-        """Read what is left."""
+    def run(self, reader: Reader, threads: int, advance: Callable[[int], None], memory: int) -> None:
+        """Read what is left; the blocks under way take at most `memory`, or it is only one."""
         totals = self.totals
         self._unit = reader.unit
         self._named = getattr(reader, "named", None)
@@ -126,7 +126,7 @@ class Ingest:
             if self.plan.weights is not None and totals.weights is None:
                 self._weights = WeightsReader(self.plan.weights)
                 self._weights.skip(totals.rows + totals.rejected)
-            for prepared in ordered_map(read, tasks, threads):
+            for prepared in ordered_map(read, tasks, threads, lambda numbered: memory_of(reader, numbered[1]), memory):
                 self._finish_sources(reader, prepared.parsed.task.source)
                 self._take(prepared)
                 reader.release(prepared.parsed)
@@ -136,6 +136,10 @@ class Ingest:
                 event = {"weights": dataclasses.asdict(self._weights.finish())}
                 self._journal.add(event)
                 totals.apply(event)
+        except LongLineError as error:
+            self._finish_sources(reader, error.source)
+            name = spoken(self.plan.names[error.source])
+            raise InputError(f"{self._place(name, 0)}: {error.problem}") from error
         finally:
             self.spill.close()
             if self._weights is not None:
@@ -335,7 +339,7 @@ class Ingest:
 def _noted(kind: str, path: Path, lines: bytes) -> dict[str, int]:
     """Write lines to the end of a list, and tell how to know them again."""
     if lines:
-        with open(path, "ab") as file:
+        with open(path, "ab", opener=open_in_place) as file:
             file.write(lines)
     return {f"{kind}_bytes": len(lines), f"{kind}_crc32": zlib.crc32(lines)}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from ooc_pegasos.files import open_in_place
 
 
 class Journal:
@@ -15,7 +17,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._file = open(path, "ab", buffering=0, opener=open_in_place)  # noqa: SIM115 (closed by close)
         self.truncate(max((end for end, _event in self.events()), default=0))
 
     def add(self, event: dict[str, Any]) -> None:
@@ -38,8 +40,9 @@ class Journal:
 
     def truncate(self, size: int) -> None:
         """Forget the events after position `size`."""
-        os.truncate(self._path, size)
+        self._file.truncate(size)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file. An error is ignored: what is not in it is done again."""
+        with suppress(OSError):
+            self._file.close()

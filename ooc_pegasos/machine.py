@@ -2,13 +2,75 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from ooc_pegasos.errors import InputError
+
+_LIMITS = (
+    (resource.RLIMIT_AS, "ulimit -v", 1_000_000_000),
+    (resource.RLIMIT_DATA, "ulimit -d", 500_000_000),
+)
+"""Limits, how to change each, and the bytes that numpy, numba and pyarrow need of it before any data is read."""
+_LEAST_GROUP = 128 << 20
+"""The memory that the same libraries touch."""
+_NOT_LOADED = ("failed to map segment", "annot allocate memory")
+"""What the dynamic linker reports when there is no memory for a library."""
+
+
+def refuse_low_limits(root: Path = Path("/")) -> None:
+    """Raise an error if a limit leaves too little memory for the libraries alone.
+
+    Out of memory while they start, OpenBLAS never returns, and LLVM and Arrow abort, which nothing can catch.
+    """
+    limits = [(_limit_of(number), name, needed) for number, name, needed in _LIMITS]
+    limits.append((_group_limit(root), "the limit of the control group", _LEAST_GROUP))
+    for allowed, name, needed in limits:
+        if allowed is not None and allowed < needed:
+            sizes = f"{allowed / 1e6:,.0f} MB of memory are allowed ({name}), and {needed / 1e6:,.0f} MB are needed"
+            raise InputError(f"{sizes} before any data is read; raise this limit")
+
+
+def shortage(error: BaseException) -> str | None:
+    """Return a message if an exception reports that memory or threads ran out, else None."""
+    text = str(error)
+    if isinstance(error, RuntimeError):
+        if "can't start new thread" not in text:
+            return None
+        return "no more threads can be started; give fewer --threads, or raise the limits (ulimit -u, ulimit -v)"
+    is_linker = isinstance(error, OSError | ImportError) and any(words in text for words in _NOT_LOADED)
+    if not (isinstance(error, MemoryError) or is_linker or getattr(error, "errno", None) == errno.ENOMEM):
+        return None
+    for number, name, _needed in _LIMITS:
+        if (allowed := _limit_of(number)) is not None:
+            return f"out of memory, of which {allowed / 1e6:,.0f} MB are allowed ({name}); " + _LESS_OR_MORE
+    return "out of memory; give a smaller --memory"
+
+
+_LESS_OR_MORE = "give a smaller --memory, or raise this limit"
+
+
+def _limit_of(number: int) -> int | None:
+    allowed = resource.getrlimit(number)[0]
+    return None if allowed == resource.RLIM_INFINITY else allowed
+
+
+def _group_limit(root: Path) -> int | None:
+    """The lowest limit on memory of the control groups that this process is in, None if there is none."""
+    found = []
+    for folder, limit, _used, _cache in _groups(root):
+        try:
+            found.append(int((folder / limit).read_text()))
+        except (OSError, ValueError):
+            continue  # no limit here ("max"), or no such group
+    return min(found, default=None)
+
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that can be had without swapping, within the limits of control groups (version 1 and 2).
+    """Bytes that can be had without swapping, within `ulimit -v` and the limits of control groups (version 1 and 2).
 
     What a group holds of files, page cache, counts as free: the system gives it back when it is asked for memory.
     """
@@ -18,6 +80,8 @@ def available_memory(root: Path = Path("/")) -> int:
         free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
         pass  # not Linux: all of the memory is the best guess there is
+    if (allowed := _limit_of(resource.RLIMIT_AS)) is not None:
+        free = min(free, max(allowed - _address_space(), 0))
     for folder, limit, used, cache in _groups(root):
         try:
             most = int((folder / limit).read_text())
@@ -59,10 +123,18 @@ def _groups(root: Path) -> Iterator[tuple[Path, str, str, str]]:
 
 def peak_rss() -> int:
     """Largest resident size of this process so far, in bytes."""
+    return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _address_space() -> int:
+    """Bytes of address space in use, which is what `ulimit -v` limits."""
+    return _status("VmSize") or 0
+
+
+def _status(name: str) -> int | None:
+    """A size that the system reports of this process, in bytes."""
     try:
         status = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith(name))
     except (OSError, StopIteration):
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        return None

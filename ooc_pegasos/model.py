@@ -103,6 +103,13 @@ def _problem_of(info: ModelInfo, features: np.ndarray, weights: np.ndarray, bias
     return None
 
 
+def check_width(columns: float, features: int, name: str) -> None:
+    """Refuse a matrix with fewer columns than the model has features: nobody knows which are missing."""
+    if columns < features:
+        problem = f"{name}: a matrix of {columns:,} columns, but the model has {features:,} features"
+        raise InputError(f"{problem}; give it all columns, in the order of the training data")
+
+
 def _check_values(matrix: scipy.sparse.csr_matrix) -> None:
     """Refuse values that no store can have: scores of such are no numbers, and yet would have a class."""
     values = matrix.data[: matrix.nnz]
@@ -250,19 +257,20 @@ class Model:
         return self.probabilities_of(self.decision_function(rows))
 
     def decision_function(self, rows: Any) -> np.ndarray:
-        """The score of each row of a matrix, or one a class; features it does not know count for nothing.
+        """Return the score of each row of a matrix, or one a class.
 
         Rows are a matrix as `Store.from_scipy` takes them: sparse in any format, an array, lists, a dataframe of
-        numbers, with the columns where the store has them.
+        numbers, with the columns where the store has them. Further columns count for nothing; fewer are refused.
         """
         if self.info.recipe.reader == "table" and hasattr(rows, "columns"):
             problem = "the model was trained on a table, whose columns it knows by name"
             raise UsageError(f"{problem}; write the rows to a file for 'oocpeg predict', or give predict_dask a frame")
         matrix = csr_of(rows, _ROWS)
+        check_width(matrix.shape[1], len(self.weights), _ROWS)
         _check_values(matrix)
-        known = min(matrix.shape[1], len(self.weights))
+        known = len(self.weights)
         matrix = matrix if known == matrix.shape[1] else matrix[:, :known]
-        products: np.ndarray = matrix.astype(np.float64, copy=False) @ self.weights[:known]
+        products: np.ndarray = matrix.astype(np.float64, copy=False) @ self.weights
         scores: np.ndarray = products + self.bias
         return scores
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -18,23 +19,49 @@ def cores() -> int:
 
 
 def ordered_map(
-    function: Callable[[Item], Result], items: Iterable[Item], threads: int
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    threads: int,
+    size: Callable[[Item], int] = lambda _item: 0,
+    room: float = math.inf,
 ) -> Generator[Result, None, None]:
     """`map` over `threads` threads: at most `threads + 1` items are taken ahead of the result asked for.
 
-    When it is closed, no thread is at work any more.
+    Of several items taken ahead the sizes add up to at most `room`. An error of `items` comes after the results of the
+    items before it. When it is closed, no thread is at work any more.
     """
     if threads <= 1:
         yield from map(function, items)
         return
     pool = ThreadPoolExecutor(threads)
-    under_way: deque[Future[Result]] = deque()
+    under_way: deque[tuple[int, Future[Result]]] = deque()
+    taken, problem, following = 0, None, iter(items)
+
+    def oldest() -> Result:
+        nonlocal taken
+        done, future = under_way.popleft()
+        taken -= done
+        return future.result()
+
     try:
-        for item in items:
-            under_way.append(pool.submit(function, item))
+        while True:
+            try:
+                item = next(following)
+            except StopIteration:
+                break
+            except Exception as error:
+                problem = error
+                break
+            new = size(item)
+            while under_way and taken + new > room:
+                yield oldest()
+            taken += new
+            under_way.append((new, pool.submit(function, item)))
             if len(under_way) > threads:
-                yield under_way.popleft().result()
+                yield oldest()
         while under_way:
-            yield under_way.popleft().result()
+            yield oldest()
+        if problem is not None:
+            raise problem
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.files import create_file
 from ooc_pegasos.recipe import named_by
 
 _ROWS = 1 << 16
@@ -48,7 +49,7 @@ def write_table(data: Any, folder: Path, name: str) -> Written:
 
     schema, batches = batches_of(data, name)
     file, rows = _new_file(folder, name, ".arrow"), 0
-    with pa.ipc.new_stream(str(file), schema) as writer:
+    with create_file(file) as sink, pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
             rows += batch.num_rows
@@ -170,7 +171,7 @@ def _fill_in(file: Path, columns: dict[str, Any]) -> None:
             for name, kind in columns.items()
         }
         schema = pa.schema(list(types.items()))
-        with pa.ipc.new_stream(str(new), schema) as writer:
+        with create_file(new) as sink, pa.ipc.new_stream(sink, schema) as writer:
             for batch in reader:
                 arrays = [
                     batch.column(name)
@@ -191,7 +192,8 @@ def write_matrix(matrix: Any, labels: Any, weights: Any, folder: Path, name: str
     if weights is not None:
         members["weights"] = plain_of(weights, count, "weights", name)
     file = _new_file(folder, name, ".npz")
-    np.savez(file, format=np.array(b"csr"), shape=np.array(rows.shape), **members)
+    with create_file(file) as sink:
+        np.savez(sink, format=np.array(b"csr"), shape=np.array(rows.shape), **members)
     words = members["labels"].dtype.kind == "U"
     return Written(file.name, file.stat().st_size, count, columns=int(rows.shape[1]), words=words)
 

@@ -84,7 +84,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         remarks.append("what a first pass finds is that of the beginning of the first input only")
     text = config.declared().wants_text()
     if text is None:
-        text = opening.labels_are_text(names[:1], config.format, recipe, config.labels)
+        text = opening.labels_are_text(names[:1], config.format, recipe, config.labels, config.memory)
     block_size = min(config.text_block(), 1 << 20)
     reader = opening.reader_for(
         names,
@@ -95,6 +95,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         labels=config.labels,
         label_column=recipe.label_column,
         vocabulary=known,
+        memory=config.memory,
     )
     task = next(iter(reader.tasks()), None)
     if task is None:

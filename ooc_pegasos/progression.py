@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
+import stat
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +23,7 @@ from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint, take, whole
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import OtherRunError
-from ooc_pegasos.files import write_atomically, writing_errors
+from ooc_pegasos.files import open_in_place, sync_folder, write_atomically, writing_errors
 from ooc_pegasos.objective import Measurement
 from ooc_pegasos.path import Apart
 from ooc_pegasos.problem import Problem
@@ -166,7 +169,8 @@ def _keep_only(folder: Path, solver: dict[str, Any]) -> None:
     kept = solver.get("rows", {}).get("file")
     for path in folder.glob(ROWS):
         if path.name != kept:
-            path.unlink()
+            with suppress(OSError):  # the next checkpoint tries again
+                path.unlink()
 
 
 @contextmanager
@@ -179,7 +183,8 @@ def _old_or_new(folder: Path) -> Iterator[None]:
     except BaseException:
         if _stamp(path) == before:
             for left in set(folder.glob(ROWS)) - rows:
-                left.unlink(missing_ok=True)
+                with suppress(OSError):
+                    left.unlink()
         raise
 
 
@@ -255,10 +260,20 @@ def start_over(place: Path, progress: TrainingProgress) -> None:
             rows.unlink()
 
 
+def sync_log(log: io.FileIO | None) -> None:
+    """Bring the lines of a log to the disk before a checkpoint refers to them. A pipe or a device is left alone."""
+    if log is not None and stat.S_ISREG(os.fstat(log.fileno()).st_mode):
+        with writing_errors(Path(str(log.name))):
+            os.fsync(log.fileno())
+            sync_folder(Path(str(log.name)).parent)
+
+
 def open_log(path: Path, lines: int) -> io.FileIO:
     """The log with its first lines, those that a checkpoint knows of; the rest is written again."""
-    if not lines or not path.is_file():
-        return io.FileIO(path, "w")
-    kept = path.read_bytes().splitlines(keepends=True)[:lines]
-    write_atomically(path, b"".join(kept))
-    return io.FileIO(path, "a")
+    resumed = lines and path.is_file() and not path.is_symlink()
+    if resumed:
+        kept = path.read_bytes().splitlines(keepends=True)[:lines]
+        write_atomically(path, b"".join(kept))
+    file = io.FileIO(path, "a" if resumed else "w", opener=partial(open_in_place, streams=True))
+    os.set_blocking(file.fileno(), True)
+    return file

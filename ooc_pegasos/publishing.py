@@ -24,11 +24,14 @@ class Place:
 
     target: Path
     scratch: Path
-    base: Manifest | None
+    base: Manifest | None = None
     """Of the store that is appended to."""
 
     def published(self) -> bool:
-        """Whether the store is in place already and only the scratch folder is left."""
+        """True if the store is in place already and only the scratch folder is left.
+
+        That folder is what tells that the rows are in the store, so it stays until nothing else is left to be done.
+        """
         intended = self.scratch / "manifest.json"
         current = self.target / manifest.FILE_NAME
         return intended.exists() and current.exists() and intended.read_bytes() == current.read_bytes()
@@ -62,31 +65,39 @@ class Place:
             write_atomically(built / REJECTED_FILE, rejected)
         content = manifest.encode(made)
         write_atomically(self.scratch / "manifest.json", content)
+        sync_folder(self.scratch.parent)
         if (self.target / manifest.FILE_NAME).exists():
             self._swap(built, made)
         else:
             write_atomically(built / manifest.FILE_NAME, content)
             os.rename(built, self.target)
-            sync_folder(self.target.parent)
 
-    def finish(self, made: Manifest) -> None:
-        """Bring the rest of a store in line with the manifest that is in place."""
-        listing = self.scratch / "store" / REJECTED_FILE
+    def finish(self) -> list[Path]:
+        """Bring the rest of a store in line with the manifest that is in place; returns what could not be removed."""
+        made = manifest.read(self.target)
+        built = self.scratch / "store"
+        listing = built / REJECTED_FILE
+        if built.exists():
+            self._move(built)
         if made.rejected and listing.exists():
             os.rename(listing, self.target / REJECTED_FILE)
-            sync_folder(self.target)
-        remove_strays(self.target, made)
         if not made.rejected:
             (self.target / REJECTED_FILE).unlink(missing_ok=True)
+        sync_folder(self.target)
+        sync_folder(self.target.parent)
+        return remove_strays(self.target, made)
 
     def _swap(self, built: Path, made: Manifest) -> None:
-        """Replace or extend a store: new files first, then the manifest, then what nobody names any more."""
+        """Replace or extend a store: new files first, then the manifest."""
+        self._move(built)
+        manifest.write(self.target, made)
+
+    def _move(self, built: Path) -> None:
+        """Bring new files to where the store is."""
         for path in built.iterdir():
-            if path.name != REJECTED_FILE:
+            if path.name not in (REJECTED_FILE, manifest.FILE_NAME):
                 os.rename(path, self.target / path.name)
         sync_folder(self.target)
-        manifest.write(self.target, made)
-        self.finish(made)
 
 
 def manifest_of(

@@ -31,7 +31,7 @@ from ooc_pegasos.outcome import Outcome, RowsApart, TrainResult, check_rows_apar
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import fixed_bias, problem_of
 from ooc_pegasos.progress import TrainingProgress
-from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of
+from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of, sync_log
 from ooc_pegasos.samplers import SAMPLERS
 from ooc_pegasos.solvers.choice import choose_algorithm, make_solver, why_uncertified
 from ooc_pegasos.solvers.solver import Solver
@@ -407,6 +407,7 @@ class Run(Stoppable):
         assert self.place is not None
         with self.watch.measuring("writing checkpoints"):
             self.loader.check_unchanged()
+            sync_log(self.log)
             self.state.save(self.place, self.identity, self.loader.shape.budget)
         self.last_checkpoint = time.perf_counter()
 

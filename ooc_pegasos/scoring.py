@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,6 @@ import numpy as np
 from ooc_pegasos import ids, manifest, vocabulary
 from ooc_pegasos.block import OVERFLOWS, CsrBlock
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.files import in_use
 from ooc_pegasos.kernels.pegasos import score_rows
 from ooc_pegasos.kernels.rows import normalize_rows
 from ooc_pegasos.kernels.sums import score_panel
@@ -21,11 +21,13 @@ from ooc_pegasos.kernels.values import ROUNDINGS, round_values
 from ooc_pegasos.labels import Declared, LabelCollector, LabelMap, settle
 from ooc_pegasos.loading import Loader, Window, open_loader
 from ooc_pegasos.loading.window import cost_of
+from ooc_pegasos.locks import in_use
+from ooc_pegasos.machine import available_memory
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import pieces
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.readers import opening, schemas, sources
-from ooc_pegasos.readers.reading import ParsedBlock, place
+from ooc_pegasos.readers.reading import ParsedBlock, memory_of, place
 from ooc_pegasos.solvers.panel import fill_panel, new_panel, width_of
 from ooc_pegasos.store import Store
 from ooc_pegasos.vocabulary import Vocabulary
@@ -206,6 +208,7 @@ class _Rows:
         declared = Declared.by(info)
         self.labels = settle(LabelCollector(info.text, single_exact=False), declared)
         self._with_labels = with_labels
+        self._memory = max(sources.DEFAULT_MEMORY, available_memory() // 2)
         # without labels any word will do in their place, so that files to be predicted may hold a dummy
         self._reader = opening.reader_for(
             self.names,
@@ -216,6 +219,7 @@ class _Rows:
             with_labels=with_labels,
             label_column=recipe.label_column,
             vocabulary=known.vocabulary,
+            memory=self._memory,
         )
 
     def blocks(self, threads: int, work: Callable[[CsrBlock], Made]) -> Iterator[tuple[ParsedBlock, Made]]:
@@ -227,13 +231,18 @@ class _Rows:
             parsed = reader.read(task)
             return parsed, work(parsed.block)
 
-        for parsed, made in ordered_map(read, reader.tasks(), threads):
-            if parsed.task.source != source:
-                line, source = 0, parsed.task.source
-            self._refuse_bad(parsed, sources.spoken(self.names[source]), line)
-            yield parsed, made
-            line += parsed.line_count
-            reader.release(parsed)
+        try:
+            for parsed, made in ordered_map(read, reader.tasks(), threads, partial(memory_of, reader), self._memory):
+                if parsed.task.source != source:
+                    line, source = 0, parsed.task.source
+                self._refuse_bad(parsed, sources.spoken(self.names[source]), line)
+                yield parsed, made
+                line += parsed.line_count
+                reader.release(parsed)
+        except sources.LongLineError as error:
+            line = line if error.source == source else 0
+            where = place(sources.spoken(self.names[error.source]), reader.unit, line + 1)
+            raise InputError(f"{where}: {error.problem}") from error
 
     def _refuse_bad(self, parsed: ParsedBlock, name: str, before: int) -> None:
         """Refuse a bad row, and a label that is not known, where it is wanted; so many lines come before the block."""

@@ -17,6 +17,7 @@ import numpy as np
 from ooc_pegasos.arrow import array_of
 from ooc_pegasos.checksums import WORD, xxh64_hex
 from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.files import ReadOnlyFile, cut_file, open_in_place
 from ooc_pegasos.ids import joined, packed, unpacked
 from ooc_pegasos.kernels import rows as kernels
 from ooc_pegasos.kernels.weights import scatter_weights
@@ -188,7 +189,7 @@ class Spill:
     def truncate(self, bucket: int, size: int) -> None:
         """Forget what was written after the first `size` bytes."""
         if self.path(bucket).exists():
-            os.truncate(self.path(bucket), size)
+            cut_file(self.path(bucket), size)
 
     def remove(self, bucket: int) -> None:
         """Delete a bucket."""
@@ -204,12 +205,13 @@ class Spill:
         make = make or _fresh
         if not self.path(bucket).exists():
             return
-        with open(self.path(bucket), "rb", buffering=0) as file:
+        with ReadOnlyFile(self.path(bucket)) as file:
             left = os.fstat(file.fileno()).st_size
             at = 0
             while left >= 8 * _HEADER:
-                header = np.frombuffer(file.read(8 * _HEADER), np.int64).copy()
-                if len(header) < _HEADER or header[0] != _MAGIC:
+                header = np.empty(_HEADER, np.int64)
+                _read_all(file.fileno(), header.view(np.uint8))
+                if header[0] != _MAGIC:
                     return
                 rows, pairs, more, _checksum, of_ids = (int(x) for x in header[2:])
                 with_values, with_weights = bool(more & _VALUES), bool(more & _WEIGHTS)
@@ -279,8 +281,7 @@ class Spill:
         if bucket not in self._open:
             if len(self._open) >= _MOST_OPEN:
                 os.close(self._open.pop(next(iter(self._open))))
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._open[bucket] = os.open(self.path(bucket), flags, 0o644)
+            self._open[bucket] = open_in_place(self.path(bucket), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         return self._open[bucket]
 
 

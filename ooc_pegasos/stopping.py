@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ooc_pegasos import watchdog
+from ooc_pegasos.command import stop_signals
+
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM was felt between two slices; a checkpoint was written if there is a place for one."""
+    """Ctrl-C, SIGTERM or SIGHUP came between two slices; a checkpoint was written if there is a place for one."""
 
 
 class OutOfTimeError(Exception):
@@ -19,15 +22,16 @@ class OutOfTimeError(Exception):
 
 @contextmanager
 def signals_to(ask: Callable[[], None]) -> Iterator[None]:
-    """Have `ask` called at Ctrl-C and SIGTERM, in whatever the main thread is doing; it may raise."""
+    """Have `ask` called at Ctrl-C, SIGTERM and SIGHUP, in whatever the main thread is doing; it may raise."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def heard(_number: int, _frame: Any) -> None:
+        watchdog.answered()
         ask()
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, heard) for number in stop_signals()}
     try:
         yield
     finally:
@@ -42,7 +46,7 @@ class Stoppable:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Turn Ctrl-C and SIGTERM into a wish to stop; asked twice, stop at once."""
+        """Turn Ctrl-C, SIGTERM and SIGHUP into a wish to stop; asked twice, stop at once."""
 
         def ask() -> None:
             if self.stop_asked:

@@ -11,7 +11,8 @@ from ooc_pegasos.bias import Search
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.files import in_use, locked, writing_errors
+from ooc_pegasos.files import writing_errors
+from ooc_pegasos.locks import in_use, locked
 from ooc_pegasos.model import Model
 from ooc_pegasos.outcome import TrainResult
 from ooc_pegasos.progress import TrainingProgress, default_training_progress
@@ -51,7 +52,7 @@ def train(
             return _search(store, config, log, rows_in, progress)
         if place:
             with writing_errors(place):
-                stack.enter_context(locked(place / "lock", str(place)))
+                stack.enter_context(locked(place / "lock", str(place), progress.note))
         saved = Checkpoint.load(place) if resume and place else None
         run = Run(store, config, progress, warm_start=warm_start, place=place, saved=saved, scratch=rows_in)
         stack.callback(run.close)

@@ -68,6 +68,7 @@ class ArraysReader:
     """See `Reader`; a task is some rows of one .npz or .npy file, its `end` how many rows are done then."""
 
     unit = "row"
+    memory_per_byte = 6
 
     def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
         if settings.labels is not None and settings.label_column is not None:

@@ -18,7 +18,7 @@ from ooc_pegasos.labels import is_number, key_of
 from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers.naming import Unnamed
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
-from ooc_pegasos.readers.sources import Stamp
+from ooc_pegasos.readers.sources import DEFAULT_MEMORY, MEMORY_OF_LINE, Stamp
 from ooc_pegasos.readers.text import TextHasher
 from ooc_pegasos.scratch import Pool
 
@@ -41,6 +41,11 @@ class _Batch:
 
     documents: list[_Document]
     contents: list[bytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all documents."""
+        return sum(map(len, self.contents))
 
 
 class FolderSource:
@@ -180,6 +185,7 @@ class TextFoldersReader:
     """See `Reader`; a task is a number of documents that were read but not looked at."""
 
     unit = "row"
+    memory_per_byte = 10
 
     def __init__(
         self,
@@ -190,6 +196,7 @@ class TextFoldersReader:
         stop_at_bad: bool = True,
         with_labels: bool = True,
         names: int = 0,
+        memory: int = DEFAULT_MEMORY,
     ) -> None:
         """`names`: of so many hashed features."""
         if not Path(root).is_dir():
@@ -197,6 +204,11 @@ class TextFoldersReader:
         self.hasher = hasher
         self._source = FolderSource(root, with_labels)
         self.sources = [self._source]
+        for document in self._source.documents:
+            if document.size > BLOCK_BYTES and document.size * MEMORY_OF_LINE > memory:
+                sizes = f"{document.size / 1e6:,.0f} MB takes {document.size * MEMORY_OF_LINE / 1e6:,.0f} MB of memory"
+                problem = f"a document of {sizes}, and {memory / 1e6:,.0f} MB may be used"
+                raise InputError(f"{self._source.path(document)}: {problem}; give more, with --memory, or leave it out")
         self._most = max(block_documents, 1)
         self._stop_at_bad = stop_at_bad
         self._unnamed = Unnamed(hasher.features, 0 if hasher.hashing.dictionary else names)

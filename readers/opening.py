@@ -205,7 +205,7 @@ def _new_table(
     wanted = {option: getattr(config, option) for option in _OF_TABLES}
     if config.delimiter is None:
         del wanted["delimiter"]
-    table, remarks = plan_table(name, wanted | {"hashing": hashing, "tokens": tokens})
+    table, remarks = plan_table(name, wanted | {"hashing": hashing, "tokens": tokens}, config.memory)
     for remark in remarks:
         note(remark)
     for option in ("ngrams", "characters"):
@@ -214,7 +214,7 @@ def _new_table(
     return table
 
 
-def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
+def plan_table(name: str, wanted: dict[str, Any], memory: int = sources.DEFAULT_MEMORY) -> tuple[Table, list[str]]:
     """The columns that count in tables like file `name`, and remarks on what was taken for what.
 
     `wanted` has what was said: label, weight, id, numeric, categorical, text (patterns), header, delimiter and the
@@ -234,7 +234,7 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
         return criteo(wanted), []
     read = {option: wanted[option] for option in ("header", "delimiter", "multiline") if option in wanted}
     blank = Table([], None, **read)
-    known = schemas.schema_of(name, blank)
+    known = schemas.schema_of(name, blank, memory)
     remarks = []
     label = wanted.pop("label", None)
     if label is None:
@@ -264,7 +264,8 @@ def plan_table(name: str, wanted: dict[str, Any]) -> tuple[Table, list[str]]:
                 chosen[column] = kind
     if not chosen:
         left_out = [column for column in known if _INDEX.fullmatch(column) and column not in taken]
-        chosen = {column: _kind_by_type(known[column]) for column in known if column not in {*taken, *left_out}}
+        others = {*taken, *left_out}
+        chosen = {column: _kind_by_type(known[column]) for column in known if column not in others}
         told = {
             kind: [c for c, found in chosen.items() if found == kind] for kind in ("numeric", "categorical", "entries")
         }
@@ -321,8 +322,9 @@ def reader_for(
     labels: str | None = None,
     label_column: int | None = None,
     vocabulary: Vocabulary | None = None,
+    memory: int = sources.DEFAULT_MEMORY,
 ) -> Reader:
-    """The reader of a recipe for some files, which may need a vocabulary."""
+    """The reader of a recipe for some files, which may need a vocabulary; `memory` limits the width of rows."""
     kind = recipe.reader
     if kind in PLAIN:  # indices as they stand: any reader of such will do
         found = {_told_kind(name) or "svmlight" for name in names}
@@ -330,14 +332,20 @@ def reader_for(
     if kind == "table":
         assert recipe.table is not None
         table = tables.Settings(recipe.table, text_labels, stop_at_bad, with_labels, feature_names, vocabulary)
-        return tables.TablesReader(names, table, block_size)
+        return tables.TablesReader(names, table, block_size, memory)
     if kind == "folders":
         from ooc_pegasos.readers import folders
         from ooc_pegasos.readers.text import TextHasher
 
         hasher = TextHasher(recipe.tokens or Tokens(), recipe.hashing or Hashing(), vocabulary)
         return folders.TextFoldersReader(
-            names[0], hasher, text_labels, stop_at_bad=stop_at_bad, with_labels=with_labels, names=feature_names
+            names[0],
+            hasher,
+            text_labels,
+            stop_at_bad=stop_at_bad,
+            with_labels=with_labels,
+            names=feature_names,
+            memory=memory,
         )
     if kind == "vw":
         from ooc_pegasos.readers import vw
@@ -345,7 +353,7 @@ def reader_for(
         said = vw.Settings(
             recipe.hashing, text_labels, smallest_index, largest_index, stop_at_bad, with_labels, feature_names
         )
-        return vw.VwReader(names, said, block_size)
+        return vw.VwReader(names, said, block_size, memory)
     if kind == "arrays":
         from ooc_pegasos.readers import arrays, matrices
 
@@ -360,7 +368,7 @@ def reader_for(
         )
         return arrays.ArraysReader(names, given, block_size)
     plain = svmlight.Settings(text_labels, smallest_index, largest_index, stop_at_bad)
-    return svmlight.SvmlightReader(names, plain, block_size)
+    return svmlight.SvmlightReader(names, plain, block_size, memory)
 
 
 PLAIN = ("svmlight", "arrays")
@@ -374,10 +382,16 @@ def bytes_of_rows(name: str, size: int, recipe: Recipe) -> float:
     return size * (_ROWS_PER_TABLE if recipe.table is not None else _ROWS_PER_TEXT) * (4 if compressed else 1)
 
 
-def labels_are_text(names: Sequence[str], kind: str, recipe: Recipe, labels: str | None = None) -> bool:
+def labels_are_text(
+    names: Sequence[str],
+    kind: str,
+    recipe: Recipe,
+    labels: str | None = None,
+    memory: int = sources.DEFAULT_MEMORY,
+) -> bool:
     """Whether the first labels that can be read are words."""
     if kind == "svmlight":
-        return svmlight.labels_are_text(names)
+        return svmlight.labels_are_text(names, memory)
     if kind == "folders":
         return True
     if kind == "vw":
@@ -386,9 +400,9 @@ def labels_are_text(names: Sequence[str], kind: str, recipe: Recipe, labels: str
         from ooc_pegasos.readers import matrices
 
         return matrices.labels_are_text(names, labels)
-    reader = reader_for(names[:1], recipe.without_findings(), 1 << 16, text_labels=True, stop_at_bad=False)
-    for task in reader.tasks():
-        found = reader.read(task).names.values()
-        if found:
-            return not any(svmlight.looks_like_a_number(name) for name in found)
-    return False
+    plain = recipe.without_findings()
+    reader = reader_for(names[:1], plain, 1 << 16, text_labels=True, stop_at_bad=False, memory=memory)
+    try:
+        return svmlight.are_words(reader)
+    except sources.LongLineError:
+        return False  # it will be refused where it stands

@@ -103,6 +103,10 @@ class Reader(Protocol):
     def unit(self) -> str:
         """What `ParsedBlock.lines` counts: "line" or "row"."""
 
+    @property
+    def memory_per_byte(self) -> int:
+        """About how many bytes of memory a byte of a task takes until its rows are on disk."""
+
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Any]:
         """All tasks from input number `source` on, of that from position `start` on, in order."""
 
@@ -111,6 +115,12 @@ class Reader(Protocol):
 
     def release(self, parsed: ParsedBlock) -> None:
         """The arrays of `parsed` may be used for another block."""
+
+
+def memory_of(reader: Reader, task: Any) -> int:
+    """Return about how much memory a task takes until its rows are on disk; 0 if its content is on disk."""
+    held: int = task.length if hasattr(task, "length") else getattr(getattr(task, "content", None), "nbytes", 0)
+    return held * reader.memory_per_byte
 
 
 def place(name: str, unit: str, number: int) -> str:

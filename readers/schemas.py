@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections import deque
+import re
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,13 +16,31 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import delimited, jsonlines
+from ooc_pegasos.readers.reading import place
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.readers.sources import STDIN, TextSource, open_input, path_of, spoken, stamp_of
+from ooc_pegasos.readers.sources import (
+    DEFAULT_MEMORY,
+    STDIN,
+    LongLineError,
+    TextSource,
+    open_input,
+    path_of,
+    spoken,
+    stamp_of,
+)
 from ooc_pegasos.recipe import Table
 
 Form = Literal["parquet", "arrow", "delimited", "jsonlines"]
 _HEAD = 1 << 20
 """Of a text, where its columns are looked for."""
+MEMORY_OF_NAME = 2500
+"""Bytes of memory that a column takes for its name alone, wherever that is written down, measured."""
+MEMORY_OF_COLUMN: dict[Form, int] = {"delimited": 14_000, "parquet": 14_000, "jsonlines": 8_000, "arrow": 4_000}
+"""Bytes of memory that a column takes while some rows of it are read by Arrow, measured."""
+_MEMORY_OF_FOOTER = 16
+WIDE = 2000
+"""Columns from which on Arrow is not asked for their types, as each takes it some 10 KB of memory."""
+_NUMBER = re.compile(rb"[ \t]*-?(?:[0-9]+\.?[0-9]*|\.[0-9]+|nan|inf)(?:[eE][+-]?[0-9]+)?[ \t]*", re.IGNORECASE)
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _FORMS: dict[str, Form] = {
     ".parquet": "parquet",
@@ -49,9 +68,10 @@ def form_of(name: str) -> Form | None:
     try:
         if is_remote(name) or os.path.isfile(name):
             with open_input(name) as file:
-                head = file.read(8)
-    except OSError:
-        return None
+                while len(head) < 8 and (more := file.read(8 - len(head))):
+                    head += more
+    except OSError as error:
+        raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
     for magic, form in _MAGIC.items():
         if head.startswith(magic):
             return form
@@ -60,9 +80,9 @@ def form_of(name: str) -> Form | None:
     return _FORMS.get(suffix.lower())
 
 
-def schema_of(name: str, table: Table | None = None) -> dict[str, Any]:
+def schema_of(name: str, table: Table | None = None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
     """The columns of a file, with those that its path says, and their Arrow types; of text, as its first rows seem."""
-    return with_partition(name, own_columns(name, table))
+    return with_partition(name, own_columns(name, table, memory))
 
 
 def with_partition(name: str, own: dict[str, Any]) -> dict[str, Any]:
@@ -72,26 +92,48 @@ def with_partition(name: str, own: dict[str, Any]) -> dict[str, Any]:
     return own | {key: pa.string() for key in partition_of(name) if key not in own}
 
 
-def own_columns(name: str, table: Table | None) -> dict[str, Any]:
+def own_columns(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
     """The columns in a file."""
     form = form_of(name)
     if form == "parquet":
         import pyarrow.parquet as pq
 
         with arrow_errors(spoken(name)):
+            _refuse_large_footer(name, memory)
             schema = pq.read_schema(open_input(name) if is_remote(name) else name)
     elif form == "arrow":
         with arrow_errors(spoken(name)), opened_ipc(name) as opened:
             schema = opened.schema
     else:
         _refuse_pipe(name)
-        schema = _schema_of_text(name, form, table)
+        schema = _schema_of_text(name, form, table, memory)
     with arrow_errors(spoken(name)):
         columns = {field.name: field.type for field in schema}
     if len(columns) != len(schema):
-        twice = next(column for column in schema.names if schema.names.count(column) > 1)
+        twice = next(column for column, number in Counter(schema.names).items() if number > 1)
         raise InputError(f"{spoken(name)}: two columns have the name '{twice}'; rename one")
     return columns
+
+
+def refuse_too_wide(name: str, columns: int, each: int, memory: int) -> None:
+    """Raise an error if so many columns take more memory than may be used."""
+    if columns * each > memory:
+        needed, given = columns * each / 1e6, memory / 1e6
+        problem = f"{columns:,} columns take {needed:,.0f} MB of memory, and {given:,.0f} MB may be used"
+        advice = "give more, with --memory, name fewer, with --numeric, --categorical or --text, or write svmlight text"
+        raise InputError(f"{spoken(name)}: {problem}; {advice}")
+
+
+def _refuse_large_footer(name: str, memory: int) -> None:
+    """Refuse a Parquet file whose description of its columns does not fit: read, it takes several times its size."""
+    with open_input(name) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 8, 0))
+        footer = int.from_bytes(file.read(8)[:4], "little")
+    if _MEMORY_OF_FOOTER * min(footer, size) > memory:
+        needed = f"{footer / 1e6:,.0f} MB, which take {_MEMORY_OF_FOOTER * footer / 1e6:,.0f} MB of memory"
+        problem = f"its columns and row groups are described in {needed}, and {memory / 1e6:,.0f} MB may be used"
+        raise InputError(f"{spoken(name)}: {problem}; give more, with --memory, or write fewer columns or row groups")
 
 
 def _refuse_pipe(name: str) -> None:
@@ -245,6 +287,8 @@ def arrow_errors(where: str) -> Iterator[None]:
 
     try:
         yield
+    except pa.ArrowMemoryError:
+        raise
     except (pa.ArrowException, OSError, UnicodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
@@ -266,21 +310,28 @@ def opened_ipc(name: str) -> Iterator[Any]:
         yield opened
 
 
-def _schema_of_text(name: str, form: Form | None, table: Table | None) -> Any:
+def _schema_of_text(name: str, form: Form | None, table: Table | None, memory: int) -> Any:
     """The columns of a text and what the first megabyte of it seems to hold."""
     import pyarrow as pa
 
-    head = _head_of(name, form, table)
+    head = _head_of(name, form, table, memory)
+    if form != "jsonlines":
+        delimiter = table.delimiter if table else delimiter_of(name)
+        refuse_too_wide(name, head.partition(b"\n")[0].count(delimiter.encode()) + 1, MEMORY_OF_NAME, memory)
     with arrow_errors(spoken(name)):
         names = _names_in(name, head, form, table)
         if form == "jsonlines":
+            refuse_too_wide(name, len(names), MEMORY_OF_COLUMN["jsonlines"], memory)
             kinds = _kinds_of_json(head)
             return pa.schema([(column, kinds.get(column, pa.string())) for column in dict.fromkeys([*names, *kinds])])
         import pyarrow.csv
 
         header = table.header if table else True
-        delimiter = table.delimiter if table else delimiter_of(name)
         multiline = table is not None and table.multiline
+        if len(names) > WIDE and b'"' not in head:
+            numeric = _numeric_columns(head.partition(b"\n")[2] if header else head, delimiter, len(names))
+            types = [pa.float64() if is_number else pa.string() for is_number in numeric]
+            return pa.schema(list(zip(names, types, strict=True)))
         options = pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(head) + 1)
         parse = pyarrow.csv.ParseOptions(
             delimiter=delimiter, newlines_in_values=multiline, invalid_row_handler=lambda _row: "skip"
@@ -294,6 +345,18 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None) -> Any:
             return pa.schema([(column, pa.string()) for column in names])
 
 
+def _numeric_columns(rows: bytes, delimiter: str, columns: int) -> np.ndarray:
+    """True for columns of which the first rows hold numbers, as Arrow would find in all of the rows together."""
+    numeric, filled = np.ones(columns, bool), np.zeros(columns, bool)
+    for line in rows.split(b"\n"):
+        cells = line.removesuffix(b"\r").split(delimiter.encode())
+        if len(cells) == columns:
+            there = np.fromiter(map(bool, cells), bool, columns)
+            numeric &= ~there | np.fromiter((_NUMBER.fullmatch(cell) is not None for cell in cells), bool, columns)
+            filled |= there
+    return numeric & filled
+
+
 def kind_of_text(form: Form | None, table: Table | None) -> tuple[str, Callable[[np.ndarray, int], int] | None]:
     """(what a text is, what says where its rows end if not with the line), as text sources want it."""
     if form != "jsonlines" and table is not None and table.multiline:
@@ -301,12 +364,21 @@ def kind_of_text(form: Form | None, table: Table | None) -> tuple[str, Callable[
     return "a text table", None
 
 
-def _head_of(name: str, form: Form | None, table: Table | None) -> bytes:
+def _head_of(name: str, form: Form | None, table: Table | None, memory: int) -> bytes:
     """The first rows of a text."""
-    block = next(iter(TextSource(name, 0, _HEAD, deque(), *kind_of_text(form, table)).blocks()), None)
-    if block is None:
+    source = TextSource(name, 0, _HEAD, deque(), *kind_of_text(form, table), memory=memory)
+    head = b""
+    try:
+        for block in source.blocks():
+            head += block.text[: block.length].tobytes()
+            if head.count(b"\n") > 1:  # a wide table may have its names alone in the first block
+                break
+    except LongLineError as error:
+        where = place(spoken(name), "line", head.count(b"\n") + 1)
+        raise InputError(f"{where}: {error.problem}") from error
+    if not head:
         raise InputError(f"{spoken(name)}: the file is empty; leave it out or check how it was made")
-    return block.text[: block.length].tobytes()
+    return head
 
 
 def _names_in(name: str, head: bytes, form: Form | None, table: Table | None) -> list[str]:

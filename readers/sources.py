@@ -21,8 +21,10 @@ import numpy as np
 
 from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.files import ReadOnlyFile
 from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.manifest import SourceInfo
+from ooc_pegasos.readers.reading import place
 from ooc_pegasos.readers.remote import expand_url, is_remote, look, open_remote, spoken_url
 
 STDIN = "-"
@@ -38,6 +40,9 @@ _OTHER_FORMATS = {
 }
 UTF8_MARK = b"\xef\xbb\xbf"
 _SAMPLES, _SAMPLE = 4, 16 << 10
+DEFAULT_MEMORY = 1 << 30
+MEMORY_OF_LINE = 16
+"""About how many bytes of memory a byte of a long line takes until its row is on disk, in most formats."""
 
 
 def expand(inputs: Sequence[str]) -> list[str]:
@@ -142,7 +147,7 @@ def stamp_of(name: str) -> Stamp:
 
 def open_input(name: str) -> Any:
     """A file, here or elsewhere, to be read without a buffer."""
-    return open_remote(name) if is_remote(name) else open(name, "rb", buffering=0)
+    return open_remote(name) if is_remote(name) else ReadOnlyFile(name)
 
 
 def hash_of(name: str) -> str:
@@ -168,8 +173,16 @@ def samples_of(file: str | int) -> str | None:
     with open(file, "rb", buffering=0, closefd=isinstance(file, str)) as opened:
         for number in range(_SAMPLES):
             begin = number * max(stamp.size - _SAMPLE, 0) // (_SAMPLES - 1)
-            hashing.update(os.pread(opened.fileno(), _SAMPLE, max(begin, number * _SAMPLE)))
+            hashing.update(_read_at(opened.fileno(), max(begin, number * _SAMPLE), _SAMPLE))
     return hashing.hexdigest()
+
+
+def _read_at(descriptor: int, begin: int, size: int) -> bytes:
+    """So many bytes of a file, or all there are; a read may return fewer than it is asked for."""
+    found = b""
+    while len(found) < size and (more := os.pread(descriptor, size - len(found), begin + len(found))):
+        found += more
+    return found
 
 
 @dataclass
@@ -207,6 +220,16 @@ class _Hashing(io.RawIOBase):
         return count
 
 
+class LongLineError(InputError):
+    """A line that is too long for the memory that may be used."""
+
+    def __init__(self, name: str, source: int, begin: int, problem: str) -> None:
+        where = place(name, "line", 1) if begin == 0 else f"{name}: byte {begin:,}"
+        super().__init__(f"{where}: {problem}")
+        self.source = source
+        self.problem = problem
+
+
 class TextSource:
     """One input, read once from `start` to its end; then `info()` is its fingerprint."""
 
@@ -218,12 +241,21 @@ class TextSource:
         spare: deque[np.ndarray],
         kind: str = "svmlight text",
         last_end: Callable[[np.ndarray, int], int] | None = None,
+        *,
+        memory: int = DEFAULT_MEMORY,
+        line_memory: int = MEMORY_OF_LINE,
     ) -> None:
-        """`last_end` says where the last whole line of the first so many bytes of a text ends, 0 if none does."""
+        """Prepare to read; a line is at most so long that `line_memory` times its length is `memory`.
+
+        `last_end` says where the last whole line of the first so many bytes of a text ends, 0 if none does.
+        """
         self.name = name
         self._kind = kind
         self._number = number
         self._block_size = block_size
+        self._memory = memory
+        self._line_memory = line_memory
+        self._longest = max(min(memory // line_memory, _LONGEST_LINE), block_size)
         self._spare = spare
         self._last_end = last_end or _after_last_line_feed
         self._hash = RunningHash()
@@ -312,12 +344,13 @@ class TextSource:
     def _cut(self, stream: BinaryIO, plain: bool, at: int) -> Iterator[TextBlock]:
         """Blocks of the whole lines in the next `block_size` bytes, or in twice, four times ... as many.
 
-        Where a block ends depends on where it starts and on nothing else, so a resumed run cuts alike.
+        Where a block ends depends on where it starts and, if a line is nearly as long as memory allows, on that, and
+        on nothing else, so a resumed run cuts alike.
         """
         carry = b""
         while True:
             consumed = self._hash.total
-            text, filled, cut = self._fill(stream, carry)
+            text, filled, cut = self._fill(stream, carry, at)
             if filled == 0:
                 return
             if plain and self._before and self._before.regular and at + cut > self._before.size:
@@ -336,15 +369,17 @@ class TextSource:
             state = self._hash.state() if plain else None
             yield TextBlock(self._number, text, length, begin, at, self._hash.total - consumed, state)
 
-    def _fill(self, stream: BinaryIO, carry: bytes) -> tuple[np.ndarray, int, int]:
+    def _fill(self, stream: BinaryIO, carry: bytes, begin: int) -> tuple[np.ndarray, int, int]:
         """(buffer, bytes in it, end of its last whole line); at the end of the text all of it counts as whole."""
-        text = self._spare.popleft() if self._spare else _buffer(self._block_size)
+        text = self._buffer()
         filled, room = 0, self._block_size
         while room < len(carry):  # which holds no line end
             room *= 2
         while True:
             if room + PADDING > len(text):
-                text = np.concatenate([text[:filled], _buffer(room - filled)])
+                larger = _buffer(room)
+                larger[:filled] = text[:filled]
+                text = larger
             if filled == 0:
                 text[: len(carry)] = np.frombuffer(carry, np.uint8)
                 filled = len(carry)
@@ -356,9 +391,33 @@ class TextSource:
             cut = self._last_end(text, filled)
             if cut:
                 return text, filled, cut
-            if room >= _LONGEST_LINE:
-                raise InputError(f"{self._said}: a line of more than {_LONGEST_LINE >> 20} MB; is this {self._kind}?")
-            room *= 2
+            if room >= self._longest:
+                del text
+                raise self._too_long(stream, filled, begin)
+            room = min(2 * room, self._longest)
+
+    def _buffer(self) -> np.ndarray:
+        """A buffer that was used before, unless it was made for a long line."""
+        while self._spare:
+            text = self._spare.popleft()
+            if len(text) <= self._block_size + PADDING:
+                return text
+        return _buffer(self._block_size)
+
+    def _too_long(self, stream: BinaryIO, size: int, begin: int) -> LongLineError:
+        """Read on to the end of a line, as far as any memory would do, to report how long it is."""
+        ended = False
+        while size <= _LONGEST_LINE and not ended:
+            piece = stream.read(1 << 20)
+            end = piece.find(b"\n")
+            size += len(piece) if end < 0 else end + 1
+            ended = end >= 0 or not piece
+        at_least = "" if ended and self._last_end is _after_last_line_feed else "more than "
+        needed, given = size * self._line_memory / 1e6, self._memory / 1e6
+        problem = f"a line of {at_least}{size / 1e6:,.0f} MB, which takes {at_least}{needed:,.0f} MB of memory"
+        advice = "give more, with --memory, or " if size <= _LONGEST_LINE else ""
+        advice += f"check that this is {self._kind}, with a line feed after each row"
+        return LongLineError(self._said, self._number, begin, f"{problem}, and {given:,.0f} MB may be used; {advice}")
 
     def _damaged(self, error: Exception) -> InputError:
         return InputError(f"{self._said}: the compressed data is truncated or damaged ({error}); fetch the file again")
@@ -425,7 +484,8 @@ class _Streams(io.RawIOBase):
                 return len(data)
 
 
-_LONGEST_LINE = 1 << 28
+_LONGEST_LINE = 1 << 30
+"""Of which positions are int32 in Arrow."""
 
 
 def _buffer(size: int) -> np.ndarray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -21,6 +22,7 @@ from ooc_pegasos.kernels.text import count_documents
 from ooc_pegasos.manifest import Recipe
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.readers import tables
+from ooc_pegasos.readers.reading import memory_of
 from ooc_pegasos.readers.sources import spoken
 from ooc_pegasos.readers.strings import buffers_of, strings_of, with_prefix
 from ooc_pegasos.readers.text import TextHasher
@@ -47,7 +49,9 @@ class Survey:
         def done(task: Any) -> tuple[Any, int]:
             return work(task), task.consumed
 
-        for found, consumed in ordered_map(done, islice(reader.tasks(), self.tasks), self.config.reading_threads()):
+        tasks, config = islice(reader.tasks(), self.tasks), self.config
+        read = ordered_map(done, tasks, config.reading_threads(), partial(memory_of, reader), config.memory)
+        for found, consumed in read:
             yield found
             self.advance(consumed)
 
@@ -95,7 +99,7 @@ def standardized(table: Table, survey: Survey) -> Table:
     settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
     number = len(columns)
     rows, shift, sums, squares = 0, np.zeros(number), np.zeros(number), np.zeros(number)
-    reader = tables.TablesReader(survey.names, settings, survey.config.text_block())
+    reader = tables.TablesReader(survey.names, settings, survey.config.text_block(), survey.config.memory)
     for parsed in survey.through(reader, reader.read):
         values, places = parsed.block.values.astype(np.float64), parsed.block.indices
         counts = np.bincount(places, minlength=number)
@@ -128,7 +132,7 @@ def _reader_of_strings(recipe: Recipe, survey: Survey, kinds: tuple[str, ...]) -
     columns = [column for column in recipe.table.columns if column.kind in kinds]
     table = dataclasses.replace(recipe.table, columns=columns, hashing=Hashing(), tokens=Tokens())
     settings = tables.Settings(table, stop_at_bad=False, with_labels=False)
-    return tables.TablesReader(survey.names, settings, survey.config.text_block())
+    return tables.TablesReader(survey.names, settings, survey.config.text_block(), survey.config.memory)
 
 
 def _hasher(recipe: Recipe, vocabulary: Vocabulary | None) -> TextHasher:

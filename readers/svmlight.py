@@ -12,8 +12,8 @@ import numpy as np
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import svmlight as kernels
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock
-from ooc_pegasos.readers.sources import TextBlock, TextSource, spoken
+from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock, Reader
+from ooc_pegasos.readers.sources import DEFAULT_MEMORY, TextBlock, TextSource, spoken
 from ooc_pegasos.scratch import Pool
 
 NAME = "svmlight"
@@ -60,12 +60,16 @@ class SvmlightReader:
     """See `Reader`; a task is a block of whole lines."""
 
     unit = "line"
+    memory_per_byte = 8
 
-    def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
+    def __init__(self, names: Sequence[str], settings: Settings, block_size: int, memory: int = DEFAULT_MEMORY) -> None:
         self.settings = settings
         self._spare: deque[np.ndarray] = deque()
         self._pool = Pool()
-        self.sources = [TextSource(name, i, block_size, self._spare) for i, name in enumerate(names)]
+        self.sources = [
+            TextSource(name, i, block_size, self._spare, memory=memory, line_memory=self.memory_per_byte)
+            for i, name in enumerate(names)
+        ]
 
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[TextBlock]:
         """All blocks from a position on."""
@@ -146,15 +150,19 @@ class SvmlightReader:
         return BadRow(line, PROBLEMS[code].format(token=f"'{token}'", limit=f"{limit:,}"))
 
 
-def labels_are_text(names: Sequence[str]) -> bool:
+def labels_are_text(names: Sequence[str], memory: int = DEFAULT_MEMORY) -> bool:
     """Whether the first rows that can be read have words for labels: no number among those of their block."""
-    reader = SvmlightReader(names, Settings(text_labels=True, stop_at_bad=False), 1 << 16)
+    reader = SvmlightReader(names, Settings(text_labels=True, stop_at_bad=False), 1 << 16, memory)
+    try:
+        return are_words(reader)
+    except InputError:
+        return False  # the first such row will be refused where it stands
+
+
+def are_words(reader: Reader) -> bool:
+    """True if none of the first labels that can be read is a number."""
     for task in reader.tasks():
-        try:
-            found = reader.read(task).names.values()
-        except InputError:
-            return False  # no words: the first such row will be refused where it stands
-        if found:
+        if found := reader.read(task).names.values():
             return not any(looks_like_a_number(name) for name in found)
     return False
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +18,8 @@ from ooc_pegasos.readers import delimited, jsonlines
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.schemas import (
+    MEMORY_OF_COLUMN,
+    WIDE,
     Form,
     arrow_errors,
     check_type,
@@ -27,10 +31,20 @@ from ooc_pegasos.readers.schemas import (
     own_columns,
     partition_of,
     problem_of_entries,
+    refuse_too_wide,
     rows_of_groups,
     with_partition,
 )
-from ooc_pegasos.readers.sources import TextBlock, TextSource, hash_of, open_input, samples_of, spoken, stamp_of
+from ooc_pegasos.readers.sources import (
+    DEFAULT_MEMORY,
+    TextBlock,
+    TextSource,
+    hash_of,
+    open_input,
+    samples_of,
+    spoken,
+    stamp_of,
+)
 from ooc_pegasos.readers.strings import as_strings, checked, without_infinite
 from ooc_pegasos.recipe import Table
 from ooc_pegasos.scratch import Pool
@@ -70,7 +84,9 @@ class Batch:
 class TablesReader:
     """See `Reader`; a task is a record batch, or a block of lines that is to become one."""
 
-    def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
+    memory_per_byte = 14
+
+    def __init__(self, names: Sequence[str], settings: Settings, block_size: int, memory: int = DEFAULT_MEMORY) -> None:
         self.settings = settings
         from ooc_pegasos.readers.vectors import Vectorizer
 
@@ -84,9 +100,16 @@ class TablesReader:
         self._pool = Pool()
         spare: deque[np.ndarray] = deque()
         self.sources = [
-            _source_of(name, number, settings.table, self.vectorizer.wanted, block_size, spare)
+            _source_of(name, number, settings.table, self.vectorizer.wanted, block_size, spare, memory)
             for number, name in enumerate(names)
         ]
+        self._memory = memory
+        self._one_at_a_time: Any = nullcontext()
+        if len(self.vectorizer.wanted) > WIDE:  # each of several threads would take as much
+            self._one_at_a_time = threading.Lock()
+        for source in self.sources:
+            if not (isinstance(source, _TextTable) and source.reads_cells and self.vectorizer.takes_numbers):
+                self._refuse_too_wide(source)
         self.unit = "line" if any(isinstance(source, _TextTable) for source in self.sources) else "row"
 
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Any]:
@@ -99,8 +122,15 @@ class TablesReader:
         """See `Reader`."""
         source = self.sources[task.source]
         with arrow_errors(spoken(source.name)):
-            batch = source.batch(task)
-            found = self.vectorizer.vectors(batch.batch)
+            cells = source.cells(task) if isinstance(source, _TextTable) and self.vectorizer.takes_numbers else None
+            if cells is None:
+                self._refuse_too_wide(source)
+                with self._one_at_a_time:
+                    batch = source.batch(task)
+                    found = self.vectorizer.vectors(batch.batch)
+            else:
+                batch = Batch(cells.words, cells.lines, cells.line_count, [])
+                found = self.vectorizer.vectors(cells.words, cells.numbers)
         numbers = _numbers(batch.lines, batch.bad)
         bad = sorted(
             [*batch.bad, *(BadRow(int(batch.lines[row.line]), row.problem) for row in found.bad)],
@@ -121,6 +151,10 @@ class TablesReader:
             ids,
             found.features,
         )
+
+    def _refuse_too_wide(self, source: _BinaryTable | _TextTable) -> None:
+        """Refuse a source if Arrow takes too much memory for its columns."""
+        refuse_too_wide(source.name, len(self.vectorizer.wanted), MEMORY_OF_COLUMN[source.form], self._memory)
 
     def strings(self, task: Any) -> Iterator[tuple[str | None, Any]]:
         """What the columns of a task hold, and what comes before it in names of features; None: they are texts."""
@@ -145,15 +179,21 @@ class TablesReader:
 
 
 def _source_of(
-    name: str, number: int, table: Table, wanted: list[str], block_size: int, spare: deque[np.ndarray]
+    name: str,
+    number: int,
+    table: Table,
+    wanted: list[str],
+    block_size: int,
+    spare: deque[np.ndarray],
+    memory: int,
 ) -> _ParquetTable | _IpcTable | _TextTable:
     form = form_of(name) or "delimited"
-    own = own_columns(name, table)
+    own = own_columns(name, table, memory)
     known = with_partition(name, own)
     missing = [column for column in wanted if column not in known]
     if missing and form == "delimited" and delimiter_of(name) != table.delimiter:  # as other files had it
         other = replace(table, delimiter=delimiter_of(name))
-        own_then = own_columns(name, other)
+        own_then = own_columns(name, other, memory)
         columns = with_partition(name, own_then)
         if len(still := [column for column in wanted if column not in columns]) < len(missing):
             table, own, known, missing = other, own_then, columns, still
@@ -174,11 +214,13 @@ def _source_of(
         return _ParquetTable(name, number, table, wanted, rows)
     if form == "arrow":
         return _IpcTable(name, number, table, wanted, rows)
-    return _TextTable(name, number, table, wanted, own, block_size, spare, form)
+    return _TextTable(name, number, table, wanted, own, block_size, spare, form, memory)
 
 
 class _BinaryTable:
     """A file of record batches."""
+
+    form: Form
 
     def __init__(self, name: str, number: int, table: Table, wanted: list[str], rows: int) -> None:
         self.name = name
@@ -242,6 +284,8 @@ class _BinaryTable:
 
 
 class _ParquetTable(_BinaryTable):
+    form: Form = "parquet"
+
     def _batches(self, start: int) -> Generator[Any, None, None]:
         import pyarrow.parquet as pq
 
@@ -276,6 +320,8 @@ class _ParquetTable(_BinaryTable):
 
 
 class _IpcTable(_BinaryTable):
+    form: Form = "arrow"
+
     def _batches(self, start: int) -> Generator[Any, None, None]:
         at = 0
         with arrow_errors(spoken(self.name)), opened_ipc(self.name) as opened:
@@ -303,26 +349,43 @@ class _TextTable(TextSource):
         block_size: int,
         spare: deque[np.ndarray],
         form: Form,
+        memory: int,
     ) -> None:
-        super().__init__(name, number, block_size, spare, *kind_of_text(form, table))
+        super().__init__(name, number, block_size, spare, *kind_of_text(form, table), memory=memory)
         self.spare = spare
-        self._table, self._form = table, form
+        self._table, self.form = table, form
         self._own = own
         self._partition = {key: value for key, value in partition_of(name).items() if key not in own}
         self._wanted = wanted
         numbers = {column.name for column in table.columns if column.kind == "numeric"}
-        self._kinds = {column: "number" if column in numbers else "string" for column in wanted}
+        self._kinds: dict[str, delimited.CellKind] = {
+            column: "number" if column in numbers else "string" for column in wanted
+        }
+        self._cells = None
+        if form != "jsonlines" and not self._partition.keys() & set(wanted) and table.delimiter in delimited.ORDINARY:
+            self._cells = delimited.CellReader(list(own), self._kinds, table.delimiter)
 
     def pieces(self, start: int, state: dict[str, Any] | None) -> Iterator[TextBlock]:
         """The blocks of lines from position `start` on."""
         yield from self.blocks(start, state)
+
+    @property
+    def reads_cells(self) -> bool:
+        """True if `cells` may read a block."""
+        return self._cells is not None
+
+    def cells(self, task: TextBlock) -> delimited.Cells | None:
+        """The cells of a block of lines of which most are numbers; None if they cannot be had at less cost."""
+        if self._cells is None:
+            return None
+        return self._cells.read(task.text, task.length, self._table.header and task.begin == 0)
 
     def batch(self, task: TextBlock) -> Batch:
         """The record batch of a block of lines."""
         import pyarrow as pa
 
         inside: dict[str, Any] = {name: kind for name, kind in self._kinds.items() if name in self._own}
-        if self._form == "jsonlines":
+        if self.form == "jsonlines":
             types = {name: self._type_of(name) for name in inside}
             found = jsonlines.batch_of(task.text, task.length, types, task.length)
         else:

@@ -101,16 +101,23 @@ class Vectorizer:
         names = [column.name for column in table.columns] + [*extra, table.weight, table.id]
         return list(dict.fromkeys(name for name in names if name is not None))
 
-    def vectors(self, batch: Any) -> Vectors:
-        """The rows of an Arrow record batch."""
-        rows, problems = batch.num_rows, Problems(batch.num_rows)
+    @property
+    def takes_numbers(self) -> bool:
+        """True if `vectors` can be given all features as a matrix."""
+        return self._dense and self.table.nulls != "bad" and self._unnamed.left <= 0
+
+    def vectors(self, batch: Any, numbers: np.ndarray | None = None) -> Vectors:
+        """The rows of an Arrow record batch, or of one with a matrix of the numeric columns, in which nulls are NaN."""
+        rows = batch.num_rows if numbers is None else len(numbers)
+        problems = Problems(rows)
         new = self._unnamed.new()
-        parts: list[Part] = []
-        for column in self.table.columns:
-            parts += self._parts(column, batch.column(column.name), problems, new)
+        if numbers is None:
+            parts: list[Part] = []
+            for column in self.table.columns:
+                parts += self._parts(column, batch.column(column.name), problems, new)
         labels, names = self._labels(batch, problems)
         weights = self._weights(batch, problems)
-        indptr, indices, values = join(rows, parts)
+        indptr, indices, values = join(rows, parts) if numbers is None else self._entries_of(numbers)
         large = np.flatnonzero(~np.isfinite(values))
         if len(large):
             wrong = np.unique(np.searchsorted(indptr, large, "right") - 1)
@@ -125,6 +132,24 @@ class Vectorizer:
         features = features_of(self.table) or LARGEST_INDEX + 1
         block = CsrBlock(indptr, indices, values, labels, features, weights)
         return Vectors(block, good, problems.described(), int(problems.bad.sum()), names, new)
+
+    def _entries_of(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The entries of rows given as a matrix of finite numbers, with NaN for nulls; as `_numeric` makes them."""
+        nulls = np.isnan(numbers)
+        numbers = np.where(nulls, 0.0, numbers)
+        if self.table.log1p:
+            numbers = np.copysign(np.log1p(np.abs(numbers)), numbers)
+        if self.table.clip is not None:
+            numbers = np.clip(numbers, -self.table.clip, self.table.clip)
+        numbers *= np.array([column.scale for column in self.table.columns])
+        with np.errstate(over="ignore"):
+            values = numbers.astype(np.float32)
+        if self.table.nulls == "mark":
+            values = np.concatenate([values, nulls.astype(np.float32)], axis=1)
+        rows, indices = np.nonzero(values)
+        indptr = np.zeros(len(values) + 1, np.int64)
+        np.cumsum(np.bincount(rows, minlength=len(values)), out=indptr[1:])
+        return indptr, indices.astype(np.uint32), values[rows, indices]
 
     def named(self, features: dict[int, str]) -> None:
         """These places have a name now."""
@@ -216,7 +241,7 @@ class Vectorizer:
 
         name = self.table.label
         if not self._with_labels or name is None:
-            return np.zeros(batch.num_rows), {}
+            return np.zeros(len(problems.bad)), {}
         array = batch.column(name)
         if array.null_count:
             missing = np.flatnonzero(np.asarray(array.is_null()))

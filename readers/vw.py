@@ -15,7 +15,7 @@ from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.kernels.svmlight import hash_spans
 from ooc_pegasos.readers.naming import Unnamed
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock
-from ooc_pegasos.readers.sources import TextBlock, TextSource
+from ooc_pegasos.readers.sources import DEFAULT_MEMORY, TextBlock, TextSource
 from ooc_pegasos.recipe import Hashing
 from ooc_pegasos.scratch import Pool
 
@@ -84,15 +84,17 @@ class VwReader:
     """See `Reader`; a task is a block of whole lines. Importances are weights and tags are identifiers."""
 
     unit = "line"
+    memory_per_byte = 16
 
-    def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
+    def __init__(self, names: Sequence[str], settings: Settings, block_size: int, memory: int = DEFAULT_MEMORY) -> None:
         self.settings = settings
         self._spare: deque[np.ndarray] = deque()
         self._pool = Pool()
         hashing = settings.hashing
         self._unnamed = Unnamed(1 << hashing.bits, settings.feature_names) if hashing else Unnamed(0, 0)
         self.sources = [
-            TextSource(name, i, block_size, self._spare, "Vowpal Wabbit text") for i, name in enumerate(names)
+            TextSource(name, i, block_size, self._spare, "Vowpal Wabbit text", memory=memory)
+            for i, name in enumerate(names)
         ]
 
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[TextBlock]:

@@ -61,6 +61,8 @@ class Problem:
     """Weights of rows: integers of `DATA` places (see `row_weights`), or floats."""
     offset: float = 0.0
     costs: np.ndarray | None = None
+    free: bool = False
+    """True if the last weight, that of the bias, is not regularised."""
 
     @property
     def rows(self) -> int:
@@ -99,7 +101,7 @@ class Problem:
         heft = self.heft[chosen]
         return Problem(
             *(self.loss, self.parameter, self.lam, self.x[chosen], self.y[chosen], heft),
-            *(self.offset, self.costs),
+            *(self.offset, self.costs, self.free),
         )
 
 
@@ -123,7 +125,8 @@ def objective_at(problem: Problem, w: np.ndarray, places: int) -> Fraction:
     z = problem.data @ w
     if problem.offset:
         z = z + (integers(problem.offset, places) << DATA)
-    squares = Fraction(int((w * w).sum()), 1 << (2 * places))
+    counted = w[:-1] if problem.free else w
+    squares = Fraction(int((counted * counted).sum()), 1 << (2 * places))
     return problem.strength / 2 * squares + _losses(problem, z, 1 << (DATA + places)) / problem.rows
 
 
@@ -206,7 +209,7 @@ def _total(problem: Problem, values: Sequence[mpmath.mpf]) -> Fraction:
 def dual_at(problem: Problem, b: np.ndarray) -> Fraction:
     """The dual value of variables of `POINT` places, rows by outputs, which are first brought into their domain.
 
-    They are minus subgradients: of a class loss the class itself less the chances of all.
+    They are minus subgradients: of a class loss the class itself less the chances of all. All weights are regularised.
     """
     unit = 1 << POINT
     b = _feasible(problem, b)

@@ -23,13 +23,23 @@ COMMAND = "from ooc_pegasos.cli import main\nmain()"
 
 
 class Forked:
-    """As much of `subprocess.Popen` as is needed here; standard input is empty."""
+    """As much of `subprocess.Popen` as is needed here; standard input is empty.
 
-    def __init__(self, code: str, *words: object, folder: object = ".", env: Mapping[str, str] | None = None) -> None:
+    With a `terminal`, the path of one, the program leads a session on it, as the shell of a terminal does.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        *words: object,
+        folder: object = ".",
+        env: Mapping[str, str] | None = None,
+        terminal: str | None = None,
+    ) -> None:
         self._outputs = tempfile.TemporaryDirectory(prefix="forked-")
         self._paths = [Path(self._outputs.name) / name for name in ("out", "err")]
         told = (code, [str(word) for word in words], os.path.abspath(str(folder)), dict(env or os.environ))
-        self._process = _server.Process(target=_run, args=(*told, *map(str, self._paths)))
+        self._process = _server.Process(target=_run, args=(*told, terminal, *map(str, self._paths)))
         warm_up()
         self._process.start()
 
@@ -39,6 +49,11 @@ class Forked:
     @property
     def returncode(self) -> int | None:
         return self.poll()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
 
     def kill(self) -> None:
         self._process.kill()
@@ -71,10 +86,17 @@ def warm_up() -> None:
     first.join()
 
 
-def _run(code: str, words: list[str], folder: str, env: dict[str, str], out: str, err: str) -> None:
+def _run(
+    code: str, words: list[str], folder: str, env: dict[str, str], terminal: str | None, out: str, err: str
+) -> None:
     """What the fork does: be the program."""
-    for descriptor, path in (1, out), (2, err):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT)
+    if terminal is not None:
+        os.setsid()
+        places = [(number, terminal, os.O_RDWR) for number in range(3)]
+    else:
+        places = [(1, out, os.O_WRONLY | os.O_CREAT), (2, err, os.O_WRONLY | os.O_CREAT)]
+    for descriptor, path, how in places:
+        file = os.open(path, how)
         os.dup2(file, descriptor)
         os.close(file)
     os.environ.clear()

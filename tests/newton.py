@@ -66,13 +66,25 @@ def optimum(problem: Problem, starts: Sequence[np.ndarray] = ()) -> Optimum:
         w, pieces = _minimise(problem, w, bend, pieces)
         b = -_slopes(problem, _scores(problem, w), bend).g
         upper = min(found.upper, objective_at(problem, w, POINT))
-        found = Optimum(max(found.lower, dual_at(problem, b)), upper)
+        found = Optimum(max(found.lower, dual_at(problem, b) - _freedom(problem, w)), upper)
         if smooth or found.upper - found.lower <= _TIGHT * found.upper:
             break
         bend >>= 12
         if not bend >> 100:
             break
     return found
+
+
+def _freedom(problem: Problem, w: np.ndarray) -> Fraction:
+    """What regularising the bias adds to the least objective at most, if the bias is less than a million times as large
+    as the one found.
+
+    The constant feature is so large that this is nothing. Newton's method then needs no other equations.
+    """
+    if not problem.free:
+        return Fraction(0)
+    largest = Fraction(2**20) * (Fraction(abs(int(w[-1, 0])), 1 << POINT) + 1 / Fraction(problem.x[0, -1]))
+    return problem.strength / 2 * largest**2
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 import json
 import math
+import struct
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 
-from ooc_pegasos import typed
+from ooc_pegasos import calibration, typed
 from ooc_pegasos.calibration import BINS, MOST_KNOTS, Calibration, ScoreSummary, isotonic, platt
 from ooc_pegasos.errors import InputError, UsageError
 
@@ -48,10 +50,16 @@ def same(one, other):
     return left.keys() == right.keys() and all(left[name].tobytes() == right[name].tobytes() for name in left)
 
 
-def binned(scores):
-    """Each score's bin by the book: a power of two and 1/512 of it; floor for positive and ceiling for negative."""
-    mantissa, exponent = np.frexp(np.abs(scores.astype(np.float32)).astype(np.float64))
-    return np.sign(scores) * np.ldexp(np.floor(mantissa * 1024) / 1024, exponent)
+def by_the_book(scores, most):
+    """The bin of each score, as its rank: as fine as is possible with `most` bins.
+
+    Floats have the order of their bits, read as whole numbers with a sign; those of a bin have the same leading bits.
+    """
+    numbers = [int.from_bytes(struct.pack(">d", abs(score)), "big") * (1 if score >= 0 else -1) for score in scores]
+    shift = 0
+    while len({number >> shift for number in numbers}) > most:
+        shift += 1
+    return np.unique([number >> shift for number in numbers], return_inverse=True)[1]
 
 
 def textbook(scores, positive, weights):
@@ -101,8 +109,6 @@ def is_optimal(found, scores, positive, weights, tolerance=1e-9):
 def test_platt_is_the_textbooks_and_scikit_learns(seed, offset):
     scores, positive = some_rows(20_000, seed, offset=offset)
     found = platt(summary_of(scores, positive)).coefficients
-    # Scores are known to a bin of 2^-10 to 2^-9 of them, that is to 5e-4 or less. That moves the gradient at random, as
-    # the labels themselves do, but by 5e-4 as much; and what these leave unknown of A and B is 1 or 2 %.
     exact = textbook(scores, positive, np.ones(20_000))
     assert found[0] == pytest.approx(exact[0], rel=3e-5)
     assert found[1] == pytest.approx(exact[1], rel=3e-5, abs=2e-5)
@@ -124,16 +130,14 @@ def test_platt_where_bins_lose_nothing(whole):
         assert platt(summary_of(scores[again], positive[again])).coefficients == found
 
 
-@pytest.mark.parametrize(("scale", "shift"), [(1e-6, 0.0), (1e6, 0.0), (1.0, 100.0), (1e-2, -1.0)])
+@pytest.mark.parametrize(("scale", "shift"), [(1e-6, 0.0), (1e6, 0.0), (1.0, 100.0), (1e-2, -1.0), (1.0, 1e5)])
 def test_platt_at_any_scale_and_offset(scale, shift):
     scores, positive = some_rows(20_000, 7)
     found = platt(summary_of(shift + scale * scores, positive))
     expected = platt(summary_of(scores, positive))
-    # near the shift a bin is 1/512 of it or less, so wide in the spread of the scores; a spread of 1 / 4 is not seen
-    width = abs(shift) / 512 / (1.5 * scale)
-    assert found.coefficients[0] * scale == pytest.approx(expected.coefficients[0], rel=3e-5 + width**2 / 12)
+    assert found.coefficients[0] * scale == pytest.approx(expected.coefficients[0], rel=1e-9)
     difference = found.apply(shift + scale * scores) - expected.apply(scores)
-    assert np.abs(difference).max() < 3e-5 + width**2 / 12
+    assert np.abs(difference).max() < 1e-9
 
 
 def test_platt_of_separable_rows_stays_finite():
@@ -173,22 +177,48 @@ def test_isotonic_is_scikit_learns_where_bins_lose_nothing(weighted):
     np.testing.assert_allclose(found.apply(wanted), theirs.predict(wanted), rtol=1e-9, atol=1e-8)
 
 
+@pytest.mark.parametrize("offset", [0.0, 5.0, 50.0, 500.0, -500.0, 1e6])
+def test_isotonic_is_scikit_learns_whatever_the_offset(offset):
+    scores, positive = some_rows(BINS, 10)
+    scores += offset
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(scores, positive)
+    found = isotonic(summary_of(scores, positive))
+    wanted = np.concatenate([scores, offset + np.linspace(-9, 9, 10_001)])
+    np.testing.assert_allclose(found.apply(wanted), theirs.predict(wanted), atol=1e-9)
+
+
+@pytest.mark.parametrize("offset", [0.0, 5.0, 50.0, 500.0])
+def test_isotonic_of_more_scores_than_bins_is_as_good_whatever_the_offset(offset):
+    scores, positive = some_rows(10 * BINS, 10)
+    scores += offset
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(scores, positive)
+    summary = summary_of(scores, positive, block=50_000)
+    assert BINS / 2 < len(summary.points()[0]) <= BINS
+    difference = np.abs(isotonic(summary).apply(scores) - theirs.predict(scores))
+    assert difference.mean() < 4e-4  # a row near the end of a level may stand on the other side of it
+    assert np.quantile(difference, 0.999) < 0.02
+
+
 @pytest.mark.parametrize("weighted", [False, True])
-def test_isotonic_is_scikit_learns_on_the_means_of_the_bins(weighted):
-    scores, positive = some_rows(30_000, 10)
-    scores = scores.astype(np.float32).astype(np.float64)
-    weights = np.random.default_rng(2).exponential(1, 30_000) if weighted else np.ones(30_000)
-    _bins, place = np.unique(binned(scores), return_inverse=True)
-    means = np.bincount(place, weights * scores) / np.bincount(place, weights)
-    summary = summary_of(scores, positive, weights)
-    np.testing.assert_allclose(summary.points()[0], means, rtol=1e-12)
-    np.testing.assert_allclose(summary.points()[2], np.bincount(place, weights * positive), rtol=1e-12, atol=1e-12)
-    theirs = IsotonicRegression(out_of_bounds="clip").fit(means[place], positive, weights)
+@pytest.mark.parametrize("offset", [0.0, 500.0])
+def test_bins_are_as_narrow_as_they_can_be(monkeypatch, weighted, offset):
+    monkeypatch.setattr(calibration, "BINS", 100)
+    scores, positive = some_rows(3000, 10)
+    scores += offset
+    weights = np.random.default_rng(2).exponential(1, 3000) if weighted else np.ones(3000)
+    place = by_the_book(scores, 100)
+    lows, highs = (np.array([ends(scores[place == one]) for one in range(place.max() + 1)]) for ends in (min, max))
+    summary = summary_of(scores, positive, weights, block=170)
+    middles, negatives, positives = summary.points()
+    np.testing.assert_array_equal(summary.ends(), (lows, highs))
+    np.testing.assert_allclose(middles, (lows + highs) / 2, rtol=1e-15)
+    np.testing.assert_allclose(positives, np.bincount(place, weights * positive), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(negatives, np.bincount(place, weights * ~positive), rtol=1e-12, atol=1e-12)
     found = isotonic(summary)
-    np.testing.assert_allclose(found.apply(means), theirs.predict(means), atol=1e-9)
-    # what the bins cost: a row near the edge of a level may stand on the other side of it
-    exact = IsotonicRegression(out_of_bounds="clip").fit(scores, positive, weights)
-    assert np.abs(found.apply(scores) - exact.predict(scores)).mean() < 2e-3
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(middles[place], positive, weights)
+    # both are at the same level within a bin
+    np.testing.assert_allclose(found.apply(lows), theirs.predict(middles), atol=1e-9)
+    np.testing.assert_allclose(found.apply(highs), theirs.predict(middles), atol=1e-9)
 
 
 def test_isotonic_with_too_many_levels_keeps_the_ends():
@@ -212,41 +242,46 @@ def test_isotonic_with_too_many_levels_keeps_the_ends():
 
 
 @FITS
-def test_the_summary_is_the_same_however_rows_are_grouped(fit):
-    scores, positive = some_rows(5000, 11)
-    weights = np.random.default_rng(3).exponential(1, 5000)
+@pytest.mark.parametrize("most", [BINS, 200, 3])
+def test_the_summary_is_the_same_however_rows_are_grouped(monkeypatch, fit, most):
+    monkeypatch.setattr(calibration, "BINS", most)
+    scores, positive = some_rows(1000, 11)
+    weights = np.random.default_rng(3).exponential(1, 1000)
     one = summary_of(scores, positive, weights)
-    for block in (1, 17, 4999):
+    for block in (1, 17, 999):
         other = summary_of(scores, positive, weights, block)
         assert same(one, other)
         assert fit(one) == fit(other)
 
 
-@given(ROWS, st.integers(1, 9), st.randoms(use_true_random=False))
-def test_whole_weights_make_order_and_merging_exact(rows, block, random):
+@given(ROWS, st.integers(1, 9), st.randoms(use_true_random=False), st.sampled_from([2, 5, 20, BINS]))
+def test_whole_weights_make_order_and_merging_exact(rows, block, random, most):
     scores, positive, weights = columns(rows)
-    one = summary_of(scores, positive, weights)
-    order = list(range(len(scores)))
-    random.shuffle(order)
-    order = np.array(order)
-    assert same(one, summary_of(scores[order], positive[order], weights[order], block))
-    merged = summary_of(scores[:block], positive[:block], weights[:block])
-    merged.merge(summary_of(scores[block:], positive[block:], weights[block:]))
-    assert same(one, merged)
-    again = np.repeat(np.arange(len(scores)), weights)
-    assert same(one, summary_of(scores[again], positive[again]))
+    with mock.patch.object(calibration, "BINS", most):
+        one = summary_of(scores, positive, weights)
+        assert len(one.points()[0]) <= most
+        order = list(range(len(scores)))
+        random.shuffle(order)
+        order = np.array(order)
+        assert same(one, summary_of(scores[order], positive[order], weights[order], block))
+        merged = summary_of(scores[:block], positive[:block], weights[:block])
+        merged.merge(summary_of(scores[block:], positive[block:], weights[block:]))
+        assert same(one, merged)
+        again = np.repeat(np.arange(len(scores)), weights)
+        assert same(one, summary_of(scores[again], positive[again]))
 
 
-@given(ROWS, st.integers(0, 40))
-def test_a_summary_from_its_arrays_goes_on_as_if_nothing_had_been(rows, cut):
+@given(ROWS, st.integers(0, 40), st.sampled_from([2, 5, 20, BINS]))
+def test_a_summary_from_its_arrays_goes_on_as_if_nothing_had_been(rows, cut, most):
     scores, positive, weights = columns(rows)
     weights = weights * 0.1
-    before = summary_of(scores[:cut], positive[:cut], weights[:cut])
-    kept = {name: np.array(array, np.float64) for name, array in before.arrays().items()}
-    taken = ScoreSummary.from_arrays(kept)
-    assert same(before, taken)
-    taken.add(scores[cut:], positive[cut:], weights[cut:])
-    assert same(taken, summary_of(scores, positive, weights))
+    with mock.patch.object(calibration, "BINS", most):
+        before = summary_of(scores[:cut], positive[:cut], weights[:cut])
+        kept = {name: np.array(array, np.float64) for name, array in before.arrays().items()}
+        taken = ScoreSummary.from_arrays(kept)
+        assert same(before, taken)
+        taken.add(scores[cut:], positive[cut:], weights[cut:])
+        assert same(taken, summary_of(scores, positive, weights))
 
 
 @FITS
@@ -264,17 +299,17 @@ def test_probabilities_are_monotone_and_in_range(fit, rows, wanted):
         assert (np.diff(found.scores) > 0).all()
 
 
-@given(st.lists(st.floats(-LIMIT, LIMIT), min_size=2, max_size=30))
-def test_bins_keep_the_order_and_scores_their_value(scores):
+@given(st.lists(st.floats(-LIMIT, LIMIT), min_size=2, max_size=30), st.integers(2, 30))
+def test_bins_keep_the_order_and_scores_their_value(scores, most):
     ordered = np.sort(np.array(scores))
-    single = [summary_of(np.array([score]), np.array([True])) for score in ordered]
-    bins = np.array([taken.arrays()["bins"][0] for taken in single])
-    assert (np.diff(bins) >= 0).all()
-    assert ((bins >= 0) & (bins < BINS)).all()
-    seen = np.array([taken.points()[0][0] for taken in single])
-    assert (np.diff(seen) >= 0).all()
-    told_apart = np.sign(ordered) * np.clip(np.abs(ordered), 2.0**-32, 2.0**32)
-    np.testing.assert_allclose(seen, told_apart, rtol=1.3e-7, atol=2.4e-10)
+    told_apart = np.where(np.abs(ordered) < 2.0**-100, 0.0, np.clip(ordered, -(2.0**100), 2.0**100))
+    taken = summary_of(ordered, np.ones(len(ordered), bool))
+    np.testing.assert_array_equal(taken.points()[0], np.unique(told_apart))
+    with mock.patch.object(calibration, "BINS", most):
+        lows, highs = summary_of(ordered, np.ones(len(ordered), bool)).ends()
+    assert (lows <= highs).all()
+    assert (highs[:-1] < lows[1:]).all()
+    assert (lows[0], highs[-1]) == (told_apart[0], told_apart[-1])
 
 
 def test_extreme_scores():

@@ -125,7 +125,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("module", ["ooc_pegasos.cli", "typer", "ooc_pegasos.describe", "numba", "numba.core.config"])
 def test_stopped_while_it_imports(stored, number, module):
     code = STOPPED.format(module=module, number=int(number))
@@ -133,8 +133,36 @@ def test_stopped_while_it_imports(stored, number, module):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_who_ignores_ctrl_c_goes_on_doing_so(stored):
-    code = "import signal; signal.signal(2, signal.SIG_IGN)" + STOPPED.format(module="typer", number=2)
+LOST = """
+import os, signal, sys, time
+
+class Calls:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ooc_pegasos.describe":
+            Calls()
+            time.sleep(60)
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["oocpeg", "info", "store"]
+from ooc_pegasos.command import main
+main()
+"""
+
+
+def test_an_interruption_that_python_drops_comes_again(stored):
+    done = subprocess.run([sys.executable, "-c", LOST], cwd=stored, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_ignores_a_signal_goes_on_doing_so(stored, number):
+    code = f"import signal; signal.signal({int(number)}, signal.SIG_IGN)"
+    code += STOPPED.format(module="typer", number=int(number))
     done = subprocess.run([sys.executable, "-c", code], cwd=stored, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "rows" in done.stdout

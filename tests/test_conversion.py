@@ -262,7 +262,7 @@ def test_all_that_comes_through_a_pipe_counts(tmp_path, oocpeg):
     assert (tmp_path / "piped.csv").read_bytes() == (tmp_path / "plain.csv").read_bytes()
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_politely(tmp_path, signal_number):
     """Ctrl-C keeps what is done; --resume goes on; nothing but the unfinished folder is left."""
     source = tmp_path / "slow.svm"
@@ -380,7 +380,7 @@ def test_damaged_scratch_data_is_read_again(tmp_path):
 
 
 def test_two_at_once(tmp_path):
-    from ooc_pegasos.files import locked
+    from ooc_pegasos.locks import locked
 
     source = numbered(tmp_path, 10)
     with locked(tmp_path / "store.unfinished" / "lock", "store"), pytest.raises(LockedError, match=str(os.getpid())):

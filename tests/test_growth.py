@@ -17,9 +17,9 @@ from conftest import random_rows, same_matrix, svmlight_text
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, checked, convert, train
 from ooc_pegasos.errors import InputError, LockedError
 from ooc_pegasos.existing import Existing
-from ooc_pegasos.files import in_use, locked, unused
 from ooc_pegasos.growth import expire, expired_parts
 from ooc_pegasos.loading.window import Folds
+from ooc_pegasos.locks import in_use, locked, unused
 from ooc_pegasos.progress import TrainingProgress
 from ooc_pegasos.provenance import changed_sources, refuse_changed
 from ooc_pegasos.readers import matrices, sources, tables

@@ -22,9 +22,9 @@ from ooc_pegasos.assemble import Assembly
 from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.errors import DamagedError, InputError
 from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.files import in_use
 from ooc_pegasos.growth import expire
 from ooc_pegasos.journal import Journal
+from ooc_pegasos.locks import in_use
 from ooc_pegasos.verification import verify
 
 APPEND, FORCE, RESUME = Existing(append=True), Existing(force=True), Existing(resume=True)

@@ -22,13 +22,13 @@ from nights import JOB, changed, in_use, job_of, night, put, rows_of
 from ooc_pegasos import Existing, Store, convert
 from ooc_pegasos.checked import decode, encode
 from ooc_pegasos.errors import DamagedError, InputError, LockedError, UsageError
-from ooc_pegasos.files import locked
 from ooc_pegasos.jobs import gate, records, state
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.plan import plan
 from ooc_pegasos.jobs.run import rollback, run
 from ooc_pegasos.jobs.versions import Versions
+from ooc_pegasos.locks import locked
 from ooc_pegasos.readers import sources
 
 LAX = "max_relative_regression = 0.9"
@@ -196,8 +196,8 @@ def test_inputs_that_are_none(tmp_path, oocpeg, what):
 
 
 def test_no_job_file(tmp_path, oocpeg):
-    assert "no such file" in oocpeg("run", "nothing.toml", code=2).stderr.lower()
-    assert "is a directory" in oocpeg("run", ".", code=2).stderr.lower()
+    assert "no such file" in oocpeg("run", "nothing.toml", code=3).stderr.lower()
+    assert "is a directory" in oocpeg("run", ".", code=3).stderr.lower()
 
 
 # --- what it does about it ------------------------------------------------------------------------
@@ -543,7 +543,7 @@ def test_a_command_to_notify_is_waited_for_and_not_what_it_leaves(tmp_path):
     command = script(tmp_path, f"sleep 20 & cat {shlex.quote(str(tmp_path))}/said >&2; exit 3")
     told = records.notify(command, TOLD)
     assert time.monotonic() - began < 10
-    assert "exit code 3: Gr\\xfc\\\\xdfe\\x1b[2J" in told
+    assert "exit code 3: Grü\\xdfe\\x1b[2J" in told
     assert told.isprintable()
     whole = json.dumps({**TOLD, "inputs": ["x" * 1_000_000]})
     command = script(tmp_path, f"test $(wc -c) -eq {len(whole)} && test $OOCPEG_JOB = j && exec >&2 2>&-")

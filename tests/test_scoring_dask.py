@@ -195,6 +195,8 @@ def test_what_is_wrong_with_arrays(tmp_path):
     wide[7, 3] = np.nan
     with pytest.raises(InputError, match="a partition: row 8: the value nan in column 3 is not finite"):
         predict_dask(model, da.from_array(wide)).compute(scheduler="sync")
+    with pytest.raises(InputError, match="the collection: a matrix of 3 columns, but the model has"):
+        predict_dask(model, da.ones((4, 3)))
     with pytest.raises(UsageError, match="of 1 dimensions"):
         predict_dask(model, da.ones(3))
     with pytest.raises(UsageError, match=r"on data read as arrays, not on a table; give a dask\.array"):

@@ -348,9 +348,23 @@ def test_models_score_whatever_is_a_matrix(small_model):
         np.testing.assert_allclose(model.decision_function(rows), scores, rtol=1e-12, atol=1e-12)
         assert np.array_equal(model.predict(rows), np.where(scores > 0, 1, -1))
         np.testing.assert_allclose(model.predict_proba(rows), 1 / (1 + np.exp(-scores)), rtol=1e-9)
-    np.testing.assert_allclose(model.decision_function(x[:, :2]), x[:, :2].astype(np.float64) @ model.weights[:2])
     assert len(model.predict(np.zeros((0, 5)))) == 0
     assert len(model.predict(sp.csr_matrix((3, 5)))) == 3
+
+
+@pytest.mark.parametrize("bias", ["none", "feature"])
+@pytest.mark.parametrize("columns", [0, 1, 4])
+def test_models_refuse_a_matrix_with_too_few_columns(tmp_path, bias, columns):
+    matrix, labels = random_rows(60, 5, 3, 0.6)
+    store = store_of(tmp_path, matrix, labels)
+    model = train(store, TrainConfig(lam=0.01, loss="logistic", bias=bias)).model
+    told = f"memory: a matrix of {columns} columns, but the model has 5 features; give it all columns"
+    x = matrix.toarray()[:, :columns]
+    for rows in (x, x.tolist(), sp.csr_matrix(x), pd.DataFrame(x)):
+        for score in (model.predict, model.decision_function, model.predict_proba):
+            with pytest.raises(InputError, match=told):
+                score(rows)
+    assert len(model.predict(matrix)) == 60
 
 
 @pytest.mark.filterwarnings("error")
@@ -584,7 +598,7 @@ def test_out_of_time_leaves_a_checkpoint_and_a_measured_model(tmp_path):
 
 def test_one_run_a_checkpoint_folder(tmp_path):
     from ooc_pegasos.errors import LockedError
-    from ooc_pegasos.files import locked
+    from ooc_pegasos.locks import locked
 
     matrix, labels = random_rows(40, 9, 21, 0.5)
     store = store_of(tmp_path, matrix, labels)

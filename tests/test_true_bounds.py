@@ -19,7 +19,8 @@ import scipy.sparse as sp
 from conftest import workers_of_this_process
 from exact import objective
 from newton import optimum
-from random_runs import Case, Report, Rows, case_of, config_of_case, distributed_case_of, judged, run, store_of_case
+from random_runs import Case, case_of, config_of_case, distributed_case_of, run, store_of_case
+from truth import Report, Rows, judged
 
 from ooc_pegasos import train
 from ooc_pegasos.distributed import train_dask

@@ -9,23 +9,29 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+from ooc_pegasos import watchdog
 from ooc_pegasos.cli import streams
 
 # in the order in which --help shows their commands
 from ooc_pegasos.cli import stores, training, models, jobs  # isort: skip
 from ooc_pegasos.cli.options import app
-from ooc_pegasos.command import INTERRUPTED, listen
+from ooc_pegasos.command import INTERRUPTED, listen, stop_signals
 from ooc_pegasos.errors import InputError, OocPegasosError
+from ooc_pegasos.machine import shortage
 
 __all__ = ["app", "jobs", "main", "models", "stores", "training"]
 
 
+_AGAIN_SECONDS = 0.01
+
+
 class _Interruption(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM.
+    """Ctrl-C, SIGTERM or SIGHUP.
 
     Of KeyboardInterrupt itself Python remembers that it passed through code that was run as a string, as dataclasses
     are made, and would let the process end by that signal, whatever the exit code.
@@ -33,13 +39,27 @@ class _Interruption(KeyboardInterrupt):
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    watchdog.answered()
     raise _Interruption
+
+
+def _again_if_lost(lost: Any) -> None:
+    """Interrupt again in a moment if an interruption was raised in a callback of Python, which drops exceptions."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        watchdog.expect_again()
+        main_thread, number = threading.main_thread().ident, next(stop_signals())
+        again = threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main_thread, number))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def main() -> None:
     """The `oocpeg` command."""
     streams.guard()
-    for number in (signal.SIGINT, signal.SIGTERM):  # registered first, so done last: nothing is left to be stopped
+    watchdog.start()
+    for number in stop_signals():  # registered first, so done last: nothing is left to be stopped
         atexit.register(signal.signal, number, signal.SIG_IGN)
     code = _code_of(_interruptible) or _code_of(sys.stdout.flush)
     listen(lambda _signal, _frame: os._exit(code or 0))  # who does not want to wait for threads to end need not
@@ -49,6 +69,7 @@ def main() -> None:
 def _interruptible() -> None:
     """The command itself. When it is over it is too late to interrupt it: its exit code is that of what came of it."""
     listen(_interrupt)
+    sys.unraisablehook = _again_if_lost
     try:
         app()
     finally:
@@ -65,12 +86,14 @@ def _code_of(action: Callable[[], None]) -> Any:
         return INTERRUPTED
     except OocPegasosError as error:
         if not (isinstance(error, streams.OutputError) and error.is_quiet):
-            print(f"error: {error}", file=sys.stderr)
+            streams.say(f"error: {error}", err=True)
         return error.exit_code
-    except OSError as error:
-        print(f"error: {error.filename or 'output'}: {error.strerror}; check where the output goes", file=sys.stderr)
-        return InputError.exit_code
-    except MemoryError:
-        print("error: out of memory; give a smaller --memory", file=sys.stderr)
+    except (MemoryError, OSError, ImportError, RuntimeError) as error:
+        problem = shortage(error)
+        if problem is None and isinstance(error, OSError):
+            problem = f"{error.filename or 'output'}: {error.strerror or error}; check where the output goes"
+        if problem is None:
+            raise
+        streams.say(f"error: {problem}", err=True)
         return InputError.exit_code
     return 0

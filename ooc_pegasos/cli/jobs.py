@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from ooc_pegasos.cli.options import Json, Quiet, app, note_compilation, print_json
-from ooc_pegasos.cli.streams import OutputError
+from ooc_pegasos.cli.streams import OutputError, say
 from ooc_pegasos.errors import InputError
 
 
-@app.command(epilog="Example: [bold]oocpeg run nightly.toml[/bold]")
+@app.command(epilog="Example: oocpeg run nightly.toml")
 def run(
     job: Annotated[Path, typer.Argument(readable=False, metavar="JOB.toml", help="What to do.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do nothing: show what would be done.")] = False,
@@ -38,9 +38,9 @@ def run(
         from ooc_pegasos.jobs.run import foresee
 
         found = foresee(loaded, datetime.now(UTC))
-        print_json(typed.dump(found)) if json_output else typer.echo("\n".join(found.lines()))
+        print_json(typed.dump(found)) if json_output else say(*found.lines())
         return
-    from ooc_pegasos.describe import run_words
+    from ooc_pegasos.describe import run_lines
     from ooc_pegasos.jobs.run import run as run_job
     from ooc_pegasos.progress import progress_for, training_progress_for
 
@@ -55,39 +55,41 @@ def run(
         if json_output:
             print_json(record)
         elif not quiet or record["exit_code"]:
-            typer.echo(run_words(record))
+            say(*run_lines(record))
     except OutputError as error:  # what was done is done, and recorded
         progress.note(str(error))
     if record["exit_code"]:
         raise typer.Exit(record["exit_code"])
 
 
-@app.command(epilog="Example: [bold]oocpeg rollback models[/bold]")
+@app.command(epilog="Example: oocpeg rollback models")
 def rollback(
     models: Annotated[Path, typer.Argument(readable=False, metavar="MODELS", help="The folder of models of a job.")],
     to: Annotated[str | None, typer.Option(metavar="VERSION", help="Default: the one before the current.")] = None,
     json_output: Json = False,
 ) -> None:
     """Put an older version of a model in use again."""
-    from ooc_pegasos.files import locked, writing_errors
+    from ooc_pegasos.files import writing_errors
     from ooc_pegasos.jobs.run import rollback as roll_back
     from ooc_pegasos.jobs.versions import Versions
+    from ooc_pegasos.locks import locked
+    from ooc_pegasos.progress import NotedProgress
 
     versions = Versions(models)
     if not models.is_dir():
         raise InputError(f"{models}: no such folder; name the folder of models of a job")
     if not versions.names() and not versions.lock.exists():
         raise InputError(f"{models}: no version of a model in it; name the folder of models of a job")
-    with writing_errors(models), locked(versions.lock, str(models)):
+    with writing_errors(models), locked(versions.lock, str(models), NotedProgress().note):
         before, after = roll_back(versions, to)
     if json_output:
         print_json({"before": before, "current": after})
     else:
         was = "" if before is None else ", as before" if before == after else f", no longer {before}"
-        typer.echo(f"{models / 'current'}: {after}{was}")
+        say(f"{models / 'current'}: {after}{was}")
 
 
-@app.command(epilog="Example: [bold]oocpeg demo[/bold]")
+@app.command(epilog="Example: oocpeg demo")
 def demo(
     folder: Annotated[Path, typer.Option(readable=False, help="Where to put the results.")] = Path("oocpeg-demo"),
 ) -> None:
@@ -96,7 +98,7 @@ def demo(
     from ooc_pegasos.files import writing_errors
 
     with writing_errors(folder):
-        run(folder, _call, typer.echo)
+        run(folder, _call, lambda text: say(*text.split("\n")))
 
 
 def _call(words: list[str]) -> None:

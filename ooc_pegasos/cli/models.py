@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from ooc_pegasos.cli.options import DataPath, Json, ModelPath, app, check_new_file, print_json
+from ooc_pegasos.cli.streams import say
 
 
-@app.command(epilog="Example: [bold]oocpeg evaluate clicks.model tomorrow.svm.gz[/bold]")
+@app.command(epilog="Example: oocpeg evaluate clicks.model tomorrow.svm.gz")
 def evaluate(
     model: ModelPath,
     data: DataPath,
@@ -19,7 +20,7 @@ def evaluate(
     json_output: Json = False,
 ) -> None:
     """Measure a model on a store or on raw files: errors, areas under curves, loss, confusion matrix."""
-    from ooc_pegasos.describe import evaluation_words
+    from ooc_pegasos.describe import evaluation_lines
     from ooc_pegasos.evaluation import evaluate as evaluate_on
     from ooc_pegasos.model import Model
 
@@ -28,10 +29,10 @@ def evaluate(
     if json_output:
         print_json(result)
     else:
-        typer.echo(evaluation_words(result, loaded.info.labels.classes))
+        say(*evaluation_lines(result, loaded.info.labels.classes))
 
 
-@app.command(epilog="Example: [bold]oocpeg predict clicks.model tomorrow.svm.gz -o scores.parquet[/bold]")
+@app.command(epilog="Example: oocpeg predict clicks.model tomorrow.svm.gz -o scores.parquet")
 def predict(
     model: ModelPath,
     data: DataPath,
@@ -55,10 +56,10 @@ def predict(
     if json_output:
         print_json({"rows": rows, "output": str(output), "seconds": time.perf_counter() - began})
     else:
-        typer.echo(f"{output}: {rows:,} rows")
+        say(f"{output}: {rows:,} rows")
 
 
-@app.command(epilog="Example: [bold]oocpeg inspect clicks.model --top 30[/bold]")
+@app.command(epilog="Example: oocpeg inspect clicks.model --top 30")
 def inspect(
     model: ModelPath,
     top: Annotated[int, typer.Option(min=1, help="How many features to show.")] = 30,
@@ -75,8 +76,10 @@ def inspect(
         print_json({"bias": opened.bias.tolist(), "features": rows, "classes": opened.info.labels.classes})
         return
     several = opened.weights.ndim > 1
-    typer.echo(f"bias: {opened.bias.tolist()}" if several else f"bias: {float(opened.bias):.6g}")
+    say(f"bias: {opened.bias.tolist()}" if several else f"bias: {float(opened.bias):.6g}")
+    lines = []
     for row in rows:
         weights = row["weight"] if several else [row["weight"]]
         told = "  ".join(f"{weight:>12.6g}" for weight in weights)
-        typer.echo(f"{told}  {row['name'] if row['name'] is not None else '#' + str(row['feature'])}")
+        lines.append(f"{told}  {row['name'] if row['name'] is not None else '#' + str(row['feature'])}")
+    say(*lines)

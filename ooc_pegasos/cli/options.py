@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ooc_pegasos import __version__
+from ooc_pegasos.cli.streams import say
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.machine import refuse_low_limits
 
 app = typer.Typer(
     name="oocpeg",
@@ -18,9 +19,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="rich",
-    epilog="Example: [bold]oocpeg convert clicks.svm.gz -o clicks.store[/bold], "
-    "then [bold]oocpeg info clicks.store[/bold]",
+    rich_markup_mode=None,
+    epilog="Example: oocpeg convert clicks.svm.gz -o clicks.store, then oocpeg info clicks.store",
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")]
@@ -49,7 +49,7 @@ StorePath = Annotated[Path, typer.Argument(readable=False, metavar="STORE", help
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"oocpeg {__version__}")
+        say(f"oocpeg {__version__}")
         raise typer.Exit
 
 
@@ -59,7 +59,7 @@ def _main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    refuse_low_limits()
 
 
 def settings_of(cls: Any, path: Path | None, chosen: dict[str, Any]) -> Any:
@@ -80,8 +80,8 @@ def settings_of(cls: Any, path: Path | None, chosen: dict[str, Any]) -> Any:
 
 
 def print_json(result: dict[str, Any]) -> None:
-    """On one line, the last of what is printed."""
-    typer.echo(json.dumps(result, allow_nan=False))
+    """Print JSON on one line, as the last of the output. JSON itself escapes all other control characters."""
+    print(json.dumps(result, allow_nan=False).replace("\x7f", r"\u007f"), flush=True)
 
 
 def note_compilation(progress: Any) -> None:
@@ -100,9 +100,7 @@ def check_new_file(path: Path, force: bool) -> None:
         raise InputError(f"{path}: is a folder; name a file")
     if path.exists() and not force:
         raise InputError(f"{path}: exists already; add --force to replace it")
-    from ooc_pegasos.files import writing_errors
+    from ooc_pegasos.files import check_can_be_replaced, writing_errors
 
-    attempt = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing_errors(path):
-        attempt.touch()
-        attempt.unlink(missing_ok=True)
+        check_can_be_replaced(path)

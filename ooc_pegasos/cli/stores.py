@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from ooc_pegasos.cli.options import Json, Quiet, RecipeFile, StorePath, app, note_compilation, print_json, settings_of
+from ooc_pegasos.cli.streams import say
 from ooc_pegasos.errors import UsageError
 
 
 @app.command(
-    epilog="Example: [bold]oocpeg convert day-*.svm.gz -o clicks.store --memory 4GB[/bold]",
+    epilog="Example: oocpeg convert day-*.svm.gz -o clicks.store --memory 4GB",
 )
 def convert(
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files, patterns, or - for standard input.")],
@@ -216,7 +217,7 @@ def convert(
         from ooc_pegasos.preview import preview
 
         found = preview(inputs, settings)
-        print_json(found.table()) if json_output else typer.echo("\n".join(found.lines()))
+        print_json(found.table()) if json_output else say(*found.lines())
         return
     if output is None:
         raise UsageError("--output is missing; name the store to write, like -o clicks.store")
@@ -231,7 +232,7 @@ def convert(
         progress.end()
         unfinished = output.with_name(output.name + ".unfinished")
         kept = f"run again with --resume to continue (or delete {unfinished})" if unfinished.exists() else "start again"
-        typer.echo(f"interrupted; {kept}", err=True)
+        say(f"interrupted; {kept}", err=True)
         raise
     finally:
         progress.end()
@@ -239,10 +240,10 @@ def convert(
     if json_output:
         print_json(conversion_summary(store, str(output), seconds))
     elif not quiet:
-        typer.echo("\n".join(conversion_lines(store, str(output), seconds)))
+        say(*conversion_lines(store, str(output), seconds))
 
 
-@app.command(epilog="Example: [bold]oocpeg info clicks.store --json[/bold]")
+@app.command(epilog="Example: oocpeg info clicks.store --json")
 def info(
     store: StorePath,
     features: Annotated[bool, typer.Option("--features", help="Show the names of features, one a line.")] = False,
@@ -260,21 +261,19 @@ def info(
         if json_output:
             print_json({"features": opened.features, "names": {str(place): names[place] for place in sorted(names)}})
         elif not names:
-            typer.echo("no names are known; convert with --feature-names N or --dictionary N to keep them")
+            say("no names are known; convert with --feature-names N or --dictionary N to keep them")
         else:
-            typer.echo("\n".join(f"{place}\t{names[place]}" for place in sorted(names)))
+            say(*(f"{place}\t{names[place]}" for place in sorted(names)))
         return
     if json_output:
         print_json(summary(opened))
         return
     lines = table(opened)
     width = max(len(name) for name, _text in lines)
-    typer.echo(str(store))
-    for name, text in lines:
-        typer.echo(f"  {name.ljust(width)}  {text}".rstrip())
+    say(str(store), *(f"  {name.ljust(width)}  {text}".rstrip() for name, text in lines))
 
 
-@app.command(epilog="Example: [bold]oocpeg verify clicks.store[/bold]")
+@app.command(epilog="Example: oocpeg verify clicks.store")
 def verify(
     store: StorePath,
     sources: Annotated[
@@ -289,7 +288,11 @@ def verify(
     from ooc_pegasos.verification import verify as verify_store
 
     opened = Store.open(store)
-    found = verify_store(opened, progress_for(quiet))
+    progress = progress_for(quiet)
+    try:
+        found = verify_store(opened, progress)
+    finally:
+        progress.end()
     if sources:
         from ooc_pegasos.provenance import changed_sources
 
@@ -297,11 +300,9 @@ def verify(
     if json_output:
         print_json(vars(found))
     elif not quiet:
-        for problem in found.problems:
-            typer.echo(problem)
-        for stray in found.strays:
-            typer.echo(f"{store / stray}: no part of the store; it does no harm")
+        strays = [f"{store / stray}: no part of the store; it does no harm" for stray in found.strays]
         state = f"{len(found.problems)} problems" if found.problems else "sound"
-        typer.echo(f"{store}: {state}: {found.chunks:,} chunks, {found.rows:,} rows, {found.bytes:,} bytes")
+        summary = f"{store}: {state}: {found.chunks:,} chunks, {found.rows:,} rows, {found.bytes:,} bytes"
+        say(*found.problems, *strays, summary)
     if found.problems:
         raise typer.Exit(5)

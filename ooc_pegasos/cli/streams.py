@@ -10,6 +10,7 @@ import sys
 from typing import Any, TextIO
 
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.escaping import escaped, printable
 
 _BROKEN_PIPE = 141
 """What shells show of a tool that is ended by the signal of a broken pipe, 128 + 13."""
@@ -48,6 +49,25 @@ class _Messages(io.FileIO):
             return len(data)
 
 
+class _Text(io.TextIOWrapper):
+    """Text for people: control characters that came with a name are escaped, so that no terminal obeys them."""
+
+    def write(self, text: str) -> int:
+        super().write(escaped(text))
+        return len(text)
+
+    @property
+    def buffer(self) -> Any:
+        """Refused: Click writes to it, and so past `write`, where the encoding is ASCII."""
+        raise AttributeError("buffer")
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines for people on standard output or standard error; line breaks within a line are escaped."""
+    if lines:
+        print("\n".join(map(printable, lines)), file=sys.stderr if err else sys.stdout, flush=True)
+
+
 def _write(descriptor: int, data: Any) -> int:
     """Write some; waits as well where another process has made a pipe or a terminal one that does not wait."""
     while True:
@@ -80,11 +100,10 @@ def _occupy() -> None:
 def _guarded(stream: TextIO | None, number: int, kind: type[io.FileIO]) -> TextIO:
     """The same stream with other ways to fail."""
     if stream is None:  # Python has found it closed
-        return io.TextIOWrapper(io.BufferedWriter(kind(number, "wb", closefd=False)), "utf-8", "backslashreplace")
+        return _Text(io.BufferedWriter(kind(number, "wb", closefd=False)), "utf-8", "backslashreplace")
     if not isinstance(stream, io.TextIOWrapper):  # what somebody has put in its place, in memory perhaps
         return stream
-    errors = "backslashreplace" if stream.errors == "strict" else stream.errors  # names may be no UTF-8
+    # names may be invalid UTF-8, whose bytes could be control characters
+    errors = "backslashreplace" if stream.errors in ("strict", "surrogateescape") else stream.errors
     raw = io.BufferedWriter(kind(stream.fileno(), "wb", closefd=False))
-    return io.TextIOWrapper(
-        raw, stream.encoding, errors, line_buffering=stream.line_buffering, write_through=stream.write_through
-    )
+    return _Text(raw, stream.encoding, errors, line_buffering=stream.line_buffering, write_through=stream.write_through)

@@ -19,13 +19,14 @@ from ooc_pegasos.cli.options import (
     print_json,
     settings_of,
 )
+from ooc_pegasos.cli.streams import say
 from ooc_pegasos.errors import InputError, UsageError
 
 _STARTED = time.perf_counter()
 
 
 @app.command(
-    epilog="Example: [bold]oocpeg train clicks.store -o clicks.model --lambda 1e-5[/bold]",
+    epilog="Example: oocpeg train clicks.store -o clicks.model --lambda 1e-5",
 )
 def train(
     store: StorePath,
@@ -252,17 +253,17 @@ def train(
         from ooc_pegasos.provenance import refuse_changed
 
         refuse_changed(str(store), opened.manifest)
-    progress = training_progress_for(quiet)
-    note_compilation(progress)
-    from ooc_pegasos.files import making
+    from ooc_pegasos.locks import making
     from ooc_pegasos.model import Model
     from ooc_pegasos.trainer import train as train_on
 
     start = Model.load(warm_start) if warm_start else None
+    progress = training_progress_for(quiet)
+    note_compilation(progress)
     kept_in: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "progress": progress}
     kept_in |= {"warm_start": start, "scratch": scratch}
-    with making(output):
-        try:
+    try:
+        with making(output, progress.note):
             if scheduler is not None:
                 from ooc_pegasos.distributed.cluster import connected
                 from ooc_pegasos.distributed.training import train_dask
@@ -271,26 +272,26 @@ def train(
                     result = train_dask(client, opened, settings, parts=parts, **kept_in)
             else:
                 result = train_on(opened, settings, **kept_in)
-        except KeyboardInterrupt:
-            progress.end()
-            kept = (
-                f"run again with --checkpoint {checkpoint} --resume to continue"
-                if checkpoint
-                else "no --checkpoint was given"
-            )
-            typer.echo(f"interrupted; {kept}", err=True)
-            raise
-        finally:
-            progress.end()
-        result.model.save(output)
-    from ooc_pegasos.describe import profile_words, training_summary, training_words
+            result.model.save(output)
+    except KeyboardInterrupt:
+        progress.end()
+        how = (
+            f"run again with --checkpoint {checkpoint} --resume to continue"
+            if checkpoint
+            else "no --checkpoint was given"
+        )
+        say(f"interrupted; {how}", err=True)
+        raise
+    finally:
+        progress.end()
+    from ooc_pegasos.describe import profile_lines, training_lines, training_summary
 
     if profile:
-        typer.echo(profile_words(result, time.perf_counter() - _STARTED), err=True)
+        say(*profile_lines(result, time.perf_counter() - _STARTED), err=True)
     if json_output:
         print_json(training_summary(result, str(output)))
     elif not quiet:
-        typer.echo(training_words(result, str(output)))
+        say(*training_lines(result, str(output)))
     if not result.converged and result.why_uncertified is None:
         raise typer.Exit(4)
 

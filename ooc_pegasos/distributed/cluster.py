@@ -33,8 +33,9 @@ _COPIES = 3
 
 
 def dask_setup(_worker: Any) -> None:
-    """What a worker on this machine does as it starts: leave Ctrl-C, which all processes of a terminal feel, to us."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Have a worker on this machine ignore what all processes of a terminal get: the client stops its workers."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
@@ -64,13 +65,35 @@ def connected(scheduler: str) -> Iterator[Any]:
         return
     if not re.fullmatch(r"[a-z]+://.+", scheduler):
         raise UsageError(f"--scheduler {scheduler}: give an address like tcp://host:8786, or local:2")
+    if scheduler.startswith("tls://"):
+        _check_certificates(scheduler)
     try:
         client = client_of(scheduler, timeout=_PATIENCE)
     except Exception as error:  # whatever answers there may be no scheduler
         problem = " ".join(str(error).split())[:200]
-        raise InputError(f"{scheduler}: no scheduler answers ({problem}); check the address") from error
+        advice = "check the address, and the certificates if the scheduler uses TLS"
+        raise InputError(f"{scheduler}: no scheduler answers ({problem}); {advice}") from error
     with client:
         yield client
+
+
+def _check_certificates(scheduler: str) -> None:
+    """Refuse TLS without the certificates that a client needs, of which Dask would not say which is missing."""
+    import dask
+
+    if dask.config.get("distributed.client.security-loader", None):
+        return
+    for name in ("ca-file", "client.cert", "client.key"):
+        setting = f"distributed.comm.tls.{name}"
+        file = dask.config.get(setting, None)
+        if file is None and name != "client.key":  # which may be in the file of the certificate
+            raise InputError(f"{scheduler}: Dask's setting {setting} is missing; set it as docs/security.md shows")
+        if file is not None and "\n" not in str(file):  # or the certificate itself
+            try:
+                open(file).close()
+            except OSError as error:
+                problem = f"the file of Dask's setting {setting} cannot be read ({error.strerror})"
+                raise InputError(f"{scheduler}: {problem}: {file}; check the path") from error
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from ooc_pegasos.checkpoint import whole
 from ooc_pegasos.distributed.rounds import AscentState
 from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.files import sync_folder
+from ooc_pegasos.files import create_file, sync_folder
 from ooc_pegasos.kernels.sdca import STATE_SIZE
 from ooc_pegasos.solvers.panel import width_of
 
@@ -43,7 +43,7 @@ def next_file(folder: Path) -> Path:
 def write(path: Path, states: Iterable[AscentState]) -> dict[str, Any]:
     """Write what all parts know to a file, sync it, and say what is in it and how it can be checked."""
     parts, checksum, size = [], 0, 0
-    with open(path, "wb") as file:
+    with create_file(path) as file:
         for state in states:
             arrays = [state.arrays[at, name] for at in range(len(state.groups)) for name in KINDS]
             for array in [*arrays, *state.models.values()]:

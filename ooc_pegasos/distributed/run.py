@@ -32,7 +32,7 @@ from ooc_pegasos.outcome import Outcome, TrainResult
 from ooc_pegasos.path import remark_on
 from ooc_pegasos.problem import count_models, problem_of
 from ooc_pegasos.progress import TrainingProgress
-from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of
+from ooc_pegasos.progression import Progression, RunState, check_same_run, identity_of, sync_log
 from ooc_pegasos.solvers.averaging import LEAST
 from ooc_pegasos.solvers.choice import choose_algorithm, options_of, refuse_of_classes
 from ooc_pegasos.solvers.duals import RowStates
@@ -325,6 +325,7 @@ class Run(Stoppable):
         if self.place is None:
             return
         self._saving = True
+        sync_log(self.log)
         self.state.save(self.place, self.identity, self.parts[0].memory)
         self.last_checkpoint, self._saving = time.perf_counter(), False
 

@@ -15,10 +15,11 @@ from ooc_pegasos.collect import refuse_delayed, room_beside
 from ooc_pegasos.distributed.parts import cut, same_store
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.evaluation import Tally, names_of_columns, write_scores
-from ooc_pegasos.files import in_use, sync_folder, writing_errors
+from ooc_pegasos.files import sync_name, writing_errors
 from ooc_pegasos.growth import only
+from ooc_pegasos.locks import in_use
 from ooc_pegasos.metrics import EXACT_ROWS
-from ooc_pegasos.model import Model
+from ooc_pegasos.model import Model, check_width
 from ooc_pegasos.partitions import rows_of_frame, rows_of_matrix
 from ooc_pegasos.readers import schemas
 from ooc_pegasos.readers.opening import PLAIN
@@ -97,7 +98,7 @@ class _Ready:
             raise InputError(f"the collection: {schemas.difference(missing, known)}")
 
     def check_width(self, columns: float) -> None:
-        """Refuse an array that the model cannot be of."""
+        """Refuse an array that cannot be scored; NaN columns are an unknown number."""
         reader, label = self._recipe.reader, self._recipe.label_column
         if reader not in PLAIN:
             what = "a dask.dataframe" if reader == "table" else "files"
@@ -105,6 +106,7 @@ class _Ready:
         if label is not None and columns > self.model.info.features:
             problem = f"{columns:,} columns, where the model has {self.model.info.features:,} features"
             raise UsageError(f"{problem} and its data had labels in column {label}; leave that out")
+        check_width(columns, self.model.info.features, "the collection")
 
     def scores(self, matrix: Any) -> np.ndarray:
         """Scores, or probabilities, of the rows of a matrix."""
@@ -173,7 +175,7 @@ def predict_store(client: Any, model: Model, store: Store | str | Path, folder: 
                 if not (room / name).is_file() or (room / name).stat().st_size != size:
                     raise InputError(f"{target}: {name} is not there; {_SHARED}")
             os.replace(room, target)
-            sync_folder(target.parent)
+            sync_name(target)
     return sum(rows for rows, _size in written)
 
 

@@ -15,7 +15,8 @@ from ooc_pegasos.distributed.collections import RowsOfParts, hold, is_collection
 from ooc_pegasos.distributed.crew import speaking
 from ooc_pegasos.distributed.run import Given, Noted, Run
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.files import in_use, locked, writing_errors
+from ooc_pegasos.files import writing_errors
+from ooc_pegasos.locks import in_use, locked
 from ooc_pegasos.model import Model
 from ooc_pegasos.outcome import TrainResult
 from ooc_pegasos.progress import TrainingProgress, default_training_progress
@@ -65,7 +66,7 @@ def train_dask(
         noted = Noted(progress)
         if place:
             with writing_errors(place):
-                stack.enter_context(locked(place / "lock", str(place)))
+                stack.enter_context(locked(place / "lock", str(place), progress.note))
                 keeping.remove_left_overs(place)
         saved = Checkpoint.load(place) if resume and place else None
         stack.enter_context(speaking(client))

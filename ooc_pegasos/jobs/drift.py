@@ -66,6 +66,7 @@ def _side(store: Store, chunks: range, champion: Model | None) -> Side:
         inside = matrix.indices[matrix.indices < len(weighs)]
         known += int(weighs[inside].sum())
         entries += matrix.nnz
+        matrix.resize(matrix.shape[0], max(matrix.shape[1], len(weighs)))  # the store may have fewer features by now
         scores.append(champion.decision_function(matrix).ravel())
     every = np.concatenate(scores)
     return dataclasses.replace(

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from ooc_pegasos import manifest
-from ooc_pegasos.describe import printable
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.escaping import printable
 from ooc_pegasos.existing import refuse_options
 from ooc_pegasos.files import writing_errors
 from ooc_pegasos.growth import expired_parts

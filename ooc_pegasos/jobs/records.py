@@ -21,9 +21,9 @@ from typing import Any
 
 from ooc_pegasos import __version__, manifest
 from ooc_pegasos.checked import plainly
-from ooc_pegasos.describe import printable
 from ooc_pegasos.errors import OocPegasosError
-from ooc_pegasos.files import write_atomically
+from ooc_pegasos.escaping import printable
+from ooc_pegasos.files import open_in_place, write_atomically
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.state import Compared, State
 from ooc_pegasos.jobs.versions import FORM
@@ -133,9 +133,8 @@ class Log:
         table = plainly({"time": timestamp(), "event": event, **self._always, **facts})
         line = (json.dumps(table) + "\n").encode()
         # a pipe that nobody reads, or not fast enough, must not keep the run waiting
-        how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
         try:
-            descriptor = os.open(self._path, how, 0o644)
+            descriptor = open_in_place(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, streams=True)
             try:
                 if os.write(descriptor, line) < len(line):
                     raise OSError(errno.EAGAIN, "a line was cut short")

@@ -21,9 +21,16 @@ from ooc_pegasos import manifest
 from ooc_pegasos.checked import plainly
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.conversion import convert
-from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, OtherRunError, UsageError
+from ooc_pegasos.errors import (
+    DamagedError,
+    InputError,
+    OocPegasosError,
+    OtherRunError,
+    PublishedError,
+    UsageError,
+)
 from ooc_pegasos.existing import Existing
-from ooc_pegasos.files import locked, read_file, write_atomically, writing_errors
+from ooc_pegasos.files import read_file, remove_folder, write_atomically, writing_errors
 from ooc_pegasos.growth import expire
 from ooc_pegasos.jobs import gate, records
 from ooc_pegasos.jobs import state as states
@@ -33,6 +40,7 @@ from ooc_pegasos.jobs.job import HOLDOUT, Job
 from ooc_pegasos.jobs.plan import Plan, plan, refuse_changed_sources
 from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
 from ooc_pegasos.jobs.versions import MODEL, RECORD, Versions
+from ooc_pegasos.locks import locked
 from ooc_pegasos.losses import loss_for
 from ooc_pegasos.manifest import Manifest, SourceInfo
 from ooc_pegasos.model import Model
@@ -60,7 +68,7 @@ def run(
         try:
             with writing_errors(versions.folder):
                 versions.folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locked(versions.lock, str(versions.folder)))
+                stack.enter_context(locked(versions.lock, str(versions.folder), shown.note))
         except OocPegasosError as error:
             _tell_of_no_run(job, error, now(), shown)
             raise
@@ -149,7 +157,7 @@ class _Run:
         """
         found = states.load(self.work)
         if found is None:
-            shutil.rmtree(self.work, ignore_errors=True)
+            remove_folder(self.work)
         elif found.compare and not self.candidate.exists():  # it is in its place, so that is what it came to
             self.resumed, self.state = True, found
         elif found.plan is None or found.job != self.job.digest() or self._is_given_up(found):
@@ -173,7 +181,7 @@ class _Run:
         else:
             (self.work / states.FILE_NAME).unlink(missing_ok=True)  # first: it tells of what goes now
         for folder in (self.candidate, self.checkpoint):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
         return carried
 
     @contextmanager
@@ -210,8 +218,15 @@ class _Run:
         problems = self._remove_old_versions()
         record = self._record(outcome, REFUSED if outcome == "refused" else 0)
         self._report(record, problems)  # if that is interrupted, the next run tells it again
-        shutil.rmtree(self.work, ignore_errors=True)
+        self._remove_work()
         return record
+
+    def _remove_work(self) -> None:
+        """Remove the folder of the run. What is left of it is reported, and removed by the next run."""
+        with suppress(OSError):
+            (self.work / states.FILE_NAME).unlink(missing_ok=True)  # first: without it there is nothing to take up
+        if not remove_folder(self.work):
+            self.progress.note(f"{self.work}: could not be removed; the next run removes it")
 
     def _steps(self) -> str:
         """What comes of the run: promoted, refused, or unchanged."""
@@ -412,7 +427,7 @@ class _Run:
         """All but those to be kept; what was in the way."""
         try:
             removed = self.versions.prune(self.job.keep)
-        except OSError as error:
+        except (OSError, OocPegasosError) as error:
             return [f"old versions could not be removed: {error}"]
         if removed:
             self.log.write("versions removed", versions=removed)
@@ -441,7 +456,8 @@ class _Run:
 
     def _give_up_if_hopeless(self, error: BaseException) -> None:
         """Forget what would fail in the same way when it is taken up again, and remember of the rest that it failed."""
-        if isinstance(error, DamagedError) or self.state.append is None:
+        nothing_came = self.state.append is None and not isinstance(error, PublishedError)
+        if isinstance(error, DamagedError) or nothing_came:
             with suppress(OSError):
                 self._forget(self.state)
             return

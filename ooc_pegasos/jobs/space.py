@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ooc_pegasos.config import VECTORS, ConvertConfig, TrainConfig
-from ooc_pegasos.describe import printable, size_text
+from ooc_pegasos.describe import size_text
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.escaping import printable
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.manifest import Manifest, Recipe
 from ooc_pegasos.path import LENGTH

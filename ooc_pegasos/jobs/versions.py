@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
-import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.files import read_file, sync_folder
+from ooc_pegasos.files import published_error, read_file, remove_folder, sync_file, sync_folder
 from ooc_pegasos.model import Model
 
 MODEL, RECORD = "model", "run.json"
@@ -106,7 +106,10 @@ class Versions:
         new.unlink(missing_ok=True)
         os.symlink(name, new)
         os.replace(new, link)
-        sync_folder(self.folder)
+        try:
+            sync_folder(self.folder)
+        except OSError as error:
+            raise published_error(link, error, "check the disk, as a power cut may undo it") from error
 
     def before(self, name: str) -> str | None:
         """The version that was in use when this one was made; None if there was none, or it is not known.
@@ -152,9 +155,9 @@ class Versions:
         for place in [self.folder / name for name in old] + [self.folder / _REFUSED / n for n in refused[:-keep]]:
             gone = self.folder / f".gone-{place.name}"
             os.rename(place, gone)  # so that no half of it can be taken for a version
-            shutil.rmtree(gone)
         for left in self.folder.glob(".gone-*"):
-            shutil.rmtree(left)
+            if not remove_folder(left):
+                raise OSError(errno.ENOTEMPTY, f"{left}: not removed")
         return old
 
     def _refused(self) -> list[str]:
@@ -167,9 +170,7 @@ class Versions:
         if not candidate.exists():
             raise DamagedError(f"{candidate}: no such folder; remove {candidate.parent} to begin anew")
         for path in candidate.iterdir():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.close(descriptor)
+            sync_file(path)
         sync_folder(candidate)
         os.rename(candidate, place)
         sync_folder(place.parent)

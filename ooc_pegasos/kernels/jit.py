@@ -1,32 +1,51 @@
-"""How every kernel is compiled: without the GIL, and cached on disk under a name that cannot go stale.
+"""Compilation of kernels: without the GIL, and with their machine code cached on disk.
 
-numba looks only at the one file a function stands in to decide whether its cached machine code is
-still good, so a change in a file it calls into would go unnoticed. Here the cache folder is named
-after the content of all kernel files instead.
+numba's own cache does not suit. It compares only the file a function is in with the cached code, so that a change in a
+function it calls goes unnoticed: here the cache folder is named after the content of all kernel files. And it loads
+whatever is in its two files per function, which after a power cut may be empty, or, when two processes compile one
+function for different types at the same time, belong to the other: here each compiled signature is one file with a
+checksum. numba unpickles what it loads, so only files are read that nobody but this user could have written.
 """
 
 import hashlib
+import logging
 import os
 import stat
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
+from numba.core import serialize
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+
+from ooc_pegasos.errors import UsageError
+
+if numba.config.DISABLE_JIT:
+    raise UsageError(
+        "numba's compiler is switched off (NUMBA_DISABLE_JIT), but nothing here runs without it; "
+        "unset NUMBA_DISABLE_JIT, then run again"
+    )
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_PACKAGE = __name__.rpartition(".")[0]
+_SUFFIX = ".nbc"
+_CHECKSUM_BYTES = hashlib.sha256().digest_size
+_VERSIONS = (numba.__version__, np.__version__, sys.implementation.cache_tag, sys.version)
+
 
 def kernel(function: Function) -> Function:
-    """Compile `function` on first use, without the GIL, cached on disk."""
-    chosen = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = chosen or str(cache_folder())
-    try:
-        compiled: Function = numba.njit(nogil=True, cache=True, boundscheck=False)(function)
-    finally:
-        numba.config.CACHE_DIR = chosen
+    """Compile `function` on first use, without the GIL, cached on disk if it is part of this package."""
+    compiled: Any = numba.njit(nogil=True, boundscheck=False)(function)
+    if function.__module__.startswith(f"{_PACKAGE}."):  # the folder's name knows nothing of other files
+        compiled._cache = KernelCache(f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}")
     return compiled
 
 
@@ -36,41 +55,142 @@ def inlined(function: Function) -> Function:
     return compiled
 
 
+class KernelCache(NullCache):  # type: ignore[misc]
+    """Machine code of one kernel on disk, one file for each signature it was compiled for."""
+
+    can_write = True
+    """False for all kernels of this process once a file could not be written."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled function for these argument types, or None if no usable file has it."""
+        target_context.refresh()
+        key = self._key(sig, target_context.codegen())
+        code = _read(self._path(key), key)
+        if code is None:
+            return None
+        try:
+            return CompileResult._rebuild(target_context, *serialize.loads(code))
+        except Exception:  # intact, but it does not fit what is installed now in some way the key does not know of
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write a compiled function. A failure is reported once; the function is in memory and can be used."""
+        if not KernelCache.can_write or data.library.has_dynamic_globals:
+            return
+        key = self._key(sig, data.codegen)
+        code = serialize.dumps(data._reduce())
+        try:
+            _write(self._path(key), key, code)
+        except OSError as error:
+            KernelCache.can_write = False
+            logging.getLogger(__name__).warning(
+                "note: compiled kernels cannot be kept in %s: %s; each command compiles them in memory, "
+                "which takes some seconds; set NUMBA_CACHE_DIR to a folder of your own with free space",
+                cache_folder() or numba.config.CACHE_DIR or "the cache folder",
+                (error.strerror or str(error)).lower(),
+            )
+
+    def _key(self, sig: Any, codegen: Any) -> bytes:
+        """Describe what the code was compiled for: everything that it depends on except the sources."""
+        return repr((self._name, str(sig), codegen.magic_tuple(), _VERSIONS)).encode()
+
+    def _path(self, key: bytes) -> Path | None:
+        folder = cache_folder()
+        return folder and folder / f"{self._name}-{hashlib.sha256(key).hexdigest()[:16]}{_SUFFIX}"
+
+
+def is_compiled() -> bool:
+    """True if some kernels are on disk already; if not, the first use of each takes a few seconds."""
+    folder = cache_folder()
+    return folder is not None and _has_files(folder)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def _checksum(key: bytes, code: bytes) -> bytes:
+    return hashlib.sha256(key + code).digest()
+
+
+def _read(path: Path | None, key: bytes) -> bytes | None:
+    """Return the code in a file if it is intact and compiled for `key`, and only this user could have written it."""
+    if path is None:
+        return None
+    try:
+        # O_NONBLOCK: opening a pipe would wait for somebody to write to it
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            content = file.read() if stat.S_ISREG(status.st_mode) and _is_private(status) else b""
+    except OSError:
+        return None
+    checksum, code = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+    return code if checksum == _checksum(key, code) else None
+
+
+def _write(path: Path | None, key: bytes, code: bytes) -> None:
+    """Replace a file such that after a power cut it is the old one or the new one."""
+    if path is None:
+        raise OSError("it cannot be written, or other users may write to it as well")
+    descriptor, temporary = tempfile.mkstemp(".tmp", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(_checksum(key, code) + code)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """True if a file or folder belongs to this user and nobody else may write to it."""
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+# --- the folder ---------------------------------------------------------------------------------
+
+
 @cache
-def cache_folder() -> Path:
-    """The first writable of: beside the kernels, the user's cache folder, a temporary folder."""
+def cache_folder() -> Path | None:
+    """Return the folder in NUMBA_CACHE_DIR, or the first usable one beside the kernels, in ~/.cache and in /tmp.
+
+    A folder on a read-only disk is usable if it was filled before the disk became so, as in an image of a container.
+    """
     here = Path(__file__).parent
     content = hashlib.sha256()
     for path in sorted(here.glob("*.py")):
         content.update(path.read_bytes())
     name = f"kernels-{content.hexdigest()[:16]}"
-    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for parent in (here / "__pycache__", user_cache / "ooc-pegasos"):
-        folder = parent / name
+    for folder in _candidates(here, name):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            status = folder.lstat()
         except OSError:
             continue
-        if os.access(folder, os.W_OK):
+        is_own = stat.S_ISDIR(status.st_mode) and _is_private(status)
+        if is_own and (os.access(folder, os.W_OK) or _has_files(folder)):
             return folder
-    return _temporary_folder(name)
+    return None
 
 
-def _temporary_folder(name: str) -> Path:
-    """A folder for this user alone, the same at every start: code is loaded from it."""
-    mine = Path(tempfile.gettempdir()) / f"ooc-pegasos-{os.getuid()}"
-    try:
-        mine.mkdir(mode=0o700, exist_ok=True)
-        status = mine.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
-            (mine / name).mkdir(exist_ok=True)
-            return mine / name
-    except OSError:
-        pass  # somebody else's file is in the way
-    return Path(tempfile.mkdtemp(prefix="ooc-pegasos-kernels-"))
+def _has_files(folder: Path) -> bool:
+    return any(folder.glob(f"*{_SUFFIX}"))
 
 
-def is_compiled() -> bool:
-    """Whether some kernels are on disk already; if not, the first use of each takes a few seconds."""
-    folder = Path(numba.config.CACHE_DIR or cache_folder())
-    return any(folder.rglob("*.nbi"))
+def _candidates(here: Path, name: str) -> Iterator[Path]:
+    """Folders in order of preference. Where several users may write, each has a folder of another name."""
+    own = f"ooc-pegasos-{os.getuid()}-{name}"
+    if numba.config.CACHE_DIR:
+        yield Path(numba.config.CACHE_DIR) / own
+        return
+    yield here / "__pycache__" / name
+    with suppress(RuntimeError):  # no home folder
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ooc-pegasos" / name
+    with suppress(OSError):  # no temporary folder
+        yield Path(tempfile.gettempdir()) / own

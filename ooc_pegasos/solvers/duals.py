@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.files import sync_folder, writing_errors
+from ooc_pegasos.files import create_file, sync_folder, writing_errors
 from ooc_pegasos.kernels.sdca import inverse_squares
 from ooc_pegasos.loading import Window
 from ooc_pegasos.store import Store
@@ -179,7 +179,7 @@ class RowStates:
         """Write everything to one file, sync it, and say how it can be checked."""
         self.leave()
         checksum, size = 0, 0
-        with open(path, "wb") as file:
+        with create_file(path) as file:
             for number, group in enumerate(self.groups):
                 for name in _KINDS:
                     array = self._files[number, name] if not self._one_window else getattr(group, name)

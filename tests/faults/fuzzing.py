@@ -44,7 +44,7 @@ from ooc_pegasos import (
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.checksums import xxh64_hex
 from ooc_pegasos.config import load_toml
-from ooc_pegasos.describe import run_words
+from ooc_pegasos.describe import run_lines
 from ooc_pegasos.evaluation import evaluate, predict
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.plan import plan as plan_job
@@ -957,7 +957,7 @@ def state(folder: Path) -> Attempt:
         assert loaded is not None
         record = records.record_of(found, loaded, "refused", 7, datetime.now(UTC))
         records.as_json(record)
-        run_words(record)
+        run_lines(record)
         records.write_metrics(folder / "job.prom", record)
         loaded.save(folder)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -29,7 +29,7 @@ def many(short: Much, long: Much) -> Much:
 # --- processes ----------------------------------------------------------------------------------
 
 _NURSERY = """
-import json, os, signal, sys, traceback
+import ctypes, gc, json, os, signal, sys, traceback
 from ooc_pegasos.errors import OocPegasosError
 
 exec(sys.argv[1], globals())
@@ -46,10 +46,18 @@ def count_steps(under, die_before):
     sys.addaudithook(hook)
     return count
 
+def arm(fault):
+    files = [fault["report"], fault["journal"]]
+    report, journal = (os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) if file else -1 for file in files)
+    under, number = fault["under"].encode(), ctypes.c_long(fault["number"])
+    ctypes.CDLL(None).shim_arm(under, number, fault["variant"], report, journal)
+
 def live(task, told):
     for number, stream in ((1, "said"), (2, "complained")):
         os.dup2(os.open(task[stream], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     count = count_steps(task["under"], task["die_before"]) if task["under"] else [0]
+    if task["fault"]:
+        arm(task["fault"])
     try:
         globals()[task["name"]](*task["words"])
         code = 0
@@ -66,6 +74,8 @@ def live(task, told):
     os.write(told, str(count[0]).encode())
     os._exit(code)
 
+gc.collect()
+gc.freeze()  # or each child would copy what its collector looks at
 print("ready", flush=True)
 child = 0
 for line in sys.stdin:
@@ -88,12 +98,16 @@ class Nursery:
     """A process that has everything loaded and forks one child after the other, which saves each a second.
 
     `code` defines the functions that children call; what it calls itself is done once, before the first child.
+    `preload`: a library that is loaded before all others (see `disturb`).
     """
 
-    def __init__(self, code: str, folder: Path) -> None:
+    def __init__(self, code: str, folder: Path, preload: Path | None = None) -> None:
         self._said, self._complained = folder / "said", folder / "complained"
+        self._fault: dict[str, Any] | None = None
         words = [sys.executable, "-c", _NURSERY, code]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        env = {**os.environ, "LD_PRELOAD": str(preload)} if preload else None
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=env)
         self._last: Child | None = None
         assert self._line() == "ready"
 
@@ -107,11 +121,17 @@ class Nursery:
             self._last.wait()
         told = [str(word) if isinstance(word, Path) else word for word in words]
         task = {"name": name, "words": told, "die_before": die_before}
-        task |= {"said": str(self._said), "complained": str(self._complained)}
+        task |= {"said": str(self._said), "complained": str(self._complained), "fault": self._fault}
+        self._fault = None
         assert self._process.stdin is not None
         print(json.dumps({**task, "under": str(under) if under else ""}), file=self._process.stdin, flush=True)
         self._last = Child(self, int(self._line()))
         return self._last
+
+    def disturb(self, under: Path, number: int, variant: int = 0, report: object = "", journal: object = "") -> None:
+        """Have the next child counted, recorded and, if the number is not 0, disturbed by the library (see shim.c)."""
+        words = {"under": str(under), "number": number, "variant": variant}
+        self._fault = {**words, "report": str(report), "journal": str(journal)}
 
     def has_news(self, seconds: float) -> bool:
         """Whether the child has ended, after so many seconds at most."""
@@ -182,9 +202,9 @@ class Child:
 
 
 @contextmanager
-def nursery(code: str, folder: Path) -> Iterator[Nursery]:
+def nursery(code: str, folder: Path, preload: Path | None = None) -> Iterator[Nursery]:
     """A nursery that is closed at the end, whatever happens."""
-    made = Nursery(code, folder)
+    made = Nursery(code, folder, preload)
     try:
         yield made
     finally:

@@ -24,12 +24,12 @@ from test_machines import MEDDLE
 
 from ooc_pegasos import Store, verify
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.files import locked
 from ooc_pegasos.growth import expire
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.run import run
 from ooc_pegasos.jobs.versions import Versions
+from ooc_pegasos.locks import locked
 
 commands, quick, powerless, disk, closed = fixtures
 STEPS: dict[str, tuple[object, str]] = {
@@ -186,7 +186,7 @@ def test_places_and_files_without_permission(tmp_path, powerless):
         (version / "model", 0, 3),
         (place / "clicks.store" / "manifest.json", 0, 3),
         (chunk, 0, 5),
-        (place / "job.toml", 0, 2),
+        (place / "job.toml", 0, 3),
     ):
         with mode_of(path, mode):
             said = one_line(powerless("run", place / "job.toml", "-q", code=code), path.name)

@@ -1,0 +1,399 @@
+"""Commands that are disturbed by faults of the disk, and what must be so afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from conftest import folder_bytes, random_rows, svmlight_text
+from machine import Nursery, nursery
+
+from ooc_pegasos import Model, Store, verify
+from ooc_pegasos.manifest import FILE_NAME
+
+WARM = """
+import contextlib, io, os, sys, tempfile
+import scipy.sparse, pyarrow.csv
+from datetime import UTC, datetime
+from ooc_pegasos import cli
+from ooc_pegasos.jobs import run as jobs
+
+def oocpeg(folder, words, day):
+    os.chdir(folder)
+    sys.argv[1:] = words
+    jobs.run.__kwdefaults__["now"] = lambda: datetime(2026, 11, day, 2, tzinfo=UTC)
+    cli.main()
+
+def replace(path, synced):
+    with open(path + ".new", "wb") as file:
+        file.write(b"new")
+        file.flush()
+        if synced:
+            os.fsync(file.fileno())
+    os.rename(path + ".new", path)
+    if synced:
+        descriptor = os.open(os.path.dirname(path), os.O_RDONLY)
+        os.fsync(descriptor)
+
+with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+    os.chdir(folder)
+    open("in.svm", "w").write("1 1:1 3:0.25\\n-1 2:0.5 4:0.75\\n" * 100)
+    open("in.csv", "w").write("label,a,b,n\\n" + "1,x,0.5,one\\n-1,y,0.25,two\\n" * 50)
+    for words in (
+        "convert in.svm -o store -q",
+        "convert in.csv -o table --label label --id n -q",
+        "train store -o model --lambda 0.1 --algorithm sdca -q",
+        "train store -o model --lambda 0.1 --algorithm sgd-s --force -q",
+        "evaluate model store",
+        "predict model in.svm -o scores.parquet",
+        "verify store",
+    ):
+        cli.app(words.split(), standalone_mode=False)
+"""
+JOB = """
+store = "clicks.store"
+models = "models"
+inputs = ["day-*.svm"]
+golden = ["golden.svm"]
+expire_days = 1.5
+reserve = 1
+keep = 2
+log = "log.jsonl"
+metrics = "job.prom"
+[convert]
+values = "float32"
+features = 30
+index_base = 1
+[train]
+lam = 1e-1
+tolerance = 0.2
+checkpoint_epochs = 2
+[gate]
+max_relative_regression = 0.9
+"""
+DAY = 86_400
+MIDNIGHT = 1793491200  # of 1 November 2026, about
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that makes calls fail, or a skip."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed, so no library that makes system calls fail can be built")
+    library = tmp_path_factory.mktemp("shim") / "shim.so"
+    source = Path(__file__).with_name("shim.c")
+    subprocess.run(["gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+@pytest.fixture(scope="session")
+def processes(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with nursery(WARM, tmp_path_factory.mktemp("disturbed"), shim) as made:
+        yield made
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process at its end."""
+
+    code: int
+    out: str
+    err: str
+
+    def reports_in_place(self, what: str) -> bool:
+        """True if the error says that the new state of `what` is there all the same."""
+        return re.search(rf"^error: (/.*/)?{what}: the new state is in place", self.err, re.MULTILINE) is not None
+
+
+@dataclass
+class Command:
+    """`oocpeg` with some words in the folder `place`, and how its outcome is told.
+
+    `result(place)`: what must be as an undisturbed run leaves it. `is_new(place)`: True if the new state of `what` is
+    there, False for the old one; refuses everything between.
+    """
+
+    name: str
+    processes: Nursery
+    place: Path
+    words: tuple[str, ...]
+    result: Callable[[Path], dict[str, bytes]]
+    is_new: Callable[[Path], bool] = field(default=lambda _place: False)
+    what: str = "store"
+    resume: bool = True
+    """True if the command can be run again with --resume."""
+    is_repeatable: bool = True
+    """True if running the command again, when all is done, leaves the same."""
+    day: int = 1
+    expected: dict[str, bytes] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    @property
+    def _first(self) -> Path:
+        return self.place.with_name("first")
+
+    def begin(self) -> None:
+        """Remember what there is, and what an undisturbed run makes of it."""
+        shutil.copytree(self.place, self._first, symlinks=True)
+        assert self.run().code == 0, self.processes.said()
+        self.expected, self.names = self.result(self.place), _names(self.place)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Bring back what there was in the beginning."""
+        shutil.rmtree(self.place)
+        shutil.copytree(self._first, self.place, symlinks=True)
+
+    def run(self, *more: str, number: int = -1, variant: int = 0, report: object = "", journal: object = "") -> Ended:
+        """Run it to its end, with a fault at a call, or with a journal."""
+        if number >= 0:
+            self.processes.disturb(self.place, number, variant, report, journal)
+        code = self.processes.start("oocpeg", self.place, [*self.words, *more], self.day).wait()
+        out, err = self.processes.said()
+        return Ended(code, out, err)
+
+    def again(self, number: int) -> Ended:
+        """The same command once more, every other time with --resume."""
+        return self.run(*(["--resume"] if self.resume and number % 2 else []))
+
+    def left_overs(self) -> set[str]:
+        """Names beside those of an undisturbed run."""
+        return _names(self.place) - self.names
+
+    def check_same(self, tidy: bool = True) -> None:
+        """Refuse anything but what an undisturbed run leaves; if not `tidy`, with files that nothing refers to."""
+        found = self.result(self.place)
+        assert found.keys() == self.expected.keys()
+        assert [name for name in found if found[name] != self.expected[name]] == []
+        assert not tidy or self.left_overs() == set()
+
+
+def _names(folder: Path) -> set[str]:
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return {
+        name for name in found if not (name.startswith(("c/rows-", "models/2", "models/runs")) or name.endswith("lock"))
+    }
+
+
+def check_disturbed(command: Command, number: int, ended: Ended) -> None:
+    """Refuse an outcome of a fault that no user could go on from."""
+    unreadable_job = ended.code == 2 and "job.toml: " in ended.err
+    assert ended.code in (0, 3, 5) or unreadable_job, ended.code
+    assert "Traceback" not in ended.err
+    is_new = command.is_new(command.place)
+    if ended.code == 0:
+        assert is_new
+        found = command.result(command.place)
+        assert [name for name in command.expected if found.get(name) != command.expected[name]] == []
+        assert not command.left_overs() or "note: " in ended.err, command.left_overs()
+        return
+    lines = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, ended.err
+    assert ";" in lines[0], lines[0]
+    assert ended.reports_in_place(command.what) == is_new, (is_new, ended.err)
+    if is_new and not command.is_repeatable:
+        command.check_same()
+        return
+    once_more = command.again(number)
+    assert once_more.code == 0, (ended, once_more)
+    command.check_same()
+
+
+def failure_of(error: BaseException) -> str:
+    """Where and why a check has failed, on one line."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(at.filename).name}:{at.lineno} {at.line}: {str(error)[:500]!r}"
+
+
+# --- the commands -------------------------------------------------------------------------------
+
+
+def check_store(path: Path) -> None:
+    """Refuse a store that is damaged."""
+    assert verify(Store.open(path)).problems == []
+
+
+def converting(processes: Nursery, place: Path, mode: str) -> Command:
+    """A new store of a table, or rows appended to a store or put in its place, with bad rows in all of them."""
+    command = Command(mode, processes, place, (), everything)
+    target = place / "store"
+    if mode == "convert":
+        lines = [f"{1 - 2 * (i % 2)},{'xyz'[i % 3]}{i % 7},{i / 64},row {i}" for i in range(60)]
+        lines[30] = "1,x,no number,row 30"
+        (place / "in.csv").write_text("\n".join(["label,a,b,n", *lines]) + "\n")
+        options = ["--label", "label", "--id", "n", "--seed", "5"]
+        command.words = ("convert", "in.csv", "-o", "store", "--on-bad-row", "skip", "--chunk-size", "1kB", *options)
+    else:
+        (place / "old.svm").write_text(
+            "rubbish\n" + "".join(f"{1 - 2 * (i % 2)} {1 + i % 40}:0.5\n" for i in range(80))
+        )
+        text = svmlight_text(*random_rows(60, 40, 3, 0.2)).splitlines(keepends=True)
+        text[20] = "garbage\n"
+        (place / "new.svm").write_text("".join(text))
+        options = ["--on-bad-row", "skip", "--values", "float32"]
+        command.words = ("convert", "old.svm", "-o", "store", *options)
+        assert command.run().code == 0, processes.said()
+        if mode == "append":
+            options = options[:2]
+        command.words = ("convert", "new.svm", "-o", "store", f"--{mode}", "--chunk-size", "1kB", *options)
+    before = folder_bytes(target) if target.exists() else {}
+
+    def is_new(_place: Path) -> bool:
+        if not target.exists():
+            assert mode == "convert"
+            return False
+        check_store(target)
+        now = folder_bytes(target)
+        if now["manifest.json"] == before.get("manifest.json"):
+            assert {name: now.get(name) for name in before} == before
+            return False
+        assert now["manifest.json"] == command.expected["store/manifest.json"]
+        return True
+
+    command.is_new = is_new
+    return command
+
+
+def everything(place: Path) -> dict[str, bytes]:
+    """All files but those of a conversion that is not done."""
+    return {name: content for name, content in folder_bytes(place).items() if ".unfinished" not in name}
+
+
+def training(processes: Nursery, place: Path, mode: str) -> Command:
+    """A run with a checkpoint after each epoch and a log; `resume`: one that was killed goes on."""
+    (place / "in.svm").write_text(svmlight_text(*random_rows(120, 40, 3, 0.2)))
+    command = Command("", processes, place, ("convert", "in.svm", "-o", "store", "--chunk-size", "2kB"), trained)
+    assert command.run().code == 0, processes.said()
+    (place / "model").write_bytes(b"an older one")
+    command.name, command.what = mode, "model"
+    options = ["--lambda", "0.01", "--tolerance", "0.3", "--algorithm", "sdca", "--memory", "95kB"]
+    options += ["--checkpoint", "c", "--checkpoint-epochs", "1", "--log", "log", "--force"]
+    command.words = ("train", "store", "-o", "model", *options)
+    if mode == "resume":
+        absolute = [str(place / word) if word in ("store", "model", "c", "log") else word for word in command.words]
+        steps = processes.start("oocpeg", place, absolute, 1, under=place).steps
+        (place / "model").write_bytes(b"an older one")
+        child = processes.start("oocpeg", place, absolute, 1, under=place, die_before=steps * 2 // 3)
+        assert child.wait() < 0
+        assert (place / "c" / "training.checkpoint").exists()
+        command.words = (*command.words, "--resume")
+        command.resume = False
+
+    def is_new(_place: Path) -> bool:
+        if (place / "model").read_bytes() == b"an older one":
+            return False
+        assert (place / "model").read_bytes() == command.expected["model"]
+        return True
+
+    command.is_new = is_new
+    return command
+
+
+def trained(place: Path) -> dict[str, bytes]:
+    """The model, and the epochs that are in the log."""
+    lines = (place / "log").read_text().splitlines()
+    epochs = json.dumps([json.loads(line)["epoch"] for line in lines])
+    return {"model": (place / "model").read_bytes(), "log": epochs.encode()}
+
+
+def predicting(processes: Nursery, place: Path, _mode: str) -> Command:
+    """Scores of a table in place of an older file."""
+    lines = [f"{1 - 2 * (i % 2)},{'xyz'[i % 3]}{i % 7},{i / 64},row {i}" for i in range(60)]
+    (place / "in.csv").write_text("\n".join(["label,a,b,n", *lines]) + "\n")
+    words = ("convert", "in.csv", "-o", "store", "--label", "label", "--id", "n")
+    command = Command("predict", processes, place, words, predicted, what="scores.parquet", resume=False)
+    assert command.run().code == 0, processes.said()
+    command.words = ("train", "store", "-o", "model", "--lambda", "0.1")
+    assert command.run().code == 0, processes.said()
+    (place / "scores.parquet").write_bytes(b"older ones")
+    command.words = ("predict", "model", "in.csv", "-o", "scores.parquet", "--force")
+
+    def is_new(_place: Path) -> bool:
+        if (place / "scores.parquet").read_bytes() == b"older ones":
+            return False
+        assert (place / "scores.parquet").read_bytes() == command.expected["scores.parquet"]
+        return True
+
+    command.is_new = is_new
+    return command
+
+
+def predicted(place: Path) -> dict[str, bytes]:
+    """The scores."""
+    return {"scores.parquet": (place / "scores.parquet").read_bytes()}
+
+
+def running(processes: Nursery, place: Path, mode: str) -> Command:
+    """The second run of a job, or a return to the model of the first."""
+    (place / "job.toml").write_text(JOB)
+    (place / "golden.svm").write_text(svmlight_text(*random_rows(40, 30, 9, 0.2)))
+    words, result = ("run", "job.toml"), in_use if mode == "rollback" else kept
+    command = Command(mode, processes, place, words, result, what="models/current", resume=False)
+    for day in (1, 3):
+        path = place / f"day-{day}.svm"
+        path.write_text(svmlight_text(*random_rows(80, 30, day, 0.2)))
+        os.utime(path, (MIDNIGHT + (day - 1) * DAY,) * 2)
+        if day == 1 or mode == "rollback":
+            command.day = day
+            assert command.run().code == 0, processes.said()
+    command.day = 3
+    if mode == "rollback":
+        command.words, command.is_repeatable = ("rollback", "models"), False
+    before = os.readlink(place / "models" / "current")
+
+    def is_new(_place: Path) -> bool:
+        current = os.readlink(place / "models" / "current")
+        Model.load(place / "models" / current / "model")
+        check_store(place / "clicks.store")
+        return current != before
+
+    command.is_new = is_new
+    return command
+
+
+def in_use(place: Path) -> dict[str, bytes]:
+    """The version in use and its model."""
+    current = os.readlink(place / "models" / "current")
+    return {"current": current.encode(), "model": (place / "models" / current / "model").read_bytes()}
+
+
+def kept(place: Path) -> dict[str, bytes]:
+    """The newest model, which is in use, and the store. A run that is begun anew has a new name."""
+    versions = sorted(path.name for path in (place / "models").iterdir() if path.name[0] == "2")
+    made = Store.open(place / "clicks.store").manifest
+    files = [FILE_NAME, *(file for chunk in made.chunks for file in chunk.files)]
+    store = {f"store/{name}": (place / "clicks.store" / name).read_bytes() for name in files}
+    model = (place / "models" / versions[-1] / "model").read_bytes()
+    assert os.readlink(place / "models" / "current") == versions[-1]
+    return {"model": model, **store, "versions": str(len(versions)).encode()}
+
+
+COMMANDS = {
+    "convert": converting,
+    "append": converting,
+    "force": converting,
+    "train": training,
+    "resume": training,
+    "predict": predicting,
+    "run": running,
+    "rollback": running,
+}
+
+
+@contextmanager
+def command_of(name: str, processes: Nursery, folder: Path) -> Iterator[Command]:
+    """A command that is ready to be disturbed."""
+    place = folder / "place"
+    place.mkdir()
+    command = COMMANDS[name](processes, place, name)
+    command.begin()
+    yield command

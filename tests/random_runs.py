@@ -110,8 +110,7 @@ def _case(rng: np.random.Generator, most_rows: int) -> Case:
 
 
 def _can_be_free(options: dict[str, Any]) -> bool:
-    known = "free" in str(TrainConfig.__annotations__["bias"])
-    return known and options["algorithm"] not in ("pegasos", "sgd-m") and "project" not in options
+    return options["algorithm"] != "pegasos" and "project" not in options
 
 
 def _values(rng: np.random.Generator, rows: int, features: int, kind: str) -> np.ndarray:
@@ -196,9 +195,6 @@ def _options(rng: np.random.Generator, task: str, rows: int) -> dict[str, Any]:
         costs = np.round(10.0 ** rng.uniform(-2, 2, (3, 3)), 2) * (1 - np.eye(3))
         options["cost"] = tuple(tuple(float(cost) for cost in row) for row in costs)
     options["max_epochs"] = int(rng.choice([1, 3, 12, 40, 300], p=[0.1, 0.2, 0.3, 0.3, 0.1]))
-    free = "bias" not in options and bias > 0.75 and task != "all classes"
-    if free and "project" not in options and options["algorithm"] != "pegasos":
-        options["bias"] = "free"
     options["tolerance"] = float(10.0 ** rng.uniform(-12, -1))
     options["coefficient"] = float(rng.choice([1.2, 1e30]))
     options |= {"threads": int(rng.choice([1, 2, 3])), "loading": str(rng.choice(["mapped", "read"]))}

@@ -47,6 +47,11 @@ class Bound:
     window: Snapshot | None = field(default=None, compare=False)
 
 
+def best_part(gain: float, cost: float) -> float:
+    """Return the t in [0, 1] with the largest t gain - t^2 cost / 2."""
+    return min(max(gain, 0.0) / cost, 1.0) if cost else 1.0
+
+
 def bound_below(gain: float, gain_error: float, norm: float, norm_error: float, length: int, lam: float) -> Bound:
     """Return the bound D = gain - (lam/2) norm^2, rounded downward; `norm` is the computed one of `length` numbers."""
     exact = gain - lam / 2 * norm * norm

@@ -227,9 +227,9 @@ class TrainConfig:
     loss: LossName | None = None
     """None: hinge for classes, epsilon-insensitive for real targets."""
     loss_parameter: float | None = None
-    bias: Literal["none", "feature", "unregularized", "batch", "search"] | None = None
-    """None or one of the four ways of section 6 of the paper. By default a feature where the lambda is left open, and
-    none where it is given: then the objective is the one that was asked for."""
+    bias: Literal["none", "feature", "free", "unregularized", "batch", "search"] | None = None
+    """None, not regularised (free), or one of the four ways of section 6 of the paper. By default a feature where the
+    lambda is left open, and none where it is given: then the objective is the one that was asked for."""
     bias_scale: float = 1.0
     """The value of the constant feature."""
     cost: tuple[tuple[float, ...], ...] | None = None
@@ -318,6 +318,9 @@ class TrainConfig:
             raise UsageError("--bias batch finds the best bias of each batch; add --batch-size, like --batch-size 1000")
         if self.algorithm == "sgd-m" and self.bias in ("unregularized", "batch"):
             raise UsageError(f"--algorithm sgd-m knows no --bias {self.bias}; choose --algorithm sgd-s")
+        if self.bias == "free" and (self.algorithm in ("sgd-r", "pegasos") or self.project):
+            what = "--project" if self.project else f"--algorithm {self.algorithm}"
+            raise UsageError(f"{what} does not go with --bias free; leave it out, or choose --bias unregularized")
         if self.bias == "search" and (self.comparing or self.folds):
             raise UsageError("--bias search is for one lambda; give one, like --lambda 1e-4")
         if self.algorithm == "sdca" and self.of_pegasos:

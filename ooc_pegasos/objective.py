@@ -69,7 +69,7 @@ class Measurement:
         entries = problem.limits.entries + 4
         length = norm_above(problem.square(weights), len(weights)) * problem.limits.norm
         if problem.free != NO_FREE:
-            length += abs(float(weights[-1]))
+            length += abs(float(weights[-1])) * problem.bias
         error = ((entries * UNIT) ** 2 if self.twice else entries * UNIT) * length
         return raised(error + 4 * UNIT * abs(problem.specs[self.models[number]].offset), entries)
 
@@ -138,7 +138,8 @@ class Measurement:
         spec = self._problem.specs[model]
         primal = spec.lam / 2 * self._problem.square(candidate) + float(sums[TRAINING]) / spec.rows
         high = raised(primal, spec.rows + len(candidate) + _OPERATIONS)
-        if high < TINY and candidate.any():
+        regularised = candidate if self._problem.free == NO_FREE else candidate[:-1]
+        if high < TINY and regularised.any():
             high += TINY  # what underflow may have taken
         rounding = 2 * (high - primal) + self._errors[number] * float(sums[SLOPES]) / spec.rows
         rows = int(sums[APART_ROWS])

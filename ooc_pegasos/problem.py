@@ -23,13 +23,16 @@ from ooc_pegasos.kernels.many import (
     POSITIVE,
     TABLE_SIZE,
 )
-from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, NO_FREE, OF_BATCH, square
+from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, NO_FREE, OF_BATCH, PROXIMAL, square
 from ooc_pegasos.loading import Loader
 from ooc_pegasos.losses import Loss, loss_for
 from ooc_pegasos.path import LENGTH, default_path
 from ooc_pegasos.solvers.panel import width_of
 from ooc_pegasos.store import Store
 
+_PROXIMAL_LAMBDAS, _PROXIMAL_SQUARES = 10.0, (0.2, 2.0)
+"""The square of the value of the constant feature of a free bias: lambdas that it is, times the share of the rarest
+class; and squared norms of a row that it is at least and, with several lambdas, at most."""
 NONE = -1
 """No class that is told from the rest, no fold that is left out."""
 
@@ -76,7 +79,7 @@ class Problem:
     parameter: float
     features: int
     bias: float
-    """The value of the constant feature, 0 if there is none; 1 for a bias that is not regularised."""
+    """The value of the constant feature, 0 if there is none; 1 for a bias that the kernels know by itself."""
     largest: float
     """The largest weight of a class times the largest squared norm of a row, the bias included."""
     specs: tuple[Spec, ...]
@@ -151,9 +154,11 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
         raise UsageError(f"--loss-parameter: the {loss.name} loss has none; leave it out")
     if loss.task == "regression" and config.class_weight is not None:
         raise UsageError("--class-weight is for classes, and the store's labels are real targets; leave it out")
-    free = {"unregularized": BY_SUBGRADIENT, "batch": OF_BATCH}.get(config.biased, NO_FREE)
+    free = {"unregularized": BY_SUBGRADIENT, "batch": OF_BATCH, "free": PROXIMAL}.get(config.biased, NO_FREE)
     bias = config.bias_scale if config.biased == "feature" else (0.0 if free == NO_FREE else 1.0)
     at_once = loss.task == "multiclass"
+    if free == PROXIMAL and at_once:
+        raise UsageError("--bias free is not for losses of all classes at once; choose --bias feature, or --loss hinge")
     if config.bias == "search" and labels.task == "multiclass":
         raise UsageError("--bias search is for two classes or real targets; choose --bias feature")
     if config.calibrate and labels.task == "regression":
@@ -174,6 +179,9 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
             if config.lambdas is None and config.C is None:
                 what = f"scale the data, whose rows have a mean norm of {store.manifest.statistics.mean_row_norm:.3g}"
             raise UsageError(f"lambda = {lam:g} is out of range; {what}")
+    if free == PROXIMAL:
+        rarest = min((count for count in labels.counts if count), default=0) / max(sum(labels.counts), 1)
+        bias = _proximal_scale(store.manifest.statistics.mean_row_norm, lambdas, rarest or 0.25)
     folds = [NONE] if config.folds is None else [*range(config.folds), NONE]
     apart = 0 if config.holdout_fraction else NONE
     specs = [
@@ -200,6 +208,19 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     # all classes at once: x is added to one class and taken from another, so a step is longer
     largest *= 2 if at_once else 1
     return Problem(loss, parameter or 0.0, store.features, bias, largest, tuple(specs), free, costs, limits)
+
+
+def _proximal_scale(norm: float, lambdas: Sequence[float], rarest: float) -> float:
+    """The value s of the constant feature of a bias that is not regularised.
+
+    The proximal term is lambda / (2 s^2) (b - centre)^2: it has to be small beside the curvature of the loss, which is
+    about the share of the rarest class or less, and s small beside the norm of a row, or the bias holds up the weights.
+    The numbers are measured; any leads to the same optimum.
+    """
+    square, wanted = norm * norm, _PROXIMAL_LAMBDAS * max(lambdas) / min(max(rarest, 0.01), 0.25)
+    if len(set(lambdas)) > 1:  # what suits the largest would slow down the smallest
+        wanted = min(wanted, _PROXIMAL_SQUARES[1] * square)
+    return math.sqrt(max(wanted, _PROXIMAL_SQUARES[0] * square, 1e-30))
 
 
 def fixed_bias(problem: Problem, offsets: Sequence[float]) -> Problem:

@@ -7,6 +7,7 @@ import json
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.accounting import Meter, Stopwatch
+from ooc_pegasos.balance import Balance, RowSums
 from ooc_pegasos.bias import settle_biases
 from ooc_pegasos.checkpoint import Checkpoint, sound
 from ooc_pegasos.config import TrainConfig
@@ -22,7 +24,7 @@ from ooc_pegasos.course import Course
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.files import writing_errors
 from ooc_pegasos.judging import Judge, reason_of
-from ooc_pegasos.kernels.pegasos import NO_FREE, square_distance
+from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, OF_BATCH, square_distance
 from ooc_pegasos.loading import Window
 from ooc_pegasos.model import Model
 from ooc_pegasos.objective import Measurement
@@ -78,6 +80,7 @@ class Run(Stoppable):
         self.log: io.FileIO | None = None
         self.notes: list[str] = []
         self.watch, self.background = Stopwatch(), Stopwatch()
+        self._row_sums: RowSums | None = None
         self.loader = loader_of(config, store, max(len(offsets), 1), saved, place, self.background)
         self.rows = self.loader.training_rows
         self.problem = problem_of(config, store, self.loader)
@@ -203,6 +206,7 @@ class Run(Stoppable):
         number = len(self.course.plans(cursor.epoch))
         if cursor.epoch == 0 and cursor.window < number:
             threading.Thread(target=self._load_kernels, daemon=True).start()  # while data is read
+        self._look_at_rows()
         while cursor.window < number:
             self._present(self.course.next(cursor, limit, self._look_up))
             self.loader.check_unchanged()
@@ -273,6 +277,8 @@ class Run(Stoppable):
         if pending and pending.windows == cursor.window:
             with self.watch.measuring("measuring the objective"):
                 pending.add(window, self.loader, self.config.workers, self._look_up)
+        if solver.wants_balance and self.loader.shape.fits:
+            self._weigh([window])
         with self.watch.measuring("fetching what is kept of rows"):
             solver.enter(window)
         batch = solver.batch_size
@@ -300,6 +306,26 @@ class Run(Stoppable):
                 self._look_up()
         with self.watch.measuring("fetching what is kept of rows"):
             solver.leave(window)
+
+    # --- a bias that is not regularised -------------------------------------------------------------
+
+    def _look_at_rows(self) -> None:
+        """Find sums over all rows, in a pass of their own if the store is more than one window."""
+        if self.state.solver.wants_balance and not self.loader.shape.fits:
+            with closing(self.course.everything(self._look_up)) as windows:
+                self._weigh(windows)
+            self.loader.check_unchanged()
+
+    def _weigh(self, windows: Iterable[Window]) -> None:
+        labels, solver = self.store.manifest.labels, self.state.solver
+        if self._row_sums is None:
+            found = RowSums.of(self.problem, len(labels.classes), self.config.folds)
+            with self.watch.measuring("adding up rows"):
+                for window in windows:
+                    found.add(window)
+            self._row_sums = found
+        solver.balance = Balance(self.problem, self._row_sums)
+        solver.place_centres()
 
     # --- objectives ---------------------------------------------------------------------------------
 
@@ -330,7 +356,7 @@ class Run(Stoppable):
             measurement = Measurement(self.problem, models, candidates)
             self._measure_now(measurement, may_stop=False)
             self.judge.take(measurement, {})
-        if self.problem.free != NO_FREE:
+        if self.problem.free in (BY_SUBGRADIENT, OF_BATCH):
             measure = partial(self._measure_now, may_stop=False)
             settle_biases(state, lambda: self.course.everything(lambda: None), measure)
 

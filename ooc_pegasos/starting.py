@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ooc_pegasos.accounting import Stopwatch
+from ooc_pegasos.balance import RowSums
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
 from ooc_pegasos.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.config import TrainConfig
@@ -28,7 +29,10 @@ def loader_of(
 ) -> Loader:
     """What brings the rows, within the memory there is for all models; or was, for the run to be resumed."""
     number = count_models(config, store) * biases
-    budget = config.budget(store.features, number * vectors_of(config, store))
+    vectors = number * vectors_of(config, store)
+    if config.biased in ("free", "unregularized", "batch"):  # sums of rows, of which five take as much as a model
+        vectors += -(-RowSums.lines(len(store.manifest.labels.classes), config.folds) // 5)
+    budget = config.budget(store.features, vectors)
     if saved and place:
         with sound(place):
             budget = whole(saved.facts["budget"], 0, 2**62, "budget")

@@ -59,10 +59,10 @@ def train(
     bias: Annotated[
         str | None,
         typer.Option(
-            metavar="none|feature|unregularized|batch|search",
-            help="feature: a constant one, regularised, keeps the certificate. search: outer search over biases, each "
-            "certified. unregularized: by subgradients, batch: the best of each --batch-size, both without "
-            "certificate. Default: feature without --lambda, else none.",
+            metavar="none|feature|free|unregularized|batch|search",
+            help="feature: a constant one, regularised. free: not regularised, as in the classical SVM. search: outer "
+            "search over biases, each certified. unregularized: by subgradients, batch: the best of each --batch-size, "
+            "as in the paper. Default: feature without --lambda, else none.",
         ),
     ] = None,
     bias_scale: Annotated[float | None, typer.Option(metavar="B", help="Value of that feature. Default: 1.")] = None,

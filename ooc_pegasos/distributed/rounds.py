@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.balance import RowSums
 from ooc_pegasos.distributed.parts import Held, OpenPart, Part, at_hand
 from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, MAGNITUDE, NORM2, S, T, square
-from ooc_pegasos.kernels.sdca import CHANGED, DUAL, GAP, STATE_SIZE, STRETCH, VISITED
+from ooc_pegasos.kernels.sdca import CENTRE, CHANGED, DUAL, GAP, HASTE, MOVE, STATE_SIZE, STRETCH, VISITED
 from ooc_pegasos.kernels.sdca import MAGNITUDE as DUAL_MAGNITUDE
 from ooc_pegasos.loading import Window
 from ooc_pegasos.model import Model
@@ -27,6 +28,7 @@ from ooc_pegasos.solvers.sdca import SdcaSolver
 from ooc_pegasos.solvers.solver import Solver
 from ooc_pegasos.solvers.subgradient import Manner, PegasosSolver
 
+CENTRES = [CENTRE, HASTE, MOVE]
 _WORTH_PACKING = 1 / 3
 """Share of a vector that is not 0, below which its places are sent with its numbers."""
 
@@ -151,6 +153,8 @@ class Ascent:
     vectors: dict[int, Packed]
     """Of each model that is still trained: the sum of b_i x_i over all rows."""
     stretch: dict[int, float]
+    centres: dict[int, np.ndarray]
+    """Of a bias that is not regularised: its centre, and how that moves."""
     caution: dict[int, float]
     """How many times each part counts its own changes, from once to as often as there are parts."""
 
@@ -181,6 +185,7 @@ def ascend(
             if model in state.models:
                 solver.state[model][:] = state.models[model]
             solver.state[model][DUAL] = 0.0
+            solver.state[model][CENTRES] = told.centres[model]
         met: dict[int, float] = {}
         counts = {model: np.zeros(len(_COUNTS)) for model in told.vectors}
         for number in range(told.passes):
@@ -248,6 +253,28 @@ def _present(solver: Solver, opened: OpenPart, window: Window, begin: int, end: 
         bad = solver.present(window, first, min(first + step, end))
         if bad >= 0:
             raise opened.loader.damaged(window, bad)
+
+
+# --- sums over rows ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The question for sums over the rows of each class and fold."""
+
+    problem: Problem
+    classes: int
+    folds: int | None
+
+
+def sum_rows(part: Part, asked: Sums, held: Held | None = None) -> RowSums:
+    """The sums over the rows of a part."""
+    opened = at_hand(part, held)
+    with opened.lock:
+        found = RowSums.of(asked.problem, asked.classes, asked.folds)
+        for window in opened.all_windows():
+            found.add(window)
+        return found
 
 
 # --- Pegasos ------------------------------------------------------------------------------------------
@@ -333,10 +360,9 @@ def measure(part: Part, asked: Question, held: Held | None = None) -> np.ndarray
         return measurement.sums
 
 
-def summed(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def summed(one: Any, other: Any) -> Any:
     """Two sums as one."""
-    total: np.ndarray = one + other
-    return total
+    return one + other
 
 
 def look_at_rows_apart(part: Part, asked: tuple[Model, bool], held: Held | None = None) -> RowsApart:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ooc_pegasos.accounting import EpochCost
+from ooc_pegasos.balance import Balance, RowSums
 from ooc_pegasos.checkpoint import Checkpoint, sound
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.distributed import cluster, rounds
@@ -97,6 +98,7 @@ class Run(Stoppable):
         self.store, self.config, self.place, self.progress = store, config, given.place, given.progress
         self.log: io.FileIO | None = None
         self._saving = self._ending = False
+        self._row_sums: RowSums | None = None
         count_models(config, store)
         # of the whole store, of which nothing is read here
         self.loader = open_loader(store, 1 << 62, holdout=config.holdout_fraction, folds=config.folds)
@@ -224,6 +226,8 @@ class Run(Stoppable):
         began, moved = time.perf_counter(), self.crew.bytes_moved
         solver = state.solver
         assert isinstance(solver, Rounds)
+        if solver.wants_balance:
+            self._weigh(solver)
         if not cursor.begun:
             cursor.begun = True
             solver.begin_epoch()
@@ -279,6 +283,16 @@ class Run(Stoppable):
         self.algorithm = "sdca"
         self.why = f"after {_TRIED} rounds of Pegasos the tolerance was far"
         self.progress.note(f"going on by dual coordinate ascent: {self.why}")
+
+    def _weigh(self, solver: Rounds) -> None:
+        """Find what a bias that is not regularised needs: sums over all rows."""
+        if self._row_sums is None:
+            asked = rounds.Sums(self.problem, len(self.store.manifest.labels.classes), self.config.folds)
+            self._row_sums = self.crew.insistently(
+                lambda: self.crew.summed(self.crew.everywhere("sum-rows", rounds.sum_rows, asked), rounds.summed)
+            )
+        solver.balance = Balance(self.problem, self._row_sums)
+        solver.place_centres()
 
     # --- objectives -------------------------------------------------------------------------------
 

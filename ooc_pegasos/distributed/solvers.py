@@ -17,6 +17,7 @@ from ooc_pegasos.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.distributed import keeping, rounds
 from ooc_pegasos.distributed.crew import Crew
 from ooc_pegasos.distributed.rounds import (
+    CENTRES,
     LATE_LOSSES,
     LATE_ROWS,
     LOSSES,
@@ -113,7 +114,8 @@ class RoundsOfAscent(Rounds, SdcaSolver):
         stretch = {model: float(self.state[model][STRETCH]) for model in self.active}
         vectors = {model: Packed.of(self.a[model].copy()) for model in self.active}  # it may be asked for again later
         caution = {model: float(self.caution[model][0]) for model in self.active}
-        told = Ascent(self.problem, self.tolerance, self._epoch, self._passes, vectors, stretch, caution)
+        centres = {model: self.state[model][CENTRES] for model in self.active}
+        told = Ascent(self.problem, self.tolerance, self._epoch, self._passes, vectors, stretch, centres, caution)
 
         def work() -> tuple[list[Any], Contribution]:
             self._crew.check_kept()
@@ -236,7 +238,8 @@ class RoundsOfAscent(Rounds, SdcaSolver):
         self._place(*self._kept)
 
     def _tables(self) -> dict[str, dict[int, Any]]:
-        return {"a": self.a, "mean": self.mean, "state": self.state, "caution": self.caution}
+        lines = {model: lines.numbers for model, lines in self.lines.items()}
+        return {"a": self.a, "mean": self.mean, "state": self.state, "caution": self.caution, "lines": lines}
 
     def close(self) -> None:
         """See `Solver`."""

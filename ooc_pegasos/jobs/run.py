@@ -389,7 +389,7 @@ class _Run:
         easy = is_easy(lam * rows, config.enough, store.manifest.statistics.largest_square)
         if config.algorithm == "sdca" or (config.algorithm == "auto" and not easy):
             return config, None, f"{why}; sdca begins from nothing, and is faster here".removeprefix("; ")
-        if bool(champion.bias) and config.biased != "feature":
+        if bool(champion.bias) and config.biased not in ("feature", "free"):
             return config, None, why
         return config, champion, why
 

@@ -1,7 +1,7 @@
 """What to add to some scores so that they cost least: the bias of a batch."""
 
 from ooc_pegasos.kernels.jit import kernel
-from ooc_pegasos.kernels.losses import ABSOLUTE, EPSILON_INSENSITIVE, HINGE, loss_at
+from ooc_pegasos.kernels.losses import ABSOLUTE, EPSILON_INSENSITIVE, HINGE, HUBER, dual_at, loss_at
 
 _HALVINGS = 60
 
@@ -44,6 +44,57 @@ def point_of_level(points, jumps, count, level):
                 return pivot
             low = right + 1
     return points[low]
+
+
+@kernel
+def _slopes_at(loss, tube, score, y, c, b):
+    """(the least, the largest) subgradient of a row's loss at the offset b, of a loss with kinks.
+
+    Compared with b are the same numbers as in `best_offset`, so that a row on a kink is known as one.
+    """
+    if loss == HINGE:
+        point = y - score
+        least = -c if y > 0 and b <= point else c if y < 0 and b > point else 0.0
+        most = -c if y > 0 and b < point else c if y < 0 and b >= point else 0.0
+        return least, most
+    low, high = y - score - tube, y - score + tube
+    least = -c if b <= low else c if b > high else 0.0
+    most = -c if b < low else c if b >= high else 0.0
+    return least, most
+
+
+@kernel
+def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
+    """Write subgradients of c l(z + b, y) at the best b that add up to 0; returns the sums of their -l* and of sizes.
+
+    Rows on a kink share what is left over. Rows of one class alone have slopes of 0: their loss has no minimum.
+    """
+    kinked = loss == HINGE or loss == ABSOLUTE or loss == EPSILON_INSENSITIVE
+    tube = parameter if loss == EPSILON_INSENSITIVE else 0.0
+    lowest, highest, one_class = 0.0, 0.0, True
+    for i in range(count):
+        one_class = one_class and labels[i] * labels[0] > 0
+        if kinked:
+            least, most = _slopes_at(loss, tube, scores[i], labels[i], weights[i], b)
+            lowest += least
+            highest += most
+    part = min(max(-lowest / (highest - lowest), 0.0), 1.0) if highest > lowest else 0.0
+    total, magnitude = 0.0, 0.0
+    for i in range(count):
+        slopes[i] = 0.0
+        c, term = weights[i], 0.0
+        if kinked:
+            least, most = _slopes_at(loss, tube, scores[i], labels[i], c, b)
+            slopes[i] = least + part * (most - least)
+            if slopes[i] != 0.0:
+                term = c * dual_at(loss, parameter, labels[i], -slopes[i] / c)
+        elif loss == HUBER or not one_class:
+            _value, g, dual = loss_at(loss, parameter, scores[i] + b, labels[i])
+            slopes[i] = c * g
+            term = c * dual if g != 0.0 else 0.0
+        total += term
+        magnitude += abs(term) + abs(slopes[i] * labels[i])
+    return total, magnitude
 
 
 @kernel

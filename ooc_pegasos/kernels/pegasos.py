@@ -11,14 +11,17 @@ import numpy as np
 from ooc_pegasos.kernels.intrinsics import entries_of_line, escape_of_type, prefetch, value_at
 from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import loss_at
-from ooc_pegasos.kernels.offsets import best_offset
+from ooc_pegasos.kernels.offsets import balanced_slopes, best_offset
 
 # Places in `state`. MAGNITUDE are the sizes of what was added to S in this epoch. The solver keeps in the rest what
 # it has to know of the beginning of an epoch: ||a||^2, S, and bounds on the rounding errors of both.
 T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED, FREE, MAGNITUDE, SQUARE, SUM, VECTOR_ERROR, SUM_ERROR = range(13)
-STATE_SIZE = 13
-# How a bias that is not regularised is found, in state[FREE]: not at all, by subgradients, as the best of each batch.
-NO_FREE, BY_SUBGRADIENT, OF_BATCH = range(3)
+# Of a bias that is not regularised: the sum of -g up to the last move of its centre, and what `next_move` keeps.
+MASS, HASTE, MOVE = range(13, 16)
+STATE_SIZE = 16
+# How a bias that is not regularised is found, in state[FREE]: not at all; by subgradients; as the best of each batch;
+# as a constant feature that is regularised towards state[FREE], its centre, which follows the bias (proximal point).
+NO_FREE, BY_SUBGRADIENT, OF_BATCH, PROXIMAL = range(4)
 
 _ROWS_AHEAD = 4
 _NOTHING = np.empty(0)
@@ -223,6 +226,24 @@ def weight_of(row, y, weights, class_weights):
     return c * weights[row] if len(weights) > 0 else c
 
 
+def next_move(state: np.ndarray, move: float, haste: int, last: int) -> float:
+    """How far to move the centre of a bias: a step of the proximal point method, made longer or shorter.
+
+    A step may be small beside the way to go. So one in the direction of the last one, and about as long, is taken twice
+    as often as that was; and after a step that went too far for that reason at most half of the way back is gone.
+    `haste` and `last` are places in `state`: how often the last step was taken, and the step.
+    """
+    size, times, before = abs(move), max(float(state[haste]), 1.0), abs(float(state[last]))
+    gone = float(state[haste]) * before
+    if move * state[last] < 0 and times > 1:
+        size = min(size, gone / 2)
+    elif move * state[last] > 0:
+        times *= 2 if size > before / 2 else 1
+        size = min(size * times, max(size, 4 * gone))
+    state[last], state[haste] = move, size / abs(move) if move else 1.0
+    return size if move > 0 else -size
+
+
 @inlined
 def _features_of(a, bias):
     """`a` without the weight of the bias, which is its last where there is one."""
@@ -269,7 +290,7 @@ def present_rows(
     """
     body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
-    r, magnitude = state[AVERAGED], state[MAGNITUDE]
+    r, centre, magnitude = state[AVERAGED], state[FREE], state[MAGNITUDE]
     # 1 / (lam (t + delay)), or 0 before the first row, where a is 0: known before the inner product is
     step = 1.0 / (lam * (t + delay)) if t + delay > 0.0 else 0.0
     for i in range(begin, end):
@@ -287,7 +308,7 @@ def present_rows(
             return row
         if bias != 0.0:
             z += a[len(a) - 1] * bias
-        z *= step
+        z = z * step + centre
         value, g, dual = loss_at(loss, parameter, z, y)
         c = weight_of(row, y, weights, class_weights)
         loss_sum += c * value
@@ -312,7 +333,12 @@ def present_rows(
 
 @kernel
 def multiple_errors(delta, repeats, lam, square):
-    """How many of `repeats` presentations in a row are margin errors, equation (6)."""
+    """How many of `repeats` presentations in a row are margin errors, equation (6).
+
+    `lam` is by how much the margin grows in a presentation; a bias of its own can make it shrink.
+    """
+    if lam <= 0.0:  # a row that is no error once is none from there on
+        return 0.0 if delta > 0.0 else min(float(repeats), np.floor(-delta / max(square - lam, 1e-300)) + 1.0)
     if delta > (repeats - 1) * lam:
         return 0.0
     return min(float(repeats), np.floor(((repeats - 1) * lam - delta) / max(square, lam)) + 1.0)
@@ -345,7 +371,7 @@ def present_rows_repeatedly(
     """Present each row `repeats` times in a row for one inner product (hinge only), equation (6)."""
     body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
-    r = state[AVERAGED]
+    r, centre = state[AVERAGED], state[FREE]
     for i in range(begin, end):
         look_ahead(order, i, end, indptr, indices, values, labels)
         row = np.int64(order[i])
@@ -364,12 +390,13 @@ def present_rows_repeatedly(
         if bias != 0.0:
             score += a[len(a) - 1] * bias
         if clock > 0.0:
-            loss_sum += c * max(0.0, 1.0 - y * score / clock)
+            loss_sum += c * max(0.0, 1.0 - y * (score / clock + centre))
         else:
-            loss_sum += c
+            loss_sum += c * max(0.0, 1.0 - y * centre)
         # with a weight of c an update moves the margin by c <x, x>
         square = c * (square_norm(values, levels, first, last, indices) + bias * bias)
-        mu = multiple_errors(y * score - clock, repeats, lam, square)
+        rest = 1.0 - y * centre
+        mu = multiple_errors(y * score - clock * rest, repeats, lam * rest, square)
         if mu > 0.0:
             dual_sum += c * mu
             state[MAGNITUDE] += 2.0 * c * mu
@@ -461,11 +488,13 @@ def present_batches(
         if free == OF_BATCH:
             count = stop - at
             state[FREE] = best_offset(loss, parameter, scores, targets, heft, count, points, jumps)
+            total, magnitude = balanced_slopes(loss, parameter, scores, targets, heft, count, state[FREE], slopes)
+            state[S] += total
+            state[MAGNITUDE] += magnitude
             for i in range(count):
-                value, g, _dual = loss_at(loss, parameter, scores[i] + state[FREE], targets[i])
+                value, _g, _dual = loss_at(loss, parameter, scores[i] + state[FREE], targets[i])
                 state[LOSS] += heft[i] * value
-                slopes[i] = heft[i] * g
-                state[ERRORS] += 1.0 if g != 0.0 else 0.0
+                state[ERRORS] += 1.0 if slopes[i] != 0.0 else 0.0
         for i in range(at, stop):
             factor = -slopes[i - at]
             if factor == 0.0:
@@ -484,6 +513,8 @@ def present_batches(
                 add_row(indices, values, levels, first, last, body_of_b, factor / scale * state[AVERAGED])
             if bias != 0.0:
                 _add_bias(a, b, factor / scale * bias, state[AVERAGED])
+            elif apart != 0.0:  # the sum of -g, which has to be 0 where the bias is not regularised
+                a[len(a) - 1] += factor / scale
         state[T] += stop - at
         if free == BY_SUBGRADIENT:
             state[FREE] -= slopes[: stop - at].sum() / (lam * (state[T] + delay))

@@ -30,7 +30,9 @@ from ooc_pegasos.kernels.pegasos import (
 # errors of `a` and DUAL when the epoch began, 1 if both were added up anew since, and the epoch in which they last
 # were.
 DUAL, GAP, VISITED, CHANGED, OFF, UNIT, STRETCH, MAGNITUDE, VECTOR_ERROR, DUAL_ERROR, RENEWED, RENEWED_AT = range(12)
-STATE_SIZE = 12
+# Of a bias that is not regularised: the centre towards which it is, and what `next_move` keeps.
+CENTRE, HASTE, MOVE = range(12, 15)
+STATE_SIZE = 15
 
 NAPS = (1, 2, 4, 8, 16)
 """A row wakes in the next multiple of one of these epochs: all together, so that many models need the same rows."""

@@ -7,7 +7,7 @@ from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import loss_at, worst_score
 from ooc_pegasos.kernels.many import FOLD, NEGATIVE, NO_FOLD, OFFSET, ONE_CLASS, POSITIVE, SCORE_ERROR
 from ooc_pegasos.kernels.panel import panel_scores, room_for
-from ooc_pegasos.kernels.pegasos import dot, is_sound, weight_of
+from ooc_pegasos.kernels.pegasos import add_row, dot, is_sound, weight_of
 from ooc_pegasos.kernels.sdca import label_of
 
 # Lines of the sums of losses: rows trained on, with scores off by as much as rounding may have made them; rows kept
@@ -134,6 +134,24 @@ def losses_of(loss, parameter, scores, labels, one_class, out):
     for row in range(len(labels)):
         value, _g, _dual = loss_at(loss, parameter, scores[row], label_of(np.float64(labels[row]), one_class))
         out[row] += value
+
+
+@kernel
+def sum_rows(begin, end, indptr, indices, values, levels, labels, weights, folds, classes, many_folds, vectors, sums):
+    """Add c x, and c, c y and c |y|, to the line of each row's class and fold; with one class labels are targets."""
+    for row in range(begin, end):
+        y = np.float64(labels[row])
+        c = np.float64(weights[row]) if len(weights) > 0 else 1.0
+        line = 0
+        if classes == 2:
+            line = 1 if y > 0 else 0
+        elif classes > 2:
+            line = np.int64(y)
+        line = line * many_folds + (np.int64(folds[row]) if len(folds) > 0 else 0)
+        add_row(indices, values, levels, np.int64(indptr[row]), np.int64(indptr[row + 1]), vectors[line], c)
+        sums[line, 0] += c
+        sums[line, 1] += c * y
+        sums[line, 2] += c * abs(y)
 
 
 @kernel

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock
-from ooc_pegasos.kernels.pegasos import ERRORS, LOSS, MAGNITUDE, NO_FREE, NORM2, S, T
+from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, ERRORS, LOSS, MAGNITUDE, NORM2, OF_BATCH, S, T
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 from ooc_pegasos.solvers.solver import SLICE
 
@@ -51,7 +51,7 @@ class Averaging:
             return low
         if options.average:
             return "averages of iterates are kept by one"
-        if options.batch_size > 1 or options.project or options.free != NO_FREE:
+        if options.batch_size > 1 or options.project or options.free in (BY_SUBGRADIENT, OF_BATCH):
             return "batches, projections and a free bias are the work of one"
         return None
 

@@ -9,7 +9,7 @@ import numpy as np
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.kernels.losses import HINGE
-from ooc_pegasos.kernels.pegasos import NO_FREE
+from ooc_pegasos.kernels.pegasos import NO_FREE, PROXIMAL
 from ooc_pegasos.loading import Loader
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.samplers import EQUALLY_OFTEN
@@ -60,8 +60,6 @@ def why_uncertified(config: TrainConfig, algorithm: str) -> str | None:
     """Why no bound on the gap can be had, if so."""
     if config.sampler not in EQUALLY_OFTEN and algorithm != "sdca":
         return "i.i.d. sampling presents rows unequally often, so there is no certificate"
-    if config.bias in ("unregularized", "batch"):
-        return f"--bias {config.bias} leaves the bias free, and then there is no certificate"
     return None
 
 
@@ -142,7 +140,7 @@ def _pegasos_options(
         config.average or (low and problem.can_average),
         paper and config.average,
         problem.parameter,
-        problem.bias if problem.free == NO_FREE else 0.0,
+        problem.bias if problem.free in (NO_FREE, PROXIMAL) else 0.0,
         problem.free,
         problem.longest_step,
     )

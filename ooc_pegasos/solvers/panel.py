@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooc_pegasos.kernels.lanes import LANES
+from ooc_pegasos.kernels.many import OFFSET
 
 if TYPE_CHECKING:
     from ooc_pegasos.problem import Problem
@@ -54,10 +55,12 @@ class Panel:
         states: Sequence[np.ndarray],
         delays: Sequence[float] | None = None,
         clocks: Sequence[float] | None = None,
+        offsets: Sequence[float] = (),
     ) -> None:
         self.models = models
         width = width_of(len(models))
         self.table = problem.table(models, width, delays, clocks)
+        self.table[OFFSET, : len(offsets)] += offsets
         self.weights = new_panel(problem.length, width)
         fill_panel(self.weights, width, vectors)
         self.state = np.zeros((len(states[0]), width))

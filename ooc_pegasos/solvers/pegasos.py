@@ -11,12 +11,18 @@ from ooc_pegasos.kernels import pegasos as kernels
 from ooc_pegasos.kernels.multiclass import present_classes
 from ooc_pegasos.kernels.pegasos import (
     AVERAGED,
+    BY_SUBGRADIENT,
     ERRORS,
     FREE,
+    HASTE,
     LOSS,
     MAGNITUDE,
+    MASS,
+    MOVE,
     NO_FREE,
     NORM2,
+    OF_BATCH,
+    PROXIMAL,
     SCALE,
     SQUARE,
     STATE_SIZE,
@@ -25,11 +31,12 @@ from ooc_pegasos.kernels.pegasos import (
     VECTOR_ERROR,
     S,
     T,
+    next_move,
     square,
 )
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
-from ooc_pegasos.rounding import raised, sum_error, vector_error
+from ooc_pegasos.rounding import UNIT, raised, sum_error, vector_error
 from ooc_pegasos.solvers.panel import new_panel
 from ooc_pegasos.solvers.recording import NOT_RECORDED, Place
 from ooc_pegasos.solvers.solver import LARGE_WEIGHTS, NO_WEIGHTS, SLICE
@@ -67,7 +74,7 @@ class Pegasos:
         self.a = np.zeros(length)
         self.b = np.zeros(length if options.average else 0)
         self.state = np.zeros(STATE_SIZE)
-        self.state[SCALE] = 1.0
+        self.state[[SCALE, HASTE]] = 1.0
         self.averaged_from = 0.0
         self.marked = 0.0
         """Of the epoch's rows, those up to about its half, and the losses met in them."""
@@ -114,7 +121,7 @@ class Pegasos:
         """Begin with these weights: `w = a / (lam delay)` before the first row."""
         self.a[:] = weights * (self.options.lam * self.options.delay)
         if self.options.free != NO_FREE:
-            self.state[FREE], self.a[-1] = weights[-1], 0.0
+            self.state[FREE], self.a[-1] = weights[-1] * (self.options.bias or 1.0), 0.0
         self.state[NORM2] = self.state[SQUARE] = square(self.a)
 
     def begin_epoch(self, repeats: int = 1) -> None:
@@ -147,7 +154,7 @@ class Pegasos:
                 self.state,
                 *self.recorded,
             )
-        elif options.batch_size > 1 or options.project or options.free != NO_FREE:
+        elif options.batch_size > 1 or options.project or options.free in (BY_SUBGRADIENT, OF_BATCH):
             bad = kernels.present_batches(
                 *rows,
                 self._class_weights,
@@ -158,7 +165,7 @@ class Pegasos:
                 options.delay,
                 options.batch_size,
                 options.project,
-                options.free,
+                NO_FREE if options.free == PROXIMAL else options.free,
                 self.a,
                 self.b,
                 self.state,
@@ -193,8 +200,12 @@ class Pegasos:
         # An update adds 2 clock (-c g z) + ||c g x||^2 to ||a||^2, and -g z = (l - g z) - l <= l - g z, as losses are
         # not negative. Of a batch all updates may point the same way.
         batch = min(options.batch_size, errors)
-        growth = 2 * clock * magnitude + errors * batch * options.longest_step**2
+        # (With a centre -g z is larger by at most |g| times that.)
+        magnitude_of_steps = magnitude + errors * options.longest_step * abs(float(state[FREE])) / (options.bias or 1.0)
+        growth = 2 * clock * magnitude_of_steps + errors * batch * options.longest_step**2
         largest = raised(np.sqrt(parts * raised(float(state[SQUARE]) + growth, 2 * len(self.a))), 2 * errors)
+        if options.free in (BY_SUBGRADIENT, OF_BATCH):  # whose bias is another at each step
+            largest = raised(np.sqrt(raised(float(state[SQUARE]), len(self.a))) + errors * options.longest_step, errors)
         updates = errors + 4 * parts * sums
         if options.project:
             updates += 8 * self.repeats * (self.t - self.began) / options.batch_size
@@ -203,6 +214,8 @@ class Pegasos:
         of_vector = vector_error(
             updates, largest, options.longest_step, _UPDATE_OPERATIONS + len(options.class_weights)
         )
+        if options.free == PROXIMAL:  # panels add the centre times the sum of g, which `_part` takes away
+            of_sum += raised(4 * abs(float(state[FREE])) * of_vector / options.bias, 8)
         return float(state[SUM_ERROR]) + of_sum, float(state[VECTOR_ERROR]) + of_vector
 
     def end_epoch(self, errors: tuple[float, float]) -> None:
@@ -221,7 +234,8 @@ class Pegasos:
         mean = (self.loss_sum - self.loss_at_mark) / max(rows, 1.0)
         clock = self.options.lam * (self.t + self.options.delay)
         last = self.scale / clock if clock else 0.0
-        return float(self.options.lam / 2 * square(self.a) * last**2 + mean)
+        regularised = self.a if self.options.free == NO_FREE else self.a[:-1]
+        return float(self.options.lam / 2 * square(regularised) * last**2 + mean)
 
     def last(self) -> np.ndarray:
         """The last iterate, equation (2)."""
@@ -230,9 +244,31 @@ class Pegasos:
 
     def _with_bias(self, weights: np.ndarray) -> np.ndarray:
         """With the bias that is not regularised in its place."""
-        if self.options.free != NO_FREE:
+        if self.options.free == PROXIMAL:
+            weights[-1] += self.state[FREE] / self.options.bias
+        elif self.options.free != NO_FREE:
             weights[-1] = self.state[FREE]
         return weights
+
+    @property
+    def mass(self) -> float:
+        """The sum of -g over all updates, where the bias is not regularised."""
+        return float(self.state[MASS] + self.a[-1] * self.scale / (self.options.bias or 1.0))
+
+    def updates(self) -> np.ndarray:
+        """The sum of all updates; where the bias is not regularised its place holds `mass`."""
+        total = self.a * self.scale
+        if self.options.free != NO_FREE:
+            total[-1] = self.mass
+        return total
+
+    def move_centre(self) -> None:
+        """Move the centre of the bias to the bias that was found in an epoch, or beyond."""
+        options, state = self.options, self.state
+        found = options.bias * float(self.a[-1]) / (options.lam * (self.t + options.delay))
+        state[MASS], self.a[-1] = self.mass, 0.0
+        state[VECTOR_ERROR] += raised(4 * UNIT * abs(float(state[MASS])) * max(options.bias, 1.0), 4)
+        state[FREE] += next_move(state, found, HASTE, MOVE)
 
     def average(self) -> np.ndarray:
         """The mean of the iterates, equation (2a)."""
@@ -245,6 +281,8 @@ class Pegasos:
         if len(a):
             difference -= a
         difference /= self.options.lam * (self.t - t)
+        if self.options.free != NO_FREE:
+            difference[-1] = self.last()[-1]
         return difference
 
 

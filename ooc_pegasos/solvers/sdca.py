@@ -9,20 +9,24 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.balance import DualPoint
 from ooc_pegasos.block import CsrBlock
-from ooc_pegasos.certificate import Bound
+from ooc_pegasos.certificate import Bound, best_part
 from ooc_pegasos.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.kernels import many
 from ooc_pegasos.kernels import sdca as kernels
 from ooc_pegasos.kernels.lanes import LANES
 from ooc_pegasos.kernels.losses import HINGE
-from ooc_pegasos.kernels.pegasos import square
+from ooc_pegasos.kernels.pegasos import NO_FREE, next_move, square
 from ooc_pegasos.kernels.sdca import (
+    CENTRE,
     CHANGED,
     DUAL,
     DUAL_ERROR,
     GAP,
+    HASTE,
     MAGNITUDE,
+    MOVE,
     NAPS,
     OFF,
     RENEWED,
@@ -51,14 +55,11 @@ _AVERAGED_FROM, _FRESH = 6, 0.35
 _CREEP, _STRIDE = 0.95, 0.8
 """By what a lambda that is larger than asked for falls in an epoch; and where its problem is solved well enough."""
 _LEAST_UNIT = 0.01
+_STEADY = 0.2
+"""Units of slack that the centre of a bias moves in an epoch, up to which rows may sleep."""
 _BOUND_OPERATIONS, _TERM_OPERATIONS = 32, 64
 _WORTH_RENEWAL = 0.1
 """Share of the tolerance that bounds on rounding errors may take before sums are added up anew."""
-
-
-def _best_part(gain: float, cost: float) -> float:
-    """Return the t in [0, 1] with the largest t gain - t^2 cost / 2."""
-    return min(max(gain, 0.0) / cost, 1.0) if cost else 1.0
 
 
 class SdcaSolver(Solver):
@@ -81,6 +82,7 @@ class SdcaSolver(Solver):
         for model, state in self.state.items():
             state[STRETCH] = max(1.0, rows.typical_square / problem.specs[model].clock)
             state[UNIT] = 1.0 if problem.loss.number == HINGE else 0.0
+            state[HASTE] = 1.0
         self._epoch = -1
         self._wakes = np.zeros(len(NAPS), np.uint8)
         self._panels: dict[int, Panel] = {}
@@ -102,7 +104,6 @@ class SdcaSolver(Solver):
 
     def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:
         """See `Solver`."""
-        self._set_epoch(self._epoch + 1)
         self.rows.regroup(self._groups())
         for model in self.active:
             state = self.state[model]
@@ -113,6 +114,7 @@ class SdcaSolver(Solver):
             else:
                 state[UNIT] = state[OFF] / state[VISITED] if state[VISITED] else state[UNIT]
             state[[GAP, VISITED, CHANGED, OFF, MAGNITUDE, RENEWED]] = 0.0
+        self._set_epoch(self._epoch + 1)
 
     def _approach(self, model: int) -> None:
         """Bring lambda nearer to what was asked for, after an epoch."""
@@ -146,7 +148,16 @@ class SdcaSolver(Solver):
 
     def _set_epoch(self, number: int) -> None:
         self._epoch = number
-        self._wakes = np.array([(number // nap + 1) * nap % 256 for nap in NAPS], np.uint8)
+        naps = (1,) * len(NAPS) if self._is_moving() else NAPS
+        self._wakes = np.array([(number // nap + 1) * nap % 256 for nap in naps], np.uint8)
+
+    def _is_moving(self) -> bool:
+        """True while centres of biases move so far that no row may sleep: what is far from its bound may come near."""
+        if self.problem.free == NO_FREE:
+            return False
+        steady = (_STEADY * max(float(state[UNIT]), _LEAST_UNIT) for state in self.state.values())
+        moves = (float(state[MOVE] * state[HASTE]) for state in self.state.values())
+        return self._epoch == 0 or any(abs(move) > least for move, least in zip(moves, steady, strict=True))
 
     def enter(self, window: Window) -> None:
         """See `Solver`."""
@@ -177,7 +188,9 @@ class SdcaSolver(Solver):
         if panel is None:
             vectors, states = [self.a[model] for model in group.models], [self.state[model] for model in group.models]
             clocks = [self._clock(model) for model in group.models]
-            panel = self._panels[number] = Panel(self.problem, group.models, vectors, states, clocks=clocks)
+            centres = [float(state[CENTRE]) for state in states]
+            panel = Panel(self.problem, group.models, vectors, states, clocks=clocks, offsets=centres)
+            self._panels[number] = panel
         self._rows_of_panels[number] = self._rows_of_panels.get(number, 0) + count
         return self._present_panel(window, group, panel, awake, count)
 
@@ -197,7 +210,7 @@ class SdcaSolver(Solver):
                 np.array(spec.class_weights),
                 float(spec.one_class),
                 spec.fold,
-                spec.offset,
+                spec.offset + float(self.state[model][CENTRE]),
                 problem.loss.number,
                 problem.parameter,
                 self._clock(model),
@@ -256,26 +269,48 @@ class SdcaSolver(Solver):
                 self._alone.update(group.models)
         self._rows_of_panels = {}
 
-    def bound(self, model: int) -> Bound:
+    def bound(self, model: int) -> Bound | None:
         """See `Solver`. Of all t b with t in [0, 1] the best, as the box holds them too, and losses are at least 0."""
+        if self.problem.free != NO_FREE:
+            return self._bound_of_free(model)
         spec, state = self.problem.specs[model], self.state[model]
         gain, square = float(state[DUAL]), self._square(model)
         dual_error, vector_error_ = self._rounding_errors(model)
         least_gain = gain - dual_error
         most_cost = raised(norm_above(square, self.problem.length, vector_error_) ** 2 / spec.clock, 4)
-        part = _best_part(least_gain, most_cost)
+        part = best_part(least_gain, most_cost)
         value = part * least_gain - part * part * most_cost / 2
         # the box of a row is rounded as well: what lies in the rounded one lies in the true one, made a little smaller
         value -= _BOUND_OPERATIONS * UNIT_ROUNDOFF * (part * abs(gain) + part * most_cost)
-        part, cost = _best_part(gain, square / spec.clock), square / spec.clock
+        part, cost = best_part(gain, square / spec.clock), square / spec.clock
         exact = part * gain - part * part * cost / 2
         return Bound(value / spec.rows * (1 - 4 * UNIT_ROUNDOFF), max(exact - value, 0.0) / spec.rows)
 
     def keep_duals(self, model: int) -> None:
         """See `Solver`."""
         if self.record is not None:
-            part = _best_part(float(self.state[model][DUAL]), self._square(model) / self.problem.specs[model].clock)
+            part = best_part(float(self.state[model][DUAL]), self._square(model) / self.problem.specs[model].clock)
             self.record.keep_duals(model, self.rows.duals_of(model), part)
+
+    def _bound_of_free(self, model: int) -> Bound | None:
+        """The bound where the bias is not regularised."""
+        if self.balance is None:
+            return None
+        state, bias, mass = self.state[model], self.problem.bias, self._mass(model)
+        dual_error, error = self._rounding_errors(model)
+        centre = float(state[CENTRE])
+        sums = self.a[model].copy()
+        sums[-1] = mass
+        # the running sum is that for the bias held at the centre
+        value, value_error = float(state[DUAL]) + centre * mass, dual_error + self._centre_error(model, centre, error)
+        point = DualPoint.rounded(sums, error, bias, value, value_error)
+        return self.balance.bound(model, point, centre + bias**2 * mass / self._clock(model), self.lines[model])
+
+    def _centre_error(self, model: int, move: float, error: float) -> float:
+        """Bound the error of taking the dual sum from one centre to another, given that of `a`."""
+        mass = abs(self._mass(model))
+        size = abs(float(self.state[model][DUAL])) + abs(move) * mass
+        return raised(abs(move) * error / self.problem.bias + 8 * UNIT_ROUNDOFF * size, 8)
 
     def _rounding_errors(self, model: int) -> tuple[float, float]:
         """Bounds on the errors of the dual sum and of `a`, in norm, at the end of an epoch."""
@@ -284,7 +319,7 @@ class SdcaSolver(Solver):
             return float(state[DUAL_ERROR]), float(state[VECTOR_ERROR])
         changed, visited, magnitude = float(state[CHANGED]), float(state[VISITED]), float(state[MAGNITUDE])
         if problem.loss.number == HINGE:  # where only what changes is added, at most a whole box
-            offset = abs(problem.specs[model].offset)
+            offset = abs(problem.specs[model].offset) + abs(float(state[CENTRE]))
             visited, magnitude = changed, changed * 2 * problem.limits.weight * (1 + offset)
         of_dual = sum_error(
             visited + self._sums_of_parts(), abs(float(state[DUAL])) + magnitude, magnitude, _TERM_OPERATIONS
@@ -302,7 +337,11 @@ class SdcaSolver(Solver):
     def wants_renewal(self, model: int, is_near: bool) -> bool:
         """See `Solver`."""
         state, bound = self.state[model], self.bound(model)
-        if state[RENEWED] or bound.rounding <= _WORTH_RENEWAL * self.tolerance * (bound.value + bound.rounding):
+        if (
+            bound is None
+            or state[RENEWED]
+            or bound.rounding <= _WORTH_RENEWAL * self.tolerance * (bound.value + bound.rounding)
+        ):
             return False
         # where not even the distance to the optimum is known: seldom
         return is_near or self._epoch + 1 >= 2 * state[RENEWED_AT]
@@ -330,14 +369,19 @@ class SdcaSolver(Solver):
         state[DUAL] = found.dual
         state[DUAL_ERROR] = found.dual_error(rows)
         state[VECTOR_ERROR] = found.vector_error(rows)
+        if self.problem.free != NO_FREE:
+            centre = float(state[CENTRE])
+            state[DUAL] -= centre * self._mass(found.model)
+            state[DUAL_ERROR] += self._centre_error(found.model, centre, float(state[VECTOR_ERROR]))
         state[RENEWED], state[RENEWED_AT] = 1.0, self._epoch + 1
 
     def estimate(self, model: int) -> float:
         """The dual and the gap as met, which was larger than it is now; less what a larger lambda adds."""
         spec, state, clock = self.problem.specs[model], self.state[model], self._clock(model)
         half = self._square(model) / clock / 2
-        more = half * (1 - spec.clock / clock)
-        return float(state[DUAL] + state[GAP] - half - more) / spec.rows
+        bias = float(self.a[model][-1]) ** 2 / clock if self.problem.free != NO_FREE else 0.0
+        more = (half - bias / 2) * (1 - spec.clock / clock)
+        return float(state[DUAL] + state[GAP] - half - bias / 2 - more) / spec.rows
 
     def candidates(self, model: int) -> list[np.ndarray]:
         """See `Solver`."""
@@ -347,14 +391,44 @@ class SdcaSolver(Solver):
     def _mean(self, model: int) -> np.ndarray:
         """The running mean with this epoch's end in it; that alone as long as each epoch changes much."""
         if self._epoch < _AVERAGED_FROM or self.state[model][STRETCH] > 1:
+            return self._end(model)
+        return self.mean[model] + _FRESH * (self._end(model) - self.mean[model])
+
+    def _end(self, model: int) -> np.ndarray:
+        """Lambda m times the weights at the end of this epoch, the bias reckoned from 0 and not from its centre."""
+        centre = float(self.state[model][CENTRE])
+        if not centre:
             return self.a[model]
-        return self.mean[model] + _FRESH * (self.a[model] - self.mean[model])
+        end = self.a[model].copy()
+        end[-1] += centre * self._clock(model) / self.problem.bias
+        return end
+
+    def _mass(self, model: int) -> float:
+        """The sum of the dual variables, which is 0 at the optimum if the bias is not regularised."""
+        return float(self.a[model][-1]) / self.problem.bias
+
+    def place_centres(self) -> None:
+        """See `Solver`."""
+        assert self.balance is not None
+        for model in self.active:
+            if not self.a[model].any():
+                self.state[model][CENTRE] = self.balance.first_bias(model)
+
+    def _move_centre(self, model: int) -> None:
+        """Move the centre of the bias to the bias that was found, or beyond."""
+        state, mass = self.state[model], self._mass(model)
+        move = next_move(state, self.problem.bias**2 * mass / self._clock(model), HASTE, MOVE)
+        state[DUAL_ERROR] += self._centre_error(model, move, float(state[VECTOR_ERROR]))
+        state[CENTRE] += move
+        state[DUAL] -= move * mass
 
     def advance(self) -> None:
         """See `Solver`."""
         for model in self.active:
             self.mean[model][:] = self._mean(model)
             self.state[model][[DUAL_ERROR, VECTOR_ERROR]] = self._rounding_errors(model)
+            if self.problem.free != NO_FREE:
+                self._move_centre(model)
 
     def warm_up(self, nothing: CsrBlock) -> None:
         """See `Solver`."""
@@ -386,7 +460,7 @@ class SdcaSolver(Solver):
         folder.mkdir(parents=True, exist_ok=True)
         for model in self.active:
             arrays |= {f"{model} a": self.a[model], f"{model} mean": self.mean[model]}
-            arrays[f"{model} state"] = self.state[model]
+            arrays[f"{model} state"], arrays[f"{model} lines"] = self.state[model], self.lines[model].numbers
         number = 1 + max((int(path.stem.split("-")[1]) for path in folder.glob("rows-*.checkpoint")), default=0)
         rows = self.rows.save(folder / f"rows-{number}.checkpoint")
         seen = list(self._rows_of_panels.items())
@@ -403,6 +477,8 @@ class SdcaSolver(Solver):
         for model in self.active:
             for name, mine in (("a", self.a), ("mean", self.mean), ("state", self.state)):
                 mine[model][:] = take(saved.arrays, f"{model} {name}", mine[model])
+            self.lines[model].restore(saved.arrays, f"{model} lines")
+        self._set_epoch(self._epoch)
         known = self.active if saved.facts["cursor"]["begun"] else range(models)
         for together, width in facts["rows"]["groups"]:
             if not set(together) <= set(known) or width not in (1, width_of(len(together))) or width < len(together):

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.balance import Balance, Lines
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.certificate import Bound
 from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos.kernels.pegasos import NO_FREE
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.recording import DualRecord
@@ -40,9 +42,13 @@ class Solver(ABC):
     record: DualRecord | None = None
     """Dual variables of each row, if a proof is wanted."""
 
+    balance: Balance | None = None
+    """What repairs dual vectors, where the bias is not regularised; there is no bound before it is known."""
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.active = list(range(len(problem.specs)))
+        self.lines = {model: Lines() for model in self.active}
 
     def rows_at_a_time(self, block: CsrBlock) -> int:
         """How many rows of a block are a slice."""
@@ -64,6 +70,14 @@ class Solver(ABC):
 
     def mark(self) -> None:  # noqa: B027
         """Half of the epoch is over: from here on losses count for the estimate."""
+
+    def place_centres(self) -> None:  # noqa: B027
+        """Choose the biases of models that have learnt nothing yet, once `balance` is known."""
+
+    @property
+    def wants_balance(self) -> bool:
+        """True if `balance` is needed and not known."""
+        return self.problem.free != NO_FREE and self.balance is None
 
     @abstractmethod
     def end_epoch(self) -> None:

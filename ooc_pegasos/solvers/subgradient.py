@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.balance import DualPoint
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound
 from ooc_pegasos.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.kernels import many
-from ooc_pegasos.kernels.pegasos import NO_FREE
+from ooc_pegasos.kernels.pegasos import FREE, NO_FREE, PROXIMAL, S
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.averaging import Averaging
@@ -76,6 +77,8 @@ class PegasosSolver(Solver):
         self._rounds = 0
         """Of this epoch, in which threads averaged."""
         self._panels: list[Panel] = []
+        self._masses: dict[int, float] = {}
+        """The sums of -g of models when their panel was made."""
         self._workers = workers
         self._pool = ThreadPoolExecutor(workers) if workers > 1 and len(self.active) > 1 else None
 
@@ -162,12 +165,14 @@ class PegasosSolver(Solver):
             members = [self.members[model] for model in models]
             vectors, states = [member.a for member in members], [member.state for member in members]
             delays = [member.options.delay for member in members]
-            self._panels.append(Panel(self.problem, models, vectors, states, delays))
+            centres = [float(member.state[FREE]) for member in members]
+            self._panels.append(Panel(self.problem, models, vectors, states, delays, offsets=centres))
+            self._masses |= {model: self.members[model].mass for model in models}
 
     def _can_join(self, model: int) -> bool:
         member = self.members[model]
         options = member.options
-        simple = options.batch_size == 1 and options.free == NO_FREE
+        simple = options.batch_size == 1 and options.free in (NO_FREE, PROXIMAL)
         return simple and member.repeats == 1 and not options.project and not options.average
 
     def _part(self) -> None:
@@ -175,6 +180,9 @@ class PegasosSolver(Solver):
         for panel in self._panels:
             members = [self.members[model] for model in panel.models]
             panel.part([member.a for member in members], [member.state for member in members])
+            if self.problem.free == PROXIMAL:  # panels take the centre for a bias that is held fixed
+                for model, member in zip(panel.models, members, strict=True):
+                    member.state[S] += member.state[FREE] * (member.mass - self._masses[model])
         self._panels = []
 
     def mark(self) -> None:
@@ -199,13 +207,49 @@ class PegasosSolver(Solver):
             problem = f"an epoch presented {presented:,.0f} rows of {spec.rows * member.repeats:,}"
             raise OocPegasosError(f"{problem}; this is a mistake in oocpeg, please report it")
         windows = [] if options.project else self.snapshots[model]
+        if self.problem.free != NO_FREE:
+            return self._bound_of_free(model, windows)
         s_error, a_error = self._rounding_errors(model)
         now = Snapshot(0, member.t, member.dual_sum, member.a, s_error, a_error)
         return lower_bound(spec.lam, options.delay, now, member.scale, windows, whole=not self.warm)
 
+    def _bound_of_free(self, model: int, windows: list[Snapshot]) -> Bound | None:
+        """Return the best bound of equations (10) and (11), for all updates and for each window."""
+        if self.balance is None:
+            return None
+        member, problem = self.members[model], self.problem
+        now = Snapshot(0, member.t, member.dual_sum, member.updates(), *self._rounding_errors(model))
+        bias, lines = float(member.last()[-1]) * problem.bias, self.lines[model]
+        best = Bound(-np.inf)
+        if not self.warm:
+            best = self.balance.bound(
+                model, self._dual_of(Snapshot.start(), now, model, member.options.delay), bias, lines
+            )
+        for window in windows:
+            if now.t > window.t:
+                found = self.balance.bound(model, self._dual_of(window, now, model), bias, lines)
+                if found.value > best.value:
+                    best = dataclasses.replace(found, window=window)
+        return best
+
+    def _dual_of(self, begin: Snapshot, now: Snapshot, model: int, delay: float = 0.0) -> DualPoint:
+        """The dual vector that the updates of a window make, as if each training row had been presented once."""
+        share = self.problem.specs[model].rows / (now.t - begin.t + delay)
+        sums = (now.a - begin.a if len(begin.a) else now.a) * share
+        s, s_error, a_error = now.s - begin.s, now.s_error - begin.s_error, now.a_error - begin.a_error
+        return DualPoint.rounded(sums, share * a_error, self.problem.bias, share * s, share * s_error)
+
     def _rounding_errors(self, model: int) -> tuple[float, float]:
         rounds = self._rounds if self._averaging else 0
         return self.members[model].rounding_errors(self.threads, rounds)
+
+    def place_centres(self) -> None:
+        """See `Solver`."""
+        assert self.balance is not None
+        if self.problem.free == PROXIMAL and not self.warm:
+            for model in self.active:
+                if not self.members[model].t:
+                    self.members[model].state[FREE] = self.balance.first_bias(model)
 
     def bound(self, model: int) -> Bound | None:
         """See `Solver`."""
@@ -244,8 +288,10 @@ class PegasosSolver(Solver):
             member.end_epoch(errors)
             if not member.options.project and self.manner.certified:
                 epoch = snapshots[-1].epoch + 1
-                snapshots.append(Snapshot(epoch, member.t, member.dual_sum, member.a.copy(), *errors))
+                snapshots.append(Snapshot(epoch, member.t, member.dual_sum, member.updates(), *errors))
                 self.snapshots[model] = [snapshots[0], *keep_some(snapshots[1:], epoch)]
+            if self.problem.free == PROXIMAL:
+                member.move_centre()
         if self.record is not None and self.active and not self.all_options[0].project:
             kept = {snapshot.epoch for model in self.active for snapshot in self.snapshots[model][1:]}
             self.record.snapshot(self.snapshots[self.active[0]][-1].epoch, kept)
@@ -276,6 +322,7 @@ class PegasosSolver(Solver):
         for model in self.active:
             member, snapshots = self.members[model], self.snapshots[model]
             arrays |= {f"{model} a": member.a, f"{model} b": member.b, f"{model} state": member.state}
+            arrays[f"{model} lines"] = self.lines[model].numbers
             arrays |= {f"{model} snapshot {number}": snapshot.a for number, snapshot in enumerate(snapshots)}
             facts[str(model)] = {
                 "epoch": [member.averaged_from, member.marked, member.loss_at_mark, member.began, member.repeats],
@@ -292,6 +339,7 @@ class PegasosSolver(Solver):
             member, told = self.members[model], facts["members"][str(model)]
             member.a[:], member.b[:] = take(arrays, f"{model} a", member.a), take(arrays, f"{model} b", member.b)
             member.state[:] = take(arrays, f"{model} state", member.state)
+            self.lines[model].restore(arrays, f"{model} lines")
             *numbers, member.repeats = told["epoch"]
             member.averaged_from, member.marked, member.loss_at_mark, member.began = map(float, numbers)
             whole(member.repeats, 1, 2**31, "repeats")

@@ -345,10 +345,11 @@ def test_a_cut_or_damaged_proof_is_refused(case):
         prove(model, store, proof)
 
 
-def test_options_without_a_certificate_are_refused(stores, tmp_path):
+def test_options_that_have_no_proof_are_refused(stores, tmp_path):
     for options, message in (
         ({"sampling": "iid", "algorithm": "sgd-s"}, "--proof: i.i.d. sampling"),
-        ({"bias": "batch", "batch_size": 9}, "--proof: --bias batch"),
+        ({"bias": "batch", "batch_size": 9}, "--proof is not known for --bias batch"),
+        ({"bias": "free"}, "--proof is not known for --bias free"),
         ({"bias": "search"}, "--bias search proves nothing of other biases"),
     ):
         with pytest.raises(UsageError, match=message):

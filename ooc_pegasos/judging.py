@@ -71,7 +71,8 @@ class Judge:
                 for candidate in solver.candidates(model):
                     models.append(model)
                     candidates.append(candidate)
-            measurement = Measurement(state.problem, models, candidates, any(state.known[m].twice for m in due))
+            twice = [model for model in due if state.known[model].twice]
+            measurement = Measurement(state.problem, models, candidates, twice)
             if self.in_memory or last:
                 measure_now(measurement)
                 measured = measurement

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ooc_pegasos.kernels import sums as kernels
-from ooc_pegasos.kernels.many import SCORE_ERROR
+from ooc_pegasos.kernels.many import SCORE_ERROR, TWICE
 from ooc_pegasos.kernels.multiclass import sum_class_losses
 from ooc_pegasos.kernels.pegasos import NO_FREE
 from ooc_pegasos.kernels.sums import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, SLOPES, SUMS_SIZE, TRAINING
@@ -43,24 +43,25 @@ class Objective:
 class Measurement:
     """Candidates of some models, and their sums of losses over the windows so far.
 
-    Losses are measured at the worst scores within the rounding errors of scores, so that sums are never too low. With
-    `twice` scores are computed in twice the precision, one candidate after the other.
+    Losses are measured at the worst scores within the rounding errors of scores, so that sums are never too low.
+    Those of the models in `twice` are computed in twice the precision; all candidates are then scored one by one.
     """
 
     def __init__(
-        self, problem: Problem, models: Sequence[int], candidates: Sequence[np.ndarray], twice: bool = False
+        self, problem: Problem, models: Sequence[int], candidates: Sequence[np.ndarray], twice: Collection[int] = ()
     ) -> None:
         self.models = list(models)
         self.candidates = list(candidates)
-        self.twice = twice
+        self.twice = sorted(twice)
         self.sums = np.zeros((SUMS_SIZE, len(candidates)))
         self.windows = 0
         self._problem = problem
-        one_by_one = twice or len(candidates) <= _ONE_BY_ONE
+        one_by_one = bool(twice) or len(candidates) <= _ONE_BY_ONE
         width = len(candidates) if one_by_one else width_of(len(candidates))
         self._table = problem.table(self.models, width)
         self._errors = [self._score_error(number) for number in range(len(candidates))]
         self._table[SCORE_ERROR, : len(candidates)] = self._errors
+        self._table[TWICE, : len(candidates)] = [model in self.twice for model in self.models]
         self._panel: np.ndarray | None = None
 
     def _score_error(self, number: int) -> float:
@@ -70,7 +71,7 @@ class Measurement:
         length = norm_above(problem.square(weights), len(weights)) * problem.limits.norm
         if problem.free != NO_FREE:
             length += abs(float(weights[-1])) * problem.bias
-        error = ((entries * UNIT) ** 2 if self.twice else entries * UNIT) * length
+        error = ((entries * UNIT) ** 2 if self.models[number] in self.twice else entries * UNIT) * length
         return raised(error + 4 * UNIT * abs(problem.specs[self.models[number]].offset), entries)
 
     def add(self, window: Window, loader: Loader, threads: int, check: Callable[[], None]) -> None:
@@ -102,7 +103,7 @@ class Measurement:
             return self._kernel_of_classes(rows)
         if self.twice or count <= _ONE_BY_ONE:
             stacked = np.stack(self.candidates)
-            rest: tuple[Any, ...] = (*rows, *what, self.twice, self._table, stacked)
+            rest: tuple[Any, ...] = (*rows, *what, self._table, stacked)
             return lambda begin, end, sums: int(kernels.sum_losses(*(begin, end, *rest, sums)))
         if self._panel is None:
             self._panel = new_panel(problem.length, self._table.shape[1])
@@ -120,7 +121,7 @@ class Measurement:
                 spec = problem.specs[model]
                 mine = (spec.fold, np.array(spec.class_weights))
                 total = np.ascontiguousarray(sums[:, number])
-                precision = (self.twice, self._errors[number])
+                precision = (model in self.twice, self._errors[number])
                 bad = sum_class_losses(*(begin, end, *rows, *mine, *what, *precision, candidate, total))
                 if bad >= 0:
                     return int(bad)

@@ -163,6 +163,7 @@ class RunState:
             models, windows, twice = facts["pending"]
             models = [whole(model, 0, number - 1, "model") for model in models]
             vectors = [take(arrays, f"pending {at}", vector) for at in range(len(models))]
+            twice = [whole(model, 0, number - 1, "model") for model in twice]
             self.pending = Measurement(self.problem, models, vectors, twice)
             self.pending.sums = arrays["pending sums"].reshape(self.pending.sums.shape).copy()
             self.pending.windows = whole(windows, 0, _MOST, "windows")

@@ -247,9 +247,9 @@ def test_an_index_out_of_range_reaches_no_memory(monkeypatch, coding, values):
         0.0,
     )
     table, totals = np.zeros((many.TABLE_SIZE, 1)), np.zeros((sums.SUMS_SIZE, 1))
-    for twice in (False, True):
-        weights = np.ones((1, features))
-        assert sums.sum_losses(0, 40, *block.entries, *rows, twice, table, weights, totals) in allowed
+    for twice in (0.0, 1.0):
+        table[many.TWICE] = twice
+        assert sums.sum_losses(0, 40, *block.entries, *rows, table, np.ones((1, features)), totals) in allowed
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])

@@ -345,8 +345,8 @@ class Question:
     models: list[int]
     vectors: dict[int, Packed]
     """By their places."""
-    twice: bool
-    """True if scores are to be computed in twice the precision."""
+    twice: list[int]
+    """Models whose scores are to be computed in twice the precision."""
 
 
 def measure(part: Part, asked: Question, held: Held | None = None) -> np.ndarray:

@@ -38,9 +38,9 @@ from ooc_pegasos.kernels.sdca import MAGNITUDE as DUAL_MAGNITUDE
 
 # Lines of `table`: lambda; the delay; lam m and one over it; the weights of both classes; the class that is told from
 # the rest, or -1; the fold whose rows are left out, or -1; what is added to every score; a bound on rounding errors of
-# scores, by which objectives are measured too high.
-LAMBDA, DELAY, CLOCK, INVERSE, NEGATIVE, POSITIVE, ONE_CLASS, FOLD, OFFSET, SCORE_ERROR = range(10)
-TABLE_SIZE = 10
+# scores, by which objectives are measured too high; 1 if scores are to be computed in twice the precision.
+LAMBDA, DELAY, CLOCK, INVERSE, NEGATIVE, POSITIVE, ONE_CLASS, FOLD, OFFSET, SCORE_ERROR, TWICE = range(11)
+TABLE_SIZE = 11
 
 NO_FOLD = -2.0
 """The fold of rows that have none."""

@@ -5,7 +5,7 @@ import numpy as np
 from ooc_pegasos.kernels.exact_sums import dot_twice
 from ooc_pegasos.kernels.jit import inlined, kernel
 from ooc_pegasos.kernels.losses import loss_at, worst_score
-from ooc_pegasos.kernels.many import FOLD, NEGATIVE, NO_FOLD, OFFSET, ONE_CLASS, POSITIVE, SCORE_ERROR
+from ooc_pegasos.kernels.many import FOLD, NEGATIVE, NO_FOLD, OFFSET, ONE_CLASS, POSITIVE, SCORE_ERROR, TWICE
 from ooc_pegasos.kernels.panel import panel_scores, room_for
 from ooc_pegasos.kernels.pegasos import add_row, dot, is_sound, weight_of
 from ooc_pegasos.kernels.sdca import label_of
@@ -49,15 +49,11 @@ def sum_losses(
     loss,
     parameter,
     bias,
-    twice,
     table,
     candidates,
     sums,
 ):
-    """Add up the weighted losses of rows begin to end for a few candidates, one vector each.
-
-    With `twice` scores are computed in twice the precision.
-    """
+    """Add up the weighted losses of rows begin to end for a few candidates, one vector each."""
     # some rows for one candidate after the other: a view of each for every row would cost more than the row
     for some in range(begin, end, _ROWS_AT_A_TIME):
         stop = min(some + _ROWS_AT_A_TIME, end)
@@ -69,7 +65,7 @@ def sum_losses(
                 label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD
                 weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
                 first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-                if twice:
+                if table[TWICE, j] != 0.0:
                     z = dot_twice(indices, values, levels, first, last, body, 1, 0, more + table[OFFSET, j])
                 else:
                     z = dot(indices, values, levels, first, last, body) + more + table[OFFSET, j]

@@ -13,7 +13,7 @@ from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.loading import Window
 from ooc_pegasos.objective import Measurement, Objective
-from ooc_pegasos.progression import Progression, RunState
+from ooc_pegasos.progression import REASONS, Progression, RunState
 
 _FIRST = 3.0
 """How much further away the first measurement is worth it: only then is it known how far estimates are off."""
@@ -25,8 +25,7 @@ _PATIENCE = 3  # epochs without improvement on the holdout, where nothing else c
 
 def reason_of(known: Sequence[Progression]) -> str:
     """Return why a run is over in which every model has left the pass: the worst reason of any."""
-    reasons = {one.left for one in known}
-    return next(reason for reason in ("rounding", "holdout", "tolerance") if reason in reasons)
+    return min((one.left for one in known), key=REASONS.index)
 
 
 @dataclass

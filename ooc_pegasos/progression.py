@@ -37,6 +37,8 @@ ROWS = "rows-*.checkpoint"
 """What is known of rows, beside a checkpoint that names one such file."""
 
 
+REASONS = ("rounding", "holdout", "tolerance")
+"""Reasons for which a model leaves the pass, the worst first."""
 _MOST = 2**62
 _LINE = {"estimated_gap", "holdout_loss"}
 """What is looked up in a line of history."""
@@ -155,6 +157,11 @@ class RunState:
         for model, known in enumerate(self.known):
             if known.apart is not None:
                 whole(known.apart.rows, 1, _MOST, "rows apart")
+            if model in self.solver.active:
+                if known.left:
+                    raise ValueError("a model that has left and is still trained")
+            elif known.left not in REASONS:
+                raise ValueError(f"a model that has left for {known.left!r:.40}")
             if (known.primal is not None or model not in self.solver.active) and model not in self.best:
                 raise ValueError("a model without weights")
             if known.primal is None and model in self.best:

@@ -287,8 +287,9 @@ def arrow_errors(where: str) -> Iterator[None]:
 
     try:
         yield
-    except pa.ArrowMemoryError:
-        raise
+    except pa.ArrowMemoryError as error:
+        advice = "give more memory, or, if the file is damaged, fetch or write it again"
+        raise InputError(f"{where}: more memory is needed than there is ({error}); {advice}") from error
     except (pa.ArrowException, OSError, UnicodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error

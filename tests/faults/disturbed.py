@@ -179,8 +179,11 @@ class Command:
 
 def _names(folder: Path) -> set[str]:
     found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    locks = re.compile(
+        r"lock(\.[0-9a-f]{16})*(\.tmp)?$"
+    )  # the next process that takes a lock removes what is left of it
     return {
-        name for name in found if not (name.startswith(("c/rows-", "models/2", "models/runs")) or name.endswith("lock"))
+        name for name in found if not (name.startswith(("c/rows-", "models/2", "models/runs")) or locks.search(name))
     }
 
 

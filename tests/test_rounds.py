@@ -122,7 +122,7 @@ def test_several_classes(client, tmp_path, loss):
     truth = np.random.default_rng(2).normal(size=(30, 4))
     labels = (matrix @ truth).argmax(axis=1)
     store = store_of(tmp_path, matrix, labels, chunk_size=4096, classes=("0", "1", "2", "3"))
-    config = TrainConfig(lam=0.05, loss=loss, tolerance=0.01, max_epochs=100)
+    config = TrainConfig(lam=0.05, loss=loss, tolerance=0.001, max_epochs=100)
     alone, together = train(store, config), train_dask(client, store, config, parts=3)
     for one, other in zip(alone.models, together.models, strict=True):
         assert other.certificate.lower_bound <= one.certificate.primal * (1 + 1e-12)
@@ -372,10 +372,11 @@ def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
     part = data.parts_of(store, config, [(1, 3)], 1 << 24, loader.folds.to_present, 1)[0]
     state = None
     vectors = {model: np.zeros(problem.length) for model in range(3)}
+    centres = dict.fromkeys(range(3), np.zeros(len(rounds.CENTRES)))
     for epoch in range(3):
         packed = {model: Packed.of(vector) for model, vector in vectors.items()}
         told = rounds.Ascent(
-            problem, 0.01, epoch, 1, packed, dict.fromkeys(range(3), 1.0), dict.fromkeys(range(3), 2.0)
+            problem, 0.01, epoch, 1, packed, dict.fromkeys(range(3), 1.0), centres, dict.fromkeys(range(3), 2.0)
         )
         before = None if state is None else {key: array.copy() for key, array in state.arrays.items()}
         first, second = rounds.ascend(part, told, state), rounds.ascend(part, told, state)

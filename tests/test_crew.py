@@ -24,6 +24,7 @@ from ooc_pegasos.distributed import crew, keeping, run, solvers, train_dask
 from ooc_pegasos.distributed import parts as data
 from ooc_pegasos.distributed import rounds as of_rounds
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.kernels.sdca import STATE_SIZE
 from ooc_pegasos.loading import open_loader
 from ooc_pegasos.solvers import choice
 from ooc_pegasos.stopping import Interrupted, OutOfTimeError
@@ -86,7 +87,10 @@ def before(patched, name, act):
 @pytest.mark.parametrize(
     ("config", "names"),
     [
-        (TrainConfig(**SETTINGS, algorithm="sdca"), {"dual-ascent", "known-of-rows", "change", "sum", "measure"}),
+        (
+            TrainConfig(**SETTINGS, algorithm="sdca"),
+            {"dual-ascent", "known-of-rows", "change", "sum", "measure", "dual-sums"},
+        ),
         (TrainConfig(**SETTINGS, algorithm="sgd-s"), {"pegasos", "sum", "measure"}),
     ],
 )
@@ -501,7 +505,7 @@ def test_rows_of_another_kind(tmp_path):
     rng = np.random.default_rng(0)
     arrays = {(0, "duals"): rng.random(50, np.float32), (0, "until"): rng.integers(0, 9, 50, np.uint8)}
     arrays |= {(1, "duals"): rng.random(80, np.float32), (1, "until"): rng.integers(0, 9, 80, np.uint8)}
-    models = {2: np.arange(7.0), 0: np.arange(7.0) + 1, 1: np.arange(7.0) + 2}
+    models = {number: np.arange(float(STATE_SIZE)) + number for number in (2, 0, 1)}
     state = of_rounds.AscentState(
         [([2], 1), ([0, 1], 8)],
         arrays | {(1, "duals"): rng.random(400, np.float32), (1, "until"): rng.integers(0, 9, 400, np.uint8)},

@@ -167,7 +167,7 @@ class RoundsOfAscent(Rounds, SdcaSolver):
 
         def work() -> list[DualSums]:
             self._crew.check_kept()
-            sums = self._crew.everywhere("renew", rounds.renew, asked, self._states)
+            sums = self._crew.everywhere("dual-sums", rounds.renew, asked, self._states)
             found: list[DualSums] = self._crew.summed(sums, rounds.sums_together)
             return found
 

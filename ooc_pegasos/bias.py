@@ -21,6 +21,7 @@ _REACH = 9.0
 _SIDE_BY_SIDE = 8
 """Biases that are tried in a pass: as many as stand side by side in a panel."""
 _MOST_ROUNDS = 80
+_FARTHEST = 1e307
 
 
 def best_bias(problem: Problem, model: int, weights: np.ndarray, windows: Callable[[], Iterator[Window]]) -> float:
@@ -109,7 +110,7 @@ class Search:
             return True
         if not np.isfinite([self._low, self._high]).all():
             reach = 2.0**self._rounds * (most - least)
-            ends = max(self._low, least - reach), min(self._high, most + reach)
+            ends = max(self._low, least - reach, -_FARTHEST), min(self._high, most + reach, _FARTHEST)
             self.offsets = tuple(np.linspace(*ends, _SIDE_BY_SIDE).tolist())
             return False
         inside = 0 < at < len(primals) - 1

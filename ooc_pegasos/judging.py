@@ -14,6 +14,7 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.loading import Window
 from ooc_pegasos.objective import Measurement, Objective
 from ooc_pegasos.progression import REASONS, Progression, RunState
+from ooc_pegasos.solvers.solver import NEAR
 
 _FIRST = 3.0
 """How much further away the first measurement is worth it: only then is it known how far estimates are off."""
@@ -51,7 +52,7 @@ class Judge:
         stale = [
             model
             for model, (_estimate, gap) in estimates.items()
-            if solver.wants_renewal(model, last or self._near(model, gap))
+            if solver.wants_renewal(model, 1.0 if gap is None else gap)
         ]
         if stale:
             solver.renew(stale, windows)
@@ -199,5 +200,8 @@ class Judge:
         """True if rounding errors alone are more than the tolerance, and at least half of the gap."""
         if known.gap is None or known.primal is None or known.epochs < _FAIR_CHANCE:
             return False
+        estimated = known.history[-1]["estimated_gap"]
+        if estimated is None or estimated > NEAR * self.config.enough:
+            return False  # sums may not have been added up anew
         rounding = (known.primal_rounding + known.bound_rounding) / known.primal
         return rounding > self.config.enough and known.gap <= 2 * rounding

@@ -619,10 +619,20 @@ def test_the_search_reaches_targets_far_out(tmp_path, far):
     assert len(found["far"].notes) == 1
 
 
-def test_a_search_without_an_end_says_so(tmp_path):
+def test_the_search_reaches_targets_beyond_all_measure(tmp_path):
     matrix, labels = rows_with_a_bias("regression", 22, rows=80)
-    store = store_of(tmp_path, matrix, np.sign(labels) * 1e200, task="regression", classes=())
-    assert "scale the targets" in train(store, TrainConfig(lam=0.1, bias="search")).notes[-1]
+    targets = np.sign(labels) * 1e200
+    store = store_of(tmp_path, matrix, targets, task="regression", classes=())
+    kept = train(store, TrainConfig(lam=0.1, bias="search")).model.info.certificate
+    assert kept.converged
+    assert kept.primal == pytest.approx(2e200 * (targets < 0).mean(), rel=1e-9)  # as the median is 1e200
+
+
+def test_a_search_without_an_end_gives_up():
+    search = Search()
+    while not search.is_over([Certificate(1.0, None, None, False)] * len(search.offsets)):
+        assert np.isfinite(search.offsets).all()
+    assert search.gave_up
 
 
 def test_the_search_is_not_misled_by_what_is_within_the_tolerance(tmp_path):

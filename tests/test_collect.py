@@ -550,7 +550,7 @@ def test_a_process_at_work_is_not_disturbed(tmp_path):
         lock.write("4711")
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(LockedError, match="process 4711 is at work on it"):
+        with pytest.raises(LockedError, match="another process is at work on it"):
             Store.from_scipy(DENSE, [1, 2, 1], tmp_path / "s")
         assert folder.exists()
     Store.from_scipy(DENSE, [1, 2, 1], tmp_path / "s")

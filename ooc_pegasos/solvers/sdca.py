@@ -44,7 +44,7 @@ from ooc_pegasos.rounding import norm_above, raised, sum_error, vector_error
 from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.duals import Group, RowStates
 from ooc_pegasos.solvers.panel import Panel, panels_of, width_of
-from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, ONCE, Solver
+from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NEAR, NO_WEIGHTS, ONCE, Solver
 
 _LANES_COST = 2.5
 """What a row costs for eight models side by side, if it costs 1 for one alone."""
@@ -334,17 +334,18 @@ class SdcaSolver(Solver):
         """How often vectors of parts were scaled or added up in an epoch."""
         return 0
 
-    def wants_renewal(self, model: int, is_near: bool) -> bool:
+    def wants_renewal(self, model: int, gap: float) -> bool:
         """See `Solver`."""
         state, bound = self.state[model], self.bound(model)
-        if (
-            bound is None
-            or state[RENEWED]
-            or bound.rounding <= _WORTH_RENEWAL * self.tolerance * (bound.value + bound.rounding)
-        ):
+        if bound is None or state[RENEWED]:
             return False
-        # where not even the distance to the optimum is known: seldom
-        return is_near or self._epoch + 1 >= 2 * state[RENEWED_AT]
+        likely = bound.value + bound.rounding
+        if gap <= NEAR * self.tolerance:
+            return bound.rounding > _WORTH_RENEWAL * self.tolerance * likely
+        if self._epoch + 1 < 2 * state[RENEWED_AT]:
+            return False  # seldom, as long as much else is missing
+        is_lost = self._rounding_errors(model)[0] > _WORTH_RENEWAL * abs(float(state[DUAL]))
+        return is_lost or bound.rounding > _WORTH_RENEWAL * gap * likely
 
     def renew(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:
         """See `Solver`."""

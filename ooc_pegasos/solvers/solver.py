@@ -23,6 +23,8 @@ SLICE = 8 << 20
 """Entries a kernel is given at a time, some ten milliseconds' work, so that Ctrl-C is felt at once."""
 LARGE_WEIGHTS = 1 << 21
 """From so many weights on those of the rows to come are prefetched as well: they outgrow the caches."""
+NEAR = 10.0
+"""Tolerances of gap from which on sums have to be as exact as the tolerance asks for."""
 NO_WEIGHTS = np.empty(0, np.float32)
 ONCE: Mapping[int, int] = MappingProxyType({})
 """No model is presented a row several times at once."""
@@ -87,11 +89,8 @@ class Solver(ABC):
     def bound(self, model: int) -> Bound | None:
         """A lower bound on the optimum, if there is one."""
 
-    def wants_renewal(self, model: int, is_near: bool) -> bool:
-        """True if rounding errors of the sums that the bound is made of are too large, and `renew` can mend them.
-
-        `is_near` says that the model is about to be measured.
-        """
+    def wants_renewal(self, model: int, gap: float) -> bool:
+        """True if rounding errors of the sums behind the bound hide much of this gap, and `renew` can mend them."""
         return False
 
     def renew(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:  # noqa: B027

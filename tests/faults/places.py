@@ -13,6 +13,8 @@ import pytest
 from conftest import folder_bytes, random_rows, svmlight_text
 from machine import Nursery, nursery, small_disk
 
+from ooc_pegasos.locks import Owner
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
 COMMANDS = f"""
 import os, sys, tempfile
@@ -162,7 +164,7 @@ def holding(folder: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
-    while not (path.exists() and path.read_text() == str(child.pid)):
+    while not (path.exists() and (owner := Owner.parse(path.read_bytes())) and owner.pid == child.pid):
         assert child.poll() is None
         time.sleep(0.01)
 

@@ -18,7 +18,7 @@ from ooc_pegasos import Store, TrainConfig, TrainResult, running, train
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS
 from ooc_pegasos.config import parse_lambdas
 from ooc_pegasos.errors import DamagedError, OocPegasosError, UsageError
-from ooc_pegasos.kernels import losses, many, panel, sdca
+from ooc_pegasos.kernels import losses, many, panel, pegasos, sdca
 from ooc_pegasos.kernels import sums as totals
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import cost_of
@@ -952,7 +952,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
             what = (loss, 0.0, bias)
 
             weights, beyond = guarded(features, width, bias)
-            state = np.zeros((7, width))
+            state = np.zeros((pegasos.STATE_SIZE, width))
             assert many.present_panel(order, 0, 40, *rows, *what, *shape, weights, state, None, 1, columns) in bad
             assert (beyond == GUARD).all()
             assert weights.any()

@@ -119,10 +119,18 @@ class Reader(Protocol):
 
 def memory_of(reader: Reader, task: Any) -> int:
     """Return about how much memory a task takes until its rows are on disk; 0 if its content is on disk."""
-    held: int = task.length if hasattr(task, "length") else getattr(getattr(task, "content", None), "nbytes", 0)
+    held: int = task.length if hasattr(task, "length") else _bytes_of(getattr(task, "content", None))
     return held * reader.memory_per_byte
 
 
 def place(name: str, unit: str, number: int) -> str:
     """Where a row stands, for messages: `name:12` or `name: row 12`, counted from 1."""
     return f"{name}:{number}" if unit == "line" else f"{name}: row {number:,}"
+
+
+def _bytes_of(content: Any) -> int:
+    """Bytes of a record batch, an array or nothing."""
+    try:
+        return int(getattr(content, "nbytes", 0))
+    except TypeError:  # old versions of pyarrow cannot tell for string views
+        return int(content.get_total_buffer_size())

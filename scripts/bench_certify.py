@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TRAIN = """
 import sys
 from ooc_pegasos import Store, TrainConfig, train
-store = Store(sys.argv[1])
+store = Store.open(sys.argv[1])
 lam = float(sys.argv[2]) if sys.argv[2] else None
 config = TrainConfig(lam=lam, loss=sys.argv[3])
 train(store, config)  # loads the kernels

@@ -1,4 +1,4 @@
-"""How far from the optimum: lower bounds on it from scalars alone, equations (3) to (5) of the README.
+"""Lower bounds on the optimum from scalars alone, equations (3) to (5) of the README.
 
 The bounds hold whenever every row has been presented equally often since the start of the window, `a` is the sum of the
 updates -g x and S the sum of l(z) - g z. Both were computed in float64, so bounds on their errors go with them, and

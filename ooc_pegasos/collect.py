@@ -23,7 +23,7 @@ from ooc_pegasos.conversion import convert
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.existing import Existing, check_output
 from ooc_pegasos.files import remove_folder, writing_errors
-from ooc_pegasos.locks import locked
+from ooc_pegasos.locks import has_lock, locked
 from ooc_pegasos.pieces import SHARED, Written, check_alike, make_alike, plain_of, write_matrix, write_table
 from ooc_pegasos.readers.sources import Called
 from ooc_pegasos.store import Store
@@ -213,7 +213,7 @@ def room_beside(target: Path) -> Iterator[Path]:
     """A new folder for pieces of what is to be made, gone afterwards unless it was moved; for one process at a time."""
     folder = target.with_name(f"{target.name}.incoming")
     with writing_errors(folder):
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / _LOCK).exists():
+        if folder.is_dir() and any(folder.iterdir()) and not has_lock(folder / _LOCK):
             raise InputError(f"{folder}: not made by oocpeg, and in the way; move it elsewhere")
         with locked(folder / _LOCK, str(target)):
             try:

@@ -37,7 +37,7 @@ from ooc_pegasos.ingest import Ingest
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.labels import Declared, LabelMap, settle
 from ooc_pegasos.layouts import plan_assembly
-from ooc_pegasos.locks import locked
+from ooc_pegasos.locks import has_lock, locked
 from ooc_pegasos.manifest import Recipe, SourceInfo
 from ooc_pegasos.progress import Progress
 from ooc_pegasos.publishing import Place, manifest_of
@@ -77,7 +77,7 @@ def convert(
             if not existing.append:
                 problem = "exists already, made from other inputs or with other options"
                 raise InputError(f"{target}: {problem}; add --force to replace it")
-        is_ours = (scratch / "lock").exists() or (scratch / _PLAN).exists()
+        is_ours = has_lock(scratch / "lock") or (scratch / _PLAN).exists()
         if scratch.is_dir() and any(scratch.iterdir()) and not is_ours:
             raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
         progress = progress or Progress()

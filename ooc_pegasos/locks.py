@@ -260,13 +260,22 @@ def _put(temporary: Path, path: Path, owner: Owner) -> None:
             close(descriptor)
 
 
-def _remove_left_overs(path: Path) -> None:
-    """Remove what processes have left that ended while they created a lock file: a second name of the file."""
+def has_lock(path: Path) -> bool:
+    """True if the lock file is there, or was just being created when the power was cut."""
+    return path.exists() or bool(_left_overs(path))
+
+
+def _left_overs(path: Path) -> list[Path]:
+    """Second names of a lock file, which processes leave that end while they create it."""
     form = re.compile(rf"\.{re.escape(path.name)}(\.[0-9a-f]{{16}})+\.tmp")
-    names = list[str]()
     with suppress(OSError):  # a folder that cannot be listed
-        names = [name for name in os.listdir(path.parent) if form.fullmatch(name)]
-    for temporary in map(path.with_name, names):
+        return [path.with_name(name) for name in os.listdir(path.parent) if form.fullmatch(name)]
+    return []
+
+
+def _remove_left_overs(path: Path) -> None:
+    """Remove the left-over names of a lock file whose creators have ended."""
+    for temporary in _left_overs(path):
         with suppress(OSError):  # its creator was faster
             with open_file(temporary) as file:
                 owner = Owner.parse(file.read(_RECORD_SIZE))

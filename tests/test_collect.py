@@ -21,8 +21,9 @@ import sparse
 from conftest import folder_bytes, random_rows, same_matrix
 from dask.delayed import delayed
 
-from ooc_pegasos import ConvertConfig, Existing, Store
+from ooc_pegasos import ConvertConfig, Existing, Store, convert
 from ooc_pegasos.errors import InputError, LockedError, UsageError
+from ooc_pegasos.locks import Owner
 
 PLAIN = ConvertConfig(label="y", shuffle=False)
 NO_SHUFFLE = ConvertConfig(shuffle=False)
@@ -531,6 +532,19 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
     (left / "0123" / "part-000000.npz").write_bytes(b"half")
     (left / "lock").write_text("1")
     assert dense(Store.from_scipy(DENSE, [1, 2, 1], tmp_path / "s", config=ConvertConfig(shuffle=False))) == DENSE
+
+
+@pytest.mark.parametrize("content", [b"", Owner.this_process().record()], ids=["empty", "with a record"])
+def test_folder_with_half_a_lock_file_only(tmp_path, content):
+    """The power may be cut between the creation of a lock file under a temporary name and its renaming."""
+    path = tmp_path / "rows.csv"
+    path.write_text("label,x\n1,2\n-1,3\n")
+    for left in (tmp_path / "s.incoming", tmp_path / "t.unfinished"):
+        left.mkdir()
+        (left / ".lock.0123456789abcdef.tmp").write_bytes(content)
+    Store.from_scipy(DENSE, [1, 2, 1], tmp_path / "s", config=ConvertConfig(shuffle=False))
+    convert([str(path)], tmp_path / "t", ConvertConfig(label="label"))
+    assert sorted(os.listdir(tmp_path)) == ["rows.csv", "s", "t"]
 
 
 def test_a_folder_of_somebody_else_is_not_touched(tmp_path):

@@ -20,6 +20,7 @@ from ooc_pegasos.errors import DamagedError, InputError
 from ooc_pegasos.files import open_file, read_file, replacing, writing_errors
 
 if TYPE_CHECKING:
+    from ooc_pegasos.block import CsrBlock
     from ooc_pegasos.manifest import ChunkInfo
     from ooc_pegasos.model import Model
     from ooc_pegasos.problem import Problem
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 MAGIC = b"OOCPROOF"
 FORMAT, VERSION = "ooc-pegasos proof", 1
+REAL = ("epsilon-insensitive", "absolute", "huber")
+"""Losses of real targets."""
 _ALIGNMENT, _MOST_HEADER = 64, 1 << 24
 _BELOW_ONE = 1 - 2.0**-45
 _PIECE = 1 << 22
@@ -95,6 +98,43 @@ class Proof:
         word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         kept: np.ndarray = (word ^ (word >> np.uint64(31))) >> np.uint64(11) >= np.uint64(self.header.problem.left_out)
         return kept
+
+
+@dataclass(frozen=True)
+class ProofRows:
+    """Some rows of a store and their dual variables, 0 where rows are not part of the problem."""
+
+    path: Path
+    where: str
+    arrays: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+    """(True if part of the problem, dual variables, labels, weights)."""
+
+    def require(self, is_sound: object) -> None:
+        """Raise DamagedError if the rows of the store are not sound."""
+        if not is_sound:
+            problem = "of the store have an index, label or weight that cannot be"
+            raise DamagedError(f"{self.where} {problem}; restore the store")
+
+    def require_domain(self, is_inside: object) -> None:
+        """Raise DamagedError if a dual variable is outside its domain."""
+        if not is_inside:
+            raise DamagedError(f"{self.path}: a dual variable in {self.where} is outside its domain; train again")
+
+
+def rows_of(proof: Proof, block: CsrBlock, begin: int, end: int, first: int) -> ProofRows:
+    """Rows begin to end of a chunk whose first row is `first` in the store. Raises DamagedError."""
+    kept = proof.are_trained_on(first + begin, first + end)
+    betas = proof.duals[first + begin : first + end].astype(np.float64)
+    betas[~kept] = 0.0
+    labels = block.labels[begin:end].astype(np.float64)
+    weights = np.ones(end - begin) if block.weights is None else block.weights[begin:end].astype(np.float64)
+    where = f"rows {first + begin:,} to {first + end - 1:,}"
+    rows, columns = ProofRows(proof.path, where, (kept, betas, labels, weights)), proof.header.columns
+    allowed = (labels >= 0) & (labels < columns) & (labels == np.floor(labels)) if columns > 1 else abs(labels) == 1
+    if proof.header.problem.loss in REAL:
+        allowed = np.isfinite(labels)
+    rows.require((allowed & (weights > 0) & np.isfinite(weights)).all())
+    return rows
 
 
 def fingerprint(content: bytes) -> str:
@@ -268,11 +308,21 @@ def _problem_of(model: Model, store: Store) -> ProofProblem:
     return ProofProblem(info.loss, info.parameter, info.lam, way, scale, shares, info.costs, left_out)
 
 
+def is_reached(proof: Proof, found: list[Claim]) -> bool:
+    """True if each claim of a proof was found, up to what roundings of training explain."""
+    pairs = zip(proof.header.claims, found, strict=True)
+    return all(_reaches(one, claim) for claim, one in pairs)
+
+
+def _reaches(one: Claim, claim: Claim) -> bool:
+    slack = _ALLOWED * claim.primal
+    return one.primal <= claim.primal + slack and one.lower_bound >= claim.lower_bound - slack
+
+
 def refuse_overclaiming(proof: Proof, found: list[Claim]) -> None:
-    """Raise DamagedError if a proof claims more than was found, beyond what roundings of training explain."""
+    """Raise DamagedError if a proof claims more than was found."""
     for claim, one in zip(proof.header.claims, found, strict=True):
-        slack = _ALLOWED * claim.primal
-        if not (one.primal <= claim.primal + slack and one.lower_bound >= claim.lower_bound - slack):
+        if not _reaches(one, claim):
             claimed = f"claims an objective of {claim.primal:.9g} and a bound of {claim.lower_bound:.9g}"
             shown = f"the objective is {one.primal:.9g} and the bound {one.lower_bound:.9g}"
             raise DamagedError(f"{proof.path}: {claimed}, but {shown}; train again")

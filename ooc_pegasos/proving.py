@@ -5,25 +5,20 @@ nor its compiled loops.
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock
-from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.kernels.pairs import SPLITTER, TINY, U, add_rows, score_rows
-from ooc_pegasos.parallel import ordered_map
-from ooc_pegasos.proof import Claim, Proof, belonging, refuse_overclaiming
+from ooc_pegasos.kernels.proof_sums import TINY, U
+from ooc_pegasos.proof import REAL, Claim, Proof, belonging, is_reached, refuse_overclaiming, rows_of
+from ooc_pegasos.proof_arithmetic import Arithmetic, Pairs, Plain, sum_over
 from ooc_pegasos.store import Store
 
 SUMMED = 256 * U  # relative to the sum of sizes, of sums by numpy, which adds in pairs
-REAL = ("epsilon-insensitive", "absolute", "huber")
-LOSS, DUAL, ERROR, MASS, SIZE, REACH, COUNT, LINES = range(8)  # of the sums of some rows
-MOST_ROWS = 1 << 14
+LOSS, DUAL, WORTH, ERROR, UP, DOWN, REACH, COUNT, LINES = range(9)  # of the sums of some rows
+MOST_ROWS = 1 << 12
 
 
 def difference(a: Any, b: Any, rest: Any) -> Any:
@@ -90,85 +85,88 @@ def classes_below(loss: str, costs: np.ndarray, c: np.ndarray, betas: np.ndarray
     return c * (value + np.maximum(rest, 0) * last), c * (64 * U * value + 32 * more * U * (1 + last)), rest
 
 
-def add_column(
-    sums: np.ndarray, begin: int, block: CsrBlock, q: np.ndarray, rest: np.ndarray, z: np.ndarray, pairs: np.ndarray
-) -> None:
-    """Add dual variables q + rest of rows from `begin` on to the sums and the pairs of a column."""
-    add_rows(begin, begin + len(q), *block.entries, q, rest, pairs)
-    sums[MASS], sums[SIZE], sums[REACH] = q.sum(), abs(q).sum(), (abs(q) * z[:, 3]).sum()
+class Sums:
+    """Sums over some rows of a proof, and the check of their dual variables."""
 
+    def __init__(self, proof: Proof, block: CsrBlock, begin: int, end: int, first: int) -> None:
+        self.block, self.begin, self.told, self.columns = block, begin, proof.header.problem, proof.header.columns
+        self.rows = rows_of(proof, block, begin, end, first)
+        self.kept, self.betas, self.labels, self.weights = self.rows.arrays
+        self.sums, self.shares = np.zeros((LINES, self.columns)), np.array(self.told.class_weights)
+        self.sums[COUNT] = self.kept.sum()
 
-def check_rows(
-    block: CsrBlock, begin: int, end: int, first: int, proof: Proof, model: Any, pairs: np.ndarray
-) -> np.ndarray:
-    """Sums over rows of a chunk whose first row is `first` in the store; their features' sums are added to `pairs`."""
-    told, (halves, biases), n, columns = proof.header.problem, model, end - begin, proof.header.columns
-    kept = proof.are_trained_on(first + begin, first + end)
-    betas = np.where(kept[:, None], proof.duals[first + begin : first + end].astype(np.float64), 0.0)
-    labels = block.labels[begin:end].astype(np.float64)
-    weights = np.ones(n) if block.weights is None else block.weights[begin:end].astype(np.float64)
-    several, where = columns > 1, f"rows {first + begin:,} to {first + end - 1:,}"
-    allowed = np.isfinite(labels) if told.loss in REAL else np.isin(labels, range(columns) if several else (-1, 1))
-    z, sums, shares = np.empty((columns, n, 4)), np.zeros((LINES, columns)), np.array(told.class_weights)
-    bad = max(score_rows(begin, end, *block.entries, halves[k], biases[k], z[k]) for k in range(columns))
-    if bad >= 0 or not (allowed & (weights > 0) & np.isfinite(weights)).all():
-        raise DamagedError(f"{where} of the store have an index, label or weight that cannot be; restore the store")
-    sums[COUNT], low = kept.sum(), np.zeros(n)
-    if told.costs is None:
+    def scores(self, k: int, q: np.ndarray, rest: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
+        """Add dual variables q + rest to the sums of column k and return the scores of the rows."""
+        z = np.empty((len(q), 4))
+        self.rows.require(arithmetic.add(k, self.begin, self.block, q, rest, z) < 0)
+        self.sums[UP, k], self.sums[DOWN, k] = np.maximum(q, 0).sum(), -np.minimum(q, 0).sum()
+        self.sums[REACH, k] = abs(q) @ z[:, 3]
+        return z
+
+    def check_column(self, k: int, arithmetic: Arithmetic) -> None:
+        """Add up a column that is a problem of its own."""
+        told, loss = self.told, self.told.loss
+        y = np.where(self.labels == k, 1.0, -1.0) if self.columns > 1 else self.labels
+        c, b = self.shares[k, (y > 0).astype(int)] * self.weights, self.betas[:, k]
+        size = abs(b) if loss in REAL else b * y
+        self.rows.require_domain(((size >= 0) & (size <= (told.parameter if loss == "huber" else 1))).all())
+        q = c * b * (1 - 4 * U if loss == "huber" else 1)
+        z, (value, error) = self.scores(k, q, np.zeros(len(q)), arithmetic), dual_below(loss, told.parameter, y, c, q)
+        self.sums[LOSS, k] = (c * loss_above(loss, told.parameter, y, z))[self.kept].sum()
+        self.sums[DUAL, k], self.sums[WORTH, k], self.sums[ERROR, k] = value.sum(), abs(value).sum(), error.sum()
+
+    def check_at_once(self, costs: np.ndarray, arithmetic: Arithmetic) -> None:
+        """Add up all classes at once."""
+        n, columns, own = len(self.labels), self.columns, (np.arange(len(self.labels)), self.labels.astype(int))
+        c, b = self.shares[0, own[1]] * self.weights, self.betas.copy()
+        b[own] = 0
+        value, error, rest = classes_below(self.told.loss, costs, c, b, own)
+        self.rows.require_domain((b <= 0).all() and (rest >= 0).all())
+        q, high, low = c[:, None] * b * (1 - 4 * (2 + columns) * U), np.zeros(n), np.zeros(n)
         for k in range(columns):
-            y = np.where(labels == k, 1.0, -1.0) if several else labels
-            c, b = shares[k, (y > 0).astype(int)] * weights, betas[:, k]
-            size = abs(b) if told.loss in REAL else b * y
-            if not ((size >= 0) & (size <= (told.parameter if told.loss == "huber" else 1))).all():
-                raise DamagedError(f"{proof.path}: a dual variable in {where} is outside its domain; train again")
-            q = c * b * (1 - 4 * U if told.loss == "huber" else 1)
-            value, error = dual_below(told.loss, told.parameter, y, c, q)
-            sums[LOSS, k] = (c * loss_above(told.loss, told.parameter, y, z[k]))[kept].sum()
-            sums[DUAL, k], sums[ERROR, k] = value.sum(), (error + SUMMED * abs(value)).sum()
-            add_column(sums[:, k], begin, block, q, low, z[k], pairs[k])
-        return sums
-    own, costs = (np.arange(n), labels.astype(int)), np.array(told.costs)
-    c, b = shares[0, own[1]] * weights, betas.copy()
-    b[own] = 0
-    value, error, rest = classes_below(told.loss, costs, c, b, own)
-    if not ((b <= 0).all() and (rest >= 0).all()):
-        raise DamagedError(f"{proof.path}: a dual variable in {where} is outside its domain; train again")
-    sums[LOSS, 0] = (c * classes_above(told.loss, costs, z.transpose(1, 0, 2), own))[kept].sum()
-    sums[DUAL, 0], sums[ERROR, 0] = value[kept].sum(), (error + SUMMED * abs(value)).sum()
-    q, high = c[:, None] * b * (1 - 4 * (2 + columns) * U), np.zeros(n)
-    for k in range(columns):
-        total = high - q[:, k]
-        low, high = low + ((high - (total - (total - high))) - (q[:, k] + (total - high))), total
-    for k in range(columns):
-        is_own = own[1] == k
-        add_column(sums[:, k], begin, block, np.where(is_own, high, q[:, k]), low * is_own, z[k], pairs[k])
-    return sums
+            total = high - q[:, k]
+            low, high = low + ((high - (total - (total - high))) - (q[:, k] + (total - high))), total
+        ways = ((np.where(own[1] == k, high, q[:, k]), low * (own[1] == k)) for k in range(columns))
+        z = np.stack([self.scores(k, *way, arithmetic) for k, way in enumerate(ways)], axis=1)
+        self.sums[LOSS, 0] = (c * classes_above(self.told.loss, costs, z, own))[self.kept].sum()
+        self.sums[DUAL, 0] = value[self.kept].sum()
+        self.sums[WORTH, 0], self.sums[ERROR, 0] = abs(value[self.kept]).sum(), error.sum()
 
 
-def pass_over(store: Store, proof: Proof, model: Any, threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """(sums, pairs of the features) over all rows; the order of additions depends on `threads` alone."""
-    found: list[np.ndarray] = []
-    pairs = [np.zeros(model[0].shape) for _ in range(threads)]
-    first, step = 0, max(MOST_ROWS // proof.header.columns, 256)
+def verdict(
+    store: Store, proof: Proof, weights: np.ndarray, biases: np.ndarray, arithmetics: list[Arithmetic]
+) -> list[Claim]:
+    """Return the objectives rounded up and lower bounds rounded down, of a pass with a thread for each arithmetic."""
+    told, columns = proof.header.problem, proof.header.columns
 
-    def work(block: CsrBlock, thread: int) -> list[np.ndarray]:
-        begins = range(thread * step, block.rows, threads * step)
-        spans = ((begin, min(begin + step, block.rows)) for begin in begins)
-        return [check_rows(block, *span, first, proof, model, pairs[thread]) for span in spans]
+    def work(block: CsrBlock, begin: int, end: int, first: int, thread: int) -> np.ndarray:
+        some = Sums(proof, block, begin, end, first)
+        if told.costs is not None:
+            some.check_at_once(np.array(told.costs), arithmetics[thread])
+        else:
+            for k in range(columns):
+                some.check_column(k, arithmetics[thread])
+        arithmetics[thread].end_rows(end - begin, int(block.indptr[end]) - int(block.indptr[begin]))
+        return some.sums
 
-    chunks = ordered_map(store.block, range(len(store.manifest.chunks)), 2)
-    with ThreadPoolExecutor(threads) as pool, closing(chunks) as blocks:
-        for block in blocks:
-            for sums in pool.map(partial(work, block), range(threads)):
-                found += sums
-            first += block.rows
-    high, low = pairs[0][:, 0::2], pairs[0][:, 1::2]
-    for other in pairs[1:]:
-        total = high + other[:, 0::2]
-        part = total - high
-        low, high = low + (high - (total - part)) + (other[:, 0::2] - part) + other[:, 1::2], total
-    total = np.array([[math.fsum(numbers) for numbers in line] for line in np.stack(found, axis=2)])
-    return total, high + low
+    sums = sum_over(store, len(arithmetics), max(MOST_ROWS // columns, 256), work)
+    vector, vector_error, row_norm = arithmetics[0].total(arithmetics[1:])
+    rows, constant, size = sums[COUNT, 0], told.bias_value, sums[UP] + sums[DOWN]
+    squares = (weights**2).sum(axis=1) + ((biases / constant) ** 2 if constant else 0.0)
+    off = abs(sums[UP] - sums[DOWN]) + (2 * SUMMED + columns * U) * size
+    norms = np.sqrt((vector**2).sum(axis=1)) * (1 + SUMMED) + vector_error * sums[REACH] + 1e-290
+    norms = np.hypot(norms, constant * off) * (1 + 8 * U)
+    error = sums[ERROR] * (1 + SUMMED) + SUMMED * sums[WORTH]
+    if told.bias == "free":  # the dual variables of the heavier sign are made smaller so that all add up to 0
+        part = np.minimum(off / np.maximum(np.maximum(sums[UP], sums[DOWN]), TINY), 1) * (1 + 4 * SUMMED)
+        error, norms = error + part * sums[WORTH], norms + part * row_norm * sums[REACH]
+    primal = (told.lam / 2 * squares * (1 + 2 * SUMMED) + sums[LOSS] / rows * (1 + 2 * SUMMED)) * (1 + 8 * U)
+    gain, cost = sums[DUAL] / rows, (norms / rows / math.sqrt(2 * told.lam)) ** 2 * (1 + 16 * U)
+    bound = gain - cost - 4 * U * (abs(gain) + cost) - error / rows * (1 + 8 * U)
+    if told.costs is not None:
+        primal, bound = primal.sum(keepdims=True), bound.sum(keepdims=True)
+    primal, bound = primal * (1 + 8 * U), np.maximum(bound * (1 - 8 * U), 0)
+    return [Claim(*pair) for pair in zip(primal.tolist(), bound.tolist(), strict=True)]
 
 
 def prove(model_file: Path, store_path: Path, proof_file: Path, threads: int = 2) -> list[Claim]:
@@ -178,21 +176,10 @@ def prove(model_file: Path, store_path: Path, proof_file: Path, threads: int = 2
     """
     store = Store.open(store_path)
     proof, weights, biases = belonging(proof_file, model_file, store)
-    told, top = proof.header.problem, weights * SPLITTER
-    top = top - (top - weights)
-    halves = np.stack([top, weights - top], axis=2).reshape(len(weights), -1)
-    sums, vector = pass_over(store, proof, (halves, biases), threads)
-    rows, constant = sums[COUNT, 0], told.bias_value
-    squares = (weights**2).sum(axis=1) + ((biases / constant) ** 2 if constant else 0.0)
-    reach = 8 * (rows * U * U + TINY) * sums[REACH] * math.sqrt(store.features) + 1e-290
-    norms = np.sqrt((vector**2).sum(axis=1)) * (1 + SUMMED) + reach
-    norms = np.hypot(norms, constant * (abs(sums[MASS]) + 2 * SUMMED * sums[SIZE])) * (1 + 8 * U)
-    primal = (told.lam / 2 * squares * (1 + 2 * SUMMED) + sums[LOSS] / rows * (1 + 2 * SUMMED)) * (1 + 8 * U)
-    gain, cost = sums[DUAL] / rows, (norms / rows / math.sqrt(2 * told.lam)) ** 2 * (1 + 16 * U)
-    bound = gain - cost - 4 * U * (abs(gain) + cost) - sums[ERROR] / rows * (1 + SUMMED)
-    if told.costs is not None:
-        primal, bound = primal.sum(keepdims=True), bound.sum(keepdims=True)
-    primal, bound = primal * (1 + 8 * U), np.maximum(bound * (1 - 8 * U), 0)
-    found = [Claim(*pair) for pair in zip(primal.tolist(), bound.tolist(), strict=True)]
+    kinds: tuple[type[Arithmetic], ...] = (Plain, Pairs)
+    for kind in kinds:
+        found = verdict(store, proof, weights, biases, [kind(weights, biases) for _ in range(threads)])
+        if is_reached(proof, found):
+            break
     refuse_overclaiming(proof, found)
     return found

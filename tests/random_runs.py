@@ -205,6 +205,8 @@ def _options(rng: np.random.Generator, task: str, rows: int) -> dict[str, Any]:
         apart = rng.random()
         if apart < 0.4:
             options["folds"] = 2
+            if options.get("bias") == "unregularized":
+                del options["bias"]  # refused with folds
         else:
             options["holdout"] = 0.4
         if apart < 0.7:

@@ -62,7 +62,7 @@ class Checkpoint:
     facts: dict[str, Any]
 
     def save(self, folder: Path) -> None:
-        """Replace the checkpoint in `folder` by this one, all or nothing."""
+        """Replace the checkpoint in `folder` by this one, all or None."""
         import pyarrow as pa
 
         folder.mkdir(parents=True, exist_ok=True)

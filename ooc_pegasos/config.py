@@ -8,17 +8,27 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_type_hints
 
-from ooc_pegasos import typed
+from ooc_pegasos import options, typed
+from ooc_pegasos.declared_labels import Declared, TaskChoice
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.labels import Declared, TaskChoice
-from ooc_pegasos.losses import LossName
 from ooc_pegasos.machine import available_memory
+from ooc_pegasos.options import POSITIVE, Range, option, options_of
 from ooc_pegasos.parallel import cores
 from ooc_pegasos.recipe import MOST_NAMES, is_delimiter
 
 Config = TypeVar("Config")
+LossName = Literal[
+    "hinge",
+    "logistic",
+    "smoothed-hinge",
+    "epsilon-insensitive",
+    "absolute",
+    "huber",
+    "multiclass-hinge",
+    "multiclass-logistic",
+]
 
 VECTORS = 10
 """Vectors as long as there are features that a run may hold: sums, snapshots, candidates, the best so far."""
@@ -28,137 +38,264 @@ MOST_THREADS, MOST_MEMORY = 4096, 1 << 62
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
-def _check_threads(threads: int | None) -> None:
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise UsageError(f"--threads {threads} is out of range; choose at least 1 and at most {MOST_THREADS}")
-
-
-def _check_memory(memory: int | None) -> None:
-    if memory is not None and memory > MOST_MEMORY:
-        raise UsageError("--memory is more than any machine has; give what is to be used")
+SEEDS = Range(0, 2**63 - 1, "0 to 2^63 - 1")
+THREADS = Range(1, MOST_THREADS, f"1 to {MOST_THREADS}")
 
 
 def parse_size(text: str) -> int:
     """Bytes from `64MB`, `1.5GiB`, `800k` or a plain number; units are powers of 1024."""
     parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kmgt]?)i?b?\s*", text.lower())
     if not parts:
-        raise UsageError(f"{text!r} is not a size; write it like 64MB or 2GB")
+        raise UsageError(f"{text[:40]!r} is not a size; write it like 64MB or 2GB")
     if float(parts[1]) > MOST_MEMORY:
         raise UsageError(f"{text[:40]!r} is more bytes than there can be; write it like 64MB or 2GB")
     return int(float(parts[1]) * {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}[parts[2]])
 
 
-def _plainly(name: str, value: Any) -> Any:
-    """A setting as its dataclass has it: sizes in bytes, and what may be written in two ways in one."""
-    if name in ("chunk_size", "memory", "reserve") and isinstance(value, str):
-        return parse_size(value)
-    if name == "delay" and isinstance(value, str) and value == "auto":
+def split_words(text: str) -> tuple[str, ...]:
+    """Words between commas."""
+    return tuple(word.strip() for word in text.split(","))
+
+
+def parse_delimiter(text: str) -> str:
+    r"""A character; `\t`, in two characters, is a tab."""
+    return "\t" if text == r"\t" else text
+
+
+def number_or_text(text: str) -> float | str:
+    """A number if the text is one, else the text, which `parse_lambdas` takes."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def parse_delay(text: str) -> float | None:
+    """A number of rows, or None for `auto`."""
+    if text == "auto":
         return None
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{text[:40]!r} is not a number; write auto or a number of rows") from None
+
+
+def parse_class_weight(text: str) -> str | tuple[float, ...]:
+    """`balanced`, or numbers between commas."""
+    if text == "balanced":
+        return text
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise UsageError(f"{text[:40]!r} is not understood; write balanced, or numbers like 1,5") from None
+
+
+def read_costs(name: str) -> tuple[tuple[float, ...], ...]:
+    """The table of numbers in a text file."""
+    try:
+        lines = [line for line in Path(name).read_text().splitlines() if line.strip()]
+        return tuple(tuple(float(word) for word in line.replace(",", " ").split()) for line in lines)
+    except OSError as error:
+        raise InputError(f"{name}: {(error.strerror or 'unreadable').lower()}; check the path") from error
+    except ValueError as error:
+        raise InputError(f"{name}: not a table of numbers ({error}); write a line for each class") from error
+
+
+def _plainly(name: str, value: Any, config: type) -> Any:
+    """A setting as its dataclass has it: what may be written in two ways is written in one."""
+    declared = options_of(config).get(name)
+    if isinstance(value, str) and declared:
+        return declared.value_of(value)
     return str(value) if name == "index_base" and type(value) is int else value
 
 
 def _settle(config: ConvertConfig | TrainConfig) -> None:
-    """Refuse settings of a wrong type, wherever they come from: most would do something else, without a word."""
+    """Raise UsageError for values of a wrong type or out of range, wherever they come from."""
+    kind = type(config)
     try:
-        typed.settle(config, _plainly)
-    except (typed.TypedError, UsageError) as error:
-        raise UsageError(f"{type(config).__name__}: {error}") from error
+        typed.settle(config, lambda name, value: _plainly(name, value, kind))
+        options.check(config)
+    except typed.TypedError as error:
+        raise UsageError(f"{kind.__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
 class ConvertConfig:
     """Options of `oocpeg convert`. Sizes are in bytes."""
 
-    chunk_size: int = 64 * MIB
-    normalize: Literal["l2"] | None = None
-    values: Literal["float32", "float16", "bfloat16"] | None = None
-    """What values are stored as: rounded to two bytes, or float32 even where fewer bytes would hold them exactly, so
-    that any can be appended. None: as few bytes as hold them exactly, or what the store has that is appended to."""
-    features: int | None = None
-    index_base: Literal["auto", "0", "1"] = "auto"
-    task: TaskChoice = "auto"
-    classes: tuple[str, ...] = ()
-    positive_label: str | None = None
-    on_bad_row: Literal["stop", "skip"] = "stop"
-    weights: str | None = None
-    """A text file with a line for each row of all inputs, in their order: its weight."""
-    format: Literal["auto", "svmlight", "vw", "table", "arrays", "folders"] = "auto"
-    """How inputs are read; auto: as their first bytes or names say."""
-    label: str | None = None
-    weight: str | None = None
-    id: str | None = None
-    """Columns of tables: the label, the weight, and what predictions are told apart by."""
-    labels: str | None = None
-    """A file with the labels of arrays that have none: .npy, or text with one number a line."""
-    numeric: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    text: tuple[str, ...] = ()
-    """Columns that count, as patterns; if none are given all count, as their types say."""
-    preset: Literal["criteo"] | None = None
-    hash_bits: int | None = None
-    """Names of features are hashed to 2^hash_bits places: 22 by default; 0: names are indices (Vowpal Wabbit text)."""
-    hash_signed: bool = True
-    dictionary: int | None = None
-    """At most so many names, those in most rows, get places of their own instead, in a first pass."""
-    ngrams: str = "1"
-    """How many tokens of text are joined: 1, or from 1 to 2 as 1:2."""
-    characters: bool = False
-    """Text falls into characters instead of words."""
-    idf: bool = False
-    """Counts of words are multiplied by how rare the words are, found in a first pass."""
-    nulls: Literal["absent", "mark", "bad"] = "absent"
-    log1p: bool = False
-    clip: float | None = None
-    standardize: bool = False
-    """Numbers of tables are divided by their standard deviation, found in a first pass."""
-    header: bool = True
-    delimiter: str | None = None
-    multiline: bool = False
-    """Of delimited text: whether line breaks may stand in quotes."""
-    feature_names: int = 0
-    """How many names of hashed features are kept in the store."""
-    shuffle: bool = True
-    seed: int = 0
-    memory: int = GIB
-    threads: int | None = None
-    block_size: int | None = None
-    """Bytes of text read at a time; by default as many as suit the memory budget."""
+    chunk_size: int = option(
+        64 * MIB,
+        "Size of a chunk file.",
+        "Storage",
+        metavar="SIZE",
+        default_text="64MB",
+        parse=parse_size,
+        allowed=Range(KIB, GIB, "1kB to 1GB"),
+    )
+    normalize: Literal["l2"] | None = option(None, "Scale every row to Euclidean length 1.", "Columns")
+    values: Literal["float32", "float16", "bfloat16"] | None = option(
+        None,
+        "Type of stored values: two bytes, rounded, or float32, to which any values can be appended later. Default: "
+        "the fewest bytes that hold the values exactly.",
+        "Storage",
+    )
+    features: int | None = option(
+        None,
+        "Number of features; larger indices are refused.",
+        "Input",
+        metavar="N",
+        allowed=Range(1, 2**32 - 2, f"1 to {2**32 - 2}"),
+    )
+    index_base: Literal["auto", "0", "1"] = option(
+        "auto", "The first index of svmlight text. auto: 0 if any index is 0, else 1.", "Input"
+    )
+    task: TaskChoice = option("auto", "Kind of labels.", "Labels")
+    classes: tuple[str, ...] = option(
+        (),
+        "The only labels allowed; of two, the second is positive.",
+        "Labels",
+        metavar="A,B,...",
+        parse_words=split_words,
+    )
+    positive_label: str | None = option(None, "The positive class; all others are negative.", "Labels", metavar="LABEL")
+    on_bad_row: Literal["stop", "skip"] = option(
+        "stop", "skip: leave bad rows out and list them in STORE/rejected.jsonl.", "Input"
+    )
+    weights: str | None = option(
+        None,
+        "Text file of row weights: one positive number a line, for all rows of all inputs in order.",
+        "Labels",
+        metavar="FILE",
+    )
+    format: Literal["auto", "svmlight", "vw", "table", "arrays", "folders"] = option(
+        "auto",
+        "Format of the inputs. table: Parquet, Arrow, CSV, TSV, JSON lines. arrays: .npz, .npy. folders: a folder of "
+        "text files for each class. auto: by first bytes and names.",
+        "Input",
+    )
+    label: str | None = option(None, "Tables: the column of the labels.", "Labels", metavar="COLUMN")
+    weight: str | None = option(None, "Tables: the column of row weights.", "Labels", metavar="COLUMN")
+    id: str | None = option(
+        None, "Tables: the column of row ids, which predictions repeat.", "Labels", metavar="COLUMN"
+    )
+    labels: str | None = option(
+        None, "Arrays: the file of labels, .npy or text with one number a line.", "Labels", metavar="FILE"
+    )
+    numeric: tuple[str, ...] = option(
+        (), "Tables: columns of numbers. May be repeated.", "Columns", metavar="PATTERN", is_repeated=True
+    )
+    categorical: tuple[str, ...] = option(
+        (),
+        "Tables: columns of categories; each value is a feature, 'column=value'. May be repeated.",
+        "Columns",
+        metavar="PATTERN",
+        is_repeated=True,
+    )
+    text: tuple[str, ...] = option(
+        (),
+        "Tables: columns of text; each word is a feature. May be repeated. Without --numeric, --categorical and --text "
+        "all columns are used, by their types.",
+        "Columns",
+        metavar="PATTERN",
+        is_repeated=True,
+    )
+    preset: Literal["criteo"] | None = option(
+        None, "criteo: tabs, no header, a label, 13 numeric and 26 categorical columns.", "Columns"
+    )
+    hash_bits: int | None = option(
+        None,
+        "Hash feature names to 2^B buckets. 0, for Vowpal Wabbit text: names are indices.",
+        "Columns",
+        metavar="B",
+        default_text="22",
+        allowed=Range(0, 31, "1 to 31"),
+    )
+    hash_signed: bool = option(
+        True,
+        "Hashes give a sign as well.",
+        "Columns",
+        flags=("--hash-signed/--no-hash-signed",),
+        default_text="--hash-signed",
+    )
+    dictionary: int | None = option(
+        None,
+        "Keep a dictionary of the N most frequent feature names instead of hashing. Reads the inputs once more.",
+        "Columns",
+        metavar="N",
+        allowed=Range(1, MOST_NAMES, f"1 to {MOST_NAMES}"),
+    )
+    ngrams: str = option("1", "Lengths of word n-grams: N, or from N to M.", "Text", metavar="N|N:M")
+    characters: bool = option(False, "Character n-grams instead of word n-grams.", "Text")
+    idf: bool = option(
+        False, "Multiply counts by the inverse document frequency (tf-idf). Reads the inputs once more.", "Text"
+    )
+    nulls: Literal["absent", "mark", "bad"] = option(
+        "absent", "Missing values. absent: no feature. mark: the feature 'column=null'. bad: a bad row.", "Columns"
+    )
+    log1p: bool = option(False, "Replace numbers x by sign(x) log(1 + |x|).", "Columns")
+    clip: float | None = option(
+        None, "Clip numbers to at most this size, after --log1p.", "Columns", metavar="X", allowed=POSITIVE
+    )
+    standardize: bool = option(
+        False, "Divide numbers by their standard deviation. Reads the inputs once more.", "Columns"
+    )
+    header: bool = option(
+        True,
+        "CSV: the first line names the columns; without it they are 0, 1, ...",
+        "Columns",
+        flags=("--header/--no-header",),
+        default_text="--header",
+    )
+    delimiter: str | None = option(
+        None, "CSV: the delimiter; '\\t' is a tab.", "Columns", metavar="C", parse_words=parse_delimiter
+    )
+    multiline: bool = option(False, "CSV: quoted cells may contain line breaks.", "Columns")
+    feature_names: int = option(
+        0,
+        "Keep the names of up to N hashed features in the store.",
+        "Columns",
+        metavar="N",
+        allowed=Range(0, 10_000_000, "0 to 10000000"),
+    )
+    shuffle: bool = option(
+        True,
+        "Put rows in random order, because sorted data ruins stochastic training.",
+        "Storage",
+        flags=("--shuffle/--no-shuffle",),
+        default_text="--shuffle",
+    )
+    seed: int = option(0, "Seed of the shuffle.", "Storage", metavar="N", allowed=SEEDS)
+    memory: int = option(
+        GIB,
+        "Memory to use.",
+        "Storage",
+        metavar="SIZE",
+        default_text="1GB",
+        parse=parse_size,
+        allowed=Range(32 * MIB, MOST_MEMORY, "at least 32MB"),
+    )
+    threads: int | None = option(None, "Threads.", "Storage", metavar="N", default_text="all cores", allowed=THREADS)
+    block_size: int | None = option(
+        None,
+        "Bytes of text read at a time. Default: by the memory budget.",
+        "Storage",
+        allowed=Range(64, 64 * MIB, "64 bytes to 64 MB"),
+        is_hidden=True,
+    )
 
     def __post_init__(self) -> None:
         _settle(self)
-        if self.memory < 32 * MIB:
-            raise UsageError(f"--memory {self.memory:,} bytes is too little; give it at least 32MB")
-        _check_memory(self.memory)
-        if not KIB <= self.chunk_size <= GIB:
-            raise UsageError(f"--chunk-size {self.chunk_size:,} bytes is out of range; choose 1kB to 1GB")
-        if self.features is not None and not 1 <= self.features <= 2**32 - 2:
-            raise UsageError(f"--features {self.features} is out of range; choose 1 to {2**32 - 2}")
-        _check_threads(self.threads)
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"--seed {self.seed} is out of range; choose 0 to 2^63 - 1")
         self.ngram_range()
-        if self.hash_bits is not None and not 0 <= self.hash_bits <= 31:
-            raise UsageError(f"--hash-bits {self.hash_bits} is out of range; choose 1 to 31")
-        if self.dictionary is not None and not 1 <= self.dictionary <= MOST_NAMES:
-            raise UsageError(f"--dictionary {self.dictionary} is out of range; choose 1 to {MOST_NAMES}")
         if self.dictionary is not None and self.hash_bits is not None:
-            raise UsageError("--dictionary gives names places of their own and --hash-bits hashes them; give one")
-        if self.clip is not None and not 0 < self.clip < float("inf"):
-            raise UsageError(f"--clip {self.clip} is out of range; choose a positive number")
+            raise UsageError("{dictionary} keeps feature names and {hash_bits} hashes them; give one")
         if self.delimiter is not None and not is_delimiter(self.delimiter):
-            raise UsageError(
-                f"--delimiter {self.delimiter!r} is not one character of ASCII that can stand between cells"
-            )
-        if not 0 <= self.feature_names <= 10_000_000:
-            raise UsageError(f"--feature-names {self.feature_names} is out of range; choose 0 to 10000000")
+            raise UsageError(f"{{delimiter={self.delimiter!r}}} is not one ASCII character that can separate cells")
         if self.weight is not None and self.weights is not None:
-            raise UsageError("--weight names a column and --weights a file; give one")
-        if self.block_size is not None and not 64 <= self.block_size <= 64 * MIB:
-            raise UsageError("block_size must be 64 bytes to 64 MB")
-        self.declared()
+            raise UsageError("{weight} names a column and {weights} a file; give one")
+        self.declared_labels()
 
-    def declared(self) -> Declared:
-        """What is said of the labels."""
+    def declared_labels(self) -> Declared:
+        """What these options declare of the labels."""
         return Declared(self.task, self.classes, self.positive_label)
 
     def ngram_range(self) -> tuple[int, int]:
@@ -166,7 +303,9 @@ class ConvertConfig:
         parts = re.fullmatch(r"(\d{1,2})(?::(\d{1,2}))?", self.ngrams)
         least, most = (int(parts[1]), int(parts[2] or parts[1])) if parts else (0, 0)
         if not 1 <= least <= most <= 10:
-            raise UsageError(f"--ngrams {self.ngrams} is out of range; write one number or two, like 1:2, from 1 to 10")
+            raise UsageError(
+                f"{{ngrams={self.ngrams}}} is out of range; write one number or two, like 1:2, from 1 to 10"
+            )
         return least, most
 
     @property
@@ -213,7 +352,7 @@ def parse_lambdas(text: str) -> tuple[float, ...]:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
         raise UsageError(
-            f"--lambda {text} is not understood; write a number, several like 1e-3,1e-4, or a path like 1e-7:1e-3:9"
+            f"{{lam={text}}} is not understood; write a number, several like 1e-3,1e-4, or a path like 1e-7:1e-3:9"
         ) from None
 
 
@@ -221,116 +360,194 @@ def parse_lambdas(text: str) -> tuple[float, ...]:
 class TrainConfig:
     """Options of `oocpeg train`. Without `lam` (--lambda) and `C` a path of lambdas is tried."""
 
-    lam: float | tuple[float, ...] | str | None = None
-    """One, several, or a path as `parse_lambdas` takes it."""
-    C: float | None = None
-    loss: LossName | None = None
-    """None: hinge for classes, epsilon-insensitive for real targets."""
-    loss_parameter: float | None = None
-    bias: Literal["none", "feature", "free", "unregularized", "batch", "search"] | None = None
-    """None, not regularised (free), or one of the four ways of section 6 of the paper. By default a feature where the
-    lambda is left open, and none where it is given: then the objective is the one that was asked for."""
-    bias_scale: float = 1.0
-    """The value of the constant feature."""
-    cost: tuple[tuple[float, ...], ...] | None = None
-    """Of taking a class (row) for another (column), for the multiclass hinge; 1 if not given."""
-    folds: int | None = None
-    """Compare lambdas by cross-validation instead of a holdout."""
-    select: Literal["best", "1se"] = "best"
-    """The lambda with the least loss on rows kept apart, or the largest within a standard error of that."""
-    calibrate: Literal["platt", "isotonic"] | None = None
-    """Fit probabilities to the scores of rows kept apart."""
-    tolerance: float | None = None
-    """None: `enough`."""
-    max_epochs: int | None = None
-    max_seconds: float | None = None
-    algorithm: Algorithm = "auto"
-    sampling: Literal["permutation", "fixed", "iid", "sequential"] | None = None
-    batch_size: int = 1
-    project: bool = False
-    average: bool = False
-    delay: float | None = None
-    """None: 3 R^2 / lam with R the largest row norm, or 0 for `pegasos`, which is the paper's."""
-    coefficient: float = 1.2
-    """An exact pass is made when the estimated gap is within this factor of the tolerance; thrice it for the first."""
-    seed: int = 0
-    memory: int | None = None
-    """Bytes for data; by default half of what is available, less what the weights take."""
-    loading: Literal["mapped", "read"] | None = None
-    """How data comes to memory; by default mapped if the store fits, else read ahead."""
-    threads: int | None = None
-    """Threads that present rows side by side, if that pays; by default one, and all cores load and measure."""
-    class_weight: Literal["balanced"] | tuple[float, ...] | None = None
-    """Weights of the negative and the positive class."""
-    holdout: float | None = None
-    """A fraction of rows to keep apart. None: a tenth where lambdas are compared, else nothing."""
-    checkpoint_minutes: float = 5.0
-    checkpoint_epochs: int | None = None
-    """Write a checkpoint after every so many epochs as well."""
+    lam: float | tuple[float, ...] | str | None = option(
+        None,
+        "Strength of the regularisation: one, several, or N from A to B in equal ratios. Default: eight that suit the "
+        "data, compared on holdout rows.",
+        "Problem",
+        metavar="L|L,L,...|A:B:N",
+        parse_words=number_or_text,
+    )
+    C: float | None = option(None, "The same as --lambda 1 / (C rows).", "Problem", flags=("--C",), allowed=POSITIVE)
+    loss: LossName | None = option(
+        None,
+        "The loss. Default: hinge for classes (one against the rest where there are several), epsilon-insensitive for "
+        "real targets.",
+        "Problem",
+    )
+    loss_parameter: float | None = option(
+        None,
+        "Parameter of smoothed-hinge (default 1), epsilon-insensitive (0.1) or huber (1).",
+        "Problem",
+        metavar="P",
+        allowed=Range(0, POSITIVE.most, "0 or a positive number"),
+    )
+    bias: Literal["none", "feature", "free", "unregularized", "batch", "search"] | None = option(
+        None,
+        "feature: a constant feature, regularised. free: not regularised, as in the classical SVM. search: an outer "
+        "search over biases. unregularized, batch: subgradient methods of the paper. Default: feature without "
+        "--lambda, else none.",
+        "Problem",
+    )
+    bias_scale: float = option(
+        1.0, "Value of the constant feature.", "Problem", metavar="B", allowed=Range(1e-9, 1e9, "1e-9 to 1e9")
+    )
+    cost: tuple[tuple[float, ...], ...] | None = option(
+        None,
+        "For multiclass-hinge: a text file with a line for each class, the cost of predicting each other one.",
+        "Problem",
+        metavar="FILE",
+        parse_words=read_costs,
+    )
+    folds: int | None = option(
+        None,
+        "Compare lambdas by cross-validation with K folds, not on holdout rows.",
+        "Choosing lambda",
+        metavar="K",
+        allowed=Range(2, 100, "2 to 100"),
+    )
+    select: Literal["best", "1se"] = option(
+        "best",
+        "Keep the lambda with the least holdout loss, or the largest lambda within a standard error of it.",
+        "Choosing lambda",
+    )
+    calibrate: Literal["platt", "isotonic"] | None = option(
+        None, "Fit probabilities to the scores of holdout rows.", "Choosing lambda"
+    )
+    tolerance: float | None = option(
+        None,
+        "Stop when the certified gap (P - D)/P is this small, with P the objective and D a lower bound on the optimum "
+        "P*. Then (P - P*)/P* is at most tolerance/(1 - tolerance). Default: 0.01, or 0.005 where lambdas are "
+        "compared.",
+        "Stopping",
+        metavar="GAP",
+        allowed=Range(POSITIVE.least, math.nextafter(1.0, 0.0), "a number above 0 and below 1, like 0.01"),
+    )
+    max_epochs: int | None = option(
+        None,
+        "Stop after N epochs. Default: 100, 5000 for sdca, or 10 without a certificate.",
+        "Stopping",
+        metavar="N",
+        allowed=POSITIVE,
+    )
+    max_seconds: float | None = option(None, "Stop after S seconds.", "Stopping", metavar="S", allowed=POSITIVE)
+    algorithm: Algorithm = option(
+        "auto",
+        "sdca: dual coordinate ascent. sgd-s: epochs of Pegasos with a certified stop. sgd-m: hinge loss, rows several "
+        "times at once while the gap is large. sgd-r: i.i.d. rows, a fixed number of steps. pegasos: as in the paper. "
+        "auto: sdca or sgd-s.",
+        "Algorithm",
+    )
+    sampling: Literal["permutation", "fixed", "iid", "sequential"] | None = option(
+        None, "Order of rows. Default: permutation, or that of the algorithm.", "Algorithm"
+    )
+    batch_size: int = option(1, "Rows in a step.", "Algorithm", metavar="K", allowed=POSITIVE)
+    project: bool = option(False, "Project onto the ball of radius 1/sqrt(lambda) after each step.", "Algorithm")
+    average: bool = option(False, "Average the iterates.", "Algorithm")
+    delay: float | None = option(
+        None,
+        "Steps of 1/(lambda (t + N)). auto: 3 R^2/lambda with R the largest row norm, or 0 for pegasos.",
+        "Algorithm",
+        metavar="auto|N",
+        default_text="auto",
+        parse=parse_delay,
+        allowed=Range(0, POSITIVE.most, "auto, 0 or a positive number of rows"),
+    )
+    coefficient: float = option(
+        1.2,
+        "Measure the objective exactly when the estimated gap is within this factor of the tolerance.",
+        "Algorithm",
+        allowed=POSITIVE,
+        is_hidden=True,
+    )
+    seed: int = option(0, "Seed of the order of rows.", "Algorithm", metavar="N", allowed=SEEDS)
+    memory: int | None = option(
+        None,
+        "Memory for data. Default: half of the free memory, less what the weights take.",
+        "Machine",
+        metavar="SIZE",
+        parse=parse_size,
+        allowed=Range(1, MOST_MEMORY, "a positive size that a machine can have"),
+    )
+    loading: Literal["mapped", "read"] | None = option(
+        None, "Map the store into memory or read it ahead. Default: mapped if it fits --memory.", "Machine"
+    )
+    threads: int | None = option(
+        None,
+        "Threads that train side by side and average, where that pays; the result depends on N. Loading and measuring "
+        "use all cores in any case.",
+        "Machine",
+        metavar="N",
+        default_text="1",
+        allowed=THREADS,
+    )
+    class_weight: Literal["balanced"] | tuple[float, ...] | None = option(
+        None,
+        "Weights of the negative and the positive class. balanced: inversely proportional to their frequencies.",
+        "Problem",
+        metavar="balanced|A,B",
+        parse_words=parse_class_weight,
+    )
+    holdout: float | None = option(
+        None,
+        "Fraction of rows that are held out, always the same ones. Default: 0.1 where lambdas are compared, else 0.",
+        "Choosing lambda",
+        metavar="FRACTION",
+        allowed=Range(0, math.nextafter(1.0, 0.0), "a fraction from 0 to below 1"),
+    )
+    checkpoint_minutes: float = option(
+        5.0, "Write a checkpoint every M minutes.", "Output", metavar="M", default_text="5", allowed=POSITIVE
+    )
+    checkpoint_epochs: int | None = option(
+        None, "Write a checkpoint every N epochs as well.", "Output", metavar="N", allowed=POSITIVE
+    )
 
     def __post_init__(self) -> None:
         _settle(self)
-        positive = {"C": self.C, "tolerance": self.tolerance, "coefficient": self.coefficient}
-        positive |= {"max-epochs": self.max_epochs, "max-seconds": self.max_seconds, "batch-size": self.batch_size}
-        positive |= {"memory": self.memory, "checkpoint-minutes": self.checkpoint_minutes}
-        positive |= {"checkpoint-epochs": self.checkpoint_epochs}
-        for name, value in positive.items():
-            if value is not None and not 0 < value < float("inf"):
-                raise UsageError(f"--{name} {value} is out of range; choose a positive number")
-        _check_threads(self.threads)
-        _check_memory(self.memory)
-        if self.loss_parameter is not None and not 0 <= self.loss_parameter < float("inf"):
-            raise UsageError(f"--loss-parameter {self.loss_parameter} is out of range; choose 0 or a positive number")
         if self.lam is not None and self.C is not None:
-            raise UsageError("--lambda and --C both say how strongly to regularise; give one, like --lambda 1e-4")
-        for lam in self.lambdas or ():
-            if not 0 < lam < float("inf"):
-                raise UsageError(f"--lambda {lam} is out of range; choose positive numbers")
-        if self.lambdas is not None and not 1 <= len(self.lambdas) <= MOST_MODELS:
-            raise UsageError(f"--lambda takes 1 to {MOST_MODELS} values, not {len(self.lambdas)}")
-        if self.lambdas is not None and len(set(self.lambdas)) < len(self.lambdas):
-            twice = next(lam for number, lam in enumerate(self.lambdas) if lam in self.lambdas[:number])
-            raise UsageError(f"--lambda names {twice:g} twice; leave one of them out")
-        if self.tolerance is not None and self.tolerance >= 1:
-            raise UsageError(f"--tolerance {self.tolerance:g} is any gap at all; choose a number below 1, like 0.01")
-        if not 1e-9 <= self.bias_scale <= 1e9:
-            raise UsageError(f"--bias-scale {self.bias_scale:g} is out of range; choose 1e-9 to 1e9")
+            raise UsageError("{lam} and {C} both set the regularisation; give one, like {lam=1e-4}")
+        lambdas = self.lambdas or ()
+        if any(lam not in POSITIVE for lam in lambdas):
+            wrong = next(lam for lam in lambdas if lam not in POSITIVE)
+            raise UsageError(f"{{lam={wrong}}} is out of range; choose positive numbers")
+        if self.lambdas is not None and not 1 <= len(lambdas) <= MOST_MODELS:
+            raise UsageError(f"{{lam}} takes 1 to {MOST_MODELS} values, not {len(lambdas)}")
+        if len(set(lambdas)) < len(lambdas):
+            twice = next(lam for number, lam in enumerate(lambdas) if lam in lambdas[:number])
+            raise UsageError(f"{{lam}} contains {twice:g} twice; leave one of them out")
         if self.bias_scale != 1.0 and self.biased != "feature":
-            raise UsageError("--bias-scale is the value of the constant feature; add --bias feature, or leave it out")
-        if self.holdout is not None and not 0 <= self.holdout < 1:
-            raise UsageError(f"--holdout {self.holdout} is out of range; choose a fraction from 0 to below 1")
-        if self.folds is not None and not 2 <= self.folds <= 100:
-            raise UsageError(f"--folds {self.folds} is out of range; choose 2 to 100")
+            raise UsageError("{bias_scale} is the value of the constant feature; add {bias=feature}, or leave it out")
         if self.folds is not None and self.holdout:
-            raise UsageError("--folds and --holdout both keep rows apart; give one")
+            raise UsageError("{folds} and {holdout} both hold out rows; give one")
         if self.comparing and self.holdout == 0 and self.folds is None:
-            raise UsageError("--holdout 0 leaves no rows to compare lambdas by; leave it out, or give one --lambda")
+            raise UsageError("{holdout=0} leaves no rows to compare lambdas by; leave it out, or give one {lam}")
         if self.calibrate and self.holdout_fraction == 0:
-            where = "give --holdout 0.1 instead of --folds" if self.folds else "add --holdout, like --holdout 0.1"
-            raise UsageError(f"--calibrate needs rows that no model is trained on; {where}")
-        if self.delay is not None and not 0 <= self.delay < float("inf"):
-            raise UsageError(f"--delay {self.delay} is out of range; choose auto, 0 or a positive number of rows")
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"--seed {self.seed} is out of range; choose 0 to 2^63 - 1")
-        if self.algorithm == "sgd-m" and (self.batch_size > 1 or self.project):
-            raise UsageError("--algorithm sgd-m presents rows one by one; leave out --batch-size and --project")
-        if self.bias == "batch" and self.batch_size == 1:
-            raise UsageError("--bias batch finds the best bias of each batch; add --batch-size, like --batch-size 1000")
-        if self.algorithm == "sgd-m" and self.bias in ("unregularized", "batch"):
-            raise UsageError(f"--algorithm sgd-m knows no --bias {self.bias}; choose --algorithm sgd-s")
-        if self.bias == "free" and (self.algorithm in ("sgd-r", "pegasos") or self.project):
-            what = "--project" if self.project else f"--algorithm {self.algorithm}"
-            raise UsageError(f"{what} does not go with --bias free; leave it out, or choose --bias unregularized")
-        if self.bias == "search" and (self.comparing or self.folds):
-            raise UsageError("--bias search is for one lambda; give one, like --lambda 1e-4")
-        if self.algorithm == "sdca" and self.of_pegasos:
-            raise UsageError(
-                f"--algorithm sdca knows no {self.of_pegasos[0]}; leave it out, or choose --algorithm sgd-s"
-            )
+            where = "give {holdout=0.1} instead of {folds}" if self.folds else "add {holdout}, like {holdout=0.1}"
+            raise UsageError(f"{{calibrate}} needs rows that no model is trained on; {where}")
+        self._check_algorithm()
         weights = self.class_weight
         if isinstance(weights, tuple) and (len(weights) < 2 or not all(1e-9 <= w <= 1e9 for w in weights)):
             raise UsageError(
-                "--class-weight takes 'balanced' or two numbers from 1e-9 to 1e9, negative class first, like 1,5"
+                "{class_weight} takes 'balanced' or two numbers from 1e-9 to 1e9, negative class first, like 1,5"
+            )
+
+    def _check_algorithm(self) -> None:
+        """Raise UsageError for an algorithm with options that it does not have."""
+        if self.algorithm == "sgd-m" and (self.batch_size > 1 or self.project):
+            raise UsageError("{algorithm=sgd-m} processes rows one by one; leave out {batch_size} and {project}")
+        if self.bias == "batch" and self.batch_size == 1:
+            raise UsageError("{bias=batch} finds the best bias of each batch; add {batch_size}, like {batch_size=1000}")
+        if self.algorithm == "sgd-m" and self.bias in ("unregularized", "batch"):
+            raise UsageError(f"{{algorithm=sgd-m}} does not support {{bias={self.bias}}}; choose {{algorithm=sgd-s}}")
+        if self.bias == "free" and (self.algorithm in ("sgd-r", "pegasos") or self.project):
+            what = "{project}" if self.project else f"{{algorithm={self.algorithm}}}"
+            raise UsageError(f"{what} does not support {{bias=free}}; leave it out, or choose {{bias=unregularized}}")
+        if self.bias == "search" and (self.comparing or self.folds):
+            raise UsageError("{bias=search} is for one lambda; give one, like {lam=1e-4}")
+        if self.algorithm == "sdca" and self.of_pegasos:
+            given = self.of_pegasos[0]
+            raise UsageError(
+                f"{{algorithm=sdca}} does not support {given}; leave it out, or choose {{algorithm=sgd-s}}"
             )
 
     @property
@@ -372,11 +589,11 @@ class TrainConfig:
     def of_pegasos(self) -> list[str]:
         """The options given that only Pegasos and its kin know."""
         asked = {
-            "--batch-size": self.batch_size > 1,
-            "--project": self.project,
-            "--average": self.average,
-            "--delay": self.delay is not None,
-            f"--bias {self.bias}": self.bias in ("unregularized", "batch"),
+            "{batch_size}": self.batch_size > 1,
+            "{project}": self.project,
+            "{average}": self.average,
+            "{delay}": self.delay is not None,
+            f"{{bias={self.bias}}}": self.bias in ("unregularized", "batch"),
         }
         return [name for name, given in asked.items() if given]
 
@@ -402,6 +619,15 @@ class TrainConfig:
         return self.memory or max(free - (VECTORS + 5 * (models - 1)) * 8 * features, 0) // 2
 
 
+def _parse_all(cls: type, table: dict[str, Any]) -> None:
+    """Parse the texts in a table, and in those of configurations in it."""
+    for name, hint in get_type_hints(cls).items():
+        if hint in (ConvertConfig, TrainConfig) and isinstance(table.get(name), dict):
+            _parse_all(hint, table[name])
+    if cls in (ConvertConfig, TrainConfig):
+        table.update({name: _plainly(name, value, cls) for name, value in table.items()})
+
+
 def load_toml(
     cls: type[Config], path: Path, complete: Callable[[dict[str, Any]], None] | None = None
 ) -> dict[str, Any]:
@@ -413,13 +639,12 @@ def load_toml(
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}; correct it") from error
     try:
-        for part in (table, *(inner for inner in table.values() if isinstance(inner, dict))):
-            part.update({name: _plainly(name, value) for name, value in part.items()})
+        _parse_all(cls, table)
         if complete is not None:
             complete(table)
         typed.load(cls, table)
     except typed.TypedError as error:
         raise UsageError(f"{path}: {error}; correct it") from error
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise error.within(str(path)) from error
     return table

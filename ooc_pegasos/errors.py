@@ -1,7 +1,17 @@
-"""What can go wrong, and the exit code the command line gives it.
+"""Errors, and the exit codes that the command line gives them.
 
-Every message says what is wrong, where, and what to do about it, on one line.
+Every message says what is wrong, where, and what to do about it, on one line. Options are written `{tolerance}` or
+`{tolerance=0.01}` in it: Python shows them as they stand between the braces, the command line as `--tolerance 0.01`.
 """
+
+import re
+
+_OPTION = re.compile(r"\{([A-Za-z][A-Za-z_]*)(?:=([^{}]*))?\}")
+
+
+def flag_of(name: str) -> str:
+    """The spelling of an option on the command line."""
+    return "--lambda" if name == "lam" else "--" + name.replace("_", "-")
 
 
 class OocPegasosError(Exception):
@@ -10,10 +20,23 @@ class OocPegasosError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = "") -> None:
-        super().__init__("\\n".join(message.splitlines()))  # names in it may have line breaks
+        self._message = "\\n".join(message.splitlines())  # names in it may have line breaks
+        super().__init__(_OPTION.sub(lambda found: found[0][1:-1], self._message))
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return type(self), (self._message,)
+
+    def within(self, where: str) -> "OocPegasosError":
+        """The same error with where it was found before its message."""
+        return type(self)(f"{where}: {self._message}")
+
+    @property
+    def with_flags(self) -> str:
+        """The message with options as they are written on the command line."""
+        return _OPTION.sub(lambda found: f"{flag_of(found[1])} {found[2] or ''}".strip(), self._message)
 
 
-class UsageError(OocPegasosError):
+class UsageError(OocPegasosError, ValueError):
     """Options that contradict each other or have no meaning."""
 
     exit_code = 2

@@ -137,7 +137,7 @@ class Model:
     """What is known of features."""
 
     def save(self, path: str | Path) -> None:
-        """Write the model, all or nothing."""
+        """Write the model, all or None."""
         content = self.encode()
         with writing_errors(Path(path)):
             write_atomically(Path(path), content)

@@ -111,7 +111,7 @@ def _table_of_rows(data: Iterable[Any], name: str) -> Any:
 def make_alike(
     pieces: dict[Path, tuple[str, Written]], categorical: tuple[str, ...], *, may_lack_columns: bool
 ) -> None:
-    """Refuse pieces whose columns differ in kind, and fill in columns of which a piece has only nulls, or nothing."""
+    """Refuse pieces whose columns differ in kind, and fill in columns of which a piece has only nulls, or None."""
     import pyarrow as pa
 
     known, where = types_of([(name, piece.schema) for name, piece in pieces.values()], categorical)
@@ -159,7 +159,7 @@ def _sort_of(kind: Any, exact: bool) -> str:
 
 
 def _fill_in(file: Path, columns: dict[str, Any]) -> None:
-    """Write a piece once more, with nulls of the right type where it has none or nothing."""
+    """Write a piece once more, with nulls of the right type where it has none or None."""
     import pyarrow as pa
 
     new = file.with_suffix(".new")

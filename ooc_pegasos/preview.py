@@ -82,7 +82,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
 
         recipe, known = surveyed(recipe, Survey(names, config, remarks.append, tasks=_SURVEYED))
         remarks.append("what a first pass finds is that of the beginning of the first input only")
-    text = config.declared().wants_text()
+    text = config.declared_labels().wants_text()
     if text is None:
         text = opening.labels_are_text(names[:1], config.format, recipe, config.labels, config.memory)
     block_size = min(config.text_block(), 1 << 20)

@@ -164,7 +164,7 @@ def write_proof(
     record: DualRecord,
     holdout: float,
 ) -> None:
-    """Write the dual variables of the models `kept`, all or nothing, chunk by chunk."""
+    """Write the dual variables of the models `kept`, all or None, chunk by chunk."""
     specs = [problem.specs[number] for number in kept]
     told = ProofProblem(
         loss=problem.loss.name,

@@ -132,8 +132,8 @@ def _name(wanted: Any) -> str:
         return " or ".join(_name(option) for option in get_args(wanted))
     if get_origin(wanted) in (tuple, list):
         return f"list of {_name(get_args(wanted)[0])}"
-    return "nothing" if wanted is type(None) else getattr(wanted, "__name__", str(wanted))
+    return "None" if wanted is type(None) else getattr(wanted, "__name__", str(wanted))
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"{type(value).__name__} {value!r:.60}"
+    return "None" if value is None else f"{type(value).__name__} {value!r:.60}"

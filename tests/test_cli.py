@@ -45,7 +45,7 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("command", commands())
 def test_every_command_explains_itself_with_an_example(oocpeg, command):
     text = oocpeg(command, "--help").stdout
-    assert f"Example: oocpeg {command}" in text
+    assert re.search(rf"Examples:\s+oocpeg {command}", text)
     assert f"oocpeg {command}" in (ROOT / "README.md").read_text()
 
 
@@ -106,7 +106,7 @@ def test_standard_input(oocpeg, data):
         (["convert", "in.svm", "-o", "s", "--chunk-size", "1"], 2, "1kB to 1GB"),
         (["convert", "in.svm", "-o", "s", "--normalize", "l1"], 2, "--normalize should be"),
         (["convert", "in.svm", "-o", "s", "--task", "guess"], 2, "--task should be one of auto, binary"),
-        (["convert", "in.svm", "-o", "s", "--threads", "0"], 2, "at least 1"),
+        (["convert", "in.svm", "-o", "s", "--threads", "0"], 2, "choose 1 to 4096"),
         (["convert", "in.svm", "-o", "s", "--seed", "-1"], 2, "out of range"),
         (["convert", "in.svm", "-o", "s", "--force", "--append"], 2, "choose one"),
         (["convert", "in.svm", "-o", "s", "--config", "bad.toml"], 2, "unknown key 'chunk'"),
@@ -118,7 +118,7 @@ def test_standard_input(oocpeg, data):
         (["convert", "in.svm", "-o", "in.svm"], 3, "exists and is not a store"),
         (["train", "s", "-o", "m", "--parts", "2"], 2, "add --scheduler"),
         (["train", "s", "-o", "m", "--checkpoint-epochs", "2"], 2, "where with --checkpoint DIR"),
-        (["train", "s", "-o", "m", "--lambda", "1e-3,1e-4,0.001"], 2, "names 0.001 twice"),
+        (["train", "s", "-o", "m", "--lambda", "1e-3,1e-4,0.001"], 2, "contains 0.001 twice"),
         (["info", "nowhere"], 3, "no such store"),
         (["verify", "."], 3, "not a store"),
     ],

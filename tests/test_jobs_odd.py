@@ -121,7 +121,7 @@ def test_what_would_fail_after_hours_is_refused_before(tmp_path):
         ('inputs = ["incoming/*.svm"]', "inputs = [3]", "'inputs[0]' should be str"),
         ("[gate]", "[gates]", "unknown key 'gates'"),
         ("[gate]", "[gate]\nmin_acu = 0.7", "unknown key 'gate.min_acu'"),
-        ("[gate]", "[gate]\nmin_auc = '0.7'", "'gate.min_auc' should be float or nothing"),
+        ("[gate]", "[gate]\nmin_auc = '0.7'", "'gate.min_auc' should be float or None"),
         ("[train]", "[train]\nholdout = 0", "golden"),
         ("lam = 1e-3", "lam = 'x'", "--lambda x is not understood"),
         ("[convert]", "convert = 3\n[other]", "unknown key 'other'"),
@@ -168,7 +168,7 @@ def test_probabilities_are_fitted_to_the_rows_that_a_job_keeps_apart_anyway(tmp_
     job = job_of(tmp_path, train="calibrate = 'platt'", gate=LAX)
     assert (job.train.holdout, job.training().holdout) == (0.1, 0.1)
     assert run(job, now=night(1))["outcome"] == "promoted"
-    with pytest.raises(UsageError, match="--calibrate needs rows that no model is trained on"):
+    with pytest.raises(UsageError, match="calibrate needs rows that no model is trained on"):
         job_of(tmp_path, train="calibrate = 'platt'\nholdout = 0")
     for train in ("folds = 3", "bias = 'search'"):
         with pytest.raises(UsageError, match="folds and bias = 'search' have no rows kept apart to compare by"):

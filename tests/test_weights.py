@@ -530,7 +530,7 @@ def test_mistakes(tmp_path, oocpeg, content, problem):
         (["--weights", "?.txt"], 2, "--weights ?.txt: 2 files match; name one, with the weights of all inputs"),
         (["--weights", "./in.svm"], 2, "--weights ./in.svm: is an input as well; name the file of the weights"),
         (["--weights", "cut.gz"], 3, "cut.gz: the compressed data is truncated or damaged"),
-        (["--config", "job.toml"], 2, "'weights' should be str or nothing"),
+        (["--config", "job.toml"], 2, "'weights' should be str or None"),
     ],
 )
 def test_mistakes_about_the_file(tmp_path, oocpeg, words, code, problem):

@@ -86,7 +86,7 @@ def _code_of(action: Callable[[], None]) -> Any:
         return INTERRUPTED
     except OocPegasosError as error:
         if not (isinstance(error, streams.OutputError) and error.is_quiet):
-            streams.say(f"error: {error}", err=True)
+            streams.say(f"error: {error.with_flags}", err=True)
         return error.exit_code
     except (MemoryError, OSError, ImportError, RuntimeError) as error:
         problem = shortage(error)

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ooc_pegasos.cli.options import Json, Quiet, app, note_compilation, print_json
+from ooc_pegasos.cli.options import Json, Quiet, app, examples, note_compilation, print_json
 from ooc_pegasos.cli.streams import OutputError, say
 from ooc_pegasos.errors import InputError
 
 
-@app.command(epilog="Example: oocpeg run nightly.toml")
+@app.command(epilog=examples("oocpeg run nightly.toml --dry-run", "oocpeg run nightly.toml"))
 def run(
     job: Annotated[Path, typer.Argument(readable=False, metavar="JOB.toml", help="What to do.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do nothing: show what would be done.")] = False,
@@ -62,7 +62,7 @@ def run(
         raise typer.Exit(record["exit_code"])
 
 
-@app.command(epilog="Example: oocpeg rollback models")
+@app.command(epilog=examples("oocpeg rollback models", "oocpeg rollback models --json"))
 def rollback(
     models: Annotated[Path, typer.Argument(readable=False, metavar="MODELS", help="The folder of models of a job.")],
     to: Annotated[str | None, typer.Option(metavar="VERSION", help="Default: the one before the current.")] = None,
@@ -89,7 +89,7 @@ def rollback(
         say(f"{models / 'current'}: {after}{was}")
 
 
-@app.command(epilog="Example: oocpeg demo")
+@app.command(epilog=examples("oocpeg demo", "oocpeg demo --folder demo"))
 def demo(
     folder: Annotated[Path, typer.Option(readable=False, help="Where to put the results.")] = Path("oocpeg-demo"),
 ) -> None:

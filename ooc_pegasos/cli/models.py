@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
-from ooc_pegasos.cli.options import DataPath, Json, ModelPath, StorePath, app, check_new_file, print_json
+from ooc_pegasos.cli.options import DataPath, Json, ModelPath, StorePath, app, check_new_file, examples, print_json
 from ooc_pegasos.cli.streams import say
 
 
-@app.command(epilog="Example: oocpeg evaluate clicks.model tomorrow.svm.gz")
+@app.command(
+    epilog=examples("oocpeg evaluate clicks.model clicks.store", "oocpeg evaluate clicks.model tomorrow.svm.gz --json")
+)
 def evaluate(
     model: ModelPath,
     data: DataPath,
@@ -32,7 +34,12 @@ def evaluate(
         say(*evaluation_lines(result, loaded.info.labels.classes))
 
 
-@app.command(epilog="Example: oocpeg predict clicks.model tomorrow.svm.gz -o scores.parquet")
+@app.command(
+    epilog=examples(
+        "oocpeg predict clicks.model tomorrow.svm.gz -o scores.csv",
+        "oocpeg predict clicks.model tomorrow.svm.gz -o scores.parquet",
+    )
+)
 def predict(
     model: ModelPath,
     data: DataPath,
@@ -59,7 +66,12 @@ def predict(
         say(f"{output}: {rows:,} rows")
 
 
-@app.command(epilog="Example: oocpeg prove clicks.model clicks.store --proof clicks.proof")
+@app.command(
+    epilog=examples(
+        "oocpeg prove clicks.model clicks.store --proof clicks.proof",
+        "oocpeg prove clicks.model clicks.store --proof clicks.proof --json",
+    )
+)
 def prove(
     model: ModelPath,
     store: StorePath,
@@ -83,7 +95,7 @@ def prove(
         say(proof_words(found))
 
 
-@app.command(epilog="Example: oocpeg inspect clicks.model --top 30")
+@app.command(epilog=examples("oocpeg inspect clicks.model", "oocpeg inspect clicks.model --top 30"))
 def inspect(
     model: ModelPath,
     top: Annotated[int, typer.Option(min=1, help="How many features to show.")] = 30,

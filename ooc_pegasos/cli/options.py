@@ -3,41 +3,72 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from ooc_pegasos import __version__
 from ooc_pegasos.cli.streams import say
-from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.errors import InputError
 from ooc_pegasos.machine import refuse_low_limits
 
-app = typer.Typer(
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class _RichHelp:
+    """Help in panels. What else Typer prints, as errors, is plain text, which is never wrapped or framed."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help, without colours: standard output escapes control characters."""
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None
+        rich_utils.rich_format_help(obj=self, ctx=ctx, markup_mode="rich")  # type: ignore[arg-type]
+
+
+class _Command(_RichHelp, TyperCommand):
+    """A command."""
+
+
+class _Group(_RichHelp, TyperGroup):
+    """The application."""
+
+
+class _App(typer.Typer):
+    """The application: all commands are of the same class."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Command], Command]:
+        """Add a command."""
+        return super().command(name, cls=_Command, **options)
+
+
+def examples(*lines: str) -> str:
+    """The end of the help of a command."""
+    return "\n\n".join(["Examples:", *(f"  {line}" for line in lines)])
+
+
+app = _App(
     name="oocpeg",
     help="Train linear models on sparse data larger than memory, with a proof of how close to the optimum they are.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    cls=_Group,
     rich_markup_mode=None,
-    epilog="Example: oocpeg convert clicks.svm.gz -o clicks.store, then oocpeg info clicks.store",
+    epilog=examples(
+        "oocpeg convert clicks.svm.gz -o clicks.store",
+        "oocpeg train clicks.store -o clicks.model",
+    ),
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(readable=False, metavar="FILE", help="A TOML file with any of these options; options given here win."),
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.", rich_help_panel="Output")
 ]
-RecipeFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "--recipe",
-        readable=False,
-        metavar="FILE",
-        help="A TOML file with any of these options; options given here win.",
-    ),
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.", rich_help_panel="Output")
 ]
 ModelPath = Annotated[Path, typer.Argument(readable=False, metavar="MODEL", help="A model made by 'oocpeg train'.")]
 DataPath = Annotated[
@@ -60,23 +91,6 @@ def _main(
     ] = False,
 ) -> None:
     refuse_low_limits()
-
-
-def settings_of(cls: Any, path: Path | None, chosen: dict[str, Any]) -> Any:
-    """A job's dataclass from its TOML file and the options given, with words for what does not fit."""
-    from ooc_pegasos import typed
-    from ooc_pegasos.config import load_toml
-
-    table = load_toml(cls, path) if path else {}
-    if {"lam", "C"} & {name for name, value in chosen.items() if value is not None}:
-        table = {name: value for name, value in table.items() if name not in ("lam", "C")}
-    table.update({name: value for name, value in chosen.items() if value is not None})
-    try:
-        return typed.load(cls, table)
-    except typed.TypedError as error:
-        name, _, rest = str(error).partition(" ")
-        option = "--" + name.strip("'").replace("_", "-").replace("lam", "lambda")
-        raise UsageError(f"{option} {rest}") from error
 
 
 def print_json(result: dict[str, Any]) -> None:

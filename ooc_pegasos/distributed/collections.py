@@ -31,7 +31,7 @@ from ooc_pegasos.distributed.crew import CANCELLED
 from ooc_pegasos.distributed.partitions import Finished, Look, Settings, Summary, bytes_of
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.growth import only, statistics_of_all
-from ooc_pegasos.labels import LabelCollector, LabelMap, settle
+from ooc_pegasos.labels import LabelCollector, LabelMap, allowed_keys, settle
 from ooc_pegasos.manifest import Layout, Manifest, Recipe
 from ooc_pegasos.pieces import types_of
 from ooc_pegasos.readers.opening import new_recipe
@@ -243,7 +243,7 @@ class _Reading:
         blocks = blocks_of_array(collection, labels, weights, "train_dask(client, x, labels=y)")
         self.places = self._places(collection, len(blocks))
         recipe = new_recipe(dataclasses.replace(config, format="arrays"), [_NAME], self.note)
-        text = config.declared().wants_text()
+        text = config.declared_labels().wants_text()
         if text is None:
             text = (labels if hasattr(labels, "dtype") else np.asarray(labels)).dtype.kind in "OUT"
         self.settings = self._settings(recipe, text)
@@ -270,7 +270,7 @@ class _Reading:
         schemas = [(f"part {at}", look.schema) for at, look in enumerate(looks) if look.schema is not None]
         recipe = self._recipe_of(schemas)
         assert recipe.table is not None
-        text = config.declared().wants_text()
+        text = config.declared_labels().wants_text()
         if text is None:
             words = [word for look in looks for word in look.words]
             text = bool(words) and not any(map(looks_like_a_number, words))
@@ -295,8 +295,8 @@ class _Reading:
             return new_recipe(dataclasses.replace(self.config, format="table"), [Called(file, _NAME)], self.note)
 
     def _settings(self, recipe: Recipe, text: bool) -> Settings:
-        declared = self.config.declared()
-        return Settings(recipe, text, declared.has_classes(), declared.keys(text))
+        declared = self.config.declared_labels()
+        return Settings(recipe, text, declared.has_classes(), allowed_keys(declared, text))
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -321,7 +321,7 @@ class _Reading:
         seen = LabelCollector(self.settings.text_labels)
         for one in told:
             seen.add(one.labels, one.names)
-        meaning, features = settle(seen, self.config.declared()), _features(recipe, told)
+        meaning, features = settle(seen, self.config.declared_labels()), _features(recipe, told)
         groups = self._groups_as_they_lie(told, places) if number is None and kept is not None else []
         if kept is None:
             number = _enough_parts(told, self.workers, number)

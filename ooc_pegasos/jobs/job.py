@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ooc_pegasos import typed
-from ooc_pegasos.config import GIB, MOST_MEMORY, ConvertConfig, TrainConfig, load_toml
+from ooc_pegasos.config import GIB, MOST_MEMORY, ConvertConfig, TrainConfig, load_toml, parse_size
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.files import is_same_file, is_within
 
@@ -109,7 +109,7 @@ class Job:
     @classmethod
     def load(cls, path: Path, notify: str | None = None) -> Job:
         """Read and check a job file; `notify` takes the place of what stands there."""
-        job = typed.load(cls, load_toml(cls, path, _keep_rows_apart))
+        job = typed.load(cls, load_toml(cls, path, _complete))
         here = str(path.resolve().parent)
 
         def placed(name: str, folder: str = here) -> str:
@@ -181,8 +181,10 @@ class Job:
         return self.train
 
 
-def _keep_rows_apart(table: dict[str, Any]) -> None:
-    """Where nothing is said of the holdout of a job it has one, which options that need one must know of."""
+def _complete(table: dict[str, Any]) -> None:
+    """Parse sizes, and add the holdout that a job has by default, which options that need one must know of."""
+    if isinstance(table.get("reserve"), str):
+        table["reserve"] = parse_size(table["reserve"])
     train = table.setdefault("train", {})
     if isinstance(train, dict) and "folds" not in train:
         train.setdefault("holdout", _APART)

@@ -1,0 +1,112 @@
+"""Commands whose options are the fields of a configuration dataclass."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import typer
+
+from ooc_pegasos.errors import UsageError
+from ooc_pegasos.options import Option, by_group
+
+Command = Callable[..., None]
+_WIDE = 24
+"""Longer lists of words do not fit into the column of the help where they would stand."""
+
+
+def with_options(config: type, groups: tuple[str, ...], *file_flags: str) -> Callable[[Command], Command]:
+    """Replace the parameter `settings` of a command by an option for each field of `config`, and one for a TOML file.
+
+    The command is called with the configuration that the options given make. In the help options stand in panels, in
+    the order of `groups`: first those of the command itself.
+    """
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True).parameters
+        declared = list(by_group(config, groups))
+
+        def run(**given: Any) -> None:
+            file = given.pop("config")
+            chosen = {one.name: _value_of(one, given.pop(one.name)) for one in declared if not one.is_hidden}
+            command(**given, settings=settings_of(config, file, chosen))
+
+        parameters = [one for name, one in own.items() if name != "settings"]
+        parameters.append(_parameter("config", Path | None, _config_file(groups[0], *file_flags)))
+        parameters += [_parameter_of(one) for one in declared if not one.is_hidden]
+        parameters.sort(key=lambda one: _rank(one, groups))
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
+
+    return decorate
+
+
+def settings_of(config: Any, path: Path | None, chosen: dict[str, Any]) -> Any:
+    """A configuration from its TOML file and the options given, which win."""
+    from ooc_pegasos import typed
+    from ooc_pegasos.config import load_toml
+
+    table = load_toml(config, path) if path else {}
+    if {"lam", "C"} & {name for name, value in chosen.items() if value is not None}:
+        table = {name: value for name, value in table.items() if name not in ("lam", "C")}
+    table.update({name: value for name, value in chosen.items() if value is not None})
+    try:
+        return typed.load(config, table)
+    except typed.TypedError as error:
+        name, _, rest = str(error).partition(" ")
+        raise UsageError(f"{{{name.strip(chr(39))}}} {rest}") from error
+
+
+def _value_of(declared: Option, given: Any) -> Any:
+    if isinstance(given, list):
+        return tuple(given) or None
+    return declared.value_of(given, on_command_line=True) if isinstance(given, str) else given
+
+
+def _parameter_of(declared: Option) -> inspect.Parameter:
+    choices, text, metavar = "|".join(declared.choices()), declared.help, declared.metavar
+    if len(choices) > _WIDE:
+        text, metavar = f"{text} Choices: {choices.replace('|', ', ')}.", declared.name.upper()
+    text += f" Default: {declared.default}." if declared.default else ""
+    info = typer.Option(
+        *(declared.flags or (declared.flag,)),
+        metavar=metavar or choices or None,
+        help=text,
+        rich_help_panel=declared.group,
+        show_default=False,
+    )
+    return _parameter(declared.name, _type_of(declared), info)
+
+
+def _parameter(name: str, kind: Any, info: Any) -> inspect.Parameter:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=None, annotation=Annotated[kind, info])
+
+
+def _type_of(declared: Option) -> Any:
+    """The type that the command line parses: text where the declaration has a parser of its own."""
+    if declared.is_repeated:
+        return list[str] | None
+    kinds = {kind for kind in _parts_of(declared.hint) if kind in (int, float, bool)}
+    return (kinds.pop() if len(kinds) == 1 and not (declared.parse or declared.parse_words) else str) | None
+
+
+def _parts_of(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _config_file(group: str, *flags: str) -> Any:
+    text = "A TOML file with any of these options; options given here win."
+    return typer.Option(*(flags or ("--config",)), metavar="FILE", readable=False, help=text, rich_help_panel=group)
+
+
+def _rank(parameter: inspect.Parameter, groups: tuple[str, ...]) -> int:
+    """Arguments, then options by group; sorting keeps the order within a group."""
+    (info,) = parameter.annotation.__metadata__
+    panel = getattr(info, "rich_help_panel", None)
+    return groups.index(panel) + 1 if panel in groups else len(groups) + 1 if "--" in str(info.param_decls) else 0

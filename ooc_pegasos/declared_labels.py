@@ -1,0 +1,82 @@
+"""Labels as options, or an existing store, declare them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ooc_pegasos.errors import OocPegasosError, UsageError
+
+TaskChoice = Literal["auto", "binary", "multiclass", "regression"]
+EXACT = 2.0**53
+"""From here on not all whole numbers are float64, so that one label may be taken for another."""
+
+
+def spell(number: float) -> str:
+    """A numeric label as people write it: 1, -1, 0.5."""
+    return str(int(number)) if number == int(number) and abs(number) < 1e16 else repr(number)
+
+
+def is_number(text: str) -> bool:
+    """True if a label given as an option is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def refuse_large(classes: Iterable[float], error: type[OocPegasosError]) -> None:
+    """Refuse numbers for classes of which float64 has several in one: nobody can tell then whether these were one."""
+    large = next((number for number in classes if abs(number) >= EXACT), None)
+    if large is not None:
+        problem = f"the label {spell(large)} is no number below 2^53, so others may have been taken for it"
+        raise error(f"{problem}; write labels as words or as smaller numbers, or say --task regression")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the user, or the store that is appended to, declares of the labels."""
+
+    task: TaskChoice = "auto"
+    classes: tuple[str, ...] = ()
+    positive: str | None = None
+    rest: bool = False
+    as_text: bool | None = None
+    """True if labels are text; None: as the first row says."""
+
+    def __post_init__(self) -> None:
+        if self.classes and (len(self.classes) < 2 or not all(self.classes)):
+            raise UsageError("{classes} needs at least two labels with commas between, like {classes=-1,1}")
+        if self.task != "regression" and self.wants_text() is False:
+            refuse_large(map(float, self.named()), UsageError)
+        are_numbers = all(is_number(name) for name in self.classes)
+        distinct = {float(name) if are_numbers else name for name in self.classes}
+        if len(distinct) != len(self.classes):
+            raise UsageError("{classes} names a class twice; name each one once")
+        if self.task == "regression" and (self.classes or self.positive is not None):
+            raise UsageError("{task=regression} has no classes; leave out {classes} and {positive_label}")
+        if self.task == "multiclass" and self.positive is not None:
+            raise UsageError("{positive_label} makes the task binary; leave out {task=multiclass}")
+        if self.positive is not None and self.classes and self.positive not in self.classes:
+            raise UsageError(f"{{positive_label={self.positive}}} is not among {{classes={','.join(self.classes)}}}")
+        if self.task == "binary" and len(self.classes) not in (0, 2):
+            raise UsageError(f"{{task=binary}} needs two {{classes}}, not {len(self.classes)}")
+
+    def has_classes(self) -> bool:
+        """True if labels are declared to be classes."""
+        return self.task in ("binary", "multiclass") or bool(self.classes) or self.positive is not None
+
+    def named(self) -> list[str]:
+        """The labels that were named."""
+        return [*self.classes, *([self.positive] if self.positive is not None else [])]
+
+    def wants_text(self) -> bool | None:
+        """True if labels must be read as text, False as numbers, None as the first row has them."""
+        named = self.named()
+        if self.as_text is not None:
+            return self.as_text
+        if self.task == "regression":
+            return False
+        return not all(is_number(name) for name in named) if named else None

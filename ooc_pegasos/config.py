@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from ooc_pegasos import typed
-from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.labels import Declared, TaskChoice
-from ooc_pegasos.losses import LossName
+from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.machine import available_memory
 from ooc_pegasos.parallel import cores
-from ooc_pegasos.recipe import MOST_NAMES, is_delimiter
 
 Config = TypeVar("Config")
 
@@ -63,6 +60,88 @@ def _settle(config: ConvertConfig | TrainConfig) -> None:
         typed.settle(config, _plainly)
     except (typed.TypedError, UsageError) as error:
         raise UsageError(f"{type(config).__name__}: {error}") from error
+
+
+# --- conversions --------------------------------------------------------------------------------
+
+EXACT = 2.0**53
+"""From here on not all whole numbers are float64, so that one label may be taken for another."""
+MOST_NAMES = 2**31 - 1
+"""Of features in a dictionary."""
+TaskChoice = Literal["auto", "binary", "multiclass", "regression"]
+
+
+def is_delimiter(text: str) -> bool:
+    """True if the text can stand between cells."""
+    return len(text) == 1 and text.isascii() and text not in '\0\r\n"'
+
+
+def spell(number: float) -> str:
+    """Return a numeric label as people write it: 1, -1, 0.5."""
+    return str(int(number)) if number == int(number) and abs(number) < 1e16 else repr(number)
+
+
+def is_number(text: str) -> bool:
+    """True if a label given as an option is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def refuse_large(classes: Iterable[float], error: type[OocPegasosError]) -> None:
+    """Refuse numbers for classes of which float64 has several in one: nobody can tell then whether these were one."""
+    large = next((number for number in classes if abs(number) >= EXACT), None)
+    if large is not None:
+        problem = f"the label {spell(large)} is no number below 2^53, so others may have been taken for it"
+        raise error(f"{problem}; write labels as words or as smaller numbers, or say --task regression")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the user, or the store that is appended to, says of the labels."""
+
+    task: TaskChoice = "auto"
+    classes: tuple[str, ...] = ()
+    positive: str | None = None
+    rest: bool = False
+    as_text: bool | None = None
+    """Whether labels are text; None: as the first row says."""
+
+    def __post_init__(self) -> None:
+        if self.classes and (len(self.classes) < 2 or not all(self.classes)):
+            raise UsageError("--classes needs at least two labels with commas between, like --classes=-1,1")
+        if self.task != "regression" and self.wants_text() is False:
+            refuse_large(map(float, self.named()), UsageError)
+        are_numbers = all(is_number(name) for name in self.classes)
+        different: set[float] | set[str] = set(map(float, self.classes)) if are_numbers else set(self.classes)
+        if len(different) != len(self.classes):
+            raise UsageError("--classes names a class twice; name each one once")
+        if self.task == "regression" and (self.classes or self.positive is not None):
+            raise UsageError("--task regression has no classes; leave out --classes and --positive-label")
+        if self.task == "multiclass" and self.positive is not None:
+            raise UsageError("--positive-label makes the task binary; leave out --task multiclass")
+        if self.positive is not None and self.classes and self.positive not in self.classes:
+            raise UsageError(f"--positive-label {self.positive} is not among --classes {','.join(self.classes)}")
+        if self.task == "binary" and len(self.classes) not in (0, 2):
+            raise UsageError(f"--task binary needs two --classes, not {len(self.classes)}")
+
+    def has_classes(self) -> bool:
+        """True if labels are said to be classes."""
+        return self.task in ("binary", "multiclass") or bool(self.classes) or self.positive is not None
+
+    def named(self) -> list[str]:
+        """Return the labels that were said."""
+        return [*self.classes, *([self.positive] if self.positive is not None else [])]
+
+    def wants_text(self) -> bool | None:
+        """Return whether labels must be read as text (True) or as numbers (False); None: as the first row has them."""
+        named = self.named()
+        if self.as_text is not None:
+            return self.as_text
+        if self.task == "regression":
+            return False
+        return not all(is_number(name) for name in named) if named else None
 
 
 @dataclass(frozen=True)
@@ -192,6 +271,18 @@ class ConvertConfig:
         return self.memory // 8
 
 
+# --- training -----------------------------------------------------------------------------------
+
+LossName = Literal[
+    "hinge",
+    "logistic",
+    "smoothed-hinge",
+    "epsilon-insensitive",
+    "absolute",
+    "huber",
+    "multiclass-hinge",
+    "multiclass-logistic",
+]
 Algorithm = Literal["auto", "sdca", "sgd-s", "sgd-m", "sgd-r", "pegasos"]
 MOST_MODELS = 4096
 """That may be trained in one pass."""

@@ -35,7 +35,7 @@ from ooc_pegasos.existing import (
 from ooc_pegasos.files import published_error, read_file, sync_folder, write_atomically, writing_errors
 from ooc_pegasos.ingest import Ingest
 from ooc_pegasos.journal import Journal
-from ooc_pegasos.labels import Declared, LabelMap, settle
+from ooc_pegasos.labels import LabelMap, declared_by, settle
 from ooc_pegasos.layouts import plan_assembly
 from ooc_pegasos.locks import has_lock, locked
 from ooc_pegasos.manifest import Recipe, SourceInfo
@@ -145,7 +145,7 @@ class _Job:
         self.names = names
         self.config = config
         self.progress = progress
-        self.declared = Declared.by(self.base.labels) if self.base else config.declared()
+        self.declared = declared_by(self.base.labels) if self.base else config.declared()
         self.recorded_names = [sources.recorded(name) for name in names]
         self.stamps = [opening.stamp_of(name) for name in names]
         self.beside = {name: file for name in BESIDE if (file := getattr(config, name)) is not None}

@@ -14,13 +14,14 @@ import numpy as np
 
 from ooc_pegasos.arrow import array_of
 from ooc_pegasos.block import LEVELS, OVERFLOWS
+from ooc_pegasos.config import Declared
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.files import cut_file, open_in_place
 from ooc_pegasos.journal import Journal
 from ooc_pegasos.kernels import values as kernels
 from ooc_pegasos.kernels.rows import random_buckets
 from ooc_pegasos.kernels.values import ROUNDINGS
-from ooc_pegasos.labels import Declared, Distinct, LabelCollector, distinct_of
+from ooc_pegasos.labels import Distinct, LabelCollector, distinct_of, keys_of
 from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, memory_of, place
 from ooc_pegasos.readers.sources import LongLineError, spoken
@@ -49,7 +50,7 @@ class Ingest:
         self.totals = Totals(LabelCollector(plan.text_labels))
         self._journal = journal
         self._declared = declared
-        self._allowed = declared.keys(plan.text_labels)
+        self._allowed = keys_of(declared, plan.text_labels)
         self._allowed_keys = np.array(sorted(self._allowed or ()), np.uint64)
         self._rejected_path = folder / "rejected.jsonl"
         self._named_path = folder / "features.jsonl"

@@ -12,19 +12,12 @@ from typing import Literal
 
 import numpy as np
 
-from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
+from ooc_pegasos.config import Declared, refuse_large, spell
+from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import rows as kernels
 from ooc_pegasos.manifest import LabelInfo, Task
 
 MOST_CLASSES = 65_536
-EXACT = 2.0**53
-"""From here on not all whole numbers are float64, so that one label may be taken for another."""
-TaskChoice = Literal["auto", "binary", "multiclass", "regression"]
-
-
-def spell(number: float) -> str:
-    """A numeric label as people write it: 1, -1, 0.5."""
-    return str(int(number)) if number == int(number) and abs(number) < 1e16 else repr(number)
 
 
 def key_of(text: str, as_text: bool) -> int:
@@ -39,72 +32,19 @@ def key_of(text: str, as_text: bool) -> int:
     return int(np.array([float(text) + 0.0]).view(np.uint64)[0])
 
 
-def is_number(text: str) -> bool:
-    """Whether a label given as an option is a finite number."""
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False
+def declared_by(info: LabelInfo) -> Declared:
+    """Return the labels that an existing store has."""
+    if info.task == "regression":
+        return Declared("regression", as_text=False)
+    classes = tuple(str(name) for name in info.classes)
+    if info.rest:
+        return Declared("binary", positive=classes[1], rest=True, as_text=info.text)
+    return Declared(info.task, classes, classes[1] if info.task == "binary" else None, as_text=info.text)
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What the user, or the store that is appended to, says of the labels."""
-
-    task: TaskChoice = "auto"
-    classes: tuple[str, ...] = ()
-    positive: str | None = None
-    rest: bool = False
-    as_text: bool | None = None
-    """Whether labels are text; None: as the first row says."""
-
-    def __post_init__(self) -> None:
-        if self.classes and (len(self.classes) < 2 or not all(self.classes)):
-            raise UsageError("--classes needs at least two labels with commas between, like --classes=-1,1")
-        if self.task != "regression" and self.wants_text() is False:
-            _refuse_large(map(float, self.named()), UsageError)
-        text = not all(is_number(name) for name in self.classes)
-        if len({key_of(name, text) for name in self.classes}) != len(self.classes):
-            raise UsageError("--classes names a class twice; name each one once")
-        if self.task == "regression" and (self.classes or self.positive is not None):
-            raise UsageError("--task regression has no classes; leave out --classes and --positive-label")
-        if self.task == "multiclass" and self.positive is not None:
-            raise UsageError("--positive-label makes the task binary; leave out --task multiclass")
-        if self.positive is not None and self.classes and self.positive not in self.classes:
-            raise UsageError(f"--positive-label {self.positive} is not among --classes {','.join(self.classes)}")
-        if self.task == "binary" and len(self.classes) not in (0, 2):
-            raise UsageError(f"--task binary needs two --classes, not {len(self.classes)}")
-
-    @classmethod
-    def by(cls, info: LabelInfo) -> Declared:
-        """The labels an existing store has."""
-        if info.task == "regression":
-            return cls("regression", as_text=False)
-        classes = tuple(str(name) for name in info.classes)
-        if info.rest:
-            return cls("binary", positive=classes[1], rest=True, as_text=info.text)
-        return cls(info.task, classes, classes[1] if info.task == "binary" else None, as_text=info.text)
-
-    def has_classes(self) -> bool:
-        """Whether labels are said to be classes."""
-        return self.task in ("binary", "multiclass") or bool(self.classes) or self.positive is not None
-
-    def named(self) -> list[str]:
-        """The labels that were said."""
-        return [*self.classes, *([self.positive] if self.positive is not None else [])]
-
-    def wants_text(self) -> bool | None:
-        """Whether labels must be read as text, as numbers, or as the first row has them."""
-        named = self.named()
-        if self.as_text is not None:
-            return self.as_text
-        if self.task == "regression":
-            return False
-        return not all(is_number(name) for name in named) if named else None
-
-    def keys(self, as_text: bool) -> dict[int, str] | None:
-        """The only labels that may occur, or None if any may."""
-        return {key_of(name, as_text): name for name in self.classes} if self.classes else None
+def keys_of(declared: Declared, as_text: bool) -> dict[int, str] | None:
+    """Return the only labels that may occur, by key, or None if any may."""
+    return {key_of(name, as_text): name for name in declared.classes} if declared.classes else None
 
 
 @dataclass
@@ -223,7 +163,7 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
     if seen.many:
         raise InputError(f"more than {MOST_CLASSES:,} different labels, too many for classes; say --task regression")
     if not seen.as_text:
-        _refuse_large(map(_number, seen.counts), InputError)
+        refuse_large(map(_number, seen.counts), InputError)
     if declared.positive is not None:
         return _one_against(declared, seen)
     keys = [key_of(name, seen.as_text) for name in declared.classes] or seen.in_order()
@@ -239,14 +179,6 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
     if len(keys) == 2 and task != "multiclass":
         return _map("binary", keys, names, [-1.0, 1.0], seen)
     return _map("multiclass", keys, names, range(len(keys)), seen)
-
-
-def _refuse_large(classes: Iterable[float], error: type[OocPegasosError]) -> None:
-    """Refuse numbers for classes of which float64 has several in one: nobody can tell then whether these were one."""
-    large = next((number for number in classes if abs(number) >= EXACT), None)
-    if large is not None:
-        problem = f"the label {spell(large)} is no number below 2^53, so others may have been taken for it"
-        raise error(f"{problem}; write labels as words or as smaller numbers, or say --task regression")
 
 
 def _one_against(declared: Declared, seen: LabelCollector) -> LabelMap:

@@ -5,20 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ooc_pegasos.config import LossName
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.kernels import losses as kernels
 from ooc_pegasos.kernels.multiclass import MULTICLASS_HINGE, MULTICLASS_LOGISTIC
-
-LossName = Literal[
-    "hinge",
-    "logistic",
-    "smoothed-hinge",
-    "epsilon-insensitive",
-    "absolute",
-    "huber",
-    "multiclass-hinge",
-    "multiclass-logistic",
-]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ooc_pegasos.kernels.pegasos import score_rows
 from ooc_pegasos.kernels.rows import normalize_rows
 from ooc_pegasos.kernels.sums import score_panel
 from ooc_pegasos.kernels.values import ROUNDINGS, round_values
-from ooc_pegasos.labels import Declared, LabelCollector, LabelMap, settle
+from ooc_pegasos.labels import LabelCollector, LabelMap, declared_by, settle
 from ooc_pegasos.loading import Loader, Window, open_loader
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.locks import in_use
@@ -205,7 +205,7 @@ class _Rows:
     def __init__(self, known: Meaning, data: str, with_labels: bool) -> None:
         recipe, info = known.recipe, known.labels
         self.names = files_for(data, recipe)
-        declared = Declared.by(info)
+        declared = declared_by(info)
         self.labels = settle(LabelCollector(info.text, single_exact=False), declared)
         self._with_labels = with_labels
         self._memory = max(sources.DEFAULT_MEMORY, available_memory() // 2)

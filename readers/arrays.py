@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock, read_only
+from ooc_pegasos.config import spell
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.kernels import arrays as kernels
 from ooc_pegasos.kernels.weights import LEAST, MOST
-from ooc_pegasos.labels import key_of, spell
+from ooc_pegasos.labels import key_of
 from ooc_pegasos.readers import npy
 from ooc_pegasos.readers.matrices import FileSource, Matrix, Settings, labels_file
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock, Piece, place

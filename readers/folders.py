@@ -13,8 +13,9 @@ import numpy as np
 
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.checksums import RunningHash, xxh64_hex
+from ooc_pegasos.config import is_number
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.labels import is_number, key_of
+from ooc_pegasos.labels import key_of
 from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers.naming import Unnamed
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece

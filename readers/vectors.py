@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.config import EXACT
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.kernels import hashing as kernels
-from ooc_pegasos.labels import EXACT, key_of
+from ooc_pegasos.labels import key_of
 from ooc_pegasos.readers.naming import NewNames, Unnamed
 from ooc_pegasos.readers.places import NOWHERE
 from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow

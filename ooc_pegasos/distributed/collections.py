@@ -31,7 +31,7 @@ from ooc_pegasos.distributed.crew import CANCELLED
 from ooc_pegasos.distributed.partitions import Finished, Look, Settings, Summary, bytes_of
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.growth import only, statistics_of_all
-from ooc_pegasos.labels import LabelCollector, LabelMap, settle
+from ooc_pegasos.labels import LabelCollector, LabelMap, keys_of, settle
 from ooc_pegasos.manifest import Layout, Manifest, Recipe
 from ooc_pegasos.pieces import types_of
 from ooc_pegasos.readers.opening import new_recipe
@@ -296,7 +296,7 @@ class _Reading:
 
     def _settings(self, recipe: Recipe, text: bool) -> Settings:
         declared = self.config.declared()
-        return Settings(recipe, text, declared.has_classes(), declared.keys(text))
+        return Settings(recipe, text, declared.has_classes(), keys_of(declared, text))
 
     # --- parts ------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ooc_pegasos.kernels.pegasos import square_distance
 
-for name in ("cli", "conversion", "evaluation", "model", "trainer"):
+for name in ("cli.main", "conversion", "evaluation", "model", "trainer"):
     import_module(f"ooc_pegasos.{name}")
 import_module("forked")
 

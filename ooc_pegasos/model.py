@@ -17,7 +17,7 @@ from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import read_file, write_atomically, writing_errors
 from ooc_pegasos.losses import LOSSES
 from ooc_pegasos.manifest import MOST_FEATURES, LabelInfo, Recipe, problem_of_labels, problem_of_recipe
-from ooc_pegasos.pieces import csr_of
+from ooc_pegasos.matrix import csr_of
 from ooc_pegasos.seal import PLACE, is_sealed, seal
 from ooc_pegasos.vocabulary import Vocabulary
 

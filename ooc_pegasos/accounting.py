@@ -1,43 +1,16 @@
-"""Where the time went."""
+"""What epochs cost: time, bytes and memory."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ooc_pegasos.machine import peak_rss
+from ooc_pegasos.stopwatch import Stopwatch
 
 _SHORT = 1e-3  # seconds of an epoch for which nobody asks how much memory is in use
-
-
-class Stopwatch:
-    """Seconds by what they were spent on. Threads may share one."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def measuring(self, name: str) -> Iterator[None]:
-        """Count the time of a block."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(name, time.perf_counter() - began)
-
-    def add(self, name: str, seconds: float) -> None:
-        """Count some time."""
-        with self._lock:
-            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-
-    def of(self, *names: str) -> float:
-        """The time counted under some names."""
-        return sum(self.seconds.get(name, 0.0) for name in names)
 
 
 @dataclass(frozen=True)

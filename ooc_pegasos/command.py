@@ -5,30 +5,11 @@ Python itself takes some milliseconds before the first line here; Ctrl-C in thes
 
 import os
 
+from ooc_pegasos.signals import INTERRUPTED, listen
+
 TYPE_CHECKING = False  # as in __init__.py
 if TYPE_CHECKING:
-    import signal as signals
-    from collections.abc import Callable, Iterator
     from types import FrameType
-else:
-    import _signal as signals  # part of the interpreter, while `signal` imports a dozen modules
-
-INTERRUPTED = 130
-
-
-def stop_signals() -> "Iterator[int]":
-    """Return the signals that ask the process to stop, except those that it was started to ignore.
-
-    A shell has what it starts in the background ignore Ctrl-C, and nohup has it ignore SIGHUP.
-    """
-    wanted = (signals.SIGINT, signals.SIGTERM, signals.SIGHUP)
-    return filter(lambda number: signals.getsignal(number) != signals.SIG_IGN, wanted)
-
-
-def listen(handler: "Callable[[int, FrameType | None], object]") -> None:
-    """Have this called at the signals that ask the process to stop."""
-    for number in stop_signals():
-        signals.signal(number, handler)
 
 
 def _end(_signal: int, _frame: "FrameType | None") -> None:
@@ -41,6 +22,6 @@ def main() -> None:
     listen(_end)
     # Its threads are not used here, and without memory for them their start never returns.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from ooc_pegasos.cli import main as command_line
+    from ooc_pegasos.cli.main import main as command_line
 
     command_line()

@@ -16,7 +16,6 @@ from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.machine import available_memory
 from ooc_pegasos.options import POSITIVE, Range, option, options_of
 from ooc_pegasos.parallel import cores
-from ooc_pegasos.recipe import MOST_NAMES, is_delimiter
 
 Config = TypeVar("Config")
 LossName = Literal[
@@ -34,6 +33,8 @@ VECTORS = 10
 """Vectors as long as there are features that a run may hold: sums, snapshots, candidates, the best so far."""
 LEAST_VECTORS = 3
 """That it holds of each model in any case."""
+MOST_NAMES = 2**31 - 1
+"""Of features in a dictionary."""
 MOST_THREADS, MOST_MEMORY = 4096, 1 << 62
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -50,6 +51,11 @@ def parse_size(text: str) -> int:
     if float(parts[1]) > MOST_MEMORY:
         raise UsageError(f"{text[:40]!r} is more bytes than there can be; write it like 64MB or 2GB")
     return int(float(parts[1]) * {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}[parts[2]])
+
+
+def is_delimiter(text: str) -> bool:
+    """True if the text can separate cells."""
+    return len(text) == 1 and text.isascii() and text not in '\0\r\n"'
 
 
 def split_words(text: str) -> tuple[str, ...]:

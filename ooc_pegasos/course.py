@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 
-from ooc_pegasos.accounting import Stopwatch
 from ooc_pegasos.loading import Loader, Window
-from ooc_pegasos.progression import Cursor
 from ooc_pegasos.samplers import Plan, Sampler
+from ooc_pegasos.stopwatch import Stopwatch
+
+
+@dataclass
+class Cursor:
+    """Where in the plan of epochs a run stands."""
+
+    epoch: int = 0
+    window: int = 0
+    position: int = 0
+    presented: int = 0
+    """Rows of this epoch so far."""
+    begun: bool = False
+    """Whether the solver was told that the epoch begins."""
+    marked: bool = False
+    """Whether its half is over."""
 
 
 class Course:

@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-DATA = Path(__file__).parent / "data"
+import ooc_pegasos
+
+DATA = Path(ooc_pegasos.__file__).parent / "data"
 
 _STORY = [
     (

@@ -8,15 +8,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ooc_pegasos.escaping import printable
-from ooc_pegasos.loading.disk import measure_speed
 from ooc_pegasos.machine import available_memory, peak_rss
-from ooc_pegasos.manifest import Manifest
 from ooc_pegasos.scaling import epoch_seconds
-from ooc_pegasos.store import Store
 
 if TYPE_CHECKING:
+    from ooc_pegasos.manifest import Manifest
     from ooc_pegasos.outcome import TrainResult
     from ooc_pegasos.proof import Claim
+    from ooc_pegasos.store import Store
 
 
 _MOST_SHOWN = 20
@@ -25,11 +24,10 @@ _LABELS_SHOWN = 6
 """Labels whose rows are told after a conversion."""
 
 
-def summary(store: Store) -> dict[str, Any]:
-    """All of it, as for --json. The disk's speed is measured on some of the store's chunks."""
+def summary(store: Store, speed: float, sample: int) -> dict[str, Any]:
+    """All of it, as for --json; `speed` is that of the disk in bytes a second, measured on `sample` bytes."""
     made = store.manifest
     entries = sum(chunk.entries for chunk in made.chunks)
-    speed, sample = measure_speed(store.path, made.chunks)
     windows = -(-4 * made.bytes // max(available_memory(), 1))  # of half of what is free, two at a time
     sizes = sorted(chunk.bytes for chunk in made.chunks)
     cells = made.rows * made.features
@@ -83,9 +81,9 @@ def weight_words(made: Manifest) -> str:
     return f"mean {told.mean_weight:.4g}, largest {told.max_weight:.4g}, together {made.weight_sum:.6g}"
 
 
-def table(store: Store) -> list[tuple[str, str]]:
-    """(name, text) lines for people."""
-    told, made = summary(store), store.manifest
+def table(store: Store, speed: float, sample: int) -> list[tuple[str, str]]:
+    """(name, text) lines for people, with the speed of the disk as for `summary`."""
+    told, made = summary(store, speed, sample), store.manifest
     rows = [
         ("rows", f"{told['rows']:,}"),
         ("features", f"{told['features']:,}"),
@@ -104,7 +102,6 @@ def table(store: Store) -> list[tuple[str, str]]:
     if len(told["labels"]) > len(shown):
         rows.append(("", f"and {len(told['labels']) - len(shown):,} more labels"))
     shuffled = f"seed {told['shuffle_seed']}" if told["shuffle_seed"] is not None else "no: rows are in input order"
-    speed = told["disk_bytes_per_second"]
     small, middle, large = (size_text(size) for size in told["chunk_bytes"])
     values = told["values"] or "all 1, not stored"
     if told["values"] == "code8":

@@ -7,17 +7,20 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from ooc_pegasos.describe import holdout_words, size_text
 from ooc_pegasos.escaping import printable
 from ooc_pegasos.progress import TrainingProgress, epoch_line, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import numpy as np
+
     from ooc_pegasos.model import Model
     from ooc_pegasos.outcome import TrainResult
     from ooc_pegasos.store import Store
 
-_MOST_CLASSES, _MOST_FEATURES, _MOST_POINTS = 8, 10, 500
+_MOST_CLASSES, _MOST_POINTS = 8, 500
 _WIDTH, _HEIGHT = 440, 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 34
 _SECONDS = 0.25
@@ -145,13 +148,11 @@ def _certificate_rows(model: Model) -> list[tuple[str, str]]:
     ]
 
 
-def _heaviest(model: Model) -> str:
+def _heaviest(model: Model, heaviest: Iterable[tuple[int, str | None, np.ndarray]]) -> str:
     """The features with the largest weights, by name where they have one."""
-    from ooc_pegasos.vocabulary import weighed
-
     classes = model.info.labels.classes
     rows: list[list[object]] = []
-    for place, name, weight in weighed(model.weights, _MOST_FEATURES, model.vocabulary, model.info.recipe):
+    for place, name, weight in heaviest:
         row: list[object] = [f"#{place}" if name is None else name]
         if model.bias.ndim:
             largest = int(weight.argmax())  # the class that it speaks for most
@@ -164,8 +165,6 @@ def _heaviest(model: Model) -> str:
 
 def store_html(store: Store) -> str:
     """A store: what `oocpeg info` begins with. Nothing is read for it."""
-    from ooc_pegasos.describe import size_text
-
     made = store.manifest
     rows = [
         ("rows", f"{made.rows:,}"),
@@ -182,10 +181,10 @@ def store_html(store: Store) -> str:
     return _framed(_table(f"Store {store.path}", rows))
 
 
-def model_html(model: Model) -> str:
-    """A model: its certificate, its heaviest features, the gap by epoch."""
+def model_html(model: Model, heaviest: Iterable[tuple[int, str | None, np.ndarray]]) -> str:
+    """A model: its certificate, its heaviest features (number, name, weight or one a class), the gap by epoch."""
     rows = [("features", f"{model.info.features:,}"), *_certificate_rows(model)]
-    return _framed(_table("Model", rows), _heaviest(model), _plot_of(model))
+    return _framed(_table("Model", rows), _heaviest(model, heaviest), _plot_of(model))
 
 
 def result_html(result: TrainResult) -> str:
@@ -193,8 +192,6 @@ def result_html(result: TrainResult) -> str:
     rows = _certificate_rows(result.model)
     rows.append(("stopped by", result.stopped_by))
     if result.holdout:
-        from ooc_pegasos.describe import holdout_words
-
         rows.append(("rows kept apart", holdout_words(result.holdout).removeprefix("holdout: ")))
     rows.append(("seconds", f"{result.seconds:.2f}"))
     parts = [_table("TrainResult", rows)]

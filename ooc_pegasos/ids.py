@@ -133,9 +133,17 @@ def read(path: Path, info: IdsInfo, rows: int) -> Any:
         raise _damaged(path, error) from error
 
 
-def _check_type(kind: Any) -> None:
-    from ooc_pegasos.readers.schemas import is_id
+def is_id(kind: Any) -> bool:
+    """True if values of this Arrow type can identify rows: numbers, words, times."""
+    from pyarrow import types
 
+    numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
+    texts = (types.is_string, types.is_large_string, types.is_string_view)
+    is_time = types.is_temporal(kind) and not types.is_duration(kind)
+    return is_time or any(test(kind) for test in (*numbers, *texts))
+
+
+def _check_type(kind: Any) -> None:
     if not is_id(kind):
         raise ValueError(f"ids of type {kind}")
 

@@ -13,8 +13,8 @@ from ooc_pegasos.kernels.multiclass import MULTICLASS_HINGE, MULTICLASS_LOGISTIC
 
 @dataclass(frozen=True)
 class Loss:
-    """`number` chooses the branch in `kernels/losses.py`; `task` is what it learns: two classes, real targets, or all
-    classes at once.
+    """`number` chooses the branch in `kernels/losses.py`; `task` is what is learnt: two classes, real targets, or
+    all classes at once.
 
     `parameter` is its default, and `meaning` what it is; None if it has none.
     """

@@ -144,7 +144,7 @@ class Recipe:
 
     @property
     def needs_vocabulary(self) -> bool:
-        """Whether it takes more than itself to make rows: places of names, or how rare each is; see `vocabulary.py`."""
+        """True if rows depend on more than the recipe: on places of names, or on how rare each is."""
         hashing, tokens = self.hashing_of_names, self.tokens_of_texts
         return bool((hashing and hashing.dictionary) or (tokens and tokens.texts))
 

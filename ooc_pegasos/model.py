@@ -17,7 +17,7 @@ from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import read_file, write_atomically, writing_errors
 from ooc_pegasos.losses import LOSSES
 from ooc_pegasos.manifest import MOST_FEATURES, LabelInfo, Recipe, problem_of_labels, problem_of_recipe
-from ooc_pegasos.pieces import csr_of
+from ooc_pegasos.matrix import csr_of
 from ooc_pegasos.seal import PLACE, is_sealed, seal
 from ooc_pegasos.vocabulary import Vocabulary
 
@@ -28,6 +28,8 @@ FORMAT, VERSION = "ooc-pegasos model", 1
 _KEY = b"ooc-pegasos"
 _ROWS = "memory"
 """What rows that are given to be scored are called."""
+_MOST_SHOWN = 10
+"""Features that a notebook shows."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +222,9 @@ class Model:
 
     def _repr_html_(self) -> str:
         from ooc_pegasos.display import model_html
+        from ooc_pegasos.heaviest import weighed
 
-        return model_html(self)
+        return model_html(self, weighed(self.weights, _MOST_SHOWN, self.vocabulary, self.info.recipe))
 
     @property
     def has_probabilities(self) -> bool:

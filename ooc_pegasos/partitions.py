@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.pieces import batches_of, csr_of, plain_of
+from ooc_pegasos.matrix import csr_of
+from ooc_pegasos.pieces import batches_of, plain_of
 from ooc_pegasos.readers import schemas
 from ooc_pegasos.readers.arrays import ArraysReader, rows_of
 from ooc_pegasos.readers.matrices import Settings

@@ -13,6 +13,7 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.files import create_file
+from ooc_pegasos.matrix import csr_of, refuse_masked
 from ooc_pegasos.recipe import named_by
 
 _ROWS = 1 << 16
@@ -198,44 +199,9 @@ def write_matrix(matrix: Any, labels: Any, weights: Any, folder: Path, name: str
     return Written(file.name, file.stat().st_size, count, columns=int(rows.shape[1]), words=words)
 
 
-def csr_of(matrix: Any, name: str) -> Any:
-    """Whatever is a matrix, as scipy's CSR; `name` it for messages."""
-    import scipy.sparse as sp
-
-    if not sp.issparse(matrix):
-        matrix = matrix.to_coo() if hasattr(matrix, "to_coo") else matrix  # pydata/sparse, as is what follows
-        if not hasattr(matrix, "to_scipy_sparse"):
-            _refuse_masked(matrix, "values", name)
-            matrix = _dense_of(matrix, name)
-    if len(matrix.shape) != 2:
-        raise InputError(f"{name}: rows of shape {matrix.shape}; give a matrix, with a row for each example")
-    if matrix.dtype.kind not in "biuf":
-        raise InputError(f"{name}: values of type {matrix.dtype}; give numbers, for example with astype('float32')")
-    if hasattr(matrix, "to_scipy_sparse"):
-        if matrix.fill_value != 0:
-            problem = f"entries that are not stored are {matrix.fill_value}"
-            raise InputError(f"{name}: {problem}; give a sparse array whose fill_value is 0")
-        matrix = matrix.to_scipy_sparse()
-    return sp.csr_matrix(matrix if matrix.dtype != np.float16 else matrix.astype(np.float32))
-
-
-def _dense_of(given: Any, name: str) -> np.ndarray:
-    """Whatever numpy takes for an array: lists of lists, dataframes of numbers."""
-    try:
-        return np.asarray(given)
-    except (TypeError, ValueError, OverflowError) as error:
-        problem = " ".join(str(error).split())[:200].rstrip(".")
-        raise InputError(f"{name}: {problem}; give a matrix of numbers, with rows of one length") from error
-
-
-def _refuse_masked(given: Any, what: str, name: str) -> None:
-    if np.ma.is_masked(given):
-        raise InputError(f"{name}: some {what} are masked; leave out their rows, or fill them with .filled(value)")
-
-
 def plain_of(given: Any, rows: int, what: str, name: str) -> np.ndarray:
     """Labels or weights as numbers or words, one a row."""
-    _refuse_masked(given, what, name)
+    refuse_masked(given, what, name)
     array, kinds = np.asarray(given), _KINDS[what]
     if array.shape != (rows,):
         raise InputError(f"{name}: {rows:,} rows and {what} of shape {array.shape}; give every row one")

@@ -22,6 +22,7 @@ from ooc_pegasos.accounting import EpochCost
 from ooc_pegasos.certificate import relative_gap
 from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint, take, whole
 from ooc_pegasos.config import TrainConfig
+from ooc_pegasos.course import Cursor
 from ooc_pegasos.errors import OtherRunError
 from ooc_pegasos.files import open_in_place, sync_folder, write_atomically, writing_errors
 from ooc_pegasos.objective import Measurement
@@ -42,21 +43,6 @@ REASONS = ("rounding", "holdout", "tolerance")
 _MOST = 2**62
 _LINE = {"estimated_gap", "holdout_loss"}
 """What is looked up in a line of history."""
-
-
-@dataclass
-class Cursor:
-    """Where in the plan of epochs a run stands."""
-
-    epoch: int = 0
-    window: int = 0
-    position: int = 0
-    presented: int = 0
-    """Rows of this epoch so far."""
-    begun: bool = False
-    """Whether the solver was told that the epoch begins."""
-    marked: bool = False
-    """Whether its half is over."""
 
 
 @dataclass

@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ooc_pegasos.config import MOST_NAMES, is_delimiter
+
 Kind = Literal["numeric", "categorical", "text", "entries"]
 Nulls = Literal["absent", "mark", "bad"]
-MOST_NAMES = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,6 @@ def named_by(patterns: Iterable[str], columns: Collection[str]) -> list[str]:
     plain = set(patterns).intersection(columns)
     others = set(patterns) - plain
     return [one for one in columns if one in plain or any(fnmatch.fnmatchcase(one, pattern) for pattern in others)]
-
-
-def is_delimiter(text: str) -> bool:
-    """Whether it can stand between cells."""
-    return len(text) == 1 and text.isascii() and text not in '\0\r\n"'
 
 
 def problem_of_hashing(hashing: Hashing) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.accounting import Meter, Stopwatch
+from ooc_pegasos.accounting import Meter
 from ooc_pegasos.balance import Balance, RowSums
 from ooc_pegasos.bias import settle_biases
 from ooc_pegasos.checkpoint import Checkpoint, sound
@@ -46,6 +46,7 @@ from ooc_pegasos.starting import (
     weights_of,
 )
 from ooc_pegasos.stopping import Interrupted, OutOfTimeError, Stoppable
+from ooc_pegasos.stopwatch import Stopwatch
 from ooc_pegasos.store import Store
 
 _EPOCHS, _STEPS = 100, 10  # default limits, with a certificate and without

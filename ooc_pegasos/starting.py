@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ooc_pegasos.accounting import Stopwatch
 from ooc_pegasos.balance import RowSums
 from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
 from ooc_pegasos.checkpoint import Checkpoint, sound, whole
@@ -17,6 +16,7 @@ from ooc_pegasos.model import Model
 from ooc_pegasos.problem import Problem, Spec, count_models, vectors_of
 from ooc_pegasos.progression import Progression
 from ooc_pegasos.solvers.choice import AVERAGE_BELOW, row_bytes
+from ooc_pegasos.stopwatch import Stopwatch
 from ooc_pegasos.store import Store
 
 _RATIO_OF_AVERAGES = 0.35  # what `Progression.ratio` is where averages are candidates, until it is measured

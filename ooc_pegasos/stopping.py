@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ooc_pegasos import watchdog
-from ooc_pegasos.command import stop_signals
+from ooc_pegasos.signals import stop_signals
 
 
 class Interrupted(KeyboardInterrupt):

@@ -30,7 +30,7 @@ CellKind = Literal["number", "string"]
 
 _NUMBER = r"^[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*$"
 _GOOD, _BLANK, _BROKEN, _OPEN, _RAGGED, _CELL = range(6)
-"""What became of a row, the first as kernels/records.py has them. From _CELL on: wrong in its cell of that column."""
+"""What became of a row, the first as kernels/records.py has them. From _CELL on: a bad cell of that column."""
 ORDINARY = ",;\t|"
 """Delimiters that cannot be part of a number."""
 _OPEN_ADVICE = "close it, or convert with --multiline if line breaks may stand in quotes"

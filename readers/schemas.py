@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.ids import is_id
 from ooc_pegasos.readers import delimited, jsonlines
 from ooc_pegasos.readers.reading import place
 from ooc_pegasos.readers.remote import is_remote
@@ -235,14 +236,6 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
                 f"{column}, {problem}; write lists of indices, of (index, value), or maps, or leave it out by naming "
                 "others with --numeric, --categorical or --text"
             )
-
-
-def is_id(kind: Any) -> bool:
-    """Whether values of this type can name rows."""
-    import pyarrow as pa
-
-    is_time = pa.types.is_temporal(kind) and not pa.types.is_duration(kind)
-    return _is_number(kind) or _is_text(kind) or is_time
 
 
 def _is_text(kind: Any) -> bool:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ooc_pegasos.cli import app
+from ooc_pegasos.cli.main import app
 
 ROWS = [(number % 2, number % 7 / 8, "red" if number % 3 else "blue") for number in range(400)]
 JOB = """

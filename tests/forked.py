@@ -19,7 +19,7 @@ _HERE = Path(__file__).resolve().parent
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["warm"])
 
-COMMAND = "from ooc_pegasos.cli import main\nmain()"
+COMMAND = "from ooc_pegasos.cli.main import main\nmain()"
 
 
 class Forked:

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, random_rows, svmlight_text
 
 import ooc_pegasos
-from ooc_pegasos.cli import app
+from ooc_pegasos.cli.main import app
 
 
 @pytest.fixture

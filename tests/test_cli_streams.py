@@ -126,7 +126,9 @@ main()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("module", ["ooc_pegasos.cli", "typer", "ooc_pegasos.describe", "numba", "numba.core.config"])
+@pytest.mark.parametrize(
+    "module", ["ooc_pegasos.cli.main", "typer", "ooc_pegasos.describe", "numba", "numba.core.config"]
+)
 def test_stopped_while_it_imports(stored, number, module):
     code = STOPPED.format(module=module, number=int(number))
     done = subprocess.run([sys.executable, "-c", code], cwd=stored, capture_output=True, text=True)

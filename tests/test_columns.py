@@ -17,10 +17,10 @@ from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
 from ooc_pegasos.existing import Existing
+from ooc_pegasos.heaviest import signs
 from ooc_pegasos.preview import preview
 from ooc_pegasos.readers import opening
 from ooc_pegasos.verification import verify
-from ooc_pegasos.vocabulary import signs
 
 BITS = 10
 

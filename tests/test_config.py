@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -101,3 +103,10 @@ def test_train_takes_a_path(tmp_path):
         assert np.array_equal(train(path, config, checkpoint=tmp_path / "c").model.weights, weights)
     with pytest.raises(InputError, match="no such store"):
         train(tmp_path / "nowhere", config)
+
+
+def test_configurations_are_only_data():
+    """Their import costs no import of what compiles, reads files or calculates."""
+    code = "import sys, ooc_pegasos.config; print({'numba', 'numpy', 'pyarrow'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")

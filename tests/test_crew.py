@@ -438,7 +438,7 @@ def test_time_runs_out(local, tmp_path, monkeypatch):
     assert (tmp_path / "kept" / "training.checkpoint").exists()
 
 
-COMMAND = "import sys; from ooc_pegasos.cli import main; sys.argv[0] = 'oocpeg'; main()"
+COMMAND = "import sys; from ooc_pegasos.cli.main import main; sys.argv[0] = 'oocpeg'; main()"
 
 
 def test_a_client_that_is_killed(apart, tmp_path, oocpeg):

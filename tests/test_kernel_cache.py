@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from ooc_pegasos.kernels import jit
+import ooc_pegasos
+from ooc_pegasos.kernels import jit, losses
 from ooc_pegasos.kernels.jit import KernelCache, cache_folder, kernel
 from ooc_pegasos.kernels.pegasos import square_distance
 
@@ -23,6 +24,9 @@ from ooc_pegasos.kernels.pegasos import square_distance
 square_distance(np.ones(3), np.empty(0), 1.0)
 print(before, cache_folder(), sum(square_distance.stats.cache_hits.values()))
 """
+PACKAGE = Path(ooc_pegasos.__file__).parent
+KERNELS = Path(jit.__file__).parent.relative_to(PACKAGE)
+LOSSES = Path(losses.__file__).relative_to(PACKAGE)
 TYPES = (np.float64, np.float32, np.int64)
 
 
@@ -57,7 +61,7 @@ def test_beside_the_kernels_if_that_can_be_written(tmp_path):
 
 def test_in_the_users_cache_if_not(tmp_path):
     package = copy_package(tmp_path)
-    (package / "kernels" / "__pycache__").write_text("a file where the folder should be")
+    (package / KERNELS / "__pycache__").write_text("a file where the folder should be")
     first, second = run(tmp_path, tmp_path / "cache"), run(tmp_path, tmp_path / "cache")
     assert (first[2], second[2]) == ("0", "1")
     assert Path(first[1]).is_relative_to(tmp_path / "cache")
@@ -81,11 +85,23 @@ def test_in_the_folder_of_choice(tmp_path):
 
 
 def test_a_change_in_any_kernel_file_empties_the_cache(tmp_path):
+    """A file that is changed, added or moved, in the folder of the kernels or in one below."""
     package = copy_package(tmp_path)
+    kernels = package / KERNELS
+    nested = kernels / "nested"
+    nested.mkdir()
+    (nested / "first.py").write_text("a = 1\n")
     run(tmp_path, tmp_path / "cache")
-    with (package / "kernels" / "losses.py").open("a") as file:
-        file.write("# changed\n")
-    assert run(tmp_path, tmp_path / "cache")[2] == "0"
+    assert run(tmp_path, tmp_path / "cache")[2] == "1"
+    changes = (
+        lambda: (package / LOSSES).write_text((package / LOSSES).read_text() + "# changed\n"),
+        lambda: (nested / "first.py").write_text("a = 2\n"),
+        lambda: (nested / "second.py").write_text(""),
+        lambda: (nested / "second.py").rename(kernels / "second.py"),
+    )
+    for change in changes:
+        change()
+        assert run(tmp_path, tmp_path / "cache")[2] == "0"
 
 
 # --- files --------------------------------------------------------------------------------------

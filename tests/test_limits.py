@@ -100,7 +100,7 @@ def test_memory_runs_out_in_arrow(tmp_path, oocpeg):
     """Arrow reports its own kind of exception, which does not mean that a file is damaged."""
     code = """if True:
         import sys, pyarrow as pa
-        from ooc_pegasos.cli import app, main
+        from ooc_pegasos.cli.main import app, main
         from ooc_pegasos.readers.schemas import arrow_errors
         @app.command()
         def fill():
@@ -119,7 +119,7 @@ def test_memory_runs_out_in_arrow(tmp_path, oocpeg):
 _NATIVE = """
 import ctypes, sys
 from ooc_pegasos import watchdog
-from ooc_pegasos.cli import app, main
+from ooc_pegasos.cli.main import app, main
 from ooc_pegasos.stopping import Stoppable
 libc = ctypes.{library}(None)
 mutex = ctypes.create_string_buffer(64)

@@ -274,7 +274,8 @@ def test_a_record_that_is_just_being_written_is_waited_for(tmp_path):
 
 COMMANDS = """
 import json, os, sys
-from ooc_pegasos import cli, conversion, trainer, evaluation, scoring  # once for all commands
+from ooc_pegasos import conversion, trainer, evaluation, scoring  # once for all commands
+from ooc_pegasos.cli.main import main
 import ooc_pegasos.jobs.run, ooc_pegasos.provenance
 
 def is_chunk(path):
@@ -290,7 +291,7 @@ for words in json.loads(sys.argv[1]):
             words.pop()
             sys.addaudithook(lambda event, facts: event == "open" and is_chunk(facts[0]) and os.kill(os.getpid(), 9))
         sys.argv[1:] = [os.readlink("models/current") if word == "CURRENT" else word for word in words]
-        cli.main()
+        main()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     print(f"{words[0]} ends with {code}", flush=True)
 """

@@ -11,7 +11,8 @@ import typer
 from typer.main import get_command
 
 from ooc_pegasos import ConvertConfig, TrainConfig
-from ooc_pegasos.cli import app, stores, training
+from ooc_pegasos.cli import stores, training
+from ooc_pegasos.cli.main import app
 from ooc_pegasos.config import load_toml
 from ooc_pegasos.errors import OocPegasosError, UsageError
 from ooc_pegasos.options import Option, options_of

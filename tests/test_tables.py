@@ -19,12 +19,13 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, checked, convert, train
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.evaluation import evaluate, predict
+from ooc_pegasos.heaviest import signs
 from ooc_pegasos.preview import preview
 from ooc_pegasos.readers import opening
 from ooc_pegasos.readers.vectors import Vectorizer
 from ooc_pegasos.recipe import Column, Table
 from ooc_pegasos.verification import verify
-from ooc_pegasos.vocabulary import of_store, signs
+from ooc_pegasos.vocabulary import of_store
 
 BITS = 10
 

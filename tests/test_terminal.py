@@ -19,7 +19,7 @@ from nights import job_of, put
 from terminals import EVERY_TEXT, Terminal, check_shown
 
 from ooc_pegasos import Model, TrainConfig, train
-from ooc_pegasos.cli import app
+from ooc_pegasos.cli.main import app
 from ooc_pegasos.progress import (
     LoggedTraining,
     Progress,

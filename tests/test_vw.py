@@ -16,6 +16,7 @@ from ooc_pegasos import vocabulary
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.conversion import convert
 from ooc_pegasos.existing import Existing
+from ooc_pegasos.heaviest import signs
 from ooc_pegasos.kernels import vw as kernels
 from ooc_pegasos.kernels.lines import PADDING
 from ooc_pegasos.labels import key_of
@@ -219,7 +220,7 @@ def test_stores_have_the_first_names_whatever_the_threads(tmp_path, signed):
         assert names == dict(list(met.items())[:wanted])
         assert len(names) == min(wanted, len(met))
     expected = {place: place_and_sign(name, 12, True)[1] for place, name in names.items()} if signed else {}
-    assert vocabulary.signs(names, store.manifest.recipe) == expected
+    assert signs(names, store.manifest.recipe) == expected
     assert not signed or set(expected.values()) == {-1.0, 1.0}
     plain = [f"{row % 2} | {row}" for row in range(9)]
     (tmp_path / "in.vw").write_text("\n".join(plain) + "\n")

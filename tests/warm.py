@@ -6,8 +6,14 @@ import numpy as np
 
 from ooc_pegasos.kernels.pegasos import square_distance
 
-for name in ("cli", "conversion", "evaluation", "model", "trainer"):
-    import_module(f"ooc_pegasos.{name}")
-import_module("forked")
+for name in (
+    "ooc_pegasos.cli.main",
+    "ooc_pegasos.conversion",
+    "ooc_pegasos.evaluation",
+    "ooc_pegasos.model",
+    "ooc_pegasos.trainer",
+    "forked",
+):
+    import_module(name)
 
 square_distance(np.ones(3), np.empty(0), 1.0)  # numba sets itself up at the first call; no thread is started

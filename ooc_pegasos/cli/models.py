@@ -102,8 +102,8 @@ def inspect(
     json_output: Json = False,
 ) -> None:
     """Show the features with the largest weights, by name where names are known."""
+    from ooc_pegasos.heaviest import weighed
     from ooc_pegasos.model import Model
-    from ooc_pegasos.vocabulary import weighed
 
     opened = Model.load(model)
     found = weighed(opened.weights, top, opened.vocabulary, opened.info.recipe)

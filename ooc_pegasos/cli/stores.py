@@ -109,6 +109,7 @@ def info(
 ) -> None:
     """Show what is in a store: rows, features, labels, row norms, size, origin."""
     from ooc_pegasos.describe import summary, table
+    from ooc_pegasos.loading.disk import measure_speed
     from ooc_pegasos.store import Store
 
     opened = Store.open(store)
@@ -123,10 +124,11 @@ def info(
         else:
             say(*(f"{place}\t{names[place]}" for place in sorted(names)))
         return
+    speed, sample = measure_speed(opened.path, opened.manifest.chunks)
     if json_output:
-        print_json(summary(opened))
+        print_json(summary(opened, speed, sample))
         return
-    lines = table(opened)
+    lines = table(opened, speed, sample)
     width = max(len(name) for name, _text in lines)
     say(str(store), *(f"  {name.ljust(width)}  {text}".rstrip() for name, text in lines))
 

@@ -20,8 +20,9 @@ from ooc_pegasos.kernels.rows import normalize_rows, row_norms
 from ooc_pegasos.kernels.values import ROUNDINGS, round_values
 from ooc_pegasos.labels import Distinct, LabelCollector, LabelMap, distinct_of
 from ooc_pegasos.manifest import ChunkInfo, Manifest, Recipe, Starts, Statistics
+from ooc_pegasos.matrix import csr_of
 from ooc_pegasos.partitions import rows_of_frame, rows_of_matrix
-from ooc_pegasos.pieces import batches_of, csr_of
+from ooc_pegasos.pieces import batches_of
 from ooc_pegasos.readers.reading import LARGEST_INDEX
 from ooc_pegasos.readers.vectors import Vectorizer
 from ooc_pegasos.recipe import Table

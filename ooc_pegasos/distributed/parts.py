@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 from ooc_pegasos import __version__
-from ooc_pegasos.accounting import Stopwatch
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError, OocPegasosError
@@ -31,6 +30,7 @@ from ooc_pegasos.loading.loader import Rows
 from ooc_pegasos.loading.window import Folds, Layout
 from ooc_pegasos.manifest import Manifest
 from ooc_pegasos.samplers import SAMPLERS, Plan, Shape
+from ooc_pegasos.stopwatch import Stopwatch
 from ooc_pegasos.store import Store
 
 _IDLE = 600.0

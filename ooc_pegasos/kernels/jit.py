@@ -45,7 +45,7 @@ def kernel(function: Function) -> Function:
     """Compile `function` on first use, without the GIL, cached on disk if it is part of this package."""
     compiled: Any = numba.njit(nogil=True, boundscheck=False)(function)
     if function.__module__.startswith(f"{_PACKAGE}."):  # the folder's name knows nothing of other files
-        compiled._cache = KernelCache(f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}")
+        compiled._cache = KernelCache(f"{function.__module__.removeprefix(f'{_PACKAGE}.')}.{function.__qualname__}")
     return compiled
 
 
@@ -162,10 +162,7 @@ def cache_folder() -> Path | None:
     A folder on a read-only disk is usable if it was filled before the disk became so, as in an image of a container.
     """
     here = Path(__file__).parent
-    content = hashlib.sha256()
-    for path in sorted(here.glob("*.py")):
-        content.update(path.read_bytes())
-    name = f"kernels-{content.hexdigest()[:16]}"
+    name = f"kernels-{_checksum_of_sources(here)[:16]}"
     for folder in _candidates(here, name):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -177,6 +174,15 @@ def cache_folder() -> Path | None:
         if is_own and (os.access(folder, os.W_OK) or _has_files(folder)):
             return folder
     return None
+
+
+def _checksum_of_sources(here: Path) -> str:
+    """Return a checksum of the names and the content of all Python files in a folder and the folders in it."""
+    content = hashlib.sha256()
+    for path in sorted(here.rglob("*.py")):
+        source = path.read_bytes()
+        content.update(f"{path.relative_to(here)}\0{len(source)}\0".encode() + source)
+    return content.hexdigest()
 
 
 def _has_files(folder: Path) -> bool:

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ooc_pegasos.accounting import Stopwatch
 from ooc_pegasos.block import NO_LEVELS, CsrBlock, all_levels, read_only
 from ooc_pegasos.errors import DamagedError, OocPegasosError, UsageError
 from ooc_pegasos.kernels.rows import place_offsets
 from ooc_pegasos.loading.memory import can_map
 from ooc_pegasos.loading.window import Folds, Layout, Window, cost_of
 from ooc_pegasos.samplers import Plan, Shape, in_order
+from ooc_pegasos.stopwatch import Stopwatch
 from ooc_pegasos.store import Store
 
 Loading = Literal["mapped", "read"]

@@ -24,14 +24,14 @@ WARM = """
 import contextlib, io, os, sys, tempfile
 import scipy.sparse, pyarrow.csv
 from datetime import UTC, datetime
-from ooc_pegasos import cli
+from ooc_pegasos.cli.main import app, main
 from ooc_pegasos.jobs import run as jobs
 
 def oocpeg(folder, words, day):
     os.chdir(folder)
     sys.argv[1:] = words
     jobs.run.__kwdefaults__["now"] = lambda: datetime(2026, 11, day, 2, tzinfo=UTC)
-    cli.main()
+    main()
 
 def replace(path, synced):
     with open(path + ".new", "wb") as file:
@@ -57,7 +57,7 @@ with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.Stri
         "predict model in.svm -o scores.parquet",
         "verify store",
     ):
-        cli.app(words.split(), standalone_mode=False)
+        app(words.split(), standalone_mode=False)
 """
 JOB = """
 store = "clicks.store"

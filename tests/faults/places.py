@@ -21,8 +21,9 @@ import os, sys, tempfile
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import pyarrow.parquet, pyarrow.csv
 from machine import without_power as try_without_power
-from ooc_pegasos import ConvertConfig, TrainConfig, cli, convert, preview, trainer
+from ooc_pegasos import ConvertConfig, TrainConfig, convert, preview, trainer
 import ooc_pegasos.jobs.run
+from ooc_pegasos.cli.main import main
 from ooc_pegasos.evaluation import evaluate, predict
 from ooc_pegasos.verification import verify
 
@@ -31,7 +32,7 @@ def oocpeg(folder, words, power):
         try_without_power()
     os.chdir(folder)
     sys.argv[1:] = words
-    cli.main()
+    main()
 
 with tempfile.TemporaryDirectory() as folder:
     open(f"{{folder}}/in.svm", "w").write("1 1:1 3:0.25\\n-1 2:0.5 4:0.75\\n" * 100)
@@ -181,7 +182,7 @@ turn = {
 }[sys.argv[1]]
 for name, clock in real.items():
     setattr(time, name, lambda clock=clock: turn(clock()))
-from ooc_pegasos.cli import main
+from ooc_pegasos.cli.main import main
 sys.argv[1:] = sys.argv[2:]
 main()
 """

@@ -1,0 +1,99 @@
+"""The command `oocpeg`: parse, call, print, and turn errors into exit codes.
+
+Each command imports what it needs when it runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+from ooc_pegasos import watchdog
+from ooc_pegasos.cli import streams
+
+# in the order in which --help shows their commands
+from ooc_pegasos.cli import stores, training, models, jobs  # isort: skip
+from ooc_pegasos.cli.options import app
+from ooc_pegasos.errors import InputError, OocPegasosError
+from ooc_pegasos.machine import shortage
+from ooc_pegasos.signals import INTERRUPTED, listen, stop_signals
+
+__all__ = ["app", "jobs", "main", "models", "stores", "training"]
+
+
+_AGAIN_SECONDS = 0.01
+
+
+class _Interruption(KeyboardInterrupt):
+    """Ctrl-C, SIGTERM or SIGHUP.
+
+    Of KeyboardInterrupt itself Python remembers that it passed through code that was run as a string, as dataclasses
+    are made, and would let the process end by that signal, whatever the exit code.
+    """
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    watchdog.answered()
+    raise _Interruption
+
+
+def _again_if_lost(lost: Any) -> None:
+    """Interrupt again in a moment if an interruption was raised in a callback of Python, which drops exceptions."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        watchdog.expect_again()
+        main_thread, number = threading.main_thread().ident, next(stop_signals())
+        again = threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main_thread, number))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def main() -> None:
+    """The `oocpeg` command."""
+    streams.guard()
+    watchdog.start()
+    for number in stop_signals():  # registered first, so done last: nothing is left to be stopped
+        atexit.register(signal.signal, number, signal.SIG_IGN)
+    code = _code_of(_interruptible) or _code_of(sys.stdout.flush)
+    listen(lambda _signal, _frame: os._exit(code or 0))  # who does not want to wait for threads to end need not
+    sys.exit(code)
+
+
+def _interruptible() -> None:
+    """The command itself. When it is over it is too late to interrupt it: its exit code is that of what came of it."""
+    listen(_interrupt)
+    sys.unraisablehook = _again_if_lost
+    try:
+        app()
+    finally:
+        listen(lambda _signal, _frame: None)
+
+
+def _code_of(action: Callable[[], None]) -> Any:
+    """The exit code of what is done, after a line that says what went wrong, if anything did."""
+    try:
+        action()
+    except SystemExit as end:
+        return end.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except OocPegasosError as error:
+        if not (isinstance(error, streams.OutputError) and error.is_quiet):
+            streams.say(f"error: {error.with_flags}", err=True)
+        return error.exit_code
+    except (MemoryError, OSError, ImportError, RuntimeError) as error:
+        problem = shortage(error)
+        if problem is None and isinstance(error, OSError):
+            problem = f"{error.filename or 'output'}: {error.strerror or error}; check where the output goes"
+        if problem is None:
+            raise
+        streams.say(f"error: {problem}", err=True)
+        return InputError.exit_code
+    return 0

@@ -25,7 +25,7 @@ from ooc_pegasos.errors import InputError, UsageError
         (ConvertConfig, {"shuffle": 1}, "'shuffle' should be bool, not int 1"),
         (ConvertConfig, {"index_base": True}, "'index_base' should be one of auto, 0, 1, not True"),
         (ConvertConfig, {"memory": 1e9}, "'memory' should be int"),
-        (ConvertConfig, {"memory": "much"}, "ConvertConfig: 'much' is not a size"),
+        (ConvertConfig, {"memory": "much"}, "memory: 'much' is not a size"),
         (ConvertConfig, {"format": np.array(["vw", "table"])}, "'format' should be one of"),
         (TrainConfig, {"bias": True}, "'bias' should be none or feature or .*, not bool True"),
         (TrainConfig, {"bias": "Feature"}, "'bias' should be none or feature or"),

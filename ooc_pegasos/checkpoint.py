@@ -37,7 +37,7 @@ def sound(place: Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         problem = " ".join(str(error).split())[:100]
         path = place / FILE_NAME
-        raise DamagedError(f"{path}: not a checkpoint of this run ({problem}); start without --resume") from error
+        raise DamagedError(f"{path}: not a checkpoint of this run ({problem}); start without {{resume}}") from error
 
 
 def take(arrays: dict[str, np.ndarray], name: str, like: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ class Checkpoint:
             raise InputError(f"{path}: {error.strerror}; check its permissions") from error
         try:
             if not is_sealed(content):
-                raise DamagedError(f"{path}: the checksum does not match, so it is damaged; start without --resume")
+                raise DamagedError(f"{path}: the checksum does not match, so it is damaged; start without {{resume}}")
             reader = pa.ipc.open_file(content)
             if not reader.schema.equals(_schema()):
                 raise ValueError("other columns")
@@ -109,4 +109,4 @@ class Checkpoint:
             return cls(arrays, facts)
         except (pa.ArrowException, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
             problem = " ".join(str(error).split())[:100]
-            raise DamagedError(f"{path}: not a checkpoint, or damaged ({problem}); start without --resume") from error
+            raise DamagedError(f"{path}: not a checkpoint, or damaged ({problem}); start without {{resume}}") from error

@@ -76,7 +76,7 @@ def convert(
                 return Store.open(target)
             if not existing.append:
                 problem = "exists already, made from other inputs or with other options"
-                raise InputError(f"{target}: {problem}; add --force to replace it")
+                raise InputError(f"{target}: {problem}; add {{force}} to replace it")
         is_ours = has_lock(scratch / "lock") or (scratch / _PLAN).exists()
         if scratch.is_dir() and any(scratch.iterdir()) and not is_ours:
             raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
@@ -96,12 +96,12 @@ def _weights_file(given: str | None, names: list[str]) -> str | None:
     found = sources.expand([given])
     if len(found) > 1:
         raise UsageError(
-            f"--weights {given}: {len(found)} files match; name one, with the weights of all inputs in order"
+            f"{{weights={given}}}: {len(found)} files match; name one, with the weights of all inputs in order"
         )
     if sources.STDIN in found and sources.STDIN in names:
-        raise UsageError("--weights -: standard input is the data already; name a file")
+        raise UsageError("{weights=-}: standard input is the data already; name a file")
     if os.path.realpath(found[0]) in map(os.path.realpath, names):
-        raise UsageError(f"--weights {given}: is an input as well; name the file of the weights")
+        raise UsageError(f"{{weights={given}}}: is an input as well; name the file of the weights")
     return found[0]
 
 
@@ -215,10 +215,10 @@ class _Job:
     def _taken_up(self, recorded: dict[str, Any]) -> IngestPlan:
         """The plan of the conversion that was begun, if it is this one."""
         if not self.can_be_read_again:
-            raise UsageError("--resume: standard input and pipes cannot be read again; start over without --resume")
+            raise UsageError("{resume}: standard input and pipes cannot be read again; start over without {resume}")
         for name in self._differences(recorded):
             what = f"the {name} were" if name in ("inputs", *BESIDE) else f"'{name.replace('_', '-')}' was"
-            raise UsageError(f"--resume: {what} different when the conversion began; start over without --resume")
+            raise UsageError(f"{{resume}}: {what} different when the conversion began; start over without {{resume}}")
         self.rejected_before = recorded["rejected_before"]
         (self.scratch / "store").mkdir(exist_ok=True)  # which a power cut may have dropped
         plan = typed.load(IngestPlan, recorded["ingest"])
@@ -362,7 +362,7 @@ class _Job:
             return 0
         columns: int = told()
         if columns > LARGEST_INDEX + 1:
-            problem = f"a matrix of {columns:,} columns is too wide; say with --features how many of them count"
+            problem = f"a matrix of {columns:,} columns is too wide; say with {{features}} how many of them count"
             raise InputError(f"{sources.spoken(self.names[0])}: {problem}")
         return columns
 

@@ -32,7 +32,7 @@ def refuse_large(classes: Iterable[float], error: type[OocPegasosError]) -> None
     large = next((number for number in classes if abs(number) >= EXACT), None)
     if large is not None:
         problem = f"the label {spell(large)} is no number below 2^53, so others may have been taken for it"
-        raise error(f"{problem}; write labels as words or as smaller numbers, or say --task regression")
+        raise error(f"{problem}; write labels as words or as smaller numbers, or say {{task=regression}}")
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def check_output(target: Path, existing: Existing, is_published: bool = False) -
     `is_published`: a conversion has put it there that did not come to its end.
     """
     if existing.force and existing.append:
-        raise UsageError("--force replaces the store, --append adds to it; choose one")
+        raise UsageError("{force} replaces the store, {append} adds to it; choose one")
     if not target.parent.exists():
         raise InputError(f"{target.parent}: no such folder; create it first")
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
@@ -56,14 +56,14 @@ def check_output(target: Path, existing: Existing, is_published: bool = False) -
 
 def already_there(target: Path) -> InputError:
     """The error for a store that may not be replaced."""
-    return InputError(f"{target}: exists already; add --force to replace it or --append to add to it")
+    return InputError(f"{target}: exists already; add {{force}} to replace it or {{append}} to add to it")
 
 
 def refuse_options(made: Manifest, config: ConvertConfig) -> None:
     """Refuse options with which nothing could be appended to a store, before there is anything to append."""
     reader = cast(opening.Format, made.recipe.reader)  # one of `manifest.READERS`
     if config.format not in ("auto", reader) and not {config.format, reader} <= set(opening.PLAIN):
-        raise UsageError(f"--format {config.format}: the store was made of {reader}; leave it out to append")
+        raise UsageError(f"{{format={config.format}}}: the store was made of {reader}; leave it out to append")
     kind = reader if config.format == "auto" else config.format
     opening.refuse_unsuited(dataclasses.replace(config, format=kind), [made.sources[-1].name])
     refuse_contradiction(made, config)

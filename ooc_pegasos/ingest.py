@@ -284,8 +284,8 @@ class Ingest:
             if key not in seen and len(seen) == 2:
                 where = self._place(name, int(prepared.parsed.lines[row]))
                 raise InputError(
-                    f"{where}: a third label, {names.name(key)!r}, where --task binary allows two; "
-                    "correct it, or say --positive-label or --task multiclass"
+                    f"{where}: a third label, {names.name(key)!r}, where {{task=binary}} allows two; "
+                    "correct it, or say {positive_label} or {task=multiclass}"
                 )
             seen.add(key)
 

@@ -153,7 +153,7 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
     if task == "auto" and declared.positive is None and not declared.classes:
         if seen.many and not seen.fractional:
             raise InputError(
-                f"more than {MOST_CLASSES:,} different labels; say --task regression if they are real targets"
+                f"more than {MOST_CLASSES:,} different labels; say {{task=regression}} if they are real targets"
             )
         if seen.fractional and (seen.many or len(seen.counts) > 2):
             task = "regression"
@@ -161,7 +161,7 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
         kind: Literal["float32", "float64"] = "float32" if seen.single_exact else "float64"
         return LabelMap(_info("regression", [], [], seen), np.empty(0, np.uint64), np.empty(0), None, kind)
     if seen.many:
-        raise InputError(f"more than {MOST_CLASSES:,} different labels, too many for classes; say --task regression")
+        raise InputError(f"more than {MOST_CLASSES:,} different labels, too many for classes; say {{task=regression}}")
     if not seen.as_text:
         refuse_large(map(_number, seen.counts), InputError)
     if declared.positive is not None:
@@ -170,11 +170,13 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
     names = list(declared.classes) or [seen.name(key) for key in keys]
     if len(keys) < 2:
         only = names[0] if names else "?"
-        raise InputError(f"every row has the label {only}; name all labels with --classes, for example --classes=-1,1")
+        raise InputError(
+            f"every row has the label {only}; name all labels with {{classes}}, for example {{classes=-1,1}}"
+        )
     if task == "binary" and len(keys) > 2:
         shown = ", ".join(names[:5])
         raise InputError(
-            f"{len(keys)} different labels ({shown}, ...), not two; say --positive-label or --task multiclass"
+            f"{len(keys)} different labels ({shown}, ...), not two; say {{positive_label}} or {{task=multiclass}}"
         )
     if len(keys) == 2 and task != "multiclass":
         return _map("binary", keys, names, [-1.0, 1.0], seen)

@@ -30,7 +30,7 @@ def plan_assembly(ingest: Ingest, labels: LabelMap, columns: int, config: Conver
     if limit is not None:
         if features > limit:
             raise InputError(
-                f"{totals.largest_at}: index {totals.largest} in 0-based data is above --features {limit}; raise it"
+                f"{totals.largest_at}: index {totals.largest} in 0-based data is above {{features={limit}}}; raise it"
             )
         features = limit
     stats = np.sum([counts for _bucket, counts in ingest.buckets()], axis=0)
@@ -80,7 +80,7 @@ def _layout_to_append(
 ) -> Layout:
     """The layout of the store that is appended to; new rows that do not fit it are refused."""
     layout = base.layout
-    remedy = "convert all inputs together; with --values float32 any values can be appended later"
+    remedy = "convert all inputs together; with {values=float32} any values can be appended later"
     if needed.values and not layout.values:
         problem = "all its values are 1 and not stored, but the new rows have others"
         raise InputError(f"{target}: {problem}; {remedy}")

@@ -50,6 +50,7 @@ def loss_for(name: str | None, task: str) -> Loss:
     if loss.task not in fits:
         suitable = [other.name for other in LOSSES.values() if other.task in fits]
         raise UsageError(
-            f"--loss {loss.name} is for {loss.task} labels, the store's are for {task}; choose {' or '.join(suitable)}"
+            f"{{loss={loss.name}}} is for {loss.task} labels, the store's are for {task}; "
+            f"choose {' or '.join(suitable)}"
         )
     return loss

@@ -234,10 +234,10 @@ class Model:
     def check_probabilities(self) -> None:
         """Refuse where there are none."""
         if self.info.labels.task == "regression":
-            raise UsageError("the model is one of real targets, which have no probabilities; leave out --proba")
+            raise UsageError("the model is one of real targets, which have no probabilities; leave out {proba}")
         if not self.has_probabilities:
             raise UsageError(
-                "the model has no probabilities; train it with --calibrate platt or isotonic, or --loss logistic"
+                "the model has no probabilities; train it with {calibrate=platt} or isotonic, or {loss=logistic}"
             )
 
     def probabilities_of(self, scores: np.ndarray) -> np.ndarray:

@@ -228,7 +228,7 @@ def check_rows_apart(store: Store, loader: Loader) -> None:
         if len(found) > 1:
             return
     what = "all rows kept apart are of one class" if found else "no rows are kept apart"
-    raise UsageError(f"--calibrate: {what}, which tell nothing of probabilities; choose a larger --holdout")
+    raise UsageError(f"{{calibrate}}: {what}, which tell nothing of probabilities; choose a larger {{holdout}}")
 
 
 ScoresApart = tuple[np.ndarray, np.ndarray, np.ndarray | None]

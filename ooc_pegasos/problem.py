@@ -149,24 +149,24 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     loss = loss_for(config.loss, labels.task)
     parameter = config.loss_parameter if config.loss_parameter is not None else loss.parameter
     if config.loss_parameter == 0.0 and loss.name != "epsilon-insensitive":
-        raise UsageError(f"--loss-parameter 0 is out of range for the {loss.name} loss; choose a positive number")
+        raise UsageError(f"{{loss_parameter=0}} is out of range for the {loss.name} loss; choose a positive number")
     if config.loss_parameter is not None and loss.parameter is None:
-        raise UsageError(f"--loss-parameter: the {loss.name} loss has none; leave it out")
+        raise UsageError(f"{{loss_parameter}}: the {loss.name} loss has none; leave it out")
     if loss.task == "regression" and config.class_weight is not None:
-        raise UsageError("--class-weight is for classes, and the store's labels are real targets; leave it out")
+        raise UsageError("{class_weight} is for classes, and the store's labels are real targets; leave it out")
     free = {"unregularized": BY_SUBGRADIENT, "batch": OF_BATCH, "free": PROXIMAL}.get(config.biased, NO_FREE)
     bias = config.bias_scale if config.biased == "feature" else (0.0 if free == NO_FREE else 1.0)
     at_once = loss.task == "multiclass"
     if free == PROXIMAL and at_once:
-        raise UsageError("--bias free is not for losses of all classes at once; choose --bias feature, or --loss hinge")
+        raise UsageError("{bias=free} is not for losses of all classes at once; choose {bias=feature}, or {loss=hinge}")
     if config.bias == "search" and labels.task == "multiclass":
-        raise UsageError("--bias search is for two classes or real targets; choose --bias feature")
+        raise UsageError("{bias=search} is for two classes or real targets; choose {bias=feature}")
     if config.calibrate and labels.task == "regression":
-        raise UsageError("--calibrate is for classes, and the store's labels are real targets; leave it out")
+        raise UsageError("{calibrate} is for classes, and the store's labels are real targets; leave it out")
     if config.calibrate and sum(count > 0 for count in labels.counts) < 2:
-        raise UsageError("--calibrate needs rows of two classes, and all of the store's are of one; leave it out")
+        raise UsageError("{calibrate} needs rows of two classes, and all of the store's are of one; leave it out")
     if config.cost is not None and loss.name != "multiclass-hinge":
-        raise UsageError("--cost is for --loss multiclass-hinge; leave it out")
+        raise UsageError("{cost} is for {loss=multiclass-hinge}; leave it out")
     one_vs_rest = labels.task == "multiclass" and not at_once
     classes = list(range(len(labels.classes))) if one_vs_rest else [NONE]
     fitted = loader.training_rows
@@ -236,11 +236,11 @@ def _costs(config: TrainConfig, classes: list[str]) -> np.ndarray:
         return 1.0 - np.eye(number)
     if any(len(row) != number for row in config.cost) or len(config.cost) != number:
         raise UsageError(
-            f"--cost: a table of {number} by {number} numbers is needed, in the order {', '.join(classes)}"
+            f"{{cost}}: a table of {number} by {number} numbers is needed, in the order {', '.join(classes)}"
         )
     costs = np.array(config.cost, np.float64)
     if not ((costs >= 0).all() and np.isfinite(costs).all() and (np.diag(costs) == 0).all()):
-        raise UsageError("--cost: costs must not be negative, and taking a class for itself must cost 0")
+        raise UsageError("{cost}: costs must not be negative, and taking a class for itself must cost 0")
     return costs
 
 
@@ -252,14 +252,14 @@ def _class_weights(config: TrainConfig, store: Store, one_class: int, at_once: b
         if one_class != NONE:
             counts = [sum(counts) - counts[one_class], counts[one_class]]
         if not all(counts):
-            raise UsageError("--class-weight balanced needs rows of every class; leave it out")
+            raise UsageError("{class_weight=balanced} needs rows of every class; leave it out")
         return tuple(sum(counts) / (len(counts) * count) for count in counts)
     wanted = len(counts) if at_once else 2
     if given is None:
         return (1.0,) * wanted
     if len(given) != wanted:
         what = f"{wanted} numbers, one for each class" if at_once else "two numbers, negative class first"
-        raise UsageError(f"--class-weight takes 'balanced' or {what}, and not {len(given)}; correct it")
+        raise UsageError(f"{{class_weight}} takes 'balanced' or {what}, and not {len(given)}; correct it")
     return given
 
 
@@ -280,6 +280,6 @@ def count_models(config: TrainConfig, store: Store) -> int:
     if number > MOST_MODELS:
         raise UsageError(
             f"{number:,} models ({len(lambdas)} lambdas, {classes} classes, {config.folds or 'no'} folds) are more "
-            f"than {MOST_MODELS:,} in one run; give fewer lambdas, like --lambda 1e-4, or fewer folds"
+            f"than {MOST_MODELS:,} in one run; give fewer lambdas, like {{lam=1e-4}}, or fewer folds"
         )
     return number

@@ -234,8 +234,8 @@ def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memor
     """Refuse to go on with another run than the one that was interrupted."""
     found = saved.facts["identity"]
     if ("parts" in found) != ("parts" in wanted):
-        where = "with --scheduler" if "parts" in found else "without --scheduler"
-        advice = "do the same, or start over without --resume"
+        where = "with {scheduler}" if "parts" in found else "without {scheduler}"
+        advice = "do the same, or start over without {resume}"
         raise OtherRunError(f"{place}: the run to resume was started {where}; {advice}")
     for name, value in wanted.items():
         if found[name] != value:
@@ -246,10 +246,10 @@ def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memor
                 "parts": "in other parts, or with another --memory for each",
             }
             how = what.get(name, "by another version")
-            raise OtherRunError(f"{place}: the run to resume was started {how}; start over without --resume")
+            raise OtherRunError(f"{place}: the run to resume was started {how}; start over without {{resume}}")
     if memory not in (None, saved.facts["budget"]):
         problem = (
-            f"the run to resume was started with --memory {saved.facts['budget']}, which decides the order of rows"
+            f"the run to resume was started with {{memory={saved.facts['budget']}}}, which decides the order of rows"
         )
         raise OtherRunError(f"{place}: {problem}; say the same or leave it out")
 

@@ -62,7 +62,7 @@ def refuse_changed(store: str, made: Manifest) -> None:
     problems = changed_sources(made)
     if problems:
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
-        raise InputError(f"{problems[0]}{more}; convert {store} again, or say --ignore-sources")
+        raise InputError(f"{problems[0]}{more}; convert {store} again, or say {{ignore_sources}}")
 
 
 def _is_changed(source: SourceInfo, name: str, every_byte: bool) -> bool:

@@ -93,9 +93,11 @@ class Run(Stoppable):
         self.algorithm, self.why_algorithm = choose_algorithm(config, self.problem, self.start is not None)
         self.why_uncertified = why_uncertified(config, self.algorithm)
         if proof and self.why_uncertified:
-            raise UsageError(f"--proof: {self.why_uncertified}; leave it out, or change that")
+            raise UsageError(f"{{proof}}: {self.why_uncertified}; leave it out, or change that")
         if proof and config.biased not in ("none", "feature"):
-            raise UsageError(f"--proof is not known for --bias {config.biased}; leave it out, or add --bias feature")
+            raise UsageError(
+                f"{{proof}} is not known for {{bias={config.biased}}}; leave it out, or add {{bias=feature}}"
+            )
         self.proof = proof
         self.record = DualRecord(store, self.problem, self.scratch) if proof else None
         self.identity = identity_of(config, store, self.start)

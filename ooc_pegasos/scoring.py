@@ -118,7 +118,7 @@ def _check_meaning(known: Meaning, store: Store, with_labels: bool) -> None:
         raise InputError(f"{problem}; give the files it was made from, which the model can read")
     if with_labels and (made.labels.task, made.labels.classes) != (known.labels.task, known.labels.classes):
         problem = f"{store.path}: its labels are {made.labels.classes}, the model's are {known.labels.classes}"
-        raise InputError(f"{problem}; convert it with --classes {','.join(known.labels.classes)}")
+        raise InputError(f"{problem}; convert it with {{classes={','.join(known.labels.classes)}}}")
 
 
 def _refuse_other_recipe(where: str, made: manifest.Recipe, wanted: manifest.Recipe) -> None:

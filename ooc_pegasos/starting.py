@@ -53,16 +53,16 @@ def loader_of(
 
 def check_rows(config: TrainConfig, store: Store, loader: Loader) -> None:
     """Refuse to keep so many rows apart that none is left, or so few that there is none."""
-    apart, what = config.holdout_fraction, "--holdout"
+    apart, what = config.holdout_fraction, "{holdout}"
     if config.folds:
         if not loader.folds.sizes.all():
-            raise UsageError(f"--folds {config.folds} leaves a fold without rows; choose fewer")
+            raise UsageError(f"{{folds={config.folds}}} leaves a fold without rows; choose fewer")
         return
     if loader.training_rows == 0:
         raise UsageError(f"{what} {apart} leaves no row to train on; choose a smaller fraction")
     if apart and loader.training_rows == store.rows:
         why = "" if config.holdout else " (which lambdas are compared by)"
-        raise UsageError(f"{what} {apart}{why} keeps no row apart; choose a larger fraction, or one --lambda")
+        raise UsageError(f"{what} {apart}{why} keeps no row apart; choose a larger fraction, or one {{lam}}")
 
 
 def weights_of(warm_start: Model | None, config: TrainConfig, problem: Problem) -> np.ndarray | None:
@@ -70,15 +70,15 @@ def weights_of(warm_start: Model | None, config: TrainConfig, problem: Problem) 
     if warm_start is None:
         return None
     if config.project:
-        raise UsageError("--warm-start and --project together leave no certificate; leave one of them out")
+        raise UsageError("{warm_start} and {project} together leave no certificate; leave one of them out")
     if len(problem.specs) > 1 or problem.costs is not None or warm_start.weights.ndim > 1:
-        raise UsageError("--warm-start begins one model with another; leave it out, or give one --lambda")
+        raise UsageError("{warm_start} begins one model with another; leave it out, or give one {lam}")
     if len(warm_start.weights) > problem.features:
-        raise UsageError("--warm-start: the model has more features than the store; choose a model for this data")
+        raise UsageError("{warm_start}: the model has more features than the store; choose a model for this data")
     start = np.zeros(problem.length)
     start[: len(warm_start.weights)] = warm_start.weights
     if warm_start.bias and not problem.bias:
-        raise UsageError("--warm-start: the model has a bias; add --bias feature")
+        raise UsageError("{warm_start}: the model has a bias; add {bias=feature}")
     if problem.bias:
         start[-1] = float(warm_start.bias) / problem.bias
     return start

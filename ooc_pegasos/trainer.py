@@ -40,7 +40,7 @@ def train(
     """
     store = store if isinstance(store, Store) else Store.open(store)
     if resume and checkpoint is None:
-        raise UsageError("--resume continues from a checkpoint; say where it is with --checkpoint DIR")
+        raise UsageError("{resume} continues from a checkpoint; say where it is with {checkpoint=DIR}")
     place = Path(checkpoint) if checkpoint else None
     with ExitStack() as stack:
         if progress is None:
@@ -51,10 +51,10 @@ def train(
         if config.bias == "search":
             if proof:
                 raise UsageError(
-                    "--bias search proves nothing of other biases; leave out --proof, or add --bias feature"
+                    "{bias=search} proves nothing of other biases; leave out {proof}, or add {bias=feature}"
                 )
             if place or warm_start is not None:
-                raise UsageError("--bias search trains again and again; leave out --checkpoint and --warm-start")
+                raise UsageError("{bias=search} trains again and again; leave out {checkpoint} and {warm_start}")
             return _search(store, config, log, rows_in, progress)
         if place:
             with writing_errors(place):

@@ -73,7 +73,7 @@ class ArraysReader:
 
     def __init__(self, names: Sequence[str], settings: Settings, block_size: int) -> None:
         if settings.labels is not None and settings.label_column is not None:
-            raise UsageError("labels are in a file or in a column; leave out --labels or --label")
+            raise UsageError("labels are in a file or in a column; leave out {labels} or {label}")
         self.sources = [FileSource(name) for name in names]
         self.settings = settings
         self._block_size = max(block_size, 1)
@@ -213,7 +213,7 @@ class ArraysReader:
         """Tasks from row `start` on; those before it are left out of all columns but `labels`, which may be shared."""
         name, parts = spoken(self.sources[number].name), matrix.parts()
         if start > matrix.rows:
-            raise InputError(f"{name}: shorter than when the conversion began; start over without --resume")
+            raise InputError(f"{name}: shorter than when the conversion began; start over without {{resume}}")
         self._go_to(start, name, matrix, state or {})
         at = start
         taken = sum(part.taken for part in parts.values())
@@ -291,7 +291,7 @@ class ArraysReader:
         if settings.labels is None or not settings.with_labels:
             return None
         if not any(shared for _rows, _columns, shared in self._survey()):
-            raise InputError(f"{spoken(settings.labels)}: the inputs have labels of their own; leave out --labels")
+            raise InputError(f"{spoken(settings.labels)}: the inputs have labels of their own; leave out {{labels}}")
         return labels_file(settings.labels, settings, length)
 
 

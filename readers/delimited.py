@@ -68,7 +68,7 @@ def names_of(head: bytes, delimiter: str, header: bool, multiline: bool = False)
     seen: set[str] = set()
     for name in cells:
         if name in seen:
-            raise InputError(f"two columns have the name {name!r}; rename one, or use --no-header")
+            raise InputError(f"two columns have the name {name!r}; rename one, or use {{no_header}}")
         seen.add(name)
     return cells
 

@@ -125,7 +125,7 @@ class FolderSource:
         known = self.documents[start - 1].name if start <= len(self.documents) else ""
         if state is None or state["last"] != _shown(known):
             raise InputError(
-                f"{_shown(self.name)}: other files than when the conversion began; start over without --resume"
+                f"{_shown(self.name)}: other files than when the conversion began; start over without {{resume}}"
             )
         self._hash, self._bytes = RunningHash.resume(state["hash"]), state["bytes"]
 
@@ -209,7 +209,9 @@ class TextFoldersReader:
             if document.size > BLOCK_BYTES and document.size * MEMORY_OF_LINE > memory:
                 sizes = f"{document.size / 1e6:,.0f} MB takes {document.size * MEMORY_OF_LINE / 1e6:,.0f} MB of memory"
                 problem = f"a document of {sizes}, and {memory / 1e6:,.0f} MB may be used"
-                raise InputError(f"{self._source.path(document)}: {problem}; give more, with --memory, or leave it out")
+                raise InputError(
+                    f"{self._source.path(document)}: {problem}; give more, with {{memory}}, or leave it out"
+                )
         self._most = max(block_documents, 1)
         self._stop_at_bad = stop_at_bad
         self._unnamed = Unnamed(hasher.features, 0 if hasher.hashing.dictionary else names)
@@ -218,7 +220,7 @@ class TextFoldersReader:
             if not text_labels and not is_number(name):
                 raise InputError(
                     f"{os.path.join(root, name)}: the name of the class is not a number; rename the folder, "
-                    "or if labels are words name them with --classes"
+                    "or if labels are words name them with {classes}"
                 )
         keys = [key_of(name, text_labels) for name in self._source.classes]
         self._keys = np.array(keys if with_labels else [0], np.uint64)

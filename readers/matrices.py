@@ -108,7 +108,7 @@ class FileSource:
 def _sparse(archive: npy.Archive, settings: Settings, name: str) -> Matrix:
     """What scipy's save_npz has written, with labels and weights as further members."""
     if settings.label_column is not None:
-        raise InputError(f"{name}: a sparse matrix has no label column; add a member 'labels' or say --labels")
+        raise InputError(f"{name}: a sparse matrix has no label column; add a member 'labels' or say {{labels}}")
     kind = archive.small("format")
     if kind is None or kind.dtype.kind not in "SU" or kind.size != 1:
         raise InputError(f"{name}: no matrix of scipy's; save it with scipy.sparse.save_npz(file, matrix.tocsr())")
@@ -130,7 +130,7 @@ def _sparse(archive: npy.Archive, settings: Settings, name: str) -> Matrix:
             matrix.labels = archive.column(found, "biufU", rows)
             _check_words(matrix.labels, settings, name)
         elif settings.labels is None:
-            raise InputError(f"{name}: no labels; save them as a member 'labels' or name their file with --labels")
+            raise InputError(f"{name}: no labels; save them as a member 'labels' or name their file with {{labels}}")
         matrix.weights = archive.column("weights", "biuf", rows) if "weights" in archive else None
     return matrix
 
@@ -147,15 +147,17 @@ def _dense(array: np.ndarray, settings: Settings, name: str) -> Matrix:
         matrix.label_column = settings.label_column + (columns if settings.label_column < 0 else 0)
         if not 0 <= matrix.label_column < columns:
             problem = f"no column {settings.label_column} among {columns:,} (the first is 0)"
-            raise InputError(f"{name}: {problem}; correct --label")
+            raise InputError(f"{name}: {problem}; correct {{label}}")
     elif settings.with_labels and settings.labels is None:
-        raise InputError(f"{name}: no labels; name their file with --labels or their column with --label, as a number")
+        raise InputError(
+            f"{name}: no labels; name their file with {{labels}} or their column with {{label}}, as a number"
+        )
     return matrix
 
 
 def _check_words(labels: npy.Column, settings: Settings, name: str) -> None:
     if labels.dtype.kind == "U" and not settings.text_labels:
-        raise InputError(f"{name}: the labels are words; name them with --classes")
+        raise InputError(f"{name}: the labels are words; name them with {{classes}}")
 
 
 class _TextLabels:

@@ -55,7 +55,7 @@ def find(inputs: Sequence[str], wanted: Format = "auto", otherwise: str = "svmli
     """
     if wanted == "folders":
         if len(inputs) != 1 or not os.path.isdir(inputs[0]):
-            raise UsageError("--format folders: give one folder, which has a folder of texts for each class")
+            raise UsageError("{format=folders}: give one folder, which has a folder of texts for each class")
         return [inputs[0]], "folders"
     names: list[str] = []
     for given in inputs:
@@ -81,7 +81,7 @@ def find(inputs: Sequence[str], wanted: Format = "auto", otherwise: str = "svmli
         other = next(name for name in names if kinds[name] != kinds[one])
         raise InputError(
             f"{spoken(other)}: read as {kinds[other]}, but {spoken(one)} as {kinds[one]}; convert one kind at a time, "
-            "with --append"
+            "with {append}"
         )
     return names, kinds[names[0]]
 
@@ -183,19 +183,19 @@ def refuse_unsuited(config: ConvertConfig, names: Sequence[str]) -> None:
             if given.removeprefix("-").isdigit():
                 continue
             raise UsageError(
-                f"--label {given}: of arrays it is the number of a column, as 0 or -1; see --labels as well"
+                f"{{label={given}}}: of arrays it is the number of a column, as 0 or -1; see {{labels}} as well"
             )
         told = " and ".join(_SPOKEN.get(one, one) for one in kinds)
         raise UsageError(f"--{name.replace('_', '-')} is for {told}, and {what} is read as {kind}; leave it out")
     if config.hash_bits == 0 and kind != "vw":
-        raise UsageError("--hash-bits 0 is for Vowpal Wabbit text; choose 1 to 31")
+        raise UsageError("{hash_bits=0} is for Vowpal Wabbit text; choose 1 to 31")
 
 
 def _fixed(features: int | None, config: ConvertConfig) -> int | None:
     """How many features there are, where the columns or the hash say so."""
     if features is not None and config.features not in (None, features):
-        problem = "the columns, --hash-bits or --dictionary say how many features there are"
-        raise UsageError(f"--features {config.features}: {problem}; leave it out")
+        problem = "the columns, {hash_bits} or {dictionary} say how many features there are"
+        raise UsageError(f"{{features={config.features}}}: {problem}; leave it out")
     return config.features if features is None else features
 
 
@@ -210,7 +210,7 @@ def _new_table(
         note(remark)
     for option in ("ngrams", "characters"):
         if getattr(config, option) != getattr(_DEFAULTS, option) and not any(c.kind == "text" for c in table.columns):
-            raise UsageError(f"--{option}: no column is text; leave it out, or name one with --text")
+            raise UsageError(f"{{{option}}}: no column is text; leave it out, or name one with {{text}}")
     return table
 
 
@@ -230,7 +230,7 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = sources.DEFAULT_
     if preset == "criteo":
         given = [option for option, found in (*patterns.items(), ("label", wanted.get("label"))) if found]
         if given:
-            raise UsageError(f"--{given[0]} and --preset criteo, which says what its columns are; leave one out")
+            raise UsageError(f"{{{given[0]}}} and {{preset=criteo}}, which says what its columns are; leave one out")
         return criteo(wanted), []
     read = {option: wanted[option] for option in ("header", "delimiter", "multiline") if option in wanted}
     blank = Table([], None, **read)
@@ -240,7 +240,7 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = sources.DEFAULT_
     if label is None:
         label = next((column for column in _LABELS if column in known), None)
         if label is None:
-            problem = f"which column has the labels? Say --label COLUMN; {schemas.columns_in_words(known)}"
+            problem = f"which column has the labels? Say {{label=COLUMN}}; {schemas.columns_in_words(known)}"
             raise UsageError(f"{spoken(name)}: {problem}")
         remarks.append(f"labels are taken from column '{label}'")
     for option, column in (("--label", label), ("--weight", wanted.get("weight")), ("--id", wanted.get("id"))):
@@ -281,10 +281,10 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = sources.DEFAULT_
     if lists and len(columns) > 1:
         raise UsageError(
             f"{spoken(name)}: column '{lists[0].name}' has indices of its own, which do not go together with hashed "
-            "columns; leave the others out by naming columns with --numeric, --categorical or --text"
+            "columns; leave the others out by naming columns with {numeric}, {categorical} or {text}"
         )
     if lists and wanted.get("nulls") == "mark":
-        raise UsageError(f"--nulls mark: the indices of column '{lists[0].name}' have no room for it; leave it out")
+        raise UsageError(f"{{nulls=mark}}: the indices of column '{lists[0].name}' have no room for it; leave it out")
     return Table(columns, label, **wanted), remarks
 
 

@@ -121,7 +121,7 @@ def refuse_too_wide(name: str, columns: int, each: int, memory: int) -> None:
     if columns * each > memory:
         needed, given = columns * each / 1e6, memory / 1e6
         problem = f"{columns:,} columns take {needed:,.0f} MB of memory, and {given:,.0f} MB may be used"
-        advice = "give more, with --memory, name fewer, with --numeric, --categorical or --text, or write svmlight text"
+        advice = "give more, with {memory}, name fewer, with {numeric}, {categorical} or {text}, or write svmlight text"
         raise InputError(f"{spoken(name)}: {problem}; {advice}")
 
 
@@ -134,7 +134,7 @@ def _refuse_large_footer(name: str, memory: int) -> None:
     if _MEMORY_OF_FOOTER * min(footer, size) > memory:
         needed = f"{footer / 1e6:,.0f} MB, which take {_MEMORY_OF_FOOTER * footer / 1e6:,.0f} MB of memory"
         problem = f"its columns and row groups are described in {needed}, and {memory / 1e6:,.0f} MB may be used"
-        raise InputError(f"{spoken(name)}: {problem}; give more, with --memory, or write fewer columns or row groups")
+        raise InputError(f"{spoken(name)}: {problem}; give more, with {{memory}}, or write fewer columns or row groups")
 
 
 def _refuse_pipe(name: str) -> None:
@@ -219,9 +219,9 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
     nested, unknown = pa.types.is_nested(inner), pa.types.is_null(inner)
     column = f"{where}: column '{name}' is of type {kind}"
     if wanted == "numeric" and not unknown and (not is_number or pa.types.is_dictionary(kind)):
-        raise InputError(f"{column}, not a number; write it as numbers, or convert with --categorical {name}")
+        raise InputError(f"{column}, not a number; write it as numbers, or convert with {{categorical={name}}}")
     if wanted == "text" and not unknown and not is_text:
-        raise InputError(f"{column}, not text; write it as text, or convert with --categorical {name}")
+        raise InputError(f"{column}, not text; write it as text, or convert with {{categorical={name}}}")
     if wanted == "categorical" and nested:
         raise InputError(f"{column}, which is no category; leave it out")
     if wanted == "label" and not unknown and not (is_number or is_text):
@@ -234,7 +234,7 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
         if problem is not None:
             raise InputError(
                 f"{column}, {problem}; write lists of indices, of (index, value), or maps, or leave it out by naming "
-                "others with --numeric, --categorical or --text"
+                "others with {numeric}, {categorical} or {text}"
             )
 
 

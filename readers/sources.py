@@ -338,7 +338,7 @@ class TextSource:
         while left > 0:
             got = len(stream.read(min(left, 1 << 22)))
             if got == 0:
-                raise InputError(f"{self._said}: shorter than when the conversion began; start over without --resume")
+                raise InputError(f"{self._said}: shorter than when the conversion began; start over without {{resume}}")
             left -= got
 
     def _cut(self, stream: BinaryIO, plain: bool, at: int) -> Iterator[TextBlock]:
@@ -415,7 +415,7 @@ class TextSource:
         at_least = "" if ended and self._last_end is _after_last_line_feed else "more than "
         needed, given = size * self._line_memory / 1e6, self._memory / 1e6
         problem = f"a line of {at_least}{size / 1e6:,.0f} MB, which takes {at_least}{needed:,.0f} MB of memory"
-        advice = "give more, with --memory, or " if size <= _LONGEST_LINE else ""
+        advice = "give more, with {memory}, or " if size <= _LONGEST_LINE else ""
         advice += f"check that this is {self._kind}, with a line feed after each row"
         return LongLineError(self._said, self._number, begin, f"{problem}, and {given:,.0f} MB may be used; {advice}")
 

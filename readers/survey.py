@@ -61,9 +61,9 @@ def surveyed(recipe: Recipe, survey: Survey) -> tuple[Recipe, Vocabulary | None]
     config, table = survey.config, recipe.table
     vocabulary = None
     if config.dictionary and table and all(column.kind in ("numeric", "entries") for column in table.columns):
-        raise UsageError("--dictionary: the columns have places of their own already; leave it out")
+        raise UsageError("{dictionary}: the columns have places of their own already; leave it out")
     if config.idf and table and not any(column.kind == "text" for column in table.columns):
-        raise UsageError("--idf: no column is text; leave it out, or name one with --text")
+        raise UsageError("{idf}: no column is text; leave it out, or name one with {text}")
     if config.standardize and table:
         recipe = dataclasses.replace(recipe, table=standardized(table, survey))
     if config.dictionary:
@@ -94,7 +94,7 @@ def standardized(table: Table, survey: Survey) -> Table:
     """The same with the scales that make numbers vary by 1."""
     columns = [column for column in table.columns if column.kind == "numeric"]
     if not columns:
-        raise UsageError("--standardize: no column holds numbers; leave it out")
+        raise UsageError("{standardize}: no column holds numbers; leave it out")
     numbers = dataclasses.replace(table, columns=columns, nulls="absent")
     settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
     number = len(columns)
@@ -147,7 +147,7 @@ def _dictionary(recipe: Recipe, survey: Survey) -> Any:
     most, table = survey.config.dictionary or 0, recipe.table
     fixed = _names_of_columns(table.columns, table.nulls == "mark") if table else []
     if len(fixed) > most:
-        raise UsageError(f"--dictionary {most}: the columns alone need {len(fixed)} names; raise it")
+        raise UsageError(f"{{dictionary={most}}}: the columns alone need {len(fixed)} names; raise it")
     hasher = _hasher(recipe, None)
     counts = NameCounts(survey.config.memory // 2)
     reader = _reader_of_strings(recipe, survey, ("categorical", "text"))
@@ -236,8 +236,8 @@ class NameCounts:
         arrays = (self._slots, self._hashes, self._ends, self._counts, self._last, self._text)
         if sum(array.nbytes for array in arrays) > self._most_bytes:
             raise UsageError(
-                f"--dictionary: {number:,} different names so far, and more do not fit into half of --memory; raise "
-                "it, or leave --dictionary out, to hash names"
+                f"{{dictionary}}: {number:,} different names so far, and more do not fit into half of {{memory}}; "
+                "raise it, or leave {dictionary} out, to hash names"
             )
 
 

@@ -236,7 +236,7 @@ def test_labels_that_are_words(tmp_path):
         _found, labels, _weights, names, *_ = gather(ArraysReader([path], Settings(text_labels=True), 300))
         assert [names[key] for key in labels.view(np.uint64).tolist()] == words.tolist()
         assert all(key == key_of(word, True) for key, word in names.items())
-        with pytest.raises(InputError, match=r"in\.npz: the labels are words; name them with --classes"):
+        with pytest.raises(InputError, match=r"in\.npz: the labels are words; name them with classes"):
             gather(ArraysReader([path], Settings(), 300))
 
 
@@ -648,7 +648,7 @@ def test_columns_that_are_empty_count(tmp_path):
         store = convert([wide], tmp_path / f"{features}", dataclasses.replace(PLAIN, features=features))
         assert store.features == features
         assert np.array_equal(store.to_scipy()[0].toarray()[:, :9], dense[:, : min(features, 9)])
-    with pytest.raises(InputError, match="the column 8 is above the limit of 7; allow more --features"):
+    with pytest.raises(InputError, match="the column 8 is above the limit of 7; allow more features"):
         convert([wide], tmp_path / "8", dataclasses.replace(PLAIN, features=8))
     labels = save_npy(tmp_path / "l.npy", np.array([1, -1, 1, -1]))
     config = dataclasses.replace(PLAIN, labels=labels)
@@ -661,7 +661,7 @@ def test_columns_that_are_empty_count(tmp_path):
 def test_matrices_that_are_too_wide(tmp_path):
     wide = sp.csr_matrix(([1.0, 2.0], ([0, 1], [0, 7])), shape=(2, 2**32))
     path = save(tmp_path / "in.npz", wide, labels=np.array([1, 2]))
-    with pytest.raises(InputError, match="of 4,294,967,296 columns is too wide; say with --features how many"):
+    with pytest.raises(InputError, match="of 4,294,967,296 columns is too wide; say with features how many"):
         convert([path], tmp_path / "store", PLAIN)
     assert convert([path], tmp_path / "store", dataclasses.replace(PLAIN, features=8)).features == 8
 
@@ -724,7 +724,7 @@ def test_a_conversion_is_resumed_with_the_same_labels_only(tmp_path, monkeypatch
     written = Path(labels).read_bytes()
     time.sleep(0.01)
     save_npy(tmp_path / "l.npy", -given)
-    with pytest.raises(UsageError, match="--resume: the labels were different when the conversion began; start over"):
+    with pytest.raises(UsageError, match="resume: the labels were different when the conversion began; start over"):
         convert([path], tmp_path / "store", config, existing=Existing(resume=True))
     (tmp_path / "l.npy").write_bytes(written)
     before = json.loads((tmp_path / "store.unfinished" / "plan.json").read_text())["request"]["labels"]

@@ -556,7 +556,7 @@ def test_a_warm_start_brings_its_bias(tmp_path):
         again, cold = train(store, config, warm_start=good), train(store, config)
         assert again.model.info.certificate.primal < cold.model.info.certificate.primal
         assert abs(float(again.model.bias) - 50) < 1
-    with pytest.raises(UsageError, match="--warm-start"):
+    with pytest.raises(UsageError, match="warm_start"):
         train(store, TrainConfig(lam=0.05, loss="huber"), warm_start=good)
 
 
@@ -736,9 +736,9 @@ def test_what_a_search_cannot_have(tmp_path):
     store = store_for(tmp_path / "two", "binary", matrix, labels)
     config = TrainConfig(lam=0.1, bias="search")
     model = train(store, TrainConfig(lam=0.1)).model
-    with pytest.raises(UsageError, match="--checkpoint"):
+    with pytest.raises(UsageError, match="checkpoint"):
         train(store, config, checkpoint=tmp_path / "c")
-    with pytest.raises(UsageError, match="--warm-start"):
+    with pytest.raises(UsageError, match="warm_start"):
         train(store, config, warm_start=model)
     without = ({"algorithm": "sgd-r"}, {"algorithm": "sgd-s", "sampling": "iid"})  # no certificate to compare by
     for options in ({"batch_size": 4}, {"algorithm": "pegasos"}, {"average": True}, *without):
@@ -749,7 +749,7 @@ def test_what_a_search_cannot_have(tmp_path):
 def test_a_search_is_not_for_one_class_against_the_rest(tmp_path):
     matrix, _labels = rows_with_a_bias("binary", 24, rows=60)
     store = store_of(tmp_path, matrix, np.arange(60) % 3, task="multiclass", classes=())
-    with pytest.raises(UsageError, match="--bias search"):
+    with pytest.raises(UsageError, match="bias=search"):
         train(store, TrainConfig(lam=0.1, bias="search"))
 
 

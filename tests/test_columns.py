@@ -307,7 +307,7 @@ def test_no_label_and_options_of_other_inputs(tmp_path):
     with pytest.raises(UsageError, match="which column has the labels"):
         convert([str(tmp_path / "in.parquet")], tmp_path / "store", options())
     (tmp_path / "in.svm").write_text("1 1:1\n0 2:1\n")
-    with pytest.raises(UsageError, match="--label is for tables"):
+    with pytest.raises(UsageError, match="label is for tables"):
         convert([str(tmp_path / "in.svm")], tmp_path / "store", ConvertConfig(label="x"))
     with pytest.raises(InputError, match="convert one kind at a time"):
         convert([str(tmp_path / "in.svm"), str(tmp_path / "in.parquet")], tmp_path / "store")

@@ -144,7 +144,7 @@ def test_an_existing_output_is_not_touched(tmp_path):
     source = numbered(tmp_path, 10)
     store = convert([source], tmp_path / "store")
     before = folder_bytes(store.path)
-    with pytest.raises(InputError, match=r"exists already; add --force .* or --append"):
+    with pytest.raises(InputError, match=r"exists already; add force .* or append"):
         convert([source], tmp_path / "store")
     assert folder_bytes(store.path) == before
     (tmp_path / "mine").mkdir()

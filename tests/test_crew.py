@@ -468,9 +468,9 @@ def test_checkpoints_of_other_runs(local, tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     train(store, config, checkpoint=here)
     train_dask(local.client, store, config, checkpoint=there, parts=2, passes=2)
-    with pytest.raises(InputError, match="was started without --scheduler; do the same"):
+    with pytest.raises(InputError, match="was started without scheduler; do the same"):
         train_dask(local.client, store, config, checkpoint=here, resume=True)
-    with pytest.raises(InputError, match="was started with --scheduler; do the same"):
+    with pytest.raises(InputError, match="was started with scheduler; do the same"):
         train(store, config, checkpoint=there, resume=True)
     more = TrainConfig(**SETTINGS | {"max_epochs": 5}, algorithm="sdca")
     resumed = train_dask(local.client, store, more, checkpoint=there, resume=True)
@@ -560,7 +560,7 @@ def test_what_a_client_believes_is_not_asked_for(local, tmp_path, monkeypatch):
 def test_no_room_for_what_is_known_of_rows(local, tmp_path, monkeypatch):
     store = made(tmp_path)
     monkeypatch.setattr(of_cluster, "_SHARE_OF_STATES", 1e-9)
-    with pytest.raises(InputError, match=r"dual coordinate ascent keeps .* --algorithm sgd-s"):
+    with pytest.raises(InputError, match=r"dual coordinate ascent keeps .* algorithm=sgd-s"):
         train_dask(local.client, store, TrainConfig(lam=1e-4))
     assert train_dask(local.client, store, TrainConfig(lam=0.5, tolerance=0.1)).algorithm == "sgd-s"
 

@@ -96,7 +96,7 @@ def test_folders_of_texts_with_tables_among_them(tmp_path):
     with pytest.raises(UsageError, match="which column has the labels"):
         convert([root], tmp_path / "store")
     assert convert([root], tmp_path / "store", ConvertConfig(format="folders")).rows == 3
-    with pytest.raises(UsageError, match="--format folders: give one folder"):
+    with pytest.raises(UsageError, match="format=folders: give one folder"):
         convert([root, root], tmp_path / "other", ConvertConfig(format="folders"))
     with pytest.raises(InputError, match="is a folder without tables; name the files in it"):
         convert([many(tmp_path / "more")], tmp_path / "other", ConvertConfig(format="vw"))

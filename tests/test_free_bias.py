@@ -242,7 +242,7 @@ def test_rows_of_one_class(tmp_path, algorithm):
 def test_losses_of_all_classes_at_once_are_refused(tmp_path):
     matrix, _labels = rows_with_a_bias("binary", 39, rows=60)
     store = store_of(tmp_path, matrix, np.arange(60) % 3, task="multiclass", classes=())
-    with pytest.raises(UsageError, match="--bias free is not for losses of all classes at once; choose"):
+    with pytest.raises(UsageError, match="bias=free is not for losses of all classes at once; choose"):
         train(store, TrainConfig(lam=0.1, bias="free", loss="multiclass-logistic"))
 
 

@@ -104,7 +104,7 @@ def test_what_would_fail_after_hours_is_refused_before(tmp_path):
     with pytest.raises(DamagedError, match="where no model is; put another version in its"):
         run(changed(tmp_path), now=night(2))
     assert folder_bytes(tmp_path / "clicks.store") == before
-    with pytest.raises(InputError, match="name one with --to"):  # which was in use, nobody knows
+    with pytest.raises(InputError, match="name one with to"):  # which was in use, nobody knows
         rollback(Versions(tmp_path / "models"))
     assert rollback(Versions(tmp_path / "models"), first["run"]) == ("2020-01-01T00-00-00", first["run"])
 

@@ -303,7 +303,7 @@ def test_line_breaks_in_quotes(tmp_path, header, packed, block):
     model = train(store, TrainConfig(lam=0.1)).model
     assert predict(model, name, tmp_path / "out.parquet") == 80
     if header:
-        with pytest.raises(InputError, match="the first line ends within a quote; close it, or convert with --multi"):
+        with pytest.raises(InputError, match="the first line ends within a quote; close it, or convert with multi"):
             convert([str(name)], tmp_path / "other", SMALL)
 
 
@@ -313,7 +313,7 @@ def test_a_quote_that_is_never_closed_is_told_where_it_opens(tmp_path):
     problem = r"a.csv:62: a quote that is never closed, over 31 lines; close it"
     with pytest.raises(InputError, match=problem):
         convert([str(tmp_path / "a.csv")], tmp_path / "store", config)
-    with pytest.raises(InputError, match=r"a.csv:2: a quote is still open where the line ends; .* --multiline"):
+    with pytest.raises(InputError, match=r"a.csv:2: a quote is still open where the line ends; .* multiline"):
         convert([str(tmp_path / "a.csv")], tmp_path / "store", SMALL)
 
 

@@ -361,7 +361,7 @@ def test_options_that_have_no_proof_are_refused(stores, tmp_path):
 def test_a_run_without_a_proof_cannot_be_resumed_with_one(stores, tmp_path):
     config = TrainConfig(lam=0.05, max_epochs=2, tolerance=1e-9, checkpoint_epochs=1)
     train(stores["binary"], config, checkpoint=tmp_path / "checkpoint")
-    with pytest.raises(UsageError, match="was started without --proof"):
+    with pytest.raises(UsageError, match="was started without proof"):
         train(stores["binary"], config, checkpoint=tmp_path / "checkpoint", resume=True, proof=tmp_path / "proof")
 
 

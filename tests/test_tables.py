@@ -258,7 +258,7 @@ def test_entries_stand_alone(tmp_path):
     with pytest.raises(UsageError, match="indices of its own"):
         made(tmp_path, data)
     del data["c"]
-    with pytest.raises(UsageError, match="--nulls mark"):
+    with pytest.raises(UsageError, match="nulls=mark"):
         made(tmp_path, data, config(nulls="mark"))
 
 
@@ -824,7 +824,7 @@ def test_criteo(tmp_path):
     np.testing.assert_array_equal(dense_of(store), FeatureHasher(2**BITS).transform(dicts).toarray())
     assert store.to_scipy()[1].tolist() == labels
     assert len(preview([str(tmp_path / "day_0.tsv")], options).rows) == 3
-    with pytest.raises(UsageError, match="--preset criteo"):
+    with pytest.raises(UsageError, match="preset=criteo"):
         convert([str(tmp_path / "day_0.tsv")], tmp_path / "s", ConvertConfig(preset="criteo", numeric=("1",)))
 
 

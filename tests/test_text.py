@@ -272,7 +272,7 @@ def test_folders_are_taken_up_again(tmp_path):
     assert list(reader_of(root).tasks(1)) == []
     first = next(whole.tasks())
     (tmp_path / "bad" / "0.txt").write_text("new")
-    with pytest.raises(InputError, match="start over without --resume"):
+    with pytest.raises(InputError, match="start over without resume"):
         next(reader_of(root).tasks(0, first.end, first.hash_state))
 
 

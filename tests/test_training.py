@@ -313,7 +313,7 @@ def test_resume_refuses_another_run(tmp_path):
     other = store_of(tmp_path, matrix, -labels)
     with pytest.raises(InputError, match="started on another store"):
         train(other, TrainConfig(**config), checkpoint=place, resume=True)
-    with pytest.raises(UsageError, match="--checkpoint DIR"):
+    with pytest.raises(UsageError, match="checkpoint=DIR"):
         train(store, TrainConfig(**config), resume=True)
     path = place / "training.checkpoint"
     content = path.read_bytes()
@@ -497,10 +497,10 @@ def test_contradictions(options):
 def test_other_labels_are_refused(tmp_path):
     matrix, _labels = random_rows(90, 50, 13)
     store = store_of(tmp_path, matrix, np.arange(90) / 7, classes=(), task="regression")
-    with pytest.raises(UsageError, match="--loss hinge is for binary labels, the store's are for regression"):
+    with pytest.raises(UsageError, match="loss=hinge is for binary labels, the store's are for regression"):
         train(store, TrainConfig(lam=1.0, loss="hinge"))
     store = store_of(tmp_path, matrix, np.arange(90) % 2, classes=())
-    with pytest.raises(UsageError, match="--loss huber is for regression labels, the store's are for binary"):
+    with pytest.raises(UsageError, match="loss=huber is for regression labels, the store's are for binary"):
         train(store, TrainConfig(lam=1.0, loss="huber"))
 
 
@@ -531,7 +531,7 @@ def test_resume_keeps_the_windows_of_the_run(tmp_path, monkeypatch, slices):
     small = {"lam": 0.01, "memory": memory, "max_epochs": 5, "tolerance": 1e-9}
     whole = train(store, TrainConfig(**small))
     interrupted_after(store, TrainConfig(**small), tmp_path / "c", slices, monkeypatch)
-    with pytest.raises(InputError, match=f"--memory {memory}, which decides the order"):
+    with pytest.raises(InputError, match=f"memory={memory}, which decides the order"):
         train(store, TrainConfig(**{**small, "memory": 10**9}), checkpoint=tmp_path / "c", resume=True)
     again = train(store, TrainConfig(**{**small, "memory": None}), checkpoint=tmp_path / "c", resume=True)
     assert again.model.weights.tobytes() == whole.model.weights.tobytes()

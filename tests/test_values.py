@@ -227,7 +227,7 @@ def test_append_until_the_table_is_full(tmp_path, number):
         assert len(store.manifest.layout.levels) == LEVELS
         assert verify(store).problems == []
         return
-    with pytest.raises(InputError, match=r"table of 256, too few .* all inputs together; with --values float32"):
+    with pytest.raises(InputError, match=r"table of 256, too few .* all inputs together; with values=float32"):
         convert([more], tmp_path / "store", plain(), existing=APPEND)
     assert folder_bytes(tmp_path / "store") == before
 
@@ -308,10 +308,10 @@ def test_a_store_of_fewer_bytes_says_what_would_have_helped(tmp_path, kind, told
     more, _matrix = with_levels(tmp_path, some_values("many"), "more.svm")
     store = convert([first], tmp_path / "store", plain())
     before = folder_bytes(store.path)
-    with pytest.raises(InputError, match=r"convert all inputs together; with --values float32 any values"):
+    with pytest.raises(InputError, match=r"convert all inputs together; with values=float32 any values"):
         convert([more], store.path, plain(), existing=APPEND)
     for resume in (False, True):
-        with pytest.raises(UsageError, match=f"--values float32: the store was made with {told}; leave it out to app"):
+        with pytest.raises(UsageError, match=f"values=float32: the store was made with {told}; leave it out to app"):
             convert([first], store.path, plain(values="float32"), existing=Existing(append=True, resume=resume))
     with pytest.raises(InputError, match="with other options"):
         convert([first], store.path, plain(values="float32"), existing=Existing(resume=True))
@@ -435,7 +435,7 @@ def test_values_that_would_be_infinite(tmp_path, values, fits, beyond, use):
     store = convert([source], tmp_path / "store", config)
     assert store.to_scipy()[0].data.max() == LARGEST[values]
     write(tmp_path / "in.svm", f"{good}1 1:1 2:{beyond}\n{good}")
-    with pytest.raises(InputError, match=rf"in\.svm:101: the value .* is too large for {values}; use --values {use}$"):
+    with pytest.raises(InputError, match=rf"in\.svm:101: the value .* is too large for {values}; use values={use}$"):
         convert([source], tmp_path / "other", config)
     assert not (tmp_path / "other").exists()
     before = folder_bytes(store.path)
@@ -458,7 +458,7 @@ def test_append_rounds_as_the_store_does(tmp_path):
     second = write(tmp_path / "b.svm", svmlight_text(more, others))
     convert([first], tmp_path / "store", plain(values="float16"))
     for wrong in ("bfloat16", "float32"):
-        with pytest.raises(UsageError, match=f"--values {wrong}: the store was made with float16; leave it out to app"):
+        with pytest.raises(UsageError, match=f"values={wrong}: the store was made with float16; leave it out to app"):
             convert([second], tmp_path / "store", plain(values=wrong), existing=APPEND)
     store = convert([second], tmp_path / "store", plain(), existing=APPEND)
     whole = convert([first, second], tmp_path / "whole", plain(values="float16"))
@@ -466,7 +466,7 @@ def test_append_rounds_as_the_store_does(tmp_path):
     assert store.manifest.recipe == whole.manifest.recipe
     assert store.manifest.statistics.rounding_error == whole.manifest.statistics.rounding_error > 0
     exact = convert([first], tmp_path / "exact", plain())
-    with pytest.raises(UsageError, match="--values float16: the store was made with float32"):
+    with pytest.raises(UsageError, match="values=float16: the store was made with float32"):
         convert([second], exact.path, plain(values="float16"), existing=APPEND)
     for values in ("float32", None):  # few levels are no reason to leave the coding of the store
         few, _matrix = with_levels(tmp_path, [0.1, 0.2], "few.svm")

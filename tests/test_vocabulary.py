@@ -277,7 +277,7 @@ def test_more_names_than_fit_are_refused(tmp_path):
     rng = np.random.default_rng(0)
     words = [" ".join(map(str, rng.integers(10**9, 10**10, 2000))) for _ in range(400)]
     pq.write_table(pa.table({"y": [0, 1] * 200, "words": words}), tmp_path / "in.parquet")
-    with pytest.raises(UsageError, match=r"different names so far.*raise it, or leave --dictionary out"):
+    with pytest.raises(UsageError, match=r"different names so far.*raise it, or leave dictionary out"):
         convert([str(tmp_path / "in.parquet")], tmp_path / "s", options(text=("words",), dictionary=9, memory=32 << 20))
 
 

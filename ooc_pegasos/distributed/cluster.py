@@ -44,13 +44,13 @@ def connected(scheduler: str) -> Iterator[Any]:
     try:
         import distributed
     except ImportError:
-        raise UsageError("--scheduler needs dask.distributed; pip install 'ooc-pegasos[distributed]'") from None
+        raise UsageError("{scheduler} needs dask.distributed; pip install 'ooc-pegasos[distributed]'") from None
     client_of: Any = distributed.Client
     local = re.fullmatch(r"local:(\d{1,4})", scheduler)
     if local:
         number = int(local[1])
         if number < 1:
-            raise UsageError("--scheduler local:N needs at least one worker, like local:2")
+            raise UsageError("{scheduler=local:N} needs at least one worker, like local:2")
         local_cluster: Any = distributed.LocalCluster
         options = {
             "n_workers": number,
@@ -64,7 +64,7 @@ def connected(scheduler: str) -> Iterator[Any]:
             yield client
         return
     if not re.fullmatch(r"[a-z]+://.+", scheduler):
-        raise UsageError(f"--scheduler {scheduler}: give an address like tcp://host:8786, or local:2")
+        raise UsageError(f"{{scheduler={scheduler}}}: give an address like tcp://host:8786, or local:2")
     if scheduler.startswith("tls://"):
         _check_certificates(scheduler)
     try:

@@ -239,7 +239,7 @@ class _Reading:
         """Take the blocks of an array."""
         config = self.config
         if config.format not in ("auto", "arrays") or config.label is not None:
-            raise UsageError("a dask.array is read as arrays, with labels=; leave out --format and --label")
+            raise UsageError("a dask.array is read as arrays, with labels=; leave out {format} and {label}")
         blocks = blocks_of_array(collection, labels, weights, "train_dask(client, x, labels=y)")
         self.places = self._places(collection, len(blocks))
         recipe = new_recipe(dataclasses.replace(config, format="arrays"), [_NAME], self.note)
@@ -261,7 +261,7 @@ class _Reading:
         """Take the partitions of a dataframe; what they are is seen when all have been looked at."""
         config = self.config
         if config.format not in ("auto", "table"):
-            raise UsageError(f"--format {config.format}: a dask.dataframe is a table; leave it out")
+            raise UsageError(f"{{format={config.format}}}: a dask.dataframe is a table; leave it out")
         frames = list(collection.to_delayed())
         self.places = self._places(collection, len(frames))
         work = partial(partitions.look_at, label=config.label)

@@ -248,7 +248,7 @@ class Crew:
             return found
         except KilledWorker as error:
             problem = "workers died one after the other of the same piece of work, most likely for want of memory"
-            raise InputError(f"{problem}; give them more memory, or use more parts and a smaller --memory") from error
+            raise InputError(f"{problem}; give them more memory, or use more parts and a smaller {{memory}}") from error
         except CANCELLED as error:
             raise LostError(str(error)) from error
         except MemoryError as error:

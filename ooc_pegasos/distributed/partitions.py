@@ -105,7 +105,7 @@ def look_at(part: Any, number: int, *, label: str | None) -> Look:
 def rows_of_block(matrix: Any, labels: Any, weights: Any, *, settings: Settings, name: str) -> Rows:
     """The rows of a block of an array."""
     if not settings.text_labels and np.asarray(labels).dtype.kind in "UT":
-        raise InputError(f"{name}: the labels are words; name them with --classes")
+        raise InputError(f"{name}: the labels are words; name them with {{classes}}")
     features = settings.recipe.features
     largest = LARGEST_INDEX if features is None else features - 1
     parsed = rows_of_matrix(matrix, labels, weights, name, text_labels=settings.text_labels, largest_index=largest)
@@ -132,11 +132,11 @@ def _checked(block: CsrBlock, names: dict[int, str], settings: Settings, name: s
         if len(wrong):
             told = LabelCollector(settings.text_labels, names=names).name(int(bits[wrong[0]]))
             known = ", ".join(list(settings.allowed.values())[:5])
-            problem = f"the label {told!r} is not one of {known}; correct it or declare it with --classes"
+            problem = f"the label {told!r} is not one of {known}; correct it or declare it with {{classes}}"
             raise InputError(f"{name}: row {wrong[0] + 1:,}: {problem}")
     rounding = settings.recipe.values
     if rounding and not settings.recipe.normalize and (np.abs(block.values) >= OVERFLOWS[rounding]).any():
-        raise InputError(f"{name}: a value is too large for {rounding}; use --values float32")
+        raise InputError(f"{name}: a value is too large for {rounding}; use {{values=float32}}")
     return Rows(block, names)
 
 

@@ -162,9 +162,9 @@ class Run(Stoppable):
         config, problem = self.config, self.problem
         if self.algorithm == "sdca":
             if self.start is not None:
-                raise UsageError("--warm-start begins with weights, of which sdca makes no use; choose sgd-s")
+                raise UsageError("{warm_start} begins with weights, of which sdca makes no use; choose sgd-s")
             if self._no_room():
-                advice = "give more workers or memory, fewer lambdas at once, or --algorithm sgd-s"
+                advice = "give more workers or memory, fewer lambdas at once, or {algorithm=sgd-s}"
                 raise InputError(f"{self._no_room()}; {advice}")
             rows = RowStates(self.store, problem.bias, True, None)
             made = RoundsOfAscent(problem, rows, config.enough, self.crew, self.passes)

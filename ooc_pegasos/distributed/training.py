@@ -112,7 +112,7 @@ def _refuse(config: TrainConfig) -> None:
     """Options that only one machine knows."""
     known = ("auto", "sdca", "sgd-s")
     if config.algorithm not in known:
-        raise UsageError(f"--algorithm {config.algorithm} runs on one machine; choose {', '.join(known)}")
+        raise UsageError(f"{{algorithm={config.algorithm}}} runs on one machine; choose {', '.join(known)}")
     asked = {"--bias search": config.bias == "search", "--threads": (config.threads or 1) > 1}
     asked |= {f"--loading {config.loading}": config.loading is not None}
     asked |= {name: name != "--delay" for name in config.of_pegasos}

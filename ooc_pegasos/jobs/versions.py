@@ -131,7 +131,7 @@ class Versions:
             to = self.before(was) if was in names else None
             if to not in names:
                 problem = f"no version before {was} is there, or it is not known" if was else "none is in use"
-                raise InputError(f"{self.folder}: {problem}; name one with --to, of {_some(names)}")
+                raise InputError(f"{self.folder}: {problem}; name one with {{to}}, of {_some(names)}")
         if to not in names:
             raise UsageError(f"{self.folder}: no version {to}; there are {_some(names)}")
         try:

@@ -225,13 +225,13 @@ def open_loader(
         largest = f"whose largest chunk takes {_size(max(shape.chunk_bytes))}, two at a time"
         raise UsageError(
             f"{what} {_size(budget)} is too little for {store.path}, {'all of which is needed' if whole else largest}; "
-            f"give at least --memory {_size(shape.least_budget)}, or convert with a smaller --chunk-size"
+            f"give at least {{memory={_size(shape.least_budget)}}}, or convert with a smaller {{chunk_size}}"
         )
     mappable = can_map() and 2 * len(chunks) <= _MOST_MAPPINGS
     small = shape.fits and store.manifest.bytes <= MAPPED_UP_TO
     if loading == "mapped" and not mappable:
         raise UsageError(
-            "--loading mapped needs 64-bit Linux with pages of 4 kB and a store of few chunks; leave it out"
+            "{loading=mapped} needs 64-bit Linux with pages of 4 kB and a store of few chunks; leave it out"
         )
     wanted = loading or ("mapped" if small and mappable else "read")
     kind = MappedLoader if wanted == "mapped" else ReadAheadLoader

@@ -30,10 +30,10 @@ PEGASOS_FROM = 0.75
 def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple[str, str]:
     """(the algorithm, why), where the user leaves it open."""
     if config.algorithm == "sdca" and warm:
-        raise UsageError("--algorithm sdca cannot begin with a model; leave out --warm-start, or choose sgd-s")
+        raise UsageError("{algorithm=sdca} cannot begin with a model; leave out {warm_start}, or choose sgd-s")
     if config.algorithm == "sgd-m" and problem.costs is None and problem.loss.number != HINGE:
         raise UsageError(
-            f"--algorithm sgd-m counts margin errors, which the {problem.loss.name} loss has not; choose sgd-s"
+            f"{{algorithm=sgd-m}} counts margin errors, which the {problem.loss.name} loss has not; choose sgd-s"
         )
     if config.algorithm != "auto":
         return config.algorithm, ""
@@ -82,14 +82,14 @@ def make_solver(
             remark = f"from rows of norm {longest:.3g} sdca cannot learn; scale the data, as --normalize l2 does"
         return SdcaSolver(problem, rows, config.enough, config.workers), remark
     if config.bias == "search" and why_uncertified(config, algorithm):
-        raise UsageError("--bias search compares biases by their certificates; choose --algorithm sdca")
+        raise UsageError("{bias=search} compares biases by their certificates; choose {algorithm=sdca}")
     options = options_of(config, algorithm, problem, start)
-    unknown = [name for name in config.of_pegasos if name != "--delay"]
+    unknown = [name for name in config.of_pegasos if name != "{delay}"]
     if algorithm in ("sgd-m", "pegasos"):
         unknown.append(f"--algorithm {algorithm}")
     if not problem.plain and unknown:
         what = (
-            "--folds" if config.folds else "--bias search" if config.bias == "search" else "one class against the rest"
+            "{folds}" if config.folds else "{bias=search}" if config.bias == "search" else "one class against the rest"
         )
         raise UsageError(f"{what} and {unknown[0]} do not go together; leave one of them out")
     remark, threads = None, 1
@@ -109,11 +109,11 @@ def refuse_of_classes(config: TrainConfig, algorithm: str, problem: Problem) -> 
     """Refuse what cannot learn all classes at once, if they are to be."""
     if problem.costs is None:
         return
-    unknown = [name for name in config.of_pegasos if name != "--delay"]
+    unknown = [name for name in config.of_pegasos if name != "{delay}"]
     if algorithm != "sgd-s":
         unknown.append(f"--algorithm {algorithm}")
     if unknown:
-        raise UsageError(f"all classes at once are learnt without {unknown[0]}; leave it out, or choose --loss hinge")
+        raise UsageError(f"all classes at once are learnt without {unknown[0]}; leave it out, or choose {{loss=hinge}}")
 
 
 def options_of(config: TrainConfig, algorithm: str, problem: Problem, start: np.ndarray | None) -> list[PegasosOptions]:

@@ -201,7 +201,7 @@ class RowStates:
         if not _FILE.fullmatch(told["file"]):
             raise ValueError(f"{told['file']!r} is not the name of a file of rows")
         path = folder / told["file"]
-        advice = "start without --resume"
+        advice = "start without {resume}"
         self.groups = [Group(models, width) for models, width in told["groups"]]
         # of the block, whose rows are those of the store and a gap after each chunk
         rows = self._store.rows + (len(self._store.manifest.chunks) if self._one_window else 0)

@@ -174,8 +174,8 @@ class DualRecord:
     def restore(self, folder: Path, saved: dict[str, Any] | None) -> None:
         """Continue from what was saved."""
         if saved is None:
-            problem = "the run to resume was started without --proof, so its dual variables are not known"
-            raise UsageError(f"{folder}: {problem}; start over without --resume, or leave out --proof")
+            problem = "the run to resume was started without {proof}, so its dual variables are not known"
+            raise UsageError(f"{folder}: {problem}; start over without {{resume}}, or leave out {{proof}}")
         if not _FILE.fullmatch(saved["file"]):
             raise ValueError(f"{saved['file']!r:.40} is not the name of a file of dual variables")
         path = folder / saved["file"]
@@ -197,9 +197,9 @@ class DualRecord:
                         checksum, size = zlib.crc32(piece, checksum), size + len(piece)
                 rest = file.read(1)
         except OSError as error:
-            raise DamagedError(f"{path}: {error.strerror}; start without --resume") from error
+            raise DamagedError(f"{path}: {error.strerror}; start without {{resume}}") from error
         if (checksum, size, rest) != (saved["crc32"], saved["bytes"], b""):
-            raise DamagedError(f"{path}: the checksum does not match, so it is damaged; start without --resume")
+            raise DamagedError(f"{path}: the checksum does not match, so it is damaged; start without {{resume}}")
 
     def close(self) -> None:
         """Let the files go."""

@@ -7,7 +7,7 @@ objective, and each bound is the best of both:
 - A dual vector is repaired by mixing in a little of another that leans to the other side: the same part of the box for
   all rows of one class, or for all rows. For that sums of rows by class and fold are found in one pass.
 - `Lines` mixes two dual vectors that training has met, of masses of opposite signs. Only their masses and objectives
-  are needed, so no vector is kept.
+  are needed, so no vector is kept, unless a proof is wanted.
 
 Everything was computed in float64, so bounds on rounding errors go with all sums, and bounds are rounded downward.
 """
@@ -15,7 +15,8 @@ Everything was computed in float64, so bounds on rounding errors go with all sum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,22 @@ _ONE_CLASS = 40.0
 _LINEAR = (HINGE, EPSILON_INSENSITIVE, ABSOLUTE)
 _OPERATIONS = 32
 """Of a bound, at most, once all sums are known."""
+FALLING, RISING = range(2)
+"""Lines, by how they change with the bias: those of dual vectors whose mass is positive fall."""
+
+
+@dataclass(frozen=True)
+class BalancedBound(Bound):
+    """A bound where the bias is not regularised, and what makes up the dual vector behind it."""
+
+    point: float = field(default=0.0, compare=False)
+    """The part of the dual vector that was met."""
+    leaning: float = field(default=0.0, compare=False)
+    """What is added to it, before weights: for all rows whose dual variables may have the sign of this number."""
+    crosses: bool = field(default=False, compare=False)
+    """True if the bound is where both lines cross, and not that of the vector that was met."""
+    line: tuple[int, float] | None = field(default=None, compare=False)
+    """(FALLING or RISING, the part of the vector) if a line of the vector that was met has become one of both lines."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +114,14 @@ class Lines:
     def __init__(self) -> None:
         self.numbers = np.array([-np.inf, 0.0, 0.0] * 2)
         """(height, |mass|, the error of the mass) of the line that falls with b, and of the one that rises."""
+        self.taken: int | None = None
+        """FALLING or RISING if the last line that was added has become one of both; None if it was not kept."""
+
+    @property
+    def parts(self) -> tuple[float, float]:
+        """The parts of the falling and of the rising vector in the mixture whose mass is 0."""
+        falling, rising = float(self.numbers[1]), float(self.numbers[4])
+        return rising / (falling + rising), falling / (falling + rising)
 
     def restore(self, arrays: dict[str, np.ndarray], name: str) -> None:
         """Take the lines of a checkpoint."""
@@ -105,14 +130,14 @@ class Lines:
     def add(self, height: float, mass: float, error: float, bias: float) -> float:
         """Add a line met near a bias, and return the lower bound for all biases, -inf if there is none yet."""
         falling, rising = self.numbers[:3], self.numbers[3:]
-        best = _crossing(falling, rising)
+        best, self.taken = _crossing(falling, rising), None
         if abs(mass) <= 2 * error:  # of no certain sign
             return best
         line, sign = np.array([height, abs(mass), error]), 1.0 if mass > 0 else -1.0
         mine, other = (falling, rising) if mass > 0 else (rising, falling)
         now = _crossing(line, other)
         if now > best or (now == best and height - mass * bias > mine[0] - sign * mine[1] * bias):
-            mine[:] = line
+            mine[:], self.taken = line, FALLING if mass > 0 else RISING
         return max(best, now)
 
 
@@ -125,6 +150,21 @@ def _crossing(one: np.ndarray, other: np.ndarray) -> float:
         mine, its = one[1] + side * one[2], other[1] - side * other[2]
         heights.append((one[0] * its + other[0] * mine) / (mine + its))
     return float(min(heights) - _OPERATIONS * UNIT * (abs(one[0]) + abs(other[0])))
+
+
+class _Repaired(NamedTuple):
+    """A dual vector that was made one of mass 0 by a part of another; all zero if there is no other."""
+
+    value: float = 0.0
+    """The sum of -l*."""
+    square: float = 0.0
+    """||vector||^2."""
+    least_value: float = 0.0
+    most_square: float = 0.0
+    """Both at their worst."""
+    point: float = 0.0
+    leaning: float = 0.0
+    """What it is made of: see `BalancedBound`."""
 
 
 class Balance:
@@ -148,12 +188,17 @@ class Balance:
             return [1] if sign > 0 else [0]
         return [k for k in classes if (k == one_class) == (sign > 0)]
 
+    @property
+    def _share(self) -> float:
+        """The dual variable, in size and without weights, that all rows of a leaning vector have."""
+        number = self._problem.loss.number
+        return 1.0 if number in _LINEAR else self._problem.parameter if number == HUBER else 0.5
+
     def _leaning(self, model: int, sign: int) -> DualPoint:
         """The dual vector whose variables all have this sign, and the same part of the box."""
         problem, spec = self._problem, self._problem.specs[model]
         vector, (c, cy, c_abs_y) = self._of_rows(model, self._classes(model, sign))
-        number, parameter = problem.loss.number, problem.parameter
-        share = 1.0 if number in _LINEAR else parameter if number == HUBER else 0.5
+        number, parameter, share = problem.loss.number, problem.parameter, self._share
         if problem.loss.task == "regression":
             value = share * sign * cy + c * dual_at(number, parameter, 0.0, share * sign)
         else:
@@ -167,15 +212,15 @@ class Balance:
         error = sum_error(terms, most, most, _OPERATIONS)
         return DualPoint(vector, steps, float(share * c), error, float(value), error)
 
-    def _repaired(self, model: int, point: DualPoint, sign: int) -> tuple[float, float, float, float]:
-        """(the sum of -l*, ||vector||^2; the same at their worst) of a point whose mass has this sign or is 0, made 0.
+    def _repaired(self, model: int, point: DualPoint, sign: int) -> _Repaired:
+        """Return a point whose mass has this sign or is 0, with the mass made 0.
 
         The share of the other vector is only known within an interval; the dual objective is concave, so the worst is
         at one of the ends.
         """
         other = self._leaning(model, -sign)
         if other.mass <= 2 * other.mass_error:  # no rows to balance with: the dual vector 0
-            return 0.0, 0.0, 0.0, 0.0
+            return _Repaired()
         mass = sign * point.mass
         low, high = max(mass - point.mass_error, 0.0), mass + point.mass_error
         ends = [
@@ -193,9 +238,10 @@ class Balance:
         ]
         value = min(values) - _OPERATIONS * UNIT * (abs(point.value) + abs(other.value))
         exact = (1.0 - part) * point.value + part * other.value
-        return exact, norm, value, norm_above(norm, size, raised(error, _OPERATIONS)) ** 2
+        most = norm_above(norm, size, raised(error, _OPERATIONS)) ** 2
+        return _Repaired(exact, norm, value, most, 1.0 - part, -sign * part * self._share)
 
-    def bound(self, model: int, point: DualPoint, bias: float, lines: Lines) -> Bound:
+    def bound(self, model: int, point: DualPoint, bias: float, lines: Lines) -> BalancedBound:
         """Return the best lower bound on the optimum from a dual vector met near a bias, and from those before.
 
         Of all t b with t in [0, 1] the best, as the box holds them too, and losses are at least 0.
@@ -203,16 +249,25 @@ class Balance:
         spec = self._problem.specs[model]
         signs = [sign for sign in (1, -1) if sign * point.mass + point.mass_error > 0] or [1]
         repaired = [self._repaired(model, point, sign) for sign in signs]
-        exact = max(_best_bound(value, norm / spec.clock) for value, norm, _value, _norm in repaired)
-        found = min(_rounded_bound(value, norm / spec.clock) for _value, _norm, value, norm in repaired)
+        exact = max(_best_bound(one.value, one.square / spec.clock) for one in repaired)
+        found = min(_rounded_bound(one.least_value, one.most_square / spec.clock) for one in repaired) / spec.rows
         cost = raised(norm_above(square(point.vector), len(point.vector), point.vector_error) ** 2 / spec.clock, 4)
         value = point.value - point.value_error
         part = best_part(value - bias * point.mass, cost)
         height = (part * value - part * part * cost / 2) - _OPERATIONS * UNIT * (abs(value) + cost)
         masses = part * point.mass / spec.rows, raised(part * point.mass_error / spec.rows, 4)
-        best = max(found / spec.rows, lines.add(height / spec.rows, *masses, bias), 0.0)
-        best *= 1 - 4 * UNIT
-        return Bound(float(best), float(max(exact / spec.rows - best, 0.0)))
+        crossing = lines.add(height / spec.rows, *masses, bias)
+        best = max(found, crossing, 0.0) * (1 - 4 * UNIT)
+        chosen = repaired[-1 if point.mass < 0 else 0]
+        whole = best_part(chosen.value, chosen.square / spec.clock)
+        return BalancedBound(
+            float(best),
+            float(max(exact / spec.rows - best, 0.0)),
+            point=whole * chosen.point,
+            leaning=whole * chosen.leaning,
+            crosses=crossing > found,
+            line=None if lines.taken is None else (lines.taken, part),
+        )
 
     def first_bias(self, model: int) -> float:
         """Return a bias to begin with: that of a model without weights, more or less."""

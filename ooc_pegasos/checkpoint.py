@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.arrow import array_of
-from ooc_pegasos.errors import DamagedError, InputError
+from ooc_pegasos.errors import DamagedError, InputError, UsageError
 from ooc_pegasos.files import read_file, write_atomically
 from ooc_pegasos.seal import PLACE, is_sealed, seal
 
@@ -34,6 +34,8 @@ def sound(place: Path) -> Iterator[None]:
     """
     try:
         yield
+    except UsageError:
+        raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         problem = " ".join(str(error).split())[:100]
         path = place / FILE_NAME
@@ -62,7 +64,7 @@ class Checkpoint:
     facts: dict[str, Any]
 
     def save(self, folder: Path) -> None:
-        """Replace the checkpoint in `folder` by this one, all or None."""
+        """Replace the checkpoint in `folder` by this one, all or nothing."""
         import pyarrow as pa
 
         folder.mkdir(parents=True, exist_ok=True)

@@ -105,7 +105,7 @@ class Judge:
         bound = solver.bound(model)
         if bound is not None and (known.bound is None or max(bound.value, 0.0) >= known.bound):
             known.bound, known.bound_rounding = max(bound.value, 0.0), bound.rounding  # no loss is negative
-            solver.keep_duals(model)
+            solver.keep_duals(model, bound)
         estimate = solver.estimate(model)
         if known.bound is None or bound is None:
             return estimate, None

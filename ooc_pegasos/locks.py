@@ -228,7 +228,7 @@ def _open_existing(path: Path) -> int:
 
 
 def _create(path: Path, owner: Owner) -> int:
-    """Create a file with a record of `owner`, all or None. Raises FileExistsError."""
+    """Create a file with a record of `owner`, all or nothing. Raises FileExistsError."""
     temporary = path.with_name(f".{path.name}.{owner.token}.tmp")
     descriptor = open_new(temporary)
     try:

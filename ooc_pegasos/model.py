@@ -139,7 +139,7 @@ class Model:
     """What is known of features."""
 
     def save(self, path: str | Path) -> None:
-        """Write the model, all or None."""
+        """Write the model, all or nothing."""
         content = self.encode()
         with writing_errors(Path(path)):
             write_atomically(Path(path), content)

@@ -111,6 +111,11 @@ class Problem:
         return square(weights if self.free == NO_FREE else weights[:-1])
 
     @property
+    def has_free_bias(self) -> bool:
+        """True if the bias is not regularised."""
+        return self.free != NO_FREE
+
+    @property
     def plain(self) -> bool:
         """Whether every model is trained on all rows that are presented, with the labels as they stand."""
         whole = all((spec.one_class, spec.offset) == (NONE, 0.0) for spec in self.specs)

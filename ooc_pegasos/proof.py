@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterator
@@ -91,13 +92,18 @@ class Proof:
     """The number of the store's first row."""
 
     def are_trained_on(self, begin: int, end: int) -> np.ndarray:
-        """Return for rows begin to end of the store if they are part of the problem, by a hash: splitmix64."""
-        word = np.arange(begin + 1, end + 1, dtype=np.uint64) + np.uint64(self.first_row)
-        word *= np.uint64(0x9E3779B97F4A7C15)
-        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        kept: np.ndarray = (word ^ (word >> np.uint64(31))) >> np.uint64(11) >= np.uint64(self.header.problem.left_out)
-        return kept
+        """Return for rows begin to end of the store if they are part of the problem."""
+        return _are_trained_on(begin, end, self.first_row, self.header.problem.left_out)
+
+
+def _are_trained_on(begin: int, end: int, first_row: int, left_out: int) -> np.ndarray:
+    """Return for rows begin to end of the store if they are part of the problem, by a hash: splitmix64."""
+    word = np.arange(begin + 1, end + 1, dtype=np.uint64) + np.uint64(first_row)
+    word *= np.uint64(0x9E3779B97F4A7C15)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    kept: np.ndarray = (word ^ (word >> np.uint64(31))) >> np.uint64(11) >= np.uint64(left_out)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -164,14 +170,14 @@ def write_proof(
     record: DualRecord,
     holdout: float,
 ) -> None:
-    """Write the dual variables of the models `kept`, all or None, chunk by chunk."""
-    specs = [problem.specs[number] for number in kept]
+    """Write the dual variables of the models `kept`, all or nothing, chunk by chunk."""
+    specs, feature = [problem.specs[number] for number in kept], problem.bias and not problem.has_free_bias
     told = ProofProblem(
         loss=problem.loss.name,
         parameter=problem.parameter,
         lam=specs[0].lam,
-        bias="feature" if problem.bias else "none",
-        bias_value=problem.bias,
+        bias="free" if problem.has_free_bias else "feature" if feature else "none",
+        bias_value=problem.bias if feature else 0.0,
         class_weights=[list(map(float, spec.class_weights)) for spec in specs],
         costs=None if problem.costs is None else problem.costs.tolist(),
         left_out=int(holdout * 2**53),
@@ -190,37 +196,68 @@ def write_proof(
     )
     with writing_errors(path), replacing(path) as file:
         checksum = 0
-        for piece in _content(header, store, problem, kept, record):
+        for piece in _content(header, _Columns(store, problem, kept, record, told.left_out)):
             file.write(piece)
             checksum = zlib.crc32(piece, checksum)
         file.write(checksum.to_bytes(4, "little"))
 
 
-def _content(
-    header: Header, store: Store, problem: Problem, kept: list[int], record: DualRecord
-) -> Iterator[bytes | memoryview]:
+def _content(header: Header, columns: _Columns) -> Iterator[bytes | memoryview]:
     """The bytes of a proof file without its checksum."""
     text = json.dumps(typed.dump(header), allow_nan=False).encode()
     text += b" " * (-(len(MAGIC) + 8 + len(text)) % _ALIGNMENT)
     yield MAGIC + len(text).to_bytes(8, "little") + text
-    first = 0
-    for chunk in store.manifest.chunks:
-        end = first + chunk.rows
-        duals = record.best(kept, first, end)
-        for place, number in enumerate(kept):
-            if record.weighted[number]:
-                duals[:, place] /= _weights(store, chunk, problem, number)
-        yield np.ascontiguousarray(_within_domain(duals, problem), "<f8").tobytes()
-        first = end
+    for duals in columns:
+        yield np.ascontiguousarray(duals, "<f8").tobytes()
 
 
-def _weights(store: Store, chunk: ChunkInfo, problem: Problem, number: int) -> np.ndarray:
-    """What each row of a chunk counts for a model."""
-    spec = problem.specs[number]
-    labels, weights = labels_and_weights(store, chunk)
-    positive = labels == spec.one_class if spec.one_class >= 0 else labels > 0
-    counted: np.ndarray = np.where(positive, spec.class_weights[1], spec.class_weights[0]) * weights
-    return counted
+@dataclass(frozen=True)
+class _Columns:
+    """The dual variables of the models `kept`, as they are written: chunk by chunk, without the weights of rows."""
+
+    store: Store
+    problem: Problem
+    kept: list[int]
+    record: DualRecord
+    left_out: int
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        scales = self._scales() if self.problem.has_free_bias else None
+        for _first, duals, _weights in self._chunks():
+            yield duals if scales is None else duals * np.where(duals > 0, scales[0], scales[1])
+
+    def _chunks(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(number of the first row, dual variables, what rows count in each column) of each chunk."""
+        first, regression = 0, self.problem.loss.task == "regression"
+        for chunk in self.store.manifest.chunks:
+            duals = self.record.best(self.kept, first, first + chunk.rows)
+            labels, of_rows = labels_and_weights(self.store, chunk)
+            weights = np.ones(duals.shape)
+            for place, number in enumerate(self.kept if self.problem.costs is None else []):
+                spec, leaning = self.problem.specs[number], self.record.leaning[number]
+                positive = labels == spec.one_class if spec.one_class >= 0 else labels > 0
+                weights[:, place] = np.where(positive, spec.class_weights[1], spec.class_weights[0]) * of_rows
+                if self.record.weighted[number]:
+                    duals[:, place] /= weights[:, place]
+                if leaning:
+                    duals[:, place] += np.where(regression | (positive == (leaning > 0)), leaning, 0.0)
+            yield first, _within_domain(duals, self.problem), weights
+            first += chunk.rows
+
+    def _scales(self) -> np.ndarray:
+        """Return factors of the positive and of the negative variables of each model, one of which is 1.
+
+        With them the weighted sum over the rows that are trained on is 0, as it has to be where the bias is not
+        regularised. Training has that but for rounding errors.
+        """
+        sums = []
+        for first, duals, weights in self._chunks():
+            trained = _are_trained_on(first, first + len(duals), self.store.manifest.first_row, self.left_out)
+            masses = (duals * weights)[trained].T
+            sums.append([[math.fsum(sign * line[sign * line > 0]) for line in masses] for sign in (1, -1)])
+        totals = np.array([[math.fsum(parts) for parts in of_sign] for of_sign in np.transpose(sums, (1, 2, 0))])
+        least: np.ndarray = totals.min(axis=0)
+        return least / np.where(totals > 0, totals, 1.0)
 
 
 def _within_domain(duals: np.ndarray, problem: Problem) -> np.ndarray:

@@ -94,10 +94,6 @@ class Run(Stoppable):
         self.why_uncertified = why_uncertified(config, self.algorithm)
         if proof and self.why_uncertified:
             raise UsageError(f"{{proof}}: {self.why_uncertified}; leave it out, or change that")
-        if proof and config.biased not in ("none", "feature"):
-            raise UsageError(
-                f"{{proof}} is not known for {{bias={config.biased}}}; leave it out, or add {{bias=feature}}"
-            )
         self.proof = proof
         self.record = DualRecord(store, self.problem, self.scratch) if proof else None
         self.identity = identity_of(config, store, self.start)

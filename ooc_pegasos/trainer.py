@@ -50,9 +50,7 @@ def train(
         rows_in = Path(scratch) if scratch else None
         if config.bias == "search":
             if proof:
-                raise UsageError(
-                    "{bias=search} proves nothing of other biases; leave out {proof}, or add {bias=feature}"
-                )
+                raise UsageError("{bias=search} proves nothing of other biases; leave out {proof}, or add {bias=free}")
             if place or warm_start is not None:
                 raise UsageError("{bias=search} trains again and again; leave out {checkpoint} and {warm_start}")
             return _search(store, config, log, rows_in, progress)

@@ -98,9 +98,8 @@ def _case(rng: np.random.Generator, most_rows: int) -> Case:
     case = Case(matrix, labels, weights, storing, options)
     case.small_windows = bool(rng.random() < 0.4)
     case.saved = bool(rng.random() < 0.2)
-    if rng.random() < 0.08 and _can_be_free(options) and task != "all classes":
-        options.pop("bias_scale", None)
-        options["bias"] = "free"
+    if rng.random() < 0.08 and can_be_free(options):
+        make_free(options)
     if rng.random() < 0.12 and options.get("bias") != "search":
         case.stop_after = int(rng.integers(1, 20))
     plain = "class" not in task and not isinstance(options["lam"], tuple) and "folds" not in options
@@ -109,8 +108,16 @@ def _case(rng: np.random.Generator, most_rows: int) -> Case:
     return case
 
 
-def _can_be_free(options: dict[str, Any]) -> bool:
-    return options["algorithm"] != "pegasos" and "project" not in options
+def can_be_free(options: dict[str, Any]) -> bool:
+    """True if the other options go together with `--bias free`."""
+    at_once = options["loss"].startswith("multiclass")
+    return options["algorithm"] != "pegasos" and "project" not in options and not at_once
+
+
+def make_free(options: dict[str, Any]) -> None:
+    """Choose a bias that is not regularised."""
+    options.pop("bias_scale", None)
+    options["bias"] = "free"
 
 
 def _values(rng: np.random.Generator, rows: int, features: int, kind: str) -> np.ndarray:

@@ -1,11 +1,13 @@
 """Proofs: every loss and algorithm proves its bound, an independent checker agrees, and nothing wrong passes."""
 
 import dataclasses
+import itertools
 import json
 import os
 import signal
 import zlib
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ import pytest
 import scipy.sparse as sp
 from conftest import around_present, flipped, random_rows
 from proof_checker import check
-from random_runs import case_of, config_of_case, judged, store_of_case
+from random_runs import can_be_free, case_of, config_of_case, judged, make_free, store_of_case
+from test_free_bias import optimum as optimum_with_a_bias
 from test_losses import optimum
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, TrainResult, train
@@ -21,7 +24,7 @@ from ooc_pegasos.describe import proof_words
 from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.losses import LOSSES
-from ooc_pegasos.proof import Claim, fingerprint, read_proof
+from ooc_pegasos.proof import Claim, belonging, fingerprint, read_proof
 from ooc_pegasos.proving import prove
 from ooc_pegasos.solvers.recording import DualRecord
 from ooc_pegasos.stopping import Interrupted
@@ -66,21 +69,29 @@ def proved(store: Store, folder: Path, config: TrainConfig, **options: object) -
     """Train and save the model; what its proof shows is what was reported, and the independent checker agrees."""
     result = train(store, config, proof=folder / "proof", **options)
     result.model.save(folder / "model")
-    found = prove(folder / "model", store.path, folder / "proof")
-    primal, bound = sum(one.primal for one in found), sum(one.lower_bound for one in found)
+    primal, bound = shown(folder, store)
     told = result.model.info.certificate
     assert told.primal == pytest.approx(primal, rel=1e-11)
     assert max(told.lower_bound or 0.0, 0.0) - 1e-11 * primal <= bound <= primal
-    if result.algorithm == "sdca" and config.loss not in ("logistic", "smoothed-hinge", "huber"):
+    curved = config.loss in ("logistic", "smoothed-hinge", "huber")
+    if result.algorithm == "sdca" and not curved and config.biased in ("none", "feature"):
         # elsewhere the bound reported is the mean of some d, and the proof shows d of their mean
         assert bound == pytest.approx(told.lower_bound, abs=1e-7 * primal)
     assert bound > 0.01 * primal
-    other_primal, other_bound = check(folder / "model", store.path, folder / "proof")
+    return result
+
+
+def shown(folder: Path, store: Store) -> tuple[float, float]:
+    """(objective, bound) that the proof in a folder shows of the model beside it, whoever checks it."""
+    primal, bound = check(folder / "model", store.path, folder / "proof")
+    found = prove(folder / "model", store.path, folder / "proof")
+    other_primal, other_bound = primal, bound
+    primal, bound = sum(one.primal for one in found), sum(one.lower_bound for one in found)
     assert other_primal == pytest.approx(primal, rel=1e-12)
     assert other_bound == pytest.approx(bound, rel=1e-12, abs=1e-10 * primal)
-    assert primal > other_primal * (1 - 1e-15)  # rounded outward
-    assert bound < other_bound * (1 + 1e-15)
-    return result
+    assert primal >= other_primal * (1 - 1e-15)  # rounded outward
+    assert bound <= other_bound * (1 + 1e-15)
+    return primal, bound
 
 
 MANNERS: dict[str, dict[str, object]] = {
@@ -96,6 +107,15 @@ MANNERS: dict[str, dict[str, object]] = {
     "path": {"algorithm": "sgd-s", "lam": "1e-2:1:4"},
     "path of sdca": {"algorithm": "sdca", "lam": "1e-2:1:4", "folds": 3},
     "lambda continuation": {"algorithm": "sdca", "lam": 1e-5, "tolerance": 0.3, "max_epochs": 60},
+    "free": {"algorithm": "sdca", "bias": "free"},
+    "free, sgd-s": {"algorithm": "sgd-s", "bias": "free", "max_epochs": 20},
+    "free, weights of classes": {"algorithm": "sdca", "bias": "free", "class_weight": (0.3, 1.7)},
+    "free, holdout": {"algorithm": "sgd-s", "bias": "free", "holdout": 0.3, "batch_size": 4},
+    "free path": {"algorithm": "sgd-s", "bias": "free", "lam": "1e-1:1:3"},
+    "free path of sdca": {"algorithm": "sdca", "bias": "free", "lam": "1e-2:1:4", "folds": 3},
+    "free continuation": {"algorithm": "sdca", "bias": "free", "lam": 1e-5, "tolerance": 0.3, "max_epochs": 100},
+    "subgradients of the bias": {"algorithm": "pegasos", "sampling": "permutation", "bias": "unregularized"},
+    "biases of batches": {"algorithm": "sgd-s", "bias": "batch", "batch_size": 30},
 }
 
 
@@ -135,18 +155,31 @@ def test_with_all_rows_in_memory(manner, stores, tmp_path):
     assert result.windows == 1
 
 
-@pytest.mark.parametrize("options", [{"algorithm": "sgd-m"}, {"algorithm": "sgd-m", "lam": "1e-2:1:3"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"algorithm": "sgd-m"},
+        {"algorithm": "sgd-m", "lam": "1e-2:1:3"},
+        {"algorithm": "sgd-m", "bias": "free", "max_epochs": 20},
+    ],
+)
 def test_rows_presented_several_times_at_once(options, stores, tmp_path):
     proved(stores["binary"], tmp_path, TrainConfig(**options_of("hinge", "sgd-s") | options))
 
 
-def test_threads_that_average(stores, tmp_path):
-    result = proved(stores["binary"], tmp_path, TrainConfig(lam=1.0, algorithm="sgd-s", threads=2, max_epochs=5))
+@pytest.mark.parametrize("bias", ["none", "free"])
+def test_threads_that_average(bias, stores, tmp_path):
+    config = TrainConfig(lam=1.0, algorithm="sgd-s", bias=bias, threads=2, max_epochs=5)
+    result = proved(stores["binary"], tmp_path, config)
     assert result.presenters == 2
 
 
-@pytest.mark.parametrize("loss", ["hinge", "logistic", *AT_ONCE])
-@pytest.mark.parametrize("manner", ["sdca", "sgd-s", "bias", "holdout", "path"])
+SEVERAL = list(itertools.product(["hinge", "logistic", *AT_ONCE], ["sdca", "sgd-s", "bias", "holdout", "path"]))
+
+
+@pytest.mark.parametrize(
+    ("loss", "manner"), [*SEVERAL, *itertools.product(["hinge", "logistic"], ["free", "free path"])]
+)
 def test_several_classes(loss, manner, stores, tmp_path):
     options = options_of(loss, manner) | {"class_weight": "balanced"}
     if loss in AT_ONCE:
@@ -159,10 +192,12 @@ def test_several_classes(loss, manner, stores, tmp_path):
     assert result.model.weights.shape[1] == 4
 
 
-def test_a_warm_start_and_a_change_of_algorithm(stores, tmp_path):
-    start = train(stores["binary"], TrainConfig(lam=0.3, max_epochs=3)).model
-    proved(stores["binary"], tmp_path, TrainConfig(lam=0.05, max_epochs=12, algorithm="sgd-s"), warm_start=start)
-    config = TrainConfig(lam=1.0, tolerance=0.004, max_epochs=30)
+@pytest.mark.parametrize("bias", ["none", "free"])
+def test_a_warm_start_and_a_change_of_algorithm(bias, stores, tmp_path):
+    start = train(stores["binary"], TrainConfig(lam=0.3, max_epochs=3, bias=bias)).model
+    config = TrainConfig(lam=0.05, max_epochs=12, algorithm="sgd-s", bias=bias)
+    proved(stores["binary"], tmp_path, config, warm_start=start)
+    config = TrainConfig(lam=1.0, tolerance=0.004, max_epochs=30, bias=bias)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ooc_pegasos.solvers.choice.PEGASOS_FROM", 1e-9)
         patched.setattr("ooc_pegasos.running.Run._is_slow", lambda run: run.state.cursor.epoch == 1)
@@ -170,7 +205,7 @@ def test_a_warm_start_and_a_change_of_algorithm(stores, tmp_path):
     assert any("going on by dual coordinate ascent" in note for note in result.notes)
 
 
-@pytest.mark.parametrize("manner", ["sdca", "sgd-s", "projection", "path"])
+@pytest.mark.parametrize("manner", ["sdca", "sgd-s", "projection", "path", "free", "free, sgd-s", "free path of sdca"])
 @pytest.mark.parametrize("windows", ["one", "several"])
 def test_a_resumed_run_writes_the_proof_of_an_undisturbed_one(manner, windows, stores, tmp_path):
     store = stores["binary"]
@@ -197,25 +232,113 @@ def test_a_resumed_run_writes_the_proof_of_an_undisturbed_one(manner, windows, s
             assert (folder / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
 
 
+@pytest.mark.parametrize("bias", ["none", "free"])
 @pytest.mark.parametrize("loss", BINARY + REAL)
-def test_bound_and_objective_enclose_the_optimum(loss, stores, tmp_path):
+def test_bound_and_objective_enclose_the_optimum(loss, bias, stores, tmp_path):
     matrix, labels, weights = rows()
-    kind = "real" if loss in REAL else "binary"
-    config = TrainConfig(lam=0.05, loss=loss, tolerance=1e-5, algorithm="sdca", max_epochs=500)
+    x, y = matrix.toarray().astype(float), labels["real" if loss in REAL else "binary"].astype(float)
+    config = TrainConfig(lam=0.05, loss=loss, tolerance=1e-5, algorithm="sdca", max_epochs=3000, bias=bias)
     proved(store_for(stores, loss), tmp_path, config)
-    (found,) = prove(tmp_path / "model", store_for(stores, loss).path, tmp_path / "proof")
-    parameter = LOSSES[loss].parameter or 0.0
-    best = optimum(loss, parameter, matrix.toarray().astype(float), labels[kind].astype(float), 0.05, weights)
-    assert found.lower_bound <= best * (1 + 1e-7)
-    assert found.primal >= best * (1 - 1e-7)
-    assert found.primal - found.lower_bound <= 1e-5 * found.primal
+    primal, bound = shown(tmp_path, store_for(stores, loss))
+    if bias == "free":
+        best, exact = optimum_with_a_bias(loss, x, y, 0.05, weights.astype(float)), 1e-6
+    else:
+        best, exact = optimum(loss, LOSSES[loss].parameter or 0.0, x, y, 0.05, weights), 1e-7
+    assert bound <= best * (1 + exact)
+    assert primal >= best * (1 - exact)
+    assert primal - bound <= 1e-5 * primal
 
 
-@pytest.mark.parametrize("seed", range(2000 if os.environ.get("OOCPEG_SOAK") else 6))
-def test_random_runs_prove_what_is_true(seed, tmp_path):
+# --- a bias that is not regularised ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("binary", {"algorithm": "sdca"}),
+        ("binary", {"algorithm": "sgd-s"}),
+        ("real", {"algorithm": "sdca", "loss": "absolute"}),
+        ("real", {"algorithm": "sgd-s", "loss": "huber"}),
+    ],
+    ids=str,
+)
+def test_both_kinds_of_bounds_of_a_free_bias_are_proved(kind, options, stores, tmp_path):
+    """Whichever epoch is the last: a vector that leans to either side, or the mixture of two that were met before."""
+    kinds = set()
+    for lam, epochs in itertools.product((0.05, 0.2, 1.0), (1, 2, 3, 5, 8)):
+        config = TrainConfig(lam=lam, bias="free", tolerance=1e-9, max_epochs=epochs, **options)
+        kept = [""]
+        with pytest.MonkeyPatch.context() as patched:
+
+            def keep(record, model, duals, part, leaning, real=DualRecord.keep, kept=kept):
+                kept[0] = {1: "positive", 0: "neither", -1: "negative"}[np.sign(leaning)]
+                real(record, model, duals, part, leaning)
+
+            def keep_crossing(*given, real=DualRecord.keep_crossing, kept=kept):
+                kept[0] = "crossing"
+                real(*given)
+
+            patched.setattr(DualRecord, "keep", keep)
+            patched.setattr(DualRecord, "keep_crossing", keep_crossing)
+            result = proved(stores[kind], tmp_path, config)
+        kinds.add(kept[0])
+    assert kinds >= {"positive", "negative", "crossing"}
+    assert result.model.encode() == train(stores[kind], config).model.encode()  # with a proof or without
+
+
+@pytest.mark.parametrize("manner", [manner for manner in MANNERS if "free" in manner])
+def test_dual_variables_of_a_free_bias_add_up_to_0(manner, stores, tmp_path, monkeypatch):
+    """Though rounding errors of training are made larger."""
+
+    def best(*given, real=DualRecord.best):
+        duals = real(*given)
+        return np.where(duals > 0, 1 + 1e-11, 1.0) * duals
+
+    monkeypatch.setattr(DualRecord, "best", best)
+    proved(stores["binary"], tmp_path, TrainConfig(**options_of("hinge", manner)))
+    proof, (_matrix, labels, weights) = read_proof(tmp_path / "proof"), rows()
+    (shares,) = proof.header.problem.class_weights
+    of_rows = np.where(labels["binary"] > 0, shares[1], shares[0]) * weights.astype(float)
+    kept = proof.are_trained_on(0, ROWS)
+    terms = [Fraction(c) * Fraction(b) for c, b in zip(of_rows[kept], proof.duals[kept, 0].tolist(), strict=True)]
+    assert abs(sum(terms)) <= 8 * 2.0**-53 * sum(map(abs, terms))
+    assert sum(map(abs, terms)) > 0
+
+
+@pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
+@pytest.mark.parametrize("lam", [0.05, 0.2, 1.0])
+def test_a_run_resumed_after_each_epoch_keeps_the_same_dual_variables(algorithm, lam, stores, tmp_path):
+    """The best ones and those of both lines, which a crossing many epochs later may need."""
+    same = {"lam": lam, "algorithm": algorithm, "bias": "free", "tolerance": 1e-9, "checkpoint_epochs": 1}
+    for epochs in range(1, 9):
+        config = TrainConfig(max_epochs=epochs, memory=little_memory(stores["binary"]), **same)
+        kept = {"checkpoint": tmp_path / "checkpoint", "resume": epochs > 1}
+        train(stores["binary"], config, proof=tmp_path / "resumed", **kept)
+        train(stores["binary"], config, proof=tmp_path / "undisturbed")
+        one, other = read_proof(tmp_path / "resumed"), read_proof(tmp_path / "undisturbed")
+        assert one.duals.tobytes() == other.duals.tobytes()
+        assert one.header.claims[0].lower_bound == other.header.claims[0].lower_bound
+
+
+def test_rows_of_one_class_prove_a_bound_of_0(tmp_path):
+    matrix, _labels, weights = rows()
+    store = Store.from_scipy(matrix, np.ones(ROWS), tmp_path / "store", weights, ConvertConfig(classes=("-1", "1")))
+    result = train(store, TrainConfig(lam=0.1, bias="free", max_epochs=3), proof=tmp_path / "proof")
+    result.model.save(tmp_path / "model")
+    assert shown(tmp_path, store) == (0.0, 0.0)
+
+
+SEEDS = range(2000 if os.environ.get("OOCPEG_SOAK") else 6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("free", [False, True], ids=["any bias", "free"])
+def test_random_runs_prove_what_is_true(seed, free, tmp_path):
     """Norms, weights and lambdas over many magnitudes: what is proved is compared with exact arithmetic."""
     case = case_of(seed)
-    if case.options.get("bias") not in (None, "none", "feature"):
+    if free and can_be_free(case.options):
+        make_free(case.options)
+    if case.options.get("bias") == "search":
         pytest.skip("no proof for this bias")
     store = store_of_case(case, tmp_path)
     config = config_of_case(case, store)
@@ -297,6 +420,72 @@ def test_a_forged_proof_is_refused(change, duals, message, case):
         prove(model, store, proof)
 
 
+def assert_refused(folder: Path, store: Store) -> None:
+    """Whoever checks the proof in a folder refuses it."""
+    with pytest.raises(AssertionError):
+        check(folder / "model", store.path, folder / "proof")
+    with pytest.raises(DamagedError):
+        prove(folder / "model", store.path, folder / "proof")
+
+
+def scale(sign: int, factor: float) -> Callable[[np.ndarray], None]:
+    """Scale the dual variables of a sign."""
+
+    def change(numbers: np.ndarray) -> None:
+        numbers[sign * numbers > 0] *= factor
+
+    return change
+
+
+@pytest.mark.parametrize("loss", ["hinge", "logistic", "absolute"])
+@pytest.mark.parametrize(
+    ("change", "duals"),
+    [
+        (None, scale(1, 0.9)),
+        (None, scale(-1, 0.9)),
+        (None, scale(1, 0.0)),
+        (None, scale(-1, 0.0)),
+        (None, put(1 + 1e-15)),
+        (lambda head: head["claims"][0].update(lower_bound=head["claims"][0]["lower_bound"] * 1.02), None),
+        (lambda head: head["claims"][0].update(primal=head["claims"][0]["primal"] * 0.9999), None),
+    ],
+)
+def test_a_forged_proof_of_a_free_bias_is_refused(change, duals, loss, stores, tmp_path):
+    store = store_for(stores, loss)
+    proved(store, tmp_path, TrainConfig(lam=0.05, loss=loss, tolerance=0.01, holdout=0.2, bias="free"))
+    forge(tmp_path / "proof")
+    shown(tmp_path, store)  # as it stands a forged one passes
+    forge(tmp_path / "proof", change or (lambda _head: None), duals)
+    assert_refused(tmp_path, store)
+
+
+@pytest.mark.parametrize("bias", [("none", 0.0), ("feature", 1.0), ("free", 1.0)])
+def test_a_proof_of_another_bias_is_refused(bias, stores, tmp_path):
+    store = stores["binary"]
+    proved(store, tmp_path, TrainConfig(lam=0.05, tolerance=0.01, bias="free"))
+    forge(tmp_path / "proof", lambda head: head["problem"].update(bias=bias[0], bias_value=bias[1]))
+    with pytest.raises(DamagedError, match=r"bias(_value)? is \S+, of the model (free|0.0); train again"):
+        belonging(tmp_path / "proof", tmp_path / "model", store)
+
+
+def test_dual_variables_that_do_not_add_up_to_0_prove_nothing_of_a_free_bias(stores, tmp_path):
+    """Without a bias the optimum is higher: what proves that would prove too much."""
+    store, folders = stores["binary"], {bias: tmp_path / bias for bias in ("none", "free")}
+    for bias, folder in folders.items():
+        folder.mkdir()
+        proved(store, folder, TrainConfig(lam=1.0, tolerance=0.001, class_weight=(0.1, 2.0), bias=bias))
+    reached, too_much = shown(folders["free"], store)[0], shown(folders["none"], store)[1]
+    assert too_much > 1.1 * reached
+    numbers = read_proof(folders["none"] / "proof").duals
+    for claimed in (too_much, reached):
+        forge(
+            folders["free"] / "proof",
+            lambda head, claimed=claimed: head["claims"][0].update(lower_bound=claimed),
+            lambda duals: np.copyto(duals, numbers),
+        )
+        assert_refused(folders["free"], store)
+
+
 def test_other_rows_or_another_order_or_model_is_refused_even_with_forged_checksums(case, tmp_path):
     model, store, proof = case
     matrix, labels, weights = rows()
@@ -348,10 +537,9 @@ def test_a_cut_or_damaged_proof_is_refused(case):
 
 def test_options_that_have_no_proof_are_refused(stores, tmp_path):
     for options, message in (
-        ({"sampling": "iid", "algorithm": "sgd-s"}, "--proof: i.i.d. sampling"),
-        ({"bias": "batch", "batch_size": 9}, "--proof is not known for --bias batch"),
-        ({"bias": "free"}, "--proof is not known for --bias free"),
-        ({"bias": "search"}, "--bias search proves nothing of other biases"),
+        ({"sampling": "iid", "algorithm": "sgd-s"}, "proof: i.i.d. sampling"),
+        ({"sampling": "iid", "algorithm": "pegasos", "bias": "unregularized"}, "proof: i.i.d. sampling"),
+        ({"bias": "search"}, "bias=search proves nothing of other biases; leave out proof, or add bias=free"),
     ):
         with pytest.raises(UsageError, match=message):
             train(stores["binary"], TrainConfig(lam=0.05, **options), proof=tmp_path / "proof")
@@ -379,6 +567,14 @@ def test_a_damaged_checkpoint_of_dual_variables_is_refused(stores, tmp_path):
     file.unlink()
     with pytest.raises(DamagedError, match="No such file"):
         train(stores["binary"], more, resume=True, **options)
+
+
+@pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
+def test_without_an_epoch_nothing_but_zero_is_proved_of_a_free_bias(algorithm, stores, tmp_path):
+    same = {"algorithm": algorithm, "memory": little_memory(stores["binary"])}
+    config = TrainConfig(lam=0.05, bias="free", max_seconds=1e-9, **same)
+    train(stores["binary"], config, proof=tmp_path / "proof").model.save(tmp_path / "model")
+    assert shown(tmp_path, stores["binary"])[1] == 0.0
 
 
 def test_without_an_epoch_nothing_but_zero_is_proved(stores, tmp_path):

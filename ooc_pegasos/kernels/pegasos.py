@@ -495,6 +495,8 @@ def present_batches(
                 value, _g, _dual = loss_at(loss, parameter, scores[i] + state[FREE], targets[i])
                 state[LOSS] += heft[i] * value
                 state[ERRORS] += 1.0 if slopes[i] != 0.0 else 0.0
+                if record is not None:
+                    record[np.int64(order[at + i]) * stride + column] -= slopes[i] / heft[i] / scale
         for i in range(at, stop):
             factor = -slopes[i - at]
             if factor == 0.0:

@@ -2,7 +2,8 @@
 
 Kept only when a proof is asked for, in unnamed files with a line a row of the store. Pegasos adds -g of each
 presentation to `sums`; the difference of the sums at both ends of a window of epochs, divided by the presentations of
-a row in it, is the dual variable of equation (5). Dual coordinate ascent hands its variables over.
+a row in it, is the dual variable of equation (5). Dual coordinate ascent hands its variables over. Where the bias is
+not regularised the vectors behind two more bounds are kept, which equation (11) mixes; what (10) adds is one number.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,16 @@ _PIECE = 1 << 16
 """Rows that are copied at a time."""
 
 
+@dataclass(frozen=True)
+class RowDuals:
+    """Dual variables of all rows for one model, piece by piece."""
+
+    pieces: Iterable[tuple[int, np.ndarray]]
+    """(number of the first row, a line a row)."""
+    weighted: bool
+    """True if they contain the weights of rows."""
+
+
 class DualRecord:
     """Sums and best dual variables of all models. A model has `width` columns: one, or one a class."""
 
@@ -43,9 +55,15 @@ class DualRecord:
         self.stride = self.width * len(problem.specs)
         self.weighted = dict.fromkeys(range(len(problem.specs)), False)
         """True if the variables of a model contain the weights of rows."""
+        self.leaning = dict.fromkeys(range(len(problem.specs)), 0.0)
+        """What is added to the variables of a model, before weights, of all rows that may have its sign."""
         self._first_rows = [0, *accumulate(chunk.rows for chunk in store.manifest.chunks)]
         self._scratch = scratch
         self._best = self._table()
+        self._lines = [self._table(), self._table()] if problem.has_free_bias else []
+        """The variables behind the falling and the rising line of each model."""
+        self._crossed: set[int] = set()
+        """Models whose best variables are the mixture of these as they stand."""
         self._sums: np.ndarray | None = None
         self._snapshots: dict[int, np.ndarray] = {}
         self._window: Window | None = None
@@ -117,8 +135,11 @@ class DualRecord:
 
     # --- best variables -----------------------------------------------------------------------------
 
-    def keep_window(self, model: int, snapshot: int, factor: float) -> None:
-        """Keep `factor` times the sums since a snapshot, 0 for the start."""
+    def since(self, model: int, snapshot: int, factor: float) -> RowDuals:
+        """Return `factor` times the sums since a snapshot, 0 for the start."""
+        return RowDuals(self._sums_since(model, snapshot, factor), weighted=False)
+
+    def _sums_since(self, model: int, snapshot: int, factor: float) -> Iterator[tuple[int, np.ndarray]]:
         assert self._sums is not None
         columns, before = self.columns(model), self._snapshots[snapshot] if snapshot else None
         for chunk, (first, end) in enumerate(pairwise(self._first_rows)):
@@ -128,14 +149,34 @@ class DualRecord:
                 sums = self._sums[stretch, columns]
                 if before is not None:
                     sums = sums - before[stretch, columns]
-                self._best[stretch, columns] = sums * (scale * factor)
-        self.weighted[model] = False
+                yield begin, sums * (scale * factor)
 
-    def keep_duals(self, model: int, pieces: Iterable[tuple[int, np.ndarray]], factor: float) -> None:
-        """Keep `factor` times the variables of dual coordinate ascent."""
-        for first, duals in pieces:
-            np.multiply(duals, factor, out=self._best[first : first + len(duals), model], dtype=np.float64)
-        self.weighted[model] = True
+    def keep(self, model: int, duals: RowDuals, part: float = 1.0, leaning: float = 0.0) -> None:
+        """Keep `part` times some dual variables as the best ones."""
+        self._copy(self._best, model, duals, part)
+        self.weighted[model], self.leaning[model] = duals.weighted, leaning
+        self._crossed.discard(model)
+
+    def keep_line(self, model: int, line: int, duals: RowDuals, part: float) -> None:
+        """Keep `part` times some dual variables as those behind one of both lines."""
+        self._copy(self._lines[line], model, duals, part)
+        self._crossed.discard(model)
+
+    def keep_crossing(self, model: int, parts: tuple[float, float], weighted: bool) -> None:
+        """Keep the mixture of the variables behind both lines as the best ones."""
+        if model not in self._crossed:
+            columns = self.columns(model)
+            for begin in range(0, self.rows, _PIECE):
+                rows = slice(begin, begin + _PIECE)
+                mixed = (part * line[rows, columns] for part, line in zip(parts, self._lines, strict=True))
+                self._best[rows, columns] = sum(mixed)
+            self.weighted[model], self.leaning[model] = weighted, 0.0
+            self._crossed.add(model)
+
+    def _copy(self, table: np.ndarray, model: int, duals: RowDuals, part: float) -> None:
+        for first, piece in duals.pieces:
+            into = table[first : first + len(piece), self.columns(model)]
+            np.multiply(piece.reshape(into.shape), part, out=into, dtype=np.float64)
 
     def best(self, models: list[int], begin: int, end: int) -> np.ndarray:
         """The best variables of some rows, a column for each model (and class)."""
@@ -162,6 +203,7 @@ class DualRecord:
             "bytes": size,
             "crc32": checksum,
             "weighted": list(self.weighted.values()),
+            "leaning": list(self.leaning.values()),
             "sums": self._sums is not None,
             "snapshots": list(self._snapshots),
             "folded": self.folded[:, 0].tolist(),
@@ -169,7 +211,7 @@ class DualRecord:
         }
 
     def _tables(self) -> list[np.ndarray]:
-        return [self._best, *([] if self._sums is None else [self._sums]), *self._snapshots.values()]
+        return [self._best, *self._lines, *([] if self._sums is None else [self._sums]), *self._snapshots.values()]
 
     def restore(self, folder: Path, saved: dict[str, Any] | None) -> None:
         """Continue from what was saved."""
@@ -180,6 +222,7 @@ class DualRecord:
             raise ValueError(f"{saved['file']!r:.40} is not the name of a file of dual variables")
         path = folder / saved["file"]
         self.weighted = {model: bool(saved["weighted"][model]) for model in self.weighted}
+        self.leaning = {model: float(saved["leaning"][model]) for model in self.leaning}
         self._sums = self._table() if saved["sums"] else None
         self._snapshots = {whole(epoch, 1, 2**62, "epoch"): self._table() for epoch in saved["snapshots"]}
         self.folded[:, 0] = saved["folded"]
@@ -204,4 +247,4 @@ class DualRecord:
     def close(self) -> None:
         """Let the files go."""
         self.forget_sums()
-        self._best = np.empty((0, self.stride))
+        self._best, self._lines = np.empty((0, self.stride)), []

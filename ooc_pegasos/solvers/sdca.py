@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.balance import DualPoint
+from ooc_pegasos.balance import BalancedBound, DualPoint
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.certificate import Bound, best_part
 from ooc_pegasos.checkpoint import Checkpoint, take, whole
@@ -44,6 +44,7 @@ from ooc_pegasos.rounding import norm_above, raised, sum_error, vector_error
 from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.duals import Group, RowStates
 from ooc_pegasos.solvers.panel import Panel, panels_of, width_of
+from ooc_pegasos.solvers.recording import RowDuals
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NEAR, NO_WEIGHTS, ONCE, Solver
 
 _LANES_COST = 2.5
@@ -286,13 +287,20 @@ class SdcaSolver(Solver):
         exact = part * gain - part * part * cost / 2
         return Bound(value / spec.rows * (1 - 4 * UNIT_ROUNDOFF), max(exact - value, 0.0) / spec.rows)
 
-    def keep_duals(self, model: int) -> None:
+    def keep_duals(self, model: int, bound: Bound) -> None:
         """See `Solver`."""
-        if self.record is not None:
+        if self.record is None:
+            return
+        if isinstance(bound, BalancedBound):
+            self._keep_balanced(model, bound, self._duals_of(model))
+        else:
             part = best_part(float(self.state[model][DUAL]), self._square(model) / self.problem.specs[model].clock)
-            self.record.keep_duals(model, self.rows.duals_of(model), part)
+            self.record.keep(model, self._duals_of(model), part)
 
-    def _bound_of_free(self, model: int) -> Bound | None:
+    def _duals_of(self, model: int) -> RowDuals:
+        return RowDuals(self.rows.duals_of(model), weighted=True)
+
+    def _bound_of_free(self, model: int) -> BalancedBound | None:
         """The bound where the bias is not regularised."""
         if self.balance is None:
             return None
@@ -304,7 +312,11 @@ class SdcaSolver(Solver):
         # the running sum is that for the bias held at the centre
         value, value_error = float(state[DUAL]) + centre * mass, dual_error + self._centre_error(model, centre, error)
         point = DualPoint.rounded(sums, error, bias, value, value_error)
-        return self.balance.bound(model, point, centre + bias**2 * mass / self._clock(model), self.lines[model])
+        found = self.balance.bound(model, point, centre + bias**2 * mass / self._clock(model), self.lines[model])
+        if self.record is not None and found.line is not None:
+            line, part = found.line
+            self.record.keep_line(model, line, self._duals_of(model), part)
+        return found
 
     def _centre_error(self, model: int, move: float, error: float) -> float:
         """Bound the error of taking the dual sum from one centre to another, given that of `a`."""

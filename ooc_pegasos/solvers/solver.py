@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.balance import Balance, Lines
+from ooc_pegasos.balance import Balance, BalancedBound, Lines
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.certificate import Bound
 from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.kernels.pegasos import NO_FREE
 from ooc_pegasos.loading import Window
 from ooc_pegasos.problem import Problem
-from ooc_pegasos.solvers.recording import DualRecord
+from ooc_pegasos.solvers.recording import DualRecord, RowDuals
 
 SLICE = 8 << 20
 """Entries a kernel is given at a time, some ten milliseconds' work, so that Ctrl-C is felt at once."""
@@ -96,8 +96,16 @@ class Solver(ABC):
     def renew(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:  # noqa: B027
         """Add up anew the sums that bounds are made of, in a pass over all rows."""
 
-    def keep_duals(self, model: int) -> None:  # noqa: B027
-        """Keep the dual variables behind `bound` for a proof, if one is wanted."""
+    def keep_duals(self, model: int, bound: Bound) -> None:  # noqa: B027
+        """Keep the dual variables behind what `bound` has returned for a proof, if one is wanted."""
+
+    def _keep_balanced(self, model: int, bound: BalancedBound, duals: RowDuals) -> None:
+        """Keep what a bound is made of, where the bias is not regularised."""
+        assert self.record is not None
+        if bound.crosses:
+            self.record.keep_crossing(model, self.lines[model].parts, duals.weighted)
+        else:
+            self.record.keep(model, duals, bound.point, bound.leaning)
 
     @abstractmethod
     def estimate(self, model: int) -> float:

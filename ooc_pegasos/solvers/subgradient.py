@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.balance import DualPoint
+from ooc_pegasos.balance import BalancedBound, DualPoint
 from ooc_pegasos.block import CsrBlock
 from ooc_pegasos.certificate import Bound, Snapshot, keep_some, lower_bound
 from ooc_pegasos.checkpoint import Checkpoint, take, whole
@@ -23,7 +23,7 @@ from ooc_pegasos.problem import Problem
 from ooc_pegasos.solvers.averaging import Averaging
 from ooc_pegasos.solvers.panel import Panel, panels_of
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOfClasses, PegasosOptions
-from ooc_pegasos.solvers.recording import NOT_RECORDED
+from ooc_pegasos.solvers.recording import NOT_RECORDED, RowDuals
 from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NO_WEIGHTS, ONCE, Solver
 
 
@@ -220,19 +220,20 @@ class PegasosSolver(Solver):
         member, problem = self.members[model], self.problem
         now = Snapshot(0, member.t, member.dual_sum, member.updates(), *self._rounding_errors(model))
         bias, lines = float(member.last()[-1]) * problem.bias, self.lines[model]
+        begins: list[Snapshot | None] = [] if self.warm else [None]
+        begins += [window for window in windows if now.t > window.t]
         best = Bound(-np.inf)
-        if not self.warm:
-            best = self.balance.bound(
-                model, self._dual_of(Snapshot.start(), now, model, member.options.delay), bias, lines
-            )
-        for window in windows:
-            if now.t > window.t:
-                found = self.balance.bound(model, self._dual_of(window, now, model), bias, lines)
-                if found.value > best.value:
-                    best = dataclasses.replace(found, window=window)
+        for window in begins:
+            begin, delay = (Snapshot.start(), member.options.delay) if window is None else (window, 0.0)
+            found = self.balance.bound(model, self._dual_of(begin, now, model, delay), bias, lines)
+            if self.record is not None and found.line is not None:
+                line, part = found.line
+                self.record.keep_line(model, line, self._duals_of(model, window), part)
+            if found.value > best.value:
+                best = dataclasses.replace(found, window=window)
         return best
 
-    def _dual_of(self, begin: Snapshot, now: Snapshot, model: int, delay: float = 0.0) -> DualPoint:
+    def _dual_of(self, begin: Snapshot, now: Snapshot, model: int, delay: float) -> DualPoint:
         """The dual vector that the updates of a window make, as if each training row had been presented once."""
         share = self.problem.specs[model].rows / (now.t - begin.t + delay)
         sums = (now.a - begin.a if len(begin.a) else now.a) * share
@@ -255,13 +256,23 @@ class PegasosSolver(Solver):
         """See `Solver`."""
         return self._bounds[model]
 
-    def keep_duals(self, model: int) -> None:
+    def keep_duals(self, model: int, bound: Bound) -> None:
         """See `Solver`. Means over the window that the bound is of."""
-        member, found = self.members[model], self._bounds[model]
-        if self.record is not None and found is not None:
-            presented = member.t - found.window.t if found.window else member.t + member.options.delay
-            factor = self.problem.specs[model].rows * member.scale / presented
-            self.record.keep_window(model, found.window.epoch if found.window else 0, factor)
+        if self.record is None:
+            return
+        duals = self._duals_of(model, bound.window)
+        if isinstance(bound, BalancedBound):
+            self._keep_balanced(model, bound, duals)
+        else:
+            self.record.keep(model, duals)
+
+    def _duals_of(self, model: int, window: Snapshot | None) -> RowDuals:
+        """Return the means over a window, or over all updates, for a proof."""
+        assert self.record is not None
+        member = self.members[model]
+        presented = member.t - window.t if window else member.t + member.options.delay
+        factor = self.problem.specs[model].rows * member.scale / presented
+        return self.record.since(model, window.epoch if window else 0, factor)
 
     def estimate(self, model: int) -> float:
         """See `Solver`."""

@@ -293,6 +293,20 @@ def test_every_exit_code_is_described():
     assert described == raised | {0, 4, 7, 130, 141, 142}
 
 
+def test_equations_that_the_code_cites_are_on_the_page_of_the_certificate():
+    blocks = "".join(block for language, block, _ in blocks_of(PAGES["docs/certificate.md"]) if language == "text")
+    numbers = re.findall(r"\((\d+[a-z]?)\)$", blocks, re.MULTILINE)
+    assert sorted(set(numbers)) == sorted(numbers)
+    code = "".join(path.read_text() for path in (ROOT / "ooc_pegasos").glob("**/*.py"))
+    cited = {
+        number
+        for pair in re.findall(r"equations? \(?(\d+[a-z]?)\)?(?: to \((\d+))?", code)
+        for number in pair
+        if number
+    }
+    assert {"2", "2p", "3", "5", "7", "9", "11"} <= cited <= set(numbers)
+
+
 def test_the_front_page_fits_a_screen():
     assert len(PAGES["README.md"].splitlines()) <= 110
     assert len(PAGES["README.md"].encode()) < 6000

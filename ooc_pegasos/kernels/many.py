@@ -1,7 +1,7 @@
 """Many models in one pass: the steps of Pegasos and of dual coordinate ascent for all columns of a panel.
 
 No model depends on another. `table` has one line a quantity and one column a model; `state` as well, with the
-places of `kernels/pegasos.py` or `kernels/sdca.py`. The steps of the hinge loss are written in lanes, eight at
+places of `kernels/pegasos.py` or `kernels/sdca.py`. Steps of the hinge loss are written in lanes, eight at
 once.
 """
 

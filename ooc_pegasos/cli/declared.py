@@ -21,8 +21,9 @@ _WIDE = 24
 def with_options(config: type, groups: tuple[str, ...], *file_flags: str) -> Callable[[Command], Command]:
     """Replace the parameter `settings` of a command by an option for each field of `config`, and one for a TOML file.
 
-    The command is called with the configuration that the options given make. In the help options stand in panels, in
-    the order of `groups`: first those of the command itself.
+    The command is called with the configuration that the options given make, and with the names of the options that
+    were given on the command line as `named`, if it has such a parameter. In the help options stand in panels, in the
+    order of `groups`: first those of the command itself.
     """
 
     def decorate(command: Command) -> Command:
@@ -32,9 +33,11 @@ def with_options(config: type, groups: tuple[str, ...], *file_flags: str) -> Cal
         def run(**given: Any) -> None:
             file = given.pop("config")
             chosen = {one.name: _value_of(one, given.pop(one.name)) for one in declared if not one.is_hidden}
+            if "named" in own:
+                given["named"] = frozenset(name for name, value in chosen.items() if value is not None)
             command(**given, settings=settings_of(config, file, chosen))
 
-        parameters = [one for name, one in own.items() if name != "settings"]
+        parameters = [one for name, one in own.items() if name not in ("settings", "named")]
         parameters.append(_parameter("config", Path | None, _config_file(groups[0], *file_flags)))
         parameters += [_parameter_of(one) for one in declared if not one.is_hidden]
         parameters.sort(key=lambda one: _rank(one, groups))

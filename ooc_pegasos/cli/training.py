@@ -49,6 +49,7 @@ def train(
         ),
     ],
     settings: TrainConfig,
+    named: frozenset[str],
     warm_start: Annotated[
         Path | None,
         typer.Option(
@@ -126,7 +127,7 @@ def train(
 
     Exit code 4: a limit was reached before the tolerance was certified; the model is saved all the same.
     """
-    if checkpoint is None and (settings.checkpoint_epochs or settings.checkpoint_minutes != 5.0):
+    if checkpoint is None and named & {"checkpoint_epochs", "checkpoint_minutes"}:
         raise UsageError("--checkpoint-epochs and --checkpoint-minutes say when; say where with --checkpoint DIR")
     if parts is not None and scheduler is None:
         raise UsageError("--parts are for several machines; add --scheduler, like --scheduler local:2, or leave it out")

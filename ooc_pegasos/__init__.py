@@ -8,16 +8,16 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ConvertConfig": "config",
-    "CsrBlock": "block",
-    "Existing": "existing",
-    "Model": "model",
+    "CsrBlock": "store.csr_block",
+    "Existing": "conversion.output_check",
+    "Model": "scoring.model",
     "OocPegasosError": "errors",
-    "Store": "store",
+    "Store": "store.store",
     "TrainConfig": "config",
-    "TrainResult": "outcome",
-    "convert": "conversion",
-    "train": "trainer",
-    "verify": "verification",
+    "TrainResult": "training.result",
+    "convert": "conversion.pipeline",
+    "train": "training.api",
+    "verify": "store.verify",
 }
 __all__ = [
     "ConvertConfig",

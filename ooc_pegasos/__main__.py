@@ -1,7 +1,7 @@
 """`python -m ooc_pegasos` is `oocpeg`."""
 
 try:
-    from ooc_pegasos.command import main
+    from ooc_pegasos.cli.start import main
 except KeyboardInterrupt:
     import os
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
 
-from ooc_pegasos import options, typed
+from ooc_pegasos import options
 from ooc_pegasos.declared_labels import Declared, TaskChoice
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.machine import available_memory
 from ooc_pegasos.options import POSITIVE, Range, option, options_of
-from ooc_pegasos.parallel import cores
+from ooc_pegasos.util import typed_json
+from ooc_pegasos.util.memory_limits import available_memory
+from ooc_pegasos.util.thread_map import cores
 
 Config = TypeVar("Config")
 LossName = Literal[
@@ -119,9 +120,9 @@ def _settle(config: ConvertConfig | TrainConfig) -> None:
     """Raise UsageError for values of a wrong type or out of range, wherever they come from."""
     kind = type(config)
     try:
-        typed.settle(config, lambda name, value: _plainly(name, value, kind))
+        typed_json.settle(config, lambda name, value: _plainly(name, value, kind))
         options.check(config)
-    except typed.TypedError as error:
+    except typed_json.TypedError as error:
         raise UsageError(f"{kind.__name__}: {error}") from error
 
 
@@ -648,8 +649,8 @@ def load_toml(
         _parse_all(cls, table)
         if complete is not None:
             complete(table)
-        typed.load(cls, table)
-    except typed.TypedError as error:
+        typed_json.load(cls, table)
+    except typed_json.TypedError as error:
         raise UsageError(f"{path}: {error}; correct it") from error
     except UsageError as error:
         raise error.within(str(path)) from error

@@ -1,4 +1,3 @@
-"""One file per input format. A reader turns inputs into blocks of rows and knows nothing of what follows.
-
-The package lives at the top level of the repository and is imported as `ooc_pegasos.readers`.
+"""One module an input format: readers turn inputs into CSR blocks and know nothing of stores and training.
+May import: compiled, config, store, util.
 """

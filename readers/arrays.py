@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.block import CsrBlock, read_only
+from ooc_pegasos.compiled.parse import arrays as kernels
+from ooc_pegasos.compiled.parse.weights import LEAST, MOST
 from ooc_pegasos.declared_labels import spell
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.kernels import arrays as kernels
-from ooc_pegasos.kernels.weights import LEAST, MOST
-from ooc_pegasos.labels import key_of
 from ooc_pegasos.readers import npy
+from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock, Piece, place
 from ooc_pegasos.readers.matrices import FileSource, Matrix, Settings, labels_file
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock, Piece, place
 from ooc_pegasos.readers.sources import spoken
-from ooc_pegasos.scratch import Pool, Scratch
+from ooc_pegasos.store.csr_block import CsrBlock, read_only
+from ooc_pegasos.store.labels import key_of
+from ooc_pegasos.util.buffers import Pool, Scratch
 
 PROBLEMS = {
     kernels.INDEX_TOO_LARGE: "the column {index} is above the limit of {limit}; allow more --features "

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ooc_pegasos.block import read_only
+from ooc_pegasos.compiled.parse import cells as kernels_of_cells
+from ooc_pegasos.compiled.parse import records as kernels
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.kernels import cells as kernels_of_cells
-from ooc_pegasos.kernels import records as kernels
-from ooc_pegasos.readers.reading import BadRow
+from ooc_pegasos.readers.arrow_strings import not_utf8
+from ooc_pegasos.readers.base import BadRow
 from ooc_pegasos.readers.sources import UTF8_MARK
-from ooc_pegasos.readers.strings import not_utf8
+from ooc_pegasos.store.csr_block import read_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ CellKind = Literal["number", "string"]
 
 _NUMBER = r"^[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*$"
 _GOOD, _BLANK, _BROKEN, _OPEN, _RAGGED, _CELL = range(6)
-"""What became of a row, the first as kernels/records.py has them. From _CELL on: a bad cell of that column."""
+"""What became of a row, the first as compiled/parse/records.py has them. From _CELL on: a bad cell of that column."""
 ORDINARY = ",;\t|"
 """Delimiters that cannot be part of a number."""
 _OPEN_ADVICE = "close it, or convert with --multiline if line breaks may stand in quotes"

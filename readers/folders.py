@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.block import CsrBlock
-from ooc_pegasos.checksums import RunningHash, xxh64_hex
 from ooc_pegasos.declared_labels import is_number
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.labels import key_of
-from ooc_pegasos.manifest import SourceInfo
-from ooc_pegasos.readers.naming import Unnamed
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
+from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
+from ooc_pegasos.readers.feature_names import Unnamed
 from ooc_pegasos.readers.sources import DEFAULT_MEMORY, MEMORY_OF_LINE, Stamp
-from ooc_pegasos.readers.text import TextHasher
-from ooc_pegasos.scratch import Pool
+from ooc_pegasos.readers.tokens import TextHasher
+from ooc_pegasos.store.csr_block import CsrBlock
+from ooc_pegasos.store.labels import key_of
+from ooc_pegasos.store.manifest import SourceInfo
+from ooc_pegasos.util.buffers import Pool
+from ooc_pegasos.util.checksums import RunningHash, xxh64_hex
 
 BLOCK_BYTES = 16 << 20
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers.base import BadRow
 from ooc_pegasos.readers.delimited import batch_from, cut_lines, line_array
-from ooc_pegasos.readers.reading import BadRow
 
 if TYPE_CHECKING:
     import pyarrow as pa

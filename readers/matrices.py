@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.block import read_only
+from ooc_pegasos.compiled.parse import arrays as kernels
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.kernels import arrays as kernels
-from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers import npy
-from ooc_pegasos.readers.reading import LARGEST_INDEX
+from ooc_pegasos.readers.base import LARGEST_INDEX
 from ooc_pegasos.readers.sources import STDIN, Stamp, TextBlock, TextSource, hash_of, samples_of, spoken, stamp_of
+from ooc_pegasos.store.csr_block import read_only
+from ooc_pegasos.store.manifest import SourceInfo
 
 _LINE_PROBLEMS = {
     kernels.EMPTY: "an empty line where a label should be; give every row of the inputs one",

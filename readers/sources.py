@@ -19,13 +19,13 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from ooc_pegasos.checksums import RunningHash
+from ooc_pegasos.compiled.parse.lines import PADDING
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.files import ReadOnlyFile
-from ooc_pegasos.kernels.lines import PADDING
-from ooc_pegasos.manifest import SourceInfo
-from ooc_pegasos.readers.reading import place
+from ooc_pegasos.readers.base import place
 from ooc_pegasos.readers.remote import expand_url, is_remote, look, open_remote, spoken_url
+from ooc_pegasos.store.manifest import SourceInfo
+from ooc_pegasos.util.checksums import RunningHash
+from ooc_pegasos.util.files import ReadOnlyFile
 
 STDIN = "-"
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}

@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.arrow import array_of
-from ooc_pegasos.block import read_only
+from ooc_pegasos.compiled.parse import dictionary as kernels
+from ooc_pegasos.compiled.parse.text import count_documents
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.kernels import dictionary as kernels
-from ooc_pegasos.kernels.text import count_documents
-from ooc_pegasos.manifest import Recipe
-from ooc_pegasos.parallel import ordered_map
 from ooc_pegasos.readers import tables
-from ooc_pegasos.readers.reading import memory_of
+from ooc_pegasos.readers.arrow_strings import buffers_of, strings_of, with_prefix
+from ooc_pegasos.readers.base import memory_of
 from ooc_pegasos.readers.sources import spoken
-from ooc_pegasos.readers.strings import buffers_of, strings_of, with_prefix
-from ooc_pegasos.readers.text import TextHasher
-from ooc_pegasos.recipe import Column, Hashing, Table, Tokens
-from ooc_pegasos.vocabulary import Vocabulary
+from ooc_pegasos.readers.tokens import TextHasher
+from ooc_pegasos.store.csr_block import read_only
+from ooc_pegasos.store.manifest import Recipe
+from ooc_pegasos.store.recipe import Column, Hashing, Table, Tokens
+from ooc_pegasos.store.vocabulary import Vocabulary
+from ooc_pegasos.util.arrow import array_of
+from ooc_pegasos.util.thread_map import ordered_map
 
 
 @dataclasses.dataclass

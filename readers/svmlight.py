@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.compiled.parse import svmlight as kernels
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.kernels import svmlight as kernels
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock, Reader
+from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock, Reader
 from ooc_pegasos.readers.sources import DEFAULT_MEMORY, TextBlock, TextSource, spoken
-from ooc_pegasos.scratch import Pool
+from ooc_pegasos.store.csr_block import CsrBlock
+from ooc_pegasos.util.buffers import Pool
 
 NAME = "svmlight"
 

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.ids import plain
-from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers import delimited, jsonlines
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
-from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.readers.schemas import (
+from ooc_pegasos.readers.arrow_strings import as_strings, checked, without_infinite
+from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
+from ooc_pegasos.readers.columns_plan import (
     MEMORY_OF_COLUMN,
     WIDE,
     Form,
@@ -35,6 +33,7 @@ from ooc_pegasos.readers.schemas import (
     rows_of_groups,
     with_partition,
 )
+from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import (
     DEFAULT_MEMORY,
     TextBlock,
@@ -45,10 +44,11 @@ from ooc_pegasos.readers.sources import (
     spoken,
     stamp_of,
 )
-from ooc_pegasos.readers.strings import as_strings, checked, without_infinite
-from ooc_pegasos.recipe import Table
-from ooc_pegasos.scratch import Pool
-from ooc_pegasos.vocabulary import Vocabulary
+from ooc_pegasos.store.manifest import SourceInfo
+from ooc_pegasos.store.recipe import Table
+from ooc_pegasos.store.row_ids import plain
+from ooc_pegasos.store.vocabulary import Vocabulary
+from ooc_pegasos.util.buffers import Pool
 
 NAME = "table"
 _ENTRIES = 1 << 20
@@ -88,7 +88,7 @@ class TablesReader:
 
     def __init__(self, names: Sequence[str], settings: Settings, block_size: int, memory: int = DEFAULT_MEMORY) -> None:
         self.settings = settings
-        from ooc_pegasos.readers.vectors import Vectorizer
+        from ooc_pegasos.readers.vectorize import Vectorizer
 
         self.vectorizer = Vectorizer(
             settings.table,
@@ -424,7 +424,7 @@ def _widened(kind: Any) -> Any:
     """A list of (index, value) whose first values were whole numbers may have others later."""
     import pyarrow as pa
 
-    from ooc_pegasos.readers.vectors import fields_of_entries
+    from ooc_pegasos.readers.vectorize import fields_of_entries
 
     inner = kind.value_type
     if not pa.types.is_struct(inner) or problem_of_entries(kind) is not None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.block import CsrBlock, read_only
-from ooc_pegasos.kernels import vw as kernels
-from ooc_pegasos.kernels.lines import PADDING
-from ooc_pegasos.kernels.svmlight import hash_spans
-from ooc_pegasos.readers.naming import Unnamed
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock
+from ooc_pegasos.compiled.parse import vw as kernels
+from ooc_pegasos.compiled.parse.lines import PADDING
+from ooc_pegasos.compiled.parse.svmlight import hash_spans
+from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock
+from ooc_pegasos.readers.feature_names import Unnamed
 from ooc_pegasos.readers.sources import DEFAULT_MEMORY, TextBlock, TextSource
-from ooc_pegasos.recipe import Hashing
-from ooc_pegasos.scratch import Pool
+from ooc_pegasos.store.csr_block import CsrBlock, read_only
+from ooc_pegasos.store.recipe import Hashing
+from ooc_pegasos.util.buffers import Pool
 
 NAME = "vw"
 

@@ -6,11 +6,11 @@ from collections import deque
 
 import numpy as np
 
-from ooc_pegasos.block import read_only
+from ooc_pegasos.compiled.parse import weights as kernels
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.kernels import weights as kernels
-from ooc_pegasos.manifest import SourceInfo
 from ooc_pegasos.readers.sources import TextBlock, TextSource, spoken
+from ooc_pegasos.store.csr_block import read_only
+from ooc_pegasos.store.manifest import SourceInfo
 
 _BLOCK = 1 << 18
 _PIECE = 1 << 16

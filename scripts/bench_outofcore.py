@@ -31,16 +31,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from bench_convert import DATASETS, report
 from make_ccat_like import make
 
-from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, manifest, train
-from ooc_pegasos.block import CsrBlock, all_levels
-from ooc_pegasos.chunkfile import write_chunk
+from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
+from ooc_pegasos.compiled.rows.values import ROUNDINGS, round_values
 from ooc_pegasos.config import parse_size
-from ooc_pegasos.kernels.values import ROUNDINGS, round_values
-from ooc_pegasos.loading.disk import READERS, REQUEST, ChunkReader, measure_speed, parts_of
-from ooc_pegasos.loading.memory import Arena
 from ooc_pegasos.loading.window import cost_of
-from ooc_pegasos.parallel import ordered_map
-from ooc_pegasos.scaling import epoch_seconds, nanoseconds_per_nonzero
+from ooc_pegasos.reporting.epoch_cost import epoch_seconds, nanoseconds_per_nonzero
+from ooc_pegasos.store import manifest
+from ooc_pegasos.store.chunk_file import write_chunk
+from ooc_pegasos.store.chunk_reader import READERS, REQUEST, ChunkReader, measure_speed, parts_of
+from ooc_pegasos.store.csr_block import CsrBlock, all_levels
+from ooc_pegasos.store.page_memory import Arena
+from ooc_pegasos.util.thread_map import ordered_map
 
 OOCPEG = Path(sys.executable).with_name("oocpeg")
 

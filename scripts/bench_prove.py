@@ -24,7 +24,7 @@ from bench_convert import DATASETS, report
 from make_ccat_like import make
 
 from ooc_pegasos import Store, TrainConfig, train
-from ooc_pegasos.proving import prove
+from ooc_pegasos.proof.check import prove
 
 EPOCHS = 4
 

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from bench_convert import report
 
 from ooc_pegasos.config import parse_size
-from ooc_pegasos.readers.text import TextHasher
-from ooc_pegasos.recipe import Hashing, Tokens
+from ooc_pegasos.readers.tokens import TextHasher
+from ooc_pegasos.store.recipe import Hashing, Tokens
 
 OOCPEG = Path(sys.executable).with_name("oocpeg")
 _NUMBERS, _CATEGORIES = 13, 26

@@ -29,13 +29,13 @@ from bench_convert import DATASETS, command, report, to_vw
 from make_ccat_like import make
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
-from ooc_pegasos.block import CODINGS, CsrBlock, escape_of
-from ooc_pegasos.kernels import pegasos as kernels
-from ooc_pegasos.kernels.rows import encode_rows, entries_of_rows
-from ooc_pegasos.loading import open_loader
-from ooc_pegasos.samplers import SAMPLERS
+from ooc_pegasos.compiled.fit import pegasos as kernels
+from ooc_pegasos.compiled.rows.coding import encode_rows, entries_of_rows
+from ooc_pegasos.loading.loader import open_loader
+from ooc_pegasos.loading.samplers import SAMPLERS
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
-from ooc_pegasos.solvers.recording import NOT_RECORDED
+from ooc_pegasos.solvers.proof_record import NOT_RECORDED
+from ooc_pegasos.store.csr_block import CODINGS, CsrBlock, escape_of
 
 OOCPEG = Path(sys.executable).with_name("oocpeg")
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooc_pegasos.structured import StructuredConfig, train_structured
+from ooc_pegasos.training.structured import StructuredConfig, train_structured
 
 Pair = tuple[np.ndarray, np.ndarray]
 

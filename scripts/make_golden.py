@@ -21,9 +21,10 @@ import numpy as np
 import pyarrow as pa
 from llvmlite import binding
 
-from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, __version__, convert, manifest, train
-from ooc_pegasos.evaluation import predict
-from ooc_pegasos.progress import TrainingProgress
+from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, __version__, convert, train
+from ooc_pegasos.reporting.progress import TrainingProgress
+from ooc_pegasos.scoring.evaluate import predict
+from ooc_pegasos.store import manifest
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 WORDS = ["red", "green", "blue", "old", "new", "small", "large", "first", "last", "Élan", "north", "south"]

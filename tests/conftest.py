@@ -18,10 +18,10 @@ from hypothesis import settings
 from ooc_pegasos import ConvertConfig, Existing, Store, convert
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.loading.window import cost_of
-from ooc_pegasos.manifest import ChunkInfo
-from ooc_pegasos.solvers.choice import row_bytes
+from ooc_pegasos.solvers.pegasos_group import PegasosSolver
+from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.solvers.sdca import SdcaSolver
-from ooc_pegasos.solvers.subgradient import PegasosSolver
+from ooc_pegasos.store.manifest import ChunkInfo
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"

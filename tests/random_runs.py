@@ -19,13 +19,13 @@ from exact import MARGIN_LOSSES, TARGET_LOSSES
 from truth import Report, judged
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, train
-from ooc_pegasos.checkpoint import FILE_NAME
-from ooc_pegasos.loading import open_loader
-from ooc_pegasos.losses import LOSSES
-from ooc_pegasos.outcome import TrainResult
-from ooc_pegasos.problem import count_models
-from ooc_pegasos.progress import TrainingProgress
-from ooc_pegasos.solvers.choice import row_bytes
+from ooc_pegasos.loading.loader import open_loader
+from ooc_pegasos.objective.losses import LOSSES
+from ooc_pegasos.objective.problem import count_models
+from ooc_pegasos.reporting.progress import TrainingProgress
+from ooc_pegasos.solvers.registry import row_bytes
+from ooc_pegasos.training.result import TrainResult
+from ooc_pegasos.util.checkpoint import FILE_NAME
 
 Trainer = Callable[..., TrainResult]
 

@@ -17,13 +17,14 @@ from conftest import folder_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ooc_pegasos import ConvertConfig, Existing, TrainConfig, conversion, convert, train
+from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train
+from ooc_pegasos.conversion import pipeline
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.labels import key_of
 from ooc_pegasos.readers.arrays import ArraysReader
+from ooc_pegasos.readers.base import LARGEST_INDEX
 from ooc_pegasos.readers.matrices import Settings, labels_are_text
-from ooc_pegasos.readers.reading import LARGEST_INDEX
-from ooc_pegasos.scoring import score
+from ooc_pegasos.scoring.score import score
+from ooc_pegasos.store.labels import key_of
 
 BLOCK = 1 << 16
 
@@ -718,7 +719,7 @@ def test_a_conversion_is_resumed_with_the_same_labels_only(tmp_path, monkeypatch
     config = dataclasses.replace(PLAIN, labels=labels, block_size=1000)
     whole = convert([path], tmp_path / "whole", config)
     with monkeypatch.context() as patched:  # the power goes
-        patched.setattr(conversion._Job, "_publish", lambda *_given: (_ for _ in ()).throw(SystemExit))
+        patched.setattr(pipeline._Job, "_publish", lambda *_given: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             convert([path], tmp_path / "store", config)
     written = Path(labels).read_bytes()

@@ -16,15 +16,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC, SVR, LinearSVC
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, train
-from ooc_pegasos.bias import Search
-from ooc_pegasos.block import CsrBlock
+from ooc_pegasos.compiled.fit.batch_bias import balanced_slopes, best_offset, point_of_level
+from ooc_pegasos.compiled.fit.pegasos import BY_SUBGRADIENT, ERRORS, FREE, OF_BATCH, folds_of_rows
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.evaluation import evaluate
-from ooc_pegasos.kernels.offsets import balanced_slopes, best_offset, point_of_level
-from ooc_pegasos.kernels.pegasos import BY_SUBGRADIENT, ERRORS, FREE, OF_BATCH, folds_of_rows
-from ooc_pegasos.losses import LOSSES
-from ooc_pegasos.model import Certificate
+from ooc_pegasos.objective.losses import LOSSES
+from ooc_pegasos.scoring.evaluate import evaluate
+from ooc_pegasos.scoring.model import Certificate
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
+from ooc_pegasos.store.csr_block import CsrBlock
+from ooc_pegasos.training.bias_search import Search
 
 FORMULAS = {
     "hinge": lambda z, y, _p: np.maximum(0, 1 - y * z),

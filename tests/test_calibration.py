@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 
-from ooc_pegasos import calibration, typed
-from ooc_pegasos.calibration import BINS, MOST_KNOTS, Calibration, ScoreSummary, isotonic, platt
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.scoring import calibration
+from ooc_pegasos.scoring.calibration import BINS, MOST_KNOTS, Calibration, ScoreSummary, isotonic, platt
+from ooc_pegasos.util import typed_json
 
 FITS = pytest.mark.parametrize("fit", [platt, isotonic])
 LIMIT = float(np.finfo(np.float64).max)
@@ -361,8 +362,8 @@ def test_one_class_is_not_enough(fit, positive, weights, problem):
 def test_what_is_saved_is_what_was_fitted(fit):
     scores, positive = some_rows(2000, 12)
     found = fit(summary_of(scores, positive))
-    text = json.dumps(typed.dump(found), allow_nan=False)
-    again = typed.load(Calibration, json.loads(text))
+    text = json.dumps(typed_json.dump(found), allow_nan=False)
+    again = typed_json.load(Calibration, json.loads(text))
     assert again == found
     assert again.apply(scores).tobytes() == found.apply(scores).tobytes()
     assert found.apply(np.empty(0)).shape == (0,)

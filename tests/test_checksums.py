@@ -5,7 +5,7 @@ import random
 import pytest
 import xxhash
 
-from ooc_pegasos.checksums import RunningHash, xxh64_hex
+from ooc_pegasos.util.checksums import RunningHash, xxh64_hex
 
 
 @pytest.mark.parametrize("size", [*range(70), 127, 1000, 65_537])

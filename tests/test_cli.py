@@ -157,7 +157,7 @@ def test_demo_tells_what_to_type(oocpeg, tmp_path):
 
 
 def test_time_left_is_extrapolated():
-    from ooc_pegasos.progress import epochs_left
+    from ooc_pegasos.reporting.progress import epochs_left
 
     gaps = [0.5 / epoch for epoch in range(1, 11)]
     assert epochs_left(gaps, 0.01) == pytest.approx(40, rel=0.01)

@@ -120,14 +120,14 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 sys.argv = ["oocpeg", "info", "store"]
-from ooc_pegasos.command import main
+from ooc_pegasos.cli.start import main
 main()
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
-    "module", ["ooc_pegasos.cli.main", "typer", "ooc_pegasos.describe", "numba", "numba.core.config"]
+    "module", ["ooc_pegasos.cli.main", "typer", "ooc_pegasos.reporting.text", "numba", "numba.core.config"]
 )
 def test_stopped_while_it_imports(stored, number, module):
     code = STOPPED.format(module=module, number=int(number))
@@ -145,13 +145,13 @@ class Calls:
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "ooc_pegasos.describe":
+        if name == "ooc_pegasos.reporting.text":
             Calls()
             time.sleep(60)
 
 sys.meta_path.insert(0, Finder())
 sys.argv = ["oocpeg", "info", "store"]
-from ooc_pegasos.command import main
+from ooc_pegasos.cli.start import main
 main()
 """
 
@@ -172,7 +172,7 @@ def test_who_ignores_a_signal_goes_on_doing_so(stored, number):
 
 def test_it_begins_at_once():
     """What is imported before anybody listens to signals."""
-    code = "import sys; before = set(sys.modules); import ooc_pegasos.command; print(*set(sys.modules) - before)"
+    code = "import sys; before = set(sys.modules); import ooc_pegasos.cli.start; print(*set(sys.modules) - before)"
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert not {"typing", "re", "typer", "dataclasses"} & set(done.stdout.split())

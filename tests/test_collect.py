@@ -23,7 +23,7 @@ from dask.delayed import delayed
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert
 from ooc_pegasos.errors import InputError, LockedError, UsageError
-from ooc_pegasos.locks import Owner
+from ooc_pegasos.util.locks import Owner
 
 PLAIN = ConvertConfig(label="y", shuffle=False)
 NO_SHUFFLE = ConvertConfig(shuffle=False)

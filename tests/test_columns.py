@@ -14,13 +14,13 @@ from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
+from ooc_pegasos.conversion.output_check import Existing
+from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
-from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.existing import Existing
-from ooc_pegasos.heaviest import signs
-from ooc_pegasos.preview import preview
-from ooc_pegasos.readers import opening
-from ooc_pegasos.verification import verify
+from ooc_pegasos.readers import registry
+from ooc_pegasos.scoring.evaluate import evaluate, predict
+from ooc_pegasos.scoring.heaviest_features import signs
+from ooc_pegasos.store.verify import verify
 
 BITS = 10
 
@@ -342,10 +342,10 @@ def test_every_place_to_resume_from(tmp_path):
     pyarrow.csv.write_csv(table, tmp_path / "b.csv")
     for name in ("a.parquet", "b.csv"):
         config = options(format="table")
-        recipe = opening.new_recipe(config, [str(tmp_path / name)], lambda _text: None)
+        recipe = registry.new_recipe(config, [str(tmp_path / name)], lambda _text: None)
 
         def rest(source=0, start=0, state=None, recipe=recipe, name=name):
-            reader = opening.reader_for([str(tmp_path / name)], recipe, 3000, text_labels=False)
+            reader = registry.reader_for([str(tmp_path / name)], recipe, 3000, text_labels=False)
             found = []
             for task in reader.tasks(source, start, state):
                 parsed = reader.read(task)

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train, typed
+from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
 from ooc_pegasos.config import load_toml
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.util import typed_json
 
 
 @pytest.mark.parametrize(
@@ -69,21 +70,23 @@ def test_what_is_taken_becomes_what_python_has(cls, given, meant):
     # equal is not enough: 1 == True == np.int64(1)
     for name, value in meant.items():
         assert repr(getattr(config, name)) == repr(value)
-    again = typed.load(cls, json.loads(json.dumps(typed.dump(config))))
+    again = typed_json.load(cls, json.loads(json.dumps(typed_json.dump(config))))
     assert again == config
 
 
 @pytest.mark.parametrize("cls", [ConvertConfig, TrainConfig])
 def test_defaults_pass_the_check_they_are_spared(cls):
-    assert typed.load(cls, typed.dump(cls())) == cls()
+    assert typed_json.load(cls, typed_json.dump(cls())) == cls()
 
 
 def test_toml_files_may_still_write_it_in_two_ways(tmp_path):
     file = tmp_path / "a.toml"
     file.write_text("index_base = 1\nmemory = '64MB'\n")
-    assert typed.load(ConvertConfig, load_toml(ConvertConfig, file)) == ConvertConfig(index_base="1", memory=64 << 20)
+    assert typed_json.load(ConvertConfig, load_toml(ConvertConfig, file)) == ConvertConfig(
+        index_base="1", memory=64 << 20
+    )
     file.write_text("delay = 'auto'\nlam = 1\n")
-    assert typed.load(TrainConfig, load_toml(TrainConfig, file)) == TrainConfig(lam=1.0)
+    assert typed_json.load(TrainConfig, load_toml(TrainConfig, file)) == TrainConfig(lam=1.0)
 
 
 def test_a_good_store_outlives_a_label_that_is_no_text(tmp_path):

@@ -16,8 +16,8 @@ from conftest import folder_bytes, random_rows, same_matrix, svmlight_text
 from forked import Forked
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
+from ooc_pegasos.conversion.first_pass import Ingest
 from ooc_pegasos.errors import DamagedError, InputError, LockedError, UsageError
-from ooc_pegasos.ingest import Ingest
 
 FORCE = Existing(force=True)
 
@@ -85,7 +85,7 @@ def test_the_shuffle_is_uniform(tmp_path, monkeypatch, limit):
     rows, cells = 20_000, 20
     source = numbered(tmp_path, rows)
     config = ConvertConfig(block_size=30_000)
-    monkeypatch.setattr("ooc_pegasos.readers.opening._ROWS_PER_TEXT", 0.1)  # few buckets: some must be split
+    monkeypatch.setattr("ooc_pegasos.readers.registry._ROWS_PER_TEXT", 0.1)  # few buckets: some must be split
     order = np.array(order_of(convert([source], tmp_path / "store", config)))
     table = np.zeros((cells, cells))
     np.add.at(table, (order * cells // rows, np.arange(rows) * cells // rows), 1)
@@ -217,7 +217,7 @@ def test_append_keeps_to_the_store(tmp_path):
 CHILD = """
 import sys
 from ooc_pegasos import ConvertConfig, Existing, convert
-from ooc_pegasos.conversion import ConvertConfig as C
+from ooc_pegasos.conversion.pipeline import ConvertConfig as C
 C.bucket_limit = lambda _config: 40_000
 config = ConvertConfig(
     shuffle=sys.argv[3] == "shuffle", chunk_size=20_000, block_size=4_000, threads=2, on_bad_row="skip"
@@ -380,7 +380,7 @@ def test_damaged_scratch_data_is_read_again(tmp_path):
 
 
 def test_two_at_once(tmp_path):
-    from ooc_pegasos.locks import locked
+    from ooc_pegasos.util.locks import locked
 
     source = numbered(tmp_path, 10)
     with locked(tmp_path / "store.unfinished" / "lock", "store"), pytest.raises(LockedError, match=str(os.getpid())):

@@ -19,15 +19,15 @@ from test_rounds import TrainingKiller, made, weights
 
 import ooc_pegasos
 from ooc_pegasos import Model, TrainConfig, train
+from ooc_pegasos.compiled.fit.sdca import STATE_SIZE
+from ooc_pegasos.distributed import client_solvers, coordinator, partition_state, train_dask, worker_pool
 from ooc_pegasos.distributed import cluster as of_cluster
-from ooc_pegasos.distributed import crew, keeping, run, solvers, train_dask
-from ooc_pegasos.distributed import parts as data
-from ooc_pegasos.distributed import rounds as of_rounds
+from ooc_pegasos.distributed import store_parts as data
+from ooc_pegasos.distributed import worker_round as of_rounds
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.kernels.sdca import STATE_SIZE
-from ooc_pegasos.loading import open_loader
-from ooc_pegasos.solvers import choice
-from ooc_pegasos.stopping import Interrupted, OutOfTimeError
+from ooc_pegasos.loading.loader import open_loader
+from ooc_pegasos.solvers import registry
+from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
 
 distributed = pytest.importorskip("distributed")
 
@@ -92,7 +92,7 @@ def before(patched, name, act):
     ],
 )
 def test_tasks_have_names_that_people_can_read(local, tmp_path, monkeypatch, config, names):
-    monkeypatch.setattr(crew, "_LITTLE", 0)
+    monkeypatch.setattr(worker_pool, "_LITTLE", 0)
     seen = set()
     submit = local.client.submit
 
@@ -137,7 +137,7 @@ def test_parts_stay_at_home():
     threads = {"a": 1, "b": 1}
     parts = [SimpleNamespace(run="run", number=number, rows=1) for number in range(6)]
     client = SimpleNamespace(nthreads=lambda: dict(threads))
-    mine = crew.Crew(client, parts, None, lambda rows: None, lambda text: None)
+    mine = worker_pool.Crew(client, parts, None, lambda rows: None, lambda text: None)
 
     def homes():
         mine._settle()
@@ -213,15 +213,15 @@ def test_vectors_are_passed_on(local, tmp_path, monkeypatch):
     store = made(tmp_path)
     config = TrainConfig(**SETTINGS, algorithm="sdca")
     once = train_dask(local.client, store, config, parts=5)
-    monkeypatch.setattr(crew, "_FAN", 2)
-    monkeypatch.setattr(crew, "_LITTLE", 0)
-    submitted, real = [], crew.Crew.submit
+    monkeypatch.setattr(worker_pool, "_FAN", 2)
+    monkeypatch.setattr(worker_pool, "_LITTLE", 0)
+    submitted, real = [], worker_pool.Crew.submit
 
     def watched(mine, what, *more, **options):
         submitted.append(what)
         return real(mine, what, *more, **options)
 
-    monkeypatch.setattr(crew.Crew, "submit", watched)
+    monkeypatch.setattr(worker_pool.Crew, "submit", watched)
     with workers_of_this_process(5) as (_cluster, client):
         again = train_dask(client, store, config, parts=5)
     told = submitted.count("what-all-are-told")
@@ -237,19 +237,19 @@ def test_what_is_little_goes_with_the_work_of_each_part(local, tmp_path, monkeyp
     bytes_each = 8 * store.features
     found = []
     for little in (1 << 22, 0):
-        monkeypatch.setattr(crew, "_LITTLE", little)
+        monkeypatch.setattr(worker_pool, "_LITTLE", little)
         kept = []
         with monkeypatch.context() as patched:
-            real = solvers.RoundsOfAscent.round
+            real = client_solvers.RoundsOfAscent.round
 
             def watched(mine, epoch, kept=kept, real=real):
                 real(mine, epoch)
                 kept.append(mine._waiting)
 
-            patched.setattr(solvers.RoundsOfAscent, "round", watched)
+            patched.setattr(client_solvers.RoundsOfAscent, "round", watched)
             found.append(train_dask(local.client, store, config, parts=3))
         rounds = np.diff(kept)
-        tasks = 3 * solvers._BYTES_A_TASK
+        tasks = 3 * client_solvers._BYTES_A_TASK
         assert (rounds == tasks + bytes_each * (3 if little else 1)).all()
     assert weights(found[0]) == weights(found[1])
     assert found[0].profile["rounds"]["bytes"] > found[1].profile["rounds"]["bytes"]
@@ -292,7 +292,7 @@ def test_what_is_known_is_fetched_now_and_then(apart, tmp_path, monkeypatch):
             if epoch == 6:
                 os.kill(min(apart.client.run(os.getpid).values()), signal.SIGKILL)
 
-    monkeypatch.setattr(solvers, "_MOST_WAITING", 0)
+    monkeypatch.setattr(client_solvers, "_MOST_WAITING", 0)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     again = train_dask(apart.client, store, config, parts=3, progress=Counting(), scratch=scratch)
@@ -307,9 +307,9 @@ def test_workers_that_are_lost_again_and_again(local, tmp_path, monkeypatch):
 
     def lose(mine, *more):
         tried.append(1)
-        raise crew.LostError("tcp://nobody")
+        raise worker_pool.LostError("tcp://nobody")
 
-    monkeypatch.setattr(crew.Crew, "summed", lose)
+    monkeypatch.setattr(worker_pool.Crew, "summed", lose)
     with pytest.raises(InputError, match=r"again and again \(the last: tcp://nobody\).*give them more"):
         train_dask(local.client, store, TrainConfig(**SETTINGS), parts=2)
     assert len(tried) == 5
@@ -317,7 +317,7 @@ def test_workers_that_are_lost_again_and_again(local, tmp_path, monkeypatch):
 
 def test_no_worker_comes_back(tmp_path, monkeypatch):
     store = made(tmp_path)
-    monkeypatch.setattr(crew, "_PATIENCE", 0.5)
+    monkeypatch.setattr(worker_pool, "_PATIENCE", 0.5)
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "processes": False}
     with distributed.LocalCluster(n_workers=1, **options) as cluster, distributed.Client(cluster) as client:
 
@@ -379,7 +379,7 @@ def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
             os.kill(os.getpid(), signal.SIGINT)
             assert saved.wait(60)
 
-    save = run.Run._save
+    save = coordinator.Run._save
 
     def and_tell(mine):
         try:
@@ -390,7 +390,7 @@ def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
     others = set(data._open)
     with monkeypatch.context() as patched:
         before(patched, name, interrupt)
-        patched.setattr(run.Run, "_save", and_tell)
+        patched.setattr(coordinator.Run, "_save", and_tell)
         with pytest.raises(Interrupted):
             train_dask(local.client, store, config, parts=3, checkpoint=tmp_path / "kept", log=tmp_path / "log")
     assert (tmp_path / "kept" / "training.checkpoint").exists()
@@ -511,8 +511,8 @@ def test_rows_of_another_kind(tmp_path):
         {1: 3},
     )
     path = tmp_path / "rows-1.checkpoint"
-    told = keeping.write(path, [state])
-    (found,) = keeping.read(tmp_path, told, [50], 3)
+    told = partition_state.write(path, [state])
+    (found,) = partition_state.read(tmp_path, told, [50], 3)
     assert (found.groups, found.alone, found.seen) == (state.groups, state.alone, state.seen)
     assert list(found.models) == [2, 0, 1]
     assert all(found.arrays[key].tobytes() == array.tobytes() for key, array in state.arrays.items())
@@ -528,7 +528,7 @@ def test_rows_of_another_kind(tmp_path):
         told | {"parts": [part | {"seen": [[5, 1]]}]},
     ):
         with pytest.raises((ValueError, KeyError)):
-            list(keeping.read(tmp_path, wrong, [50], 3))
+            list(partition_state.read(tmp_path, wrong, [50], 3))
 
 
 # --- what is refused ----------------------------------------------------------------------------------
@@ -622,14 +622,16 @@ def test_a_warm_start(local, tmp_path):
 
 
 def test_pegasos_makes_room_if_it_is_slow(local, tmp_path, monkeypatch):
-    monkeypatch.setattr(choice, "PEGASOS_FROM", 0.0)
+    monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
     store = made(tmp_path, rows=3000)
     config = TrainConfig(lam=0.05, tolerance=0.0201, max_epochs=30)  # lambda m = 150: Pegasos to begin with
     assert train_dask(local.client, store, config, parts=2).algorithm == "sgd-s"
     config = TrainConfig(lam=0.05, tolerance=3 / 150, max_epochs=30)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(run.Run, "_is_slow", lambda mine: len(mine.state.known[0].history) >= 2)
-        patched.setattr(run.Judge, "is_enough", lambda mine, known: len(known.history) > 5 and known.gap <= 0.02)
+        patched.setattr(coordinator.Run, "_is_slow", lambda mine: len(mine.state.known[0].history) >= 2)
+        patched.setattr(
+            coordinator.Judge, "is_enough", lambda mine, known: len(known.history) > 5 and known.gap <= 0.02
+        )
         result = train_dask(local.client, store, config, parts=2, checkpoint=tmp_path / "kept")
     assert result.algorithm == "sdca"
     assert "going on by dual coordinate ascent" in " ".join(result.notes)

@@ -13,8 +13,8 @@ import pytest
 from conftest import random_rows, store_of
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, train
-from ooc_pegasos.display import NotebookTraining, gap_plot
-from ooc_pegasos.progress import LoggedTraining, TrainingProgress, in_notebook, training_progress_for
+from ooc_pegasos.reporting.notebook import NotebookTraining, gap_plot
+from ooc_pegasos.reporting.progress import LoggedTraining, TrainingProgress, in_notebook, training_progress_for
 
 HOSTILE = "<script>alert('1')</script>&\"x\""
 SVG = "{http://www.w3.org/2000/svg}"
@@ -264,7 +264,7 @@ def test_nothing_of_notebooks_is_imported_elsewhere(tmp_path):
 import sys
 from ooc_pegasos import Store, TrainConfig, train
 train(Store.open("store"), TrainConfig(lam=0.1))
-assert not {"IPython", "ipykernel", "ooc_pegasos.display"} & set(sys.modules)
+assert not {"IPython", "ipykernel", "ooc_pegasos.reporting.notebook"} & set(sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,8 @@ from dask.delayed import delayed
 from distributed import Client, LocalCluster
 from distributed.protocol import serialize
 
-from ooc_pegasos import ConvertConfig, Store, pieces
+from ooc_pegasos import ConvertConfig, Store
+from ooc_pegasos.conversion import staging
 from ooc_pegasos.errors import InputError, UsageError
 
 PLAIN = ConvertConfig(label="y", shuffle=False, hash_bits=10)
@@ -105,7 +106,7 @@ def whole_matrix() -> sp.csr_matrix:
 
 def check_received(received, number: int) -> None:
     assert len(received) == number
-    assert all(type(result) is pieces.Written for result, _size in received)
+    assert all(type(result) is staging.Written for result, _size in received)
     assert sum(size for _result, size in received) < SMALL
 
 
@@ -255,7 +256,7 @@ def test_workers_that_see_another_folder_of_that_name(tmp_path, client, shorter)
     there.mkdir()
 
     def swap(dask_worker):
-        plain = pieces._new_file
+        plain = staging._new_file
 
         def elsewhere(folder, name, suffix):
             file = plain(folder, name, suffix)
@@ -263,10 +264,10 @@ def test_workers_that_see_another_folder_of_that_name(tmp_path, client, shorter)
                 file.write_bytes(b"half")
             return there / file.name
 
-        dask_worker.plain, pieces._new_file = plain, elsewhere
+        dask_worker.plain, staging._new_file = plain, elsewhere
 
     def swap_back(dask_worker):
-        pieces._new_file = dask_worker.plain
+        staging._new_file = dask_worker.plain
 
     client.run(swap)
     try:

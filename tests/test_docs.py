@@ -42,7 +42,6 @@ LANGUAGES = {
     "bash": "run by a test of its own",
 }
 RUN_ELSEWHERE = {"docs/security.md": "test_security.py"}
-WRITTEN_LATER = {"docs/architecture.md"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 MEASURED = re.compile(r" ?(?:seconds|s|ms|[kMG]B|GB/s)\b")
@@ -247,14 +246,12 @@ def test_links_and_paths_lead_somewhere(page):
             continue
         path = (here / target).resolve() if target else ROOT / page
         name = str(path.relative_to(ROOT))
-        if name in WRITTEN_LATER:
-            continue
         assert path.exists(), f"{page}: {target}"
         if anchor:
             headings = re.findall(r"^#+ (.+)$", FENCE.sub("", PAGES[name]), re.MULTILINE)
             assert anchor in map(slug, headings), f"{page}: {target}#{anchor}"
     for name in re.findall(r"`((?:ooc_pegasos|readers|tests|scripts|configs|notebooks|docs)/[\w./*-]*)`", PAGES[page]):
-        assert name in WRITTEN_LATER or list(ROOT.glob(name.rstrip("/"))), f"{page}: {name}"
+        assert list(ROOT.glob(name.rstrip("/"))), f"{page}: {name}"
 
 
 def options():

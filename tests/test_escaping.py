@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nights import job_of, put
 from terminals import _CONTROLS, Terminal, check_shown
 
-from ooc_pegasos.escaping import escaped, printable
+from ooc_pegasos.util.escaping import escaped, printable
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\t\u2028x"
 SEEN = r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n"
@@ -147,7 +147,7 @@ def test_names_of_jobs(tmp_path):
 def test_notes_and_tracebacks(tmp_path):
     """All of stderr is text for people, also what Python prints of an error in the program itself."""
     code = "import sys; from ooc_pegasos.cli import streams; streams.guard(); "
-    code += f"from ooc_pegasos.progress import LoggedTraining; LoggedTraining().note({HOSTILE!r}); "
+    code += f"from ooc_pegasos.reporting.progress import LoggedTraining; LoggedTraining().note({HOSTILE!r}); "
     done = subprocess.run(
         [sys.executable, "-c", code + f"raise RuntimeError({HOSTILE!r})"], capture_output=True, text=True
     )

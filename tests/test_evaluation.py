@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sklearn import metrics as reference
 
 from ooc_pegasos import ConvertConfig, Model, TrainConfig, convert, train
-from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.metrics import BinaryMetrics, bin_of
+from ooc_pegasos.scoring.evaluate import evaluate, predict
+from ooc_pegasos.scoring.metrics import BinaryMetrics, bin_of
 
 
 def compare(found, scores, labels, tolerance=1e-12):

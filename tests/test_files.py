@@ -12,18 +12,18 @@ import pytest
 from conftest import random_rows, store_of
 from nights import job_of, night, put
 
-from ooc_pegasos.chunkfile import ChecksummedFile
 from ooc_pegasos.config import TrainConfig
-from ooc_pegasos.conversion import convert
+from ooc_pegasos.conversion.buckets import Spill
+from ooc_pegasos.conversion.journal import Journal
+from ooc_pegasos.conversion.pipeline import convert
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.files import create_file, cut_file, open_in_place, replacing, write_atomically
-from ooc_pegasos.growth import expire
 from ooc_pegasos.jobs.run import run
-from ooc_pegasos.journal import Journal
-from ooc_pegasos.locks import making
-from ooc_pegasos.progress import Progress
-from ooc_pegasos.spill import Spill
-from ooc_pegasos.trainer import train
+from ooc_pegasos.reporting.progress import Progress
+from ooc_pegasos.store.append_expire import expire
+from ooc_pegasos.store.chunk_file import ChecksummedFile
+from ooc_pegasos.training.api import train
+from ooc_pegasos.util.files import create_file, cut_file, open_in_place, replacing, write_atomically
+from ooc_pegasos.util.locks import making
 
 PRECIOUS = b"precious" * 100
 KINDS = {
@@ -225,7 +225,7 @@ def test_left_over_temporary_files_are_removed(tmp_path, precious):
 
 
 def test_a_killed_writer_leaves_a_file_that_the_next_removes(tmp_path):
-    code = "import os, sys\nfrom pathlib import Path\nfrom ooc_pegasos.files import replacing\n"
+    code = "import os, sys\nfrom pathlib import Path\nfrom ooc_pegasos.util.files import replacing\n"
     code += "with replacing(Path(sys.argv[1])) as file:\n    file.write(b'x')\n    os.kill(os.getpid(), 9)"
     path = tmp_path / "model"
     for _time in range(2):

@@ -7,12 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import folder_bytes
 
-from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train, vocabulary
+from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train
+from ooc_pegasos.conversion.first_pass import Ingest
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.ingest import Ingest
 from ooc_pegasos.readers import folders
-from ooc_pegasos.readers.places import HashedPlaces
+from ooc_pegasos.readers.feature_index import HashedPlaces
+from ooc_pegasos.scoring.evaluate import evaluate, predict
+from ooc_pegasos.store import vocabulary
 
 
 def write(root: Path, documents: dict[str, str | bytes]) -> str:

@@ -17,14 +17,14 @@ from sklearn.svm import SVC, SVR
 from test_bias import FORMULAS, SLOPES, held_out, parameter_of, primal, rows_with_a_bias, store_for, weighted
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, train
-from ooc_pegasos.balance import Balance, DualPoint, Lines, RowSums
+from ooc_pegasos.compiled.fit.pegasos import folds_of_rows, multiple_errors, next_move
 from ooc_pegasos.distributed import train_dask
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.evaluation import evaluate
-from ooc_pegasos.kernels.pegasos import folds_of_rows, multiple_errors, next_move
-from ooc_pegasos.loading import open_loader
-from ooc_pegasos.losses import LOSSES
-from ooc_pegasos.problem import problem_of
+from ooc_pegasos.loading.loader import open_loader
+from ooc_pegasos.objective.free_bias import Balance, DualPoint, Lines, RowSums
+from ooc_pegasos.objective.losses import LOSSES
+from ooc_pegasos.objective.problem import problem_of
+from ooc_pegasos.scoring.evaluate import evaluate
 
 SOAK = os.environ.get("OOCPEG_SOAK") == "1"
 EXACT = ("hinge", "logistic", "epsilon-insensitive", "absolute")

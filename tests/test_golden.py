@@ -13,14 +13,15 @@ import pytest
 from conftest import folder_bytes, svmlight_text
 from nights import job_of, night, put, rows_of
 
-from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, convert, provenance, train
+from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, convert, train
+from ooc_pegasos.conversion import source_check
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.jobs.golden import look_at_golden_sets, refuse_trained_on
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.plan import plan
+from ooc_pegasos.jobs.reference_sets import look_at_golden_sets, refuse_trained_on
 from ooc_pegasos.jobs.run import run
-from ooc_pegasos.scoring import Meaning, check_data
+from ooc_pegasos.scoring.evaluate import evaluate, predict
+from ooc_pegasos.scoring.score import Meaning, check_data
 
 TABLE = 'format = "table"\ndelimiter = "|"\nlabel = "y"'
 VW = 'format = "vw"\nhash_bits = 8'
@@ -219,7 +220,7 @@ def test_only_the_first_block_is_read(tmp_path, monkeypatch):
     run(job, now=night(1))
     golden = tmp_path / "golden.svm"
     golden.write_text("# rows that somebody has looked at\n" * 2000 + golden.read_text() + "1 5:nonsense\n")
-    monkeypatch.setattr("ooc_pegasos.scoring._TEXT_BLOCK", 1 << 10)
+    monkeypatch.setattr("ooc_pegasos.scoring.score._TEXT_BLOCK", 1 << 10)
     store = Store.open(tmp_path / "clicks.store")
     look_at_golden_sets(job, store)  # and finds a block that has rows
     with pytest.raises(InputError, match=r"golden.svm:2401: "):
@@ -285,8 +286,8 @@ def test_a_content_is_looked_at_only_where_sizes_agree(tmp_path, monkeypatch):
     put(tmp_path, 1)
     run(job, now=night(1))
     hashed = []
-    hash_of = provenance.hash_of
-    monkeypatch.setattr(provenance, "hash_of", lambda name: hashed.append(Path(name).name) or hash_of(name))
+    hash_of = source_check.hash_of
+    monkeypatch.setattr(source_check, "hash_of", lambda name: hashed.append(Path(name).name) or hash_of(name))
     put(tmp_path, 2)
     plan(job, night(2)())
     assert "golden.svm" not in hashed

@@ -14,10 +14,10 @@ import pytest
 from conftest import ROOT, folder_bytes
 
 from ooc_pegasos import Model, Store, __version__, verify
-from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.errors import OtherRunError
-from ooc_pegasos.evaluation import predict
-from ooc_pegasos.proving import prove
+from ooc_pegasos.proof.check import prove
+from ooc_pegasos.scoring.evaluate import predict
+from ooc_pegasos.util.checkpoint import Checkpoint
 
 GOLDEN = ROOT / "tests" / "golden"
 SOURCES, STORES, MODELS, SCORES = (GOLDEN / name for name in ("sources", "stores", "models", "scores"))

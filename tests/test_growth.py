@@ -14,17 +14,18 @@ import scipy.sparse as sp
 import xxhash
 from conftest import random_rows, same_matrix, svmlight_text
 
-from ooc_pegasos import ConvertConfig, Store, TrainConfig, checked, convert, train
+from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
+from ooc_pegasos.conversion.output_check import Existing
+from ooc_pegasos.conversion.source_check import changed_sources, refuse_changed
 from ooc_pegasos.errors import InputError, LockedError
-from ooc_pegasos.existing import Existing
-from ooc_pegasos.growth import expire, expired_parts
 from ooc_pegasos.loading.window import Folds
-from ooc_pegasos.locks import in_use, locked, unused
-from ooc_pegasos.progress import TrainingProgress
-from ooc_pegasos.provenance import changed_sources, refuse_changed
 from ooc_pegasos.readers import matrices, sources, tables
-from ooc_pegasos.scoring import score
-from ooc_pegasos.verification import verify
+from ooc_pegasos.reporting.progress import TrainingProgress
+from ooc_pegasos.scoring.score import score
+from ooc_pegasos.store.append_expire import expire, expired_parts
+from ooc_pegasos.store.verify import verify
+from ooc_pegasos.util import json_checksum
+from ooc_pegasos.util.locks import in_use, locked, unused
 
 DAY = 86_400 * 10**9
 
@@ -294,7 +295,7 @@ def test_sources_that_may_not_be_read_any_more(tmp_path, monkeypatch):
     def forbidden(file):
         raise PermissionError(13, "Permission denied", file)
 
-    monkeypatch.setattr("ooc_pegasos.provenance.samples_of", forbidden)
+    monkeypatch.setattr("ooc_pegasos.conversion.source_check.samples_of", forbidden)
     assert changed_sources(store.manifest) == []
 
 
@@ -306,7 +307,7 @@ def older(store, **changes):
     for source in table["sources"]:
         del source["samples"]
         source.update(changes)
-    path.write_bytes(checked.encode(table))
+    path.write_bytes(json_checksum.encode(table))
     return Store.open(store.path)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.utils import murmurhash3_32
 
-from ooc_pegasos.kernels.hashing import append_part, hash_strings, merge_rows, murmur3
+from ooc_pegasos.compiled.parse.hashing import append_part, hash_strings, merge_rows, murmur3
 
 
 def bytes_of(strings, kind=np.int32):

@@ -18,14 +18,14 @@ import pytest
 from conftest import folder_bytes
 
 from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
-from ooc_pegasos.assemble import Assembly
-from ooc_pegasos.checksums import xxh64_hex
+from ooc_pegasos.conversion.journal import Journal
+from ooc_pegasos.conversion.second_pass import Assembly
 from ooc_pegasos.errors import DamagedError, InputError
-from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.growth import expire
-from ooc_pegasos.journal import Journal
-from ooc_pegasos.locks import in_use
-from ooc_pegasos.verification import verify
+from ooc_pegasos.scoring.evaluate import evaluate, predict
+from ooc_pegasos.store.append_expire import expire
+from ooc_pegasos.store.verify import verify
+from ooc_pegasos.util.checksums import xxh64_hex
+from ooc_pegasos.util.locks import in_use
 
 APPEND, FORCE, RESUME = Existing(append=True), Existing(force=True), Existing(resume=True)
 DAY = 86_400 * 10**9
@@ -83,7 +83,7 @@ def test_the_store_and_the_file_give_the_same_predictions(tmp_path, monkeypatch,
     model, raw = None, None
     for limit in (1 << 30, 8000, 1500):
         small_buckets(monkeypatch, limit)
-        monkeypatch.setattr("ooc_pegasos.readers.opening._BYTES_AN_ENTRY", 8 if limit > 1500 else 0.01)
+        monkeypatch.setattr("ooc_pegasos.readers.registry._BYTES_AN_ENTRY", 8 if limit > 1500 else 0.01)
         store = convert([str(tmp_path / "in.parquet")], tmp_path / f"store{limit}", config())
         assert len(store.manifest.chunks) > 5
         assert verify(store).problems == verify(store).strays == []
@@ -341,7 +341,7 @@ def test_stopped_anywhere_and_resumed_gives_the_same_bytes(tmp_path, monkeypatch
         left = number
         with monkeypatch.context() as patched:
             patched.setattr(Journal, "add", counted(Journal.add))
-            patched.setattr("ooc_pegasos.conversion.os.rename", counted(os.rename))
+            patched.setattr("ooc_pegasos.conversion.pipeline.os.rename", counted(os.rename))
             try:
                 convert(more, target, options, existing=APPEND)
                 done = True
@@ -400,7 +400,7 @@ def test_damaged_ids_on_the_way_are_read_again(tmp_path, monkeypatch):
         raise Stopped
 
     with monkeypatch.context() as patched:
-        patched.setattr("ooc_pegasos.assemble.Assembly.run", stop)
+        patched.setattr("ooc_pegasos.conversion.second_pass.Assembly.run", stop)
         with pytest.raises(Stopped):
             convert([source], tmp_path / "store", config())
     bucket = sorted((tmp_path / "store.unfinished").glob("bucket-*.rows"))[0]

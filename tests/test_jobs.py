@@ -14,16 +14,16 @@ from sklearn.metrics import roc_auc_score
 
 from ooc_pegasos import Store, TrainConfig
 from ooc_pegasos.errors import DamagedError, InputError, LockedError, UsageError
-from ooc_pegasos.evaluation import evaluate
 from ooc_pegasos.jobs import gate
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Gate, Job
 from ooc_pegasos.jobs.plan import plan
 from ooc_pegasos.jobs.run import rollback, run
 from ooc_pegasos.jobs.versions import Versions
-from ooc_pegasos.locks import locked
-from ooc_pegasos.model import Model
-from ooc_pegasos.verification import verify
+from ooc_pegasos.scoring.evaluate import evaluate
+from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.store.verify import verify
+from ooc_pegasos.util.locks import locked
 
 
 def test_three_nights(tmp_path):

@@ -14,17 +14,19 @@ from conftest import svmlight_text
 from nights import JOB, changed, in_use, job_of, night, put, rows_of
 from sklearn.datasets import load_svmlight_files
 
-from ooc_pegasos import ConvertConfig, Existing, Model, Store, convert, progression, provenance
-from ooc_pegasos.checkpoint import Checkpoint
+from ooc_pegasos import ConvertConfig, Existing, Model, Store, convert
+from ooc_pegasos.conversion import source_check
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.growth import expire, expired_parts
 from ooc_pegasos.jobs import records
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Gate, Job
 from ooc_pegasos.jobs.plan import plan
 from ooc_pegasos.jobs.run import foresee, rollback, run
 from ooc_pegasos.jobs.versions import Versions
-from ooc_pegasos.manifest import read
+from ooc_pegasos.store.append_expire import expire, expired_parts
+from ooc_pegasos.store.manifest import read
+from ooc_pegasos.training import state as progression
+from ooc_pegasos.util.checkpoint import Checkpoint
 
 LAX = "max_relative_regression = 0.9"
 
@@ -575,8 +577,8 @@ def test_files_are_read_no_further_than_it_takes_to_tell_them_apart(tmp_path, mo
         path = put(tmp_path, day, rows=100)
         path.write_bytes(path.read_bytes().ljust(size))
     run(job, now=night(5))
-    hashed, hash_of = [], provenance.hash_of
-    monkeypatch.setattr(provenance, "hash_of", lambda name: hashed.append(name) or hash_of(name))
+    hashed, hash_of = [], source_check.hash_of
+    monkeypatch.setattr(source_check, "hash_of", lambda name: hashed.append(name) or hash_of(name))
     for day in range(6, 11):
         path = put(tmp_path, day, rows=100)
         path.write_bytes(path.read_bytes().ljust(size))

@@ -20,7 +20,6 @@ from conftest import folder_bytes, svmlight_text
 from nights import JOB, changed, in_use, job_of, night, put, rows_of
 
 from ooc_pegasos import Existing, Store, convert
-from ooc_pegasos.checked import decode, encode
 from ooc_pegasos.errors import DamagedError, InputError, LockedError, UsageError
 from ooc_pegasos.jobs import gate, records, state
 from ooc_pegasos.jobs import run as running
@@ -28,8 +27,9 @@ from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.plan import plan
 from ooc_pegasos.jobs.run import rollback, run
 from ooc_pegasos.jobs.versions import Versions
-from ooc_pegasos.locks import locked
 from ooc_pegasos.readers import sources
+from ooc_pegasos.util.json_checksum import decode, encode
+from ooc_pegasos.util.locks import locked
 
 LAX = "max_relative_regression = 0.9"
 
@@ -254,7 +254,7 @@ def test_an_unfinished_conversion_of_other_files_is_in_nobodys_way(tmp_path, mon
     def killed(*_words):
         raise SystemExit
 
-    from ooc_pegasos.conversion import _Job
+    from ooc_pegasos.conversion.pipeline import _Job
 
     with monkeypatch.context() as patched:
         patched.setattr(_Job, "_publish", killed)

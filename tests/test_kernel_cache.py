@@ -12,15 +12,16 @@ import pytest
 from conftest import ROOT
 
 import ooc_pegasos
-from ooc_pegasos.kernels import jit, losses
-from ooc_pegasos.kernels.jit import KernelCache, cache_folder, kernel
-from ooc_pegasos.kernels.pegasos import square_distance
+from ooc_pegasos.compiled import jit
+from ooc_pegasos.compiled.fit import losses
+from ooc_pegasos.compiled.fit.pegasos import square_distance
+from ooc_pegasos.compiled.jit import KernelCache, cache_folder, kernel
 
 CODE = """
 import numpy as np
-from ooc_pegasos.kernels.jit import cache_folder, is_compiled
+from ooc_pegasos.compiled.jit import cache_folder, is_compiled
 before = is_compiled()
-from ooc_pegasos.kernels.pegasos import square_distance
+from ooc_pegasos.compiled.fit.pegasos import square_distance
 square_distance(np.ones(3), np.empty(0), 1.0)
 print(before, cache_folder(), sum(square_distance.stats.cache_hits.values()))
 """
@@ -273,8 +274,8 @@ def test_bytes_are_on_disk_before_the_name(folder, monkeypatch):
 RACE = """
 import sys
 import numpy as np
-from ooc_pegasos.kernels.jit import cache_folder
-from ooc_pegasos.kernels.pegasos import square_distance
+from ooc_pegasos.compiled.jit import cache_folder
+from ooc_pegasos.compiled.fit.pegasos import square_distance
 sys.stdin.readline()
 hits = []
 for kind in sys.argv[1:]:

@@ -9,7 +9,7 @@ import time
 import pytest
 from conftest import random_rows, svmlight_text
 
-from ooc_pegasos import machine
+from ooc_pegasos.util import memory_limits
 
 MB = 10**6
 
@@ -71,16 +71,18 @@ def test_group_limit(tmp_path):
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/small\n")
     (group / "memory.max").write_text(f"{100 << 20}\n")
-    with pytest.raises(machine.InputError, match=r"105 MB of memory are allowed \(the limit of the control group\)"):
-        machine.refuse_low_limits(tmp_path)
+    with pytest.raises(
+        memory_limits.InputError, match=r"105 MB of memory are allowed \(the limit of the control group\)"
+    ):
+        memory_limits.refuse_low_limits(tmp_path)
     for enough in (f"{200 << 20}\n", "max\n"):
         (group / "memory.max").write_text(enough)
-        machine.refuse_low_limits(tmp_path)
+        memory_limits.refuse_low_limits(tmp_path)
 
 
 def test_available_memory_within_ulimit():
     """Memory that `ulimit -v` does not allow is not available."""
-    code = "from ooc_pegasos.machine import available_memory; print(available_memory())"
+    code = "from ooc_pegasos.util.memory_limits import available_memory; print(available_memory())"
     enter = limited(**{"as": 300 * MB})
     found = subprocess.run([sys.executable, "-c", code], preexec_fn=enter, capture_output=True, text=True, check=True)
     assert 200 * MB < int(found.stdout) < 300 * MB
@@ -90,10 +92,10 @@ def test_shortage():
     """Exceptions that report a shortage get a message with advice, and others do not."""
     cannot_load = ImportError("libarrow.so.2600: failed to map segment from shared object")
     for error in (MemoryError(), OSError(12, "Cannot allocate memory"), cannot_load):
-        assert machine.shortage(error) == "out of memory; give a smaller --memory"
-    assert "fewer --threads" in machine.shortage(RuntimeError("can't start new thread"))
+        assert memory_limits.shortage(error) == "out of memory; give a smaller --memory"
+    assert "fewer --threads" in memory_limits.shortage(RuntimeError("can't start new thread"))
     for error in (ImportError("No module named 'x'"), OSError(2, "No such file"), RuntimeError("other")):
-        assert machine.shortage(error) is None
+        assert memory_limits.shortage(error) is None
 
 
 def test_memory_runs_out_in_arrow(tmp_path, oocpeg):
@@ -101,7 +103,7 @@ def test_memory_runs_out_in_arrow(tmp_path, oocpeg):
     code = """if True:
         import sys, pyarrow as pa
         from ooc_pegasos.cli.main import app, main
-        from ooc_pegasos.readers.schemas import arrow_errors
+        from ooc_pegasos.readers.columns_plan import arrow_errors
         @app.command()
         def fill():
             with arrow_errors("x.parquet"):
@@ -118,9 +120,9 @@ def test_memory_runs_out_in_arrow(tmp_path, oocpeg):
 
 _NATIVE = """
 import ctypes, sys
-from ooc_pegasos import watchdog
+from ooc_pegasos.util import watchdog
 from ooc_pegasos.cli.main import app, main
-from ooc_pegasos.stopping import Stoppable
+from ooc_pegasos.training.stop import Stoppable
 libc = ctypes.{library}(None)
 mutex = ctypes.create_string_buffer(64)
 watchdog.CLEAN_STOP = 1

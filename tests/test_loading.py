@@ -16,17 +16,19 @@ import pytest
 import scipy.sparse as sp
 from conftest import around_present, least_memory, random_rows, svmlight_text
 
-from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, checked, convert, manifest, train
+from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
 from ooc_pegasos.errors import DamagedError, UsageError
-from ooc_pegasos.loading import disk, open_loader
-from ooc_pegasos.loading.memory import Arena, can_map
+from ooc_pegasos.loading.loader import open_loader
+from ooc_pegasos.loading.samplers import Plan
 from ooc_pegasos.loading.window import cost_of
-from ooc_pegasos.machine import available_memory
-from ooc_pegasos.manifest import PAGE
-from ooc_pegasos.objective import Measurement
-from ooc_pegasos.samplers import Plan
-from ooc_pegasos.solvers.solver import Solver
-from ooc_pegasos.stopping import Interrupted
+from ooc_pegasos.objective.exact_pass import Measurement
+from ooc_pegasos.solvers.base import Solver
+from ooc_pegasos.store import chunk_reader, manifest
+from ooc_pegasos.store.manifest import PAGE
+from ooc_pegasos.store.page_memory import Arena, can_map
+from ooc_pegasos.training.stop import Interrupted
+from ooc_pegasos.util import json_checksum
+from ooc_pegasos.util.memory_limits import available_memory
 
 needs_mapping = pytest.mark.skipif(not can_map(), reason="files cannot be mapped side by side here")
 
@@ -226,9 +228,9 @@ def test_reading_ahead_stays_within_the_budget(store, monkeypatch):
             super().__init__(size)
             sizes.append(self.size)
 
-    from ooc_pegasos.loading import readahead
+    from ooc_pegasos.loading import read_ahead
 
-    monkeypatch.setattr(readahead, "Arena", Counted)
+    monkeypatch.setattr(read_ahead, "Arena", Counted)
     for memory in (least_memory(store), everything(store) // 2):
         sizes.clear()
         result = train(store, TrainConfig(lam=0.01, max_epochs=3, tolerance=1e-9, memory=memory))
@@ -370,7 +372,7 @@ def test_a_chunk_that_changes_while_training(store, tmp_path, monkeypatch, accid
 @pytest.mark.parametrize("memory", ["all", "least"])
 def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, memory):
     """What was computed meanwhile is not believed, and never written to a checkpoint."""
-    from ooc_pegasos import running
+    from ooc_pegasos.training import run as running
 
     victim = chunk_path(store, 4)
     content, touched = victim.read_bytes(), []
@@ -401,23 +403,24 @@ def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, mem
 @pytest.mark.parametrize("last_moment", [False, True])
 def test_a_chunk_that_shrinks_while_it_is_scored_or_measured(tmp_path, monkeypatch, last_moment):
     """Zeros stand where its pages were: nothing that was computed from them is given out."""
-    from ooc_pegasos import objective, scoring
-    from ooc_pegasos.evaluation import evaluate
+    from ooc_pegasos.objective import exact_pass
+    from ooc_pegasos.scoring import score
+    from ooc_pegasos.scoring.evaluate import evaluate
 
     store = store_of(tmp_path, *random_rows(3000, 700, 1), chunk_size=1 << 20)
     model = train(store, TrainConfig(lam=0.01)).model
     victim = chunk_path(store, 0)
 
-    def pieces(window, real=objective.pieces):
+    def pieces(window, real=exact_pass.pieces):
         os.truncate(victim, PAGE)
         return real(window)
 
     if last_moment:
-        monkeypatch.setattr(objective, "pieces", pieces)
+        monkeypatch.setattr(exact_pass, "pieces", pieces)
         with pytest.raises(DamagedError, match=victim.name):
             train(store, TrainConfig(lam=0.01, max_epochs=1, tolerance=1e-9))
     else:
-        monkeypatch.setattr(scoring, "pieces", pieces)
+        monkeypatch.setattr(score, "pieces", pieces)
         with pytest.raises(DamagedError, match=victim.name):
             evaluate(model, store.path)
 
@@ -427,7 +430,7 @@ def test_pages_that_are_not_there_any_more_do_not_end_the_process(tmp_path):
     """Touching them would be SIGBUS; run apart, because a failure would take the tests with it."""
     script = """
 import os, sys, numpy as np
-from ooc_pegasos.loading.memory import SideBySide
+from ooc_pegasos.store.page_memory import SideBySide
 path = sys.argv[1]
 open(path, "wb").write(bytes(range(256)) * 64)
 both = SideBySide(8 * 4096)
@@ -450,7 +453,7 @@ print("alive")
 def test_somebody_elses_bus_error_is_left_alone(tmp_path):
     script = """
 import ctypes, mmap, os, sys
-from ooc_pegasos.loading.memory import SideBySide
+from ooc_pegasos.store.page_memory import SideBySide
 watched = SideBySide(4096)
 with open(sys.argv[1], "w+b") as file:
     file.truncate(4096)
@@ -468,7 +471,7 @@ def test_an_index_too_large_that_the_manifest_vouches_for(store, tmp_path):
     table = json.loads(path.read_text())
     del table["checksum"]
     table["features"] -= 100
-    table["checksum"] = checked.checksum_of(table)
+    table["checksum"] = json_checksum.checksum_of(table)
     path.write_text(json.dumps(table))
     wrong = Store.open(store.path)
     for memory in (1 << 30, least_memory(store)):
@@ -505,8 +508,8 @@ def test_trouble_that_passes(store, monkeypatch, trouble):
     config = TrainConfig(lam=0.01, max_epochs=2, tolerance=1e-9, memory=least_memory(store))
     expected = train(store, config)
     with monkeypatch.context() as patched:
-        patched.setattr(disk.os, "preadv", preadv)
-        patched.setattr(disk.os, "open", open_)
+        patched.setattr(chunk_reader.os, "preadv", preadv)
+        patched.setattr(chunk_reader.os, "open", open_)
         found = train(store, config)
     assert calls[0] > 10
     assert found.model.weights.tobytes() == expected.model.weights.tobytes()
@@ -516,7 +519,7 @@ def test_trouble_that_stays(store, monkeypatch):
     def preadv(_descriptor, _buffers, _at, flags=0):
         raise BlockingIOError if flags else OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(disk.os, "preadv", preadv)
+    monkeypatch.setattr(chunk_reader.os, "preadv", preadv)
     with pytest.raises(DamagedError, match=r"chunk-.*Input/output error at byte 0; check the disk"):
         train(store, TrainConfig(lam=0.01, memory=least_memory(store)))
 
@@ -572,7 +575,7 @@ def test_memory_that_is_free_is_that_of_the_control_group(tmp_path):
 @pytest.mark.parametrize("phase", ["waiting for data", "measuring the objective", "presenting"])
 def test_a_stop_is_felt_in_any_phase(store, tmp_path, monkeypatch, phase):
     """And leaves a checkpoint that goes on to the same bytes."""
-    from ooc_pegasos import objective
+    from ooc_pegasos.objective import exact_pass
 
     options = {"lam": 0.01, "max_epochs": 4, "tolerance": 1e-9, "holdout": 0.2, "memory": least_memory(store)}
     options["coefficient"] = 1e30  # each epoch is measured
@@ -602,12 +605,12 @@ def test_a_stop_is_felt_in_any_phase(store, tmp_path, monkeypatch, phase):
 
     with monkeypatch.context() as patched:
         if phase == "waiting for data":
-            patched.setattr(disk.ChunkReader, "read", slow(disk.ChunkReader.read))
+            patched.setattr(chunk_reader.ChunkReader, "read", slow(chunk_reader.ChunkReader.read))
             patched.setattr(Solver, "rows_at_a_time", asking(Solver.rows_at_a_time))
         elif phase == "presenting":
             patched.setattr(Solver, "rows_at_a_time", asking(Solver.rows_at_a_time))
         else:
-            patched.setattr(objective, "pieces", asking(objective.pieces))
+            patched.setattr(exact_pass, "pieces", asking(exact_pass.pieces))
         with pytest.raises(Interrupted):
             train(store, TrainConfig(**options), checkpoint=tmp_path / "c")
         assert time.monotonic() - asked[0] < 2
@@ -648,7 +651,7 @@ def test_stopped_at_any_look_while_measuring(store, tmp_path, monkeypatch, memor
 
 def test_nothing_is_read_any_more_when_a_stream_was_closed(store, monkeypatch):
     """Its memory is given to somebody else: a read that comes late would change it after its checksum."""
-    real, under_way = disk.ChunkReader.read, [0]
+    real, under_way = chunk_reader.ChunkReader.read, [0]
 
     def read(self, at, into):
         under_way[0] += 1
@@ -656,7 +659,7 @@ def test_nothing_is_read_any_more_when_a_stream_was_closed(store, monkeypatch):
         real(self, at, into)
         under_way[0] -= 1
 
-    monkeypatch.setattr(disk.ChunkReader, "read", read)
+    monkeypatch.setattr(chunk_reader.ChunkReader, "read", read)
     for wait in (0.0, 0.01, 0.03, 0.05, 0.09):
         loader = open_loader(store, everything(store) // 2, loading="read")
         stream = loader.stream(loader.in_order())

@@ -14,9 +14,9 @@ from conftest import svmlight_text
 from nights import job_of, put, rows_of
 from preloaded import library_in, with_library
 
-from ooc_pegasos import locks
 from ooc_pegasos.errors import LockedError
-from ooc_pegasos.locks import Owner, locked, making
+from ooc_pegasos.util import locks
+from ooc_pegasos.util.locks import Owner, locked, making
 
 
 def no_flock(code=errno.ENOLCK):
@@ -43,7 +43,7 @@ def write_record(path, **changes):
 CHILD = """
 import errno, os, signal, sys, threading, time
 from ooc_pegasos.errors import LockedError
-from ooc_pegasos.locks import locked
+from ooc_pegasos.util.locks import locked
 from pathlib import Path
 
 def no_flock(_descriptor, _operation):
@@ -274,9 +274,11 @@ def test_a_record_that_is_just_being_written_is_waited_for(tmp_path):
 
 COMMANDS = """
 import json, os, sys
-from ooc_pegasos import conversion, trainer, evaluation, scoring  # once for all commands
+from ooc_pegasos.conversion import pipeline as conversion
+from ooc_pegasos.training import api as trainer
+from ooc_pegasos.scoring import evaluate as evaluation, score as scoring  # once for all commands
 from ooc_pegasos.cli.main import main
-import ooc_pegasos.jobs.run, ooc_pegasos.provenance
+import ooc_pegasos.jobs.run, ooc_pegasos.conversion.source_check
 
 def is_chunk(path):
     return str(path).endswith(".arrow") and "bucket-" in str(path)

@@ -12,10 +12,10 @@ from scipy.optimize import minimize, minimize_scalar
 from sklearn.svm import LinearSVC, LinearSVR
 
 from ooc_pegasos import Store, TrainConfig, train
+from ooc_pegasos.compiled.fit import losses as kernels
+from ooc_pegasos.compiled.jit import kernel
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.kernels import losses as kernels
-from ooc_pegasos.kernels.jit import kernel
-from ooc_pegasos.losses import LOSSES, Loss
+from ooc_pegasos.objective.losses import LOSSES, Loss
 
 # --- what a new loss has to add here ------------------------------------------------------------
 

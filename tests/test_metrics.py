@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from ooc_pegasos.metrics import MOST_LISTED, BinaryMetrics, MulticlassMetrics, ProbabilityMetrics, RegressionMetrics
+from ooc_pegasos.scoring.metrics import (
+    MOST_LISTED,
+    BinaryMetrics,
+    MulticlassMetrics,
+    ProbabilityMetrics,
+    RegressionMetrics,
+)
 
 
 def stream(taken, block, *columns):

@@ -14,18 +14,19 @@ from hypothesis import strategies as st
 from test_losses import optimum, primal
 from test_pegasos import coded, few_values
 
-from ooc_pegasos import Store, TrainConfig, TrainResult, running, train
-from ooc_pegasos.block import CODINGS, VALUE_CODINGS
+from ooc_pegasos import Store, TrainConfig, TrainResult, train
+from ooc_pegasos.compiled.fit import losses, many, panel, pegasos, sdca
+from ooc_pegasos.compiled.fit import sums as totals
 from ooc_pegasos.config import parse_lambdas
 from ooc_pegasos.errors import DamagedError, OocPegasosError, UsageError
-from ooc_pegasos.kernels import losses, many, panel, pegasos, sdca
-from ooc_pegasos.kernels import sums as totals
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import cost_of
-from ooc_pegasos.path import Trial, choose, remark_on
-from ooc_pegasos.solvers import choice
-from ooc_pegasos.solvers.choice import row_bytes
-from ooc_pegasos.stopping import Interrupted
+from ooc_pegasos.objective.lambda_path import Trial, choose, remark_on
+from ooc_pegasos.solvers import registry
+from ooc_pegasos.solvers.registry import row_bytes
+from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS
+from ooc_pegasos.training import run as running
+from ooc_pegasos.training.stop import Interrupted
 
 LAMBDAS = (3.0, 1.0, 0.3, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
 FOLLOWED = {"tolerance": 1e-12, "max_epochs": 4}
@@ -541,7 +542,7 @@ def test_which_lambda_is_kept(told):
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several slices an epoch, although there are few rows."""
-    monkeypatch.setattr("ooc_pegasos.solvers.solver.SLICE", 500)
+    monkeypatch.setattr("ooc_pegasos.solvers.base.SLICE", 500)
 
 
 def run_of(store: Store, windows: str, **options: object) -> TrainConfig:
@@ -688,7 +689,7 @@ def slow_store(folder: Path) -> Store:
 
 @pytest.mark.usefixtures("small_slices")
 def test_interrupted_around_the_change_of_algorithm(tmp_path, monkeypatch):
-    monkeypatch.setattr(choice, "PEGASOS_FROM", 0.0)
+    monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
     store = slow_store(tmp_path)
     config = TrainConfig(lam=(3.0, 1.0, 0.7), tolerance=0.02)
     whole, best = trained(store, config)
@@ -712,7 +713,7 @@ def test_interrupted_around_the_change_of_algorithm(tmp_path, monkeypatch):
 
 
 def test_the_history_tells_all_when_the_algorithm_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(choice, "PEGASOS_FROM", 0.0)
+    monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
     result = train(slow_store(tmp_path), TrainConfig(lam=0.5, tolerance=0.02))
     assert result.algorithm == "sdca"
     columns = set().union(*result.model.info.history)
@@ -846,7 +847,7 @@ def test_pegasos_makes_room_where_it_is_slow(tmp_path, monkeypatch, memory):
     """Not for what was asked for by name; the limit is that of what goes on; and a resumed run knows of it."""
     matrix, labels = random_rows(400, 60, 31)
     store = store_of(tmp_path, matrix, labels, chunk_size=2100)
-    monkeypatch.setattr(choice, "PEGASOS_FROM", 0.0)
+    monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
     budget = (1 << 30) if memory == "all" else 3 * least_memory(store)
     config = TrainConfig(lam=(2e-4, 1e-2), tolerance=1e-3, memory=budget)
     whole = train(store, config)

@@ -19,12 +19,13 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, checked, convert, train
-from ooc_pegasos.checksums import xxh64_hex
+from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, convert, train
+from ooc_pegasos.compiled.fit.multiclass import MULTICLASS_HINGE, MULTICLASS_LOGISTIC, class_loss
 from ooc_pegasos.config import load_toml
 from ooc_pegasos.errors import DamagedError, UsageError
-from ooc_pegasos.evaluation import evaluate
-from ooc_pegasos.kernels.multiclass import MULTICLASS_HINGE, MULTICLASS_LOGISTIC, class_loss
+from ooc_pegasos.scoring.evaluate import evaluate
+from ooc_pegasos.util import json_checksum
+from ooc_pegasos.util.checksums import xxh64_hex
 
 HINGE, LOGISTIC = "multiclass-hinge", "multiclass-logistic"
 
@@ -628,7 +629,7 @@ def test_a_class_of_which_no_row_is_kept_apart_is_improbable(tmp_path, kind, los
 def test_rows_apart_of_one_class_are_noticed_before_the_work(tmp_path, monkeypatch):
     matrix, labels = rows_of_classes(300, 6, 2, 17)
     held = held_out(300, 0.2)
-    monkeypatch.setattr("ooc_pegasos.running.Run.go", None)  # nobody gets there
+    monkeypatch.setattr("ooc_pegasos.training.run.Run.go", None)  # nobody gets there
     config = TrainConfig(lam=0.01, calibrate="platt", holdout=0.2)
     with pytest.raises(UsageError, match="all rows kept apart are of one class"):
         train(store_of(tmp_path, matrix, np.where(held, 0, labels), classes=(), chunk_size=1024), config)
@@ -736,7 +737,7 @@ def test_a_label_that_is_no_class_reaches_no_kernel(tmp_path, label, loading):
     table = json.loads((store.path / "manifest.json").read_text())
     del table["checksum"]
     table["chunks"][0] |= {"crc32": f"{zlib.crc32(content):08x}", "xxh64": xxh64_hex(bytes(content))}
-    table["checksum"] = checked.checksum_of(table)
+    table["checksum"] = json_checksum.checksum_of(table)
     (store.path / "manifest.json").write_text(json.dumps(table))
     for loss in ("multiclass-hinge", "hinge"):
         with pytest.raises(DamagedError, match="a label is none of the 3 classes"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooc_pegasos.kernels.numbers import NOT_A_NUMBER, NOT_FINITE, NUMBER, parse_number
+from ooc_pegasos.compiled.parse.numbers import NOT_A_NUMBER, NOT_FINITE, NUMBER, parse_number
 
 
 def parse(text: str) -> tuple[int, float, int]:

@@ -17,9 +17,9 @@ import pytest
 from sklearn.feature_extraction import FeatureHasher
 
 from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train
+from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.evaluation import predict
-from ooc_pegasos.preview import preview
+from ooc_pegasos.scoring.evaluate import predict
 
 SMALL = ConvertConfig(shuffle=False, hash_bits=10)
 MARK = "\ufeff"

@@ -7,18 +7,11 @@ from conftest import random_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooc_pegasos.block import (
-    CODINGS,
-    NO_LEVELS,
-    VALUE_CODINGS,
-    CsrBlock,
-    all_levels,
-    escape_of,
-)
-from ooc_pegasos.kernels import losses, many, sums
-from ooc_pegasos.kernels import pegasos as kernels
-from ooc_pegasos.solvers.averaging import Averaging
+from ooc_pegasos.compiled.fit import losses, many, sums
+from ooc_pegasos.compiled.fit import pegasos as kernels
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
+from ooc_pegasos.solvers.pegasos_threads import Averaging
+from ooc_pegasos.store.csr_block import CODINGS, NO_LEVELS, VALUE_CODINGS, CsrBlock, all_levels, escape_of
 
 
 def coded(matrix: sp.csr_matrix, labels: np.ndarray, coding: str, values: str | None = None) -> CsrBlock:

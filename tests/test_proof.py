@@ -20,14 +20,14 @@ from test_free_bias import optimum as optimum_with_a_bias
 from test_losses import optimum
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, TrainResult, train
-from ooc_pegasos.describe import proof_words
 from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
 from ooc_pegasos.loading.window import cost_of
-from ooc_pegasos.losses import LOSSES
-from ooc_pegasos.proof import Claim, belonging, fingerprint, read_proof
-from ooc_pegasos.proving import prove
-from ooc_pegasos.solvers.recording import DualRecord
-from ooc_pegasos.stopping import Interrupted
+from ooc_pegasos.objective.losses import LOSSES
+from ooc_pegasos.proof.check import prove
+from ooc_pegasos.proof.proof_file import Claim, belonging, fingerprint, read_proof
+from ooc_pegasos.reporting.text import proof_words
+from ooc_pegasos.solvers.proof_record import DualRecord
+from ooc_pegasos.training.stop import Interrupted
 
 BINARY = ("hinge", "logistic", "smoothed-hinge")
 REAL = ("epsilon-insensitive", "absolute", "huber")
@@ -199,8 +199,8 @@ def test_a_warm_start_and_a_change_of_algorithm(bias, stores, tmp_path):
     proved(stores["binary"], tmp_path, config, warm_start=start)
     config = TrainConfig(lam=1.0, tolerance=0.004, max_epochs=30, bias=bias)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ooc_pegasos.solvers.choice.PEGASOS_FROM", 1e-9)
-        patched.setattr("ooc_pegasos.running.Run._is_slow", lambda run: run.state.cursor.epoch == 1)
+        patched.setattr("ooc_pegasos.solvers.registry.PEGASOS_FROM", 1e-9)
+        patched.setattr("ooc_pegasos.training.run.Run._is_slow", lambda run: run.state.cursor.epoch == 1)
         result = proved(stores["binary"], tmp_path, config)
     assert any("going on by dual coordinate ascent" in note for note in result.notes)
 

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from ooc_pegasos import ConvertConfig, Store
-from ooc_pegasos.proof_arithmetic import Pairs, Plain, sum_over
+from ooc_pegasos.proof.arithmetic import Pairs, Plain, sum_over
 
 ROWS, FEATURES, COLUMNS = 300, 9, 2
 

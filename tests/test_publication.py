@@ -11,11 +11,11 @@ import pytest
 from conftest import folder_bytes, random_rows, store_of, svmlight_text
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
+from ooc_pegasos.conversion.output_check import Existing
 from ooc_pegasos.errors import InputError, PublishedError
-from ooc_pegasos.existing import Existing
-from ooc_pegasos.files import write_atomically, writing_errors
 from ooc_pegasos.jobs.versions import Versions
-from ooc_pegasos.progress import Progress
+from ooc_pegasos.reporting.progress import Progress
+from ooc_pegasos.util.files import write_atomically, writing_errors
 
 APPEND = Existing(append=True)
 

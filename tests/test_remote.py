@@ -12,10 +12,10 @@ import pytest
 from conftest import random_rows, svmlight_text
 
 from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
+from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.evaluation import evaluate
-from ooc_pegasos.preview import preview
 from ooc_pegasos.readers.remote import spoken_url
+from ooc_pegasos.scoring.evaluate import evaluate
 
 
 @pytest.fixture(scope="module")

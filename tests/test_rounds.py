@@ -13,14 +13,14 @@ from conftest import random_rows, store_of, workers_of_this_process
 from sklearn.svm import LinearSVC
 
 from ooc_pegasos import Store, TrainConfig, train
-from ooc_pegasos.distributed import parts as data
-from ooc_pegasos.distributed import rounds, train_dask
-from ooc_pegasos.distributed import solvers as distributed_solvers
-from ooc_pegasos.distributed.rounds import Contribution, Packed
+from ooc_pegasos.distributed import client_solvers as distributed_solvers
+from ooc_pegasos.distributed import store_parts as data
+from ooc_pegasos.distributed import train_dask, worker_round
+from ooc_pegasos.distributed.worker_round import Contribution, Packed
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.evaluation import evaluate
-from ooc_pegasos.loading import open_loader
-from ooc_pegasos.problem import problem_of
+from ooc_pegasos.loading.loader import open_loader
+from ooc_pegasos.objective.problem import problem_of
+from ooc_pegasos.scoring.evaluate import evaluate
 
 distributed = pytest.importorskip("distributed")
 
@@ -329,7 +329,7 @@ def cautions(monkeypatch):
         found.append((caution, together / apart, known(caution, together, apart, parts)))
         return found[-1][2]
 
-    known = rounds.next_caution
+    known = worker_round.next_caution
     monkeypatch.setattr(distributed_solvers, "next_caution", spy)
     return found
 
@@ -372,18 +372,18 @@ def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
     part = data.parts_of(store, config, [(1, 3)], 1 << 24, loader.folds.to_present, 1)[0]
     state = None
     vectors = {model: np.zeros(problem.length) for model in range(3)}
-    centres = dict.fromkeys(range(3), np.zeros(len(rounds.CENTRES)))
+    centres = dict.fromkeys(range(3), np.zeros(len(worker_round.CENTRES)))
     for epoch in range(3):
         packed = {model: Packed.of(vector) for model, vector in vectors.items()}
-        told = rounds.Ascent(
+        told = worker_round.Ascent(
             problem, 0.01, epoch, 1, packed, dict.fromkeys(range(3), 1.0), centres, dict.fromkeys(range(3), 2.0)
         )
         before = None if state is None else {key: array.copy() for key, array in state.arrays.items()}
-        first, second = rounds.ascend(part, told, state), rounds.ascend(part, told, state)
+        first, second = worker_round.ascend(part, told, state), worker_round.ascend(part, told, state)
         for model in range(3):
             assert first[1].vectors[model].numbers.tobytes() == second[1].vectors[model].numbers.tobytes()
             squares = (first[1].vectors[model].unpacked() ** 2).sum()
-            assert first[1].numbers[model][rounds.OWN_SQUARES] == pytest.approx(squares, rel=1e-12)
+            assert first[1].numbers[model][worker_round.OWN_SQUARES] == pytest.approx(squares, rel=1e-12)
         assert all(first[0].arrays[key].tobytes() == array.tobytes() for key, array in second[0].arrays.items())
         if state is not None:
             assert all(before[key].tobytes() == array.tobytes() for key, array in state.arrays.items())

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from ooc_pegasos.kernels.shuffle import shuffle
-from ooc_pegasos.samplers import EQUALLY_OFTEN, SAMPLERS, Shape
+from ooc_pegasos.compiled.rows.shuffle import shuffle
+from ooc_pegasos.loading.samplers import EQUALLY_OFTEN, SAMPLERS, Shape
 
 SIZES = (70, 5, 120, 33, 1, 90)
 ROWS = sum(SIZES)

@@ -21,12 +21,13 @@ import scipy.sparse as sp
 import sparse
 from conftest import random_rows, store_of, workers_of_this_process, workers_that_never_pause
 
-from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, evaluation, train
-from ooc_pegasos.distributed import collections, evaluate_dask, parts, predict_dask, predict_store, train_dask
+from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, train
+from ooc_pegasos.distributed import collections, evaluate_dask, predict_dask, predict_store, store_parts, train_dask
 from ooc_pegasos.distributed import scoring as distributed_scoring
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.progress import TrainingProgress
+from ooc_pegasos.reporting.progress import TrainingProgress
+from ooc_pegasos.scoring import evaluate as evaluation
+from ooc_pegasos.scoring.evaluate import evaluate, predict
 
 distributed = pytest.importorskip("distributed")
 
@@ -619,7 +620,7 @@ def test_no_rows_are_left_on_the_workers():
             train_dask(client, x, TrainConfig(lam=0.1), labels=np.ones(100))
         nothing_is_left(client)
         assert "every row has the label 1" in str(kept.value)
-    assert not parts._open
+    assert not store_parts._open
 
 
 def there(client):

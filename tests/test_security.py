@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from ooc_pegasos import TrainConfig
 from ooc_pegasos.distributed.cluster import connected
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.trainer import train
+from ooc_pegasos.training.api import train
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
 SETTINGS, COMMANDS = re.findall(r"```bash\n(.+?)```", PAGE, re.DOTALL)

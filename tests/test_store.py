@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, TrainConfig, convert, train, verify
 from ooc_pegasos.errors import DamagedError, InputError
-from ooc_pegasos.vocabulary import of_store
+from ooc_pegasos.store.vocabulary import of_store
 
 
 def write(path: Path, text: str) -> str:
@@ -329,7 +329,7 @@ def test_other_versions_are_refused(sound):
 
 def forge(sound: Store, number: int, **columns: object) -> None:
     """Write a chunk with other columns and a manifest that vouches for it."""
-    from ooc_pegasos.chunkfile import write_chunk
+    from ooc_pegasos.store.chunk_file import write_chunk
 
     block = dataclasses.replace(sound.block(number), **columns)
     path = sound.path / sound.manifest.chunks[number].file

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from sklearn.svm import LinearSVC
 
-from ooc_pegasos import structured
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.structured import StructuredConfig, train_structured
+from ooc_pegasos.training import structured
+from ooc_pegasos.training.structured import StructuredConfig, train_structured
 
 SCRIPT = ROOT / "scripts" / "chain_tagger.py"
 

@@ -16,16 +16,17 @@ from conftest import folder_bytes
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, checked, convert, train
+from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, train
+from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
-from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.heaviest import signs
-from ooc_pegasos.preview import preview
-from ooc_pegasos.readers import opening
-from ooc_pegasos.readers.vectors import Vectorizer
-from ooc_pegasos.recipe import Column, Table
-from ooc_pegasos.verification import verify
-from ooc_pegasos.vocabulary import of_store
+from ooc_pegasos.readers import registry
+from ooc_pegasos.readers.vectorize import Vectorizer
+from ooc_pegasos.scoring.evaluate import evaluate, predict
+from ooc_pegasos.scoring.heaviest_features import signs
+from ooc_pegasos.store.recipe import Column, Table
+from ooc_pegasos.store.verify import verify
+from ooc_pegasos.store.vocabulary import of_store
+from ooc_pegasos.util import json_checksum
 
 BITS = 10
 
@@ -358,8 +359,8 @@ def test_going_on_after_any_task(tmp_path, form):
         [part.set_column(6, "d", part["d"].combine_chunks().cast(pa.string()).dictionary_encode()) for part in wanted]
     )
     names = [write(data, tmp_path / f"{number}{form}") for number in range(2)]
-    recipe = opening.new_recipe(config(**KINDS, format="table"), names, lambda _remark: None)
-    reader = opening.reader_for(names, recipe, 1 << 12, text_labels=False)
+    recipe = registry.new_recipe(config(**KINDS, format="table"), names, lambda _remark: None)
+    reader = registry.reader_for(names, recipe, 1 << 12, text_labels=False)
 
     def read(tasks, reader=reader):
         found = []
@@ -377,7 +378,7 @@ def test_going_on_after_any_task(tmp_path, form):
     every = read(reader.tasks())
     assert sum(len(block[5]) // 8 for block in every) == 2 * rows
     for number, (source, end, state) in list(enumerate(ends()))[:: max(len(every) // 8, 1)]:
-        again = opening.reader_for(names, recipe, 1 << 12, text_labels=False)
+        again = registry.reader_for(names, recipe, 1 << 12, text_labels=False)
         assert read(again.tasks(source, end, state), again) == every[number + 1 :], number
 
 
@@ -390,8 +391,8 @@ def test_a_parquet_file_whose_dictionaries_end_batches_early(tmp_path):
         data, tmp_path / "a.parquet", row_group_size=1000, dictionary_pagesize_limit=20_000, data_page_size=5000
     )
     names = [str(tmp_path / "a.parquet")]
-    recipe = opening.new_recipe(config(format="table"), names, lambda _remark: None)
-    reader = opening.reader_for(names, recipe, 300, text_labels=False)
+    recipe = registry.new_recipe(config(format="table"), names, lambda _remark: None)
+    reader = registry.reader_for(names, recipe, 300, text_labels=False)
     blocks = [(task.end, reader.read(task).block.rows) for task in reader.tasks()]
     assert blocks[-1][0] == sum(n for _end, n in blocks) == rows
     for number, (end, _rows) in enumerate(blocks):
@@ -930,9 +931,9 @@ def test_weight_times_sign_is_the_effect_of_a_feature(tmp_path):
 
 def test_pipes_are_refused():
     with pytest.raises(InputError, match="cannot come from a pipe"):
-        opening.plan_table("-", {"numeric": (), "categorical": (), "text": ()})
+        registry.plan_table("-", {"numeric": (), "categorical": (), "text": ()})
     with pytest.raises(InputError, match="cannot come from a pipe"):
-        opening.new_recipe(config(format="table"), ["-"], lambda _remark: None)
+        registry.new_recipe(config(format="table"), ["-"], lambda _remark: None)
 
 
 def test_folders_of_all_names(tmp_path):
@@ -944,7 +945,7 @@ def test_folders_of_all_names(tmp_path):
             (tmp_path / "t").mkdir(exist_ok=True)
             write(data, tmp_path / "t" / f"a{form}")
     shutil.move(tmp_path / "f.ipc", tmp_path / "t" / "f.ipc")
-    names, kind = opening.find([str(tmp_path / "t")])
+    names, kind = registry.find([str(tmp_path / "t")])
     assert (len(names), kind) == (6, "table")
     assert convert([str(tmp_path / "t")], tmp_path / "store", config()).rows == 12
 
@@ -975,13 +976,13 @@ def test_a_recorded_plan_of_no_buckets_is_not_taken_up(tmp_path, monkeypatch):
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr("ooc_pegasos.assemble.Assembly.run", stop)
+        patched.setattr("ooc_pegasos.conversion.second_pass.Assembly.run", stop)
         with pytest.raises(ZeroDivisionError):
             convert([str(file)], target, ConvertConfig(label="y"))
     plan = tmp_path / "store.unfinished" / "plan.json"
-    recorded = checked.decode(plan.read_bytes())
+    recorded = json_checksum.decode(plan.read_bytes())
     recorded["ingest"]["buckets"] = 0
-    plan.write_bytes(checked.encode(recorded))
+    plan.write_bytes(json_checksum.encode(recorded))
     assert convert([str(file)], target, ConvertConfig(label="y"), existing=Existing(resume=True)).rows == 62
 
 

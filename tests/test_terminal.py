@@ -20,7 +20,7 @@ from terminals import EVERY_TEXT, Terminal, check_shown
 
 from ooc_pegasos import Model, TrainConfig, train
 from ooc_pegasos.cli.main import app
-from ooc_pegasos.progress import (
+from ooc_pegasos.reporting.progress import (
     LoggedTraining,
     Progress,
     TrainingProgress,
@@ -254,7 +254,7 @@ def test_a_run_of_hours(tmp_path, place):
 
 # --- the guard ----------------------------------------------------------------------------------------
 
-FAILS = "import ooc_pegasos.progress as progress\ndef fail(*_given): raise {}\nprogress.{} = fail\n"
+FAILS = "import ooc_pegasos.reporting.progress as progress\ndef fail(*_given): raise {}\nprogress.{} = fail\n"
 FAILURES = [
     ("ValueError('\\x1b[2J')", "epoch_line"),
     ("OverflowError()", "epochs_left"),
@@ -280,10 +280,14 @@ def test_a_display_that_fails_ends_no_run(tmp_path, place, error, place_of_it):
 
 
 def displays():
-    import ooc_pegasos.display
+    import ooc_pegasos.reporting.notebook
 
     found = [*Progress.__subclasses__(), *TrainingProgress.__subclasses__()]
-    return [kind for kind in found if kind.__module__ in ("ooc_pegasos.progress", ooc_pegasos.display.__name__)]
+    return [
+        kind
+        for kind in found
+        if kind.__module__ in ("ooc_pegasos.reporting.progress", ooc_pegasos.reporting.notebook.__name__)
+    ]
 
 
 def test_all_displays_are_guarded():
@@ -299,14 +303,14 @@ def test_all_displays_are_guarded():
 
 def test_a_log_and_a_notebook_that_fail_end_no_run(tmp_path, place, capsys, monkeypatch):
     from ooc_pegasos import Store
-    from ooc_pegasos.display import NotebookTraining
+    from ooc_pegasos.reporting.notebook import NotebookTraining
 
     def fail(*_given, **_named):
         raise RuntimeError("no display")
 
     pytest.importorskip("IPython")
     monkeypatch.setattr("IPython.display.display", fail)
-    monkeypatch.setattr("ooc_pegasos.progress.epoch_line", fail)
+    monkeypatch.setattr("ooc_pegasos.reporting.progress.epoch_line", fail)
     for progress in (LoggedTraining(seconds=0.0), NotebookTraining()):
         result = train(Store.open(place / "store"), TrainConfig(lam=0.01), progress=progress)
         progress.note("later")

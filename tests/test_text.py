@@ -12,15 +12,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from ooc_pegasos.checksums import xxh64_hex
+from ooc_pegasos.compiled.parse import text as kernels
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.kernels import text as kernels
-from ooc_pegasos.labels import key_of
 from ooc_pegasos.readers import folders
+from ooc_pegasos.readers.feature_index import HashedPlaces
 from ooc_pegasos.readers.folders import TextFoldersReader
-from ooc_pegasos.readers.places import HashedPlaces
-from ooc_pegasos.readers.text import TextHasher, _tables
-from ooc_pegasos.recipe import Hashing, Tokens
+from ooc_pegasos.readers.tokens import TextHasher, _tables
+from ooc_pegasos.store.labels import key_of
+from ooc_pegasos.store.recipe import Hashing, Tokens
+from ooc_pegasos.util.checksums import xxh64_hex
 
 WORDS = Tokens()
 NO_DICTIONARY = HashedPlaces(Hashing()).dictionary

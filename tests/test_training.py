@@ -18,8 +18,8 @@ from sklearn.svm import LinearSVC
 
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.loading import open_loader
-from ooc_pegasos.solvers.choice import row_bytes
+from ooc_pegasos.loading.loader import open_loader
+from ooc_pegasos.solvers.registry import row_bytes
 
 
 def optimum(matrix, labels, lam, class_weight=None, row_weights=None) -> float:
@@ -598,7 +598,7 @@ def test_out_of_time_leaves_a_checkpoint_and_a_measured_model(tmp_path):
 
 def test_one_run_a_checkpoint_folder(tmp_path):
     from ooc_pegasos.errors import LockedError
-    from ooc_pegasos.locks import locked
+    from ooc_pegasos.util.locks import locked
 
     matrix, labels = random_rows(40, 9, 21, 0.5)
     store = store_of(tmp_path, matrix, labels)
@@ -660,7 +660,7 @@ def test_a_batch_larger_than_the_data(tmp_path):
 
 
 def test_rows_without_any_feature(tmp_path):
-    from ooc_pegasos.evaluation import evaluate
+    from ooc_pegasos.scoring.evaluate import evaluate
 
     matrix = sp.csr_matrix((6, 0), dtype=np.float32)
     source = tmp_path / "in.svm"

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from test_store import forge, rewrite, strangers_reader
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
-from ooc_pegasos.block import LEVELS, NO_LEVELS, all_levels
+from ooc_pegasos.compiled.intrinsics import value_at
+from ooc_pegasos.compiled.rows.values import ROUNDINGS, round_values
 from ooc_pegasos.config import load_toml
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.kernels.intrinsics import value_at
-from ooc_pegasos.kernels.values import ROUNDINGS, round_values
-from ooc_pegasos.model import Certificate, Model, ModelInfo
-from ooc_pegasos.scoring import score
+from ooc_pegasos.scoring.model import Certificate, Model, ModelInfo
+from ooc_pegasos.scoring.score import score
+from ooc_pegasos.store.csr_block import LEVELS, NO_LEVELS, all_levels
 
 APPEND = Existing(append=True)
 LARGEST = {"float16": 65_504.0, "bfloat16": float(np.uint32(0x7F7F0000).view(np.float32))}

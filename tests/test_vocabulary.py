@@ -15,19 +15,20 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfTransformer, TfidfVectorizer
 
-from ooc_pegasos import ConvertConfig, Store, TrainConfig, conversion, convert, train
+from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
+from ooc_pegasos.compiled.parse import dictionary as kernels
+from ooc_pegasos.conversion import pipeline
+from ooc_pegasos.conversion.output_check import Existing
+from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.evaluation import predict
-from ooc_pegasos.existing import Existing
-from ooc_pegasos.kernels import dictionary as kernels
-from ooc_pegasos.model import Model
-from ooc_pegasos.preview import preview
 from ooc_pegasos.readers import survey
-from ooc_pegasos.readers.places import NOWHERE, DictionaryPlaces
-from ooc_pegasos.readers.strings import buffers_of
-from ooc_pegasos.scoring import score
-from ooc_pegasos.verification import verify
-from ooc_pegasos.vocabulary import of_store
+from ooc_pegasos.readers.arrow_strings import buffers_of
+from ooc_pegasos.readers.feature_index import NOWHERE, DictionaryPlaces
+from ooc_pegasos.scoring.evaluate import predict
+from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.scoring.score import score
+from ooc_pegasos.store.verify import verify
+from ooc_pegasos.store.vocabulary import of_store
 
 WORDS = np.array(["rain", "sun", "Snow", "fine", "day", "Été", "über", "ox", "rare", "rarest", "日本"])
 
@@ -217,7 +218,7 @@ def test_an_interrupted_conversion_goes_on_with_what_was_found(tmp_path, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(conversion, "plan_assembly", interrupted)
+        patched.setattr(pipeline, "plan_assembly", interrupted)
         with pytest.raises(KeyboardInterrupt):
             convert([source], tmp_path / "store", made)
     with monkeypatch.context() as patched:  # nothing is looked for again

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.utils import murmurhash3_32
 
-from ooc_pegasos import vocabulary
+from ooc_pegasos.compiled.parse import vw as kernels
+from ooc_pegasos.compiled.parse.lines import PADDING
 from ooc_pegasos.config import ConvertConfig
-from ooc_pegasos.conversion import convert
-from ooc_pegasos.existing import Existing
-from ooc_pegasos.heaviest import signs
-from ooc_pegasos.kernels import vw as kernels
-from ooc_pegasos.kernels.lines import PADDING
-from ooc_pegasos.labels import key_of
+from ooc_pegasos.conversion.output_check import Existing
+from ooc_pegasos.conversion.pipeline import convert
 from ooc_pegasos.readers import svmlight
-from ooc_pegasos.readers.reading import DESCRIBED_BAD_ROWS, ParsedBlock
+from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, ParsedBlock
 from ooc_pegasos.readers.sources import TextBlock
 from ooc_pegasos.readers.vw import PROBLEMS, Settings, VwReader
-from ooc_pegasos.recipe import Hashing
+from ooc_pegasos.scoring.heaviest_features import signs
+from ooc_pegasos.store import vocabulary
+from ooc_pegasos.store.labels import key_of
+from ooc_pegasos.store.recipe import Hashing
 
 HASHED = Hashing(bits=6)
 Row = tuple[float, float, str, list[tuple[int, float]]]

@@ -18,11 +18,12 @@ from forked import Forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ooc_pegasos import ConvertConfig, Existing, Store, checked, convert, verify
-from ooc_pegasos import manifest as manifests
-from ooc_pegasos.chunkfile import write_chunk
+from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.loading import open_loader
+from ooc_pegasos.loading.loader import open_loader
+from ooc_pegasos.store import manifest as manifests
+from ooc_pegasos.store.chunk_file import write_chunk
+from ooc_pegasos.util import json_checksum
 
 Row = tuple[float, float, tuple[tuple[int, float], ...]]  # weight, label, (index, value) pairs
 APPEND = Existing(append=True)
@@ -135,7 +136,7 @@ def test_without_shuffle_weights_stand_in_the_order_of_rows(tmp_path, monkeypatc
 def test_weights_follow_their_rows_through_the_shuffle(tmp_path, monkeypatch, lines, weights, limit, why):
     small_buckets(monkeypatch, limit)
     if why == "buckets are split":
-        monkeypatch.setattr("ooc_pegasos.readers.opening._ROWS_PER_TEXT", 0.1)
+        monkeypatch.setattr("ooc_pegasos.readers.registry._ROWS_PER_TEXT", 0.1)
     source, file = write_lines(tmp_path / "in.svm", lines), write_lines(tmp_path / "w.txt", weights)
     config = ConvertConfig(weights=file, **SMALL)
     store = convert([source], tmp_path / "store", config)
@@ -327,7 +328,7 @@ def test_chunks_with_and_without_weights_side_by_side(tmp_path, lines, weights, 
 CHILD = """
 import sys
 from ooc_pegasos import ConvertConfig, Existing, convert
-from ooc_pegasos.conversion import ConvertConfig as C
+from ooc_pegasos.conversion.pipeline import ConvertConfig as C
 C.bucket_limit = lambda _config: 40_000
 config = ConvertConfig(
     weights=sys.argv[3], shuffle=sys.argv[4] == "shuffle", chunk_size=20_000, block_size=4_000, threads=2,
@@ -671,7 +672,7 @@ def test_manifests_from_before_there_were_weights(tmp_path):
     for source in table["sources"]:
         del source["weights"]
     del table["checksum"]
-    table["checksum"] = checked.checksum_of(table)
+    table["checksum"] = json_checksum.checksum_of(table)
     (store.path / "manifest.json").write_text(json.dumps(table))
     old = Store.open(store.path)
     assert (old.manifest.weight_sum, old.manifest.statistics.max_weight) == (2, 1)

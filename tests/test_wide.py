@@ -14,17 +14,17 @@ import pyarrow as pa
 import pytest
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert
+from ooc_pegasos.compiled.parse.lines import PADDING
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.kernels.lines import PADDING
-from ooc_pegasos.parallel import ordered_map
-from ooc_pegasos.readers import delimited, schemas
+from ooc_pegasos.readers import columns_plan, delimited
+from ooc_pegasos.util.thread_map import ordered_map
 
 MB = 10**6
 LIBRARIES = 290 * MB
 """Peak memory of a conversion of a few rows of a table, at most."""
 _MEASURED = """
 import sys
-import ooc_pegasos.command as command
+import ooc_pegasos.cli.start as command
 try:
     command.main()
 except SystemExit as end:
@@ -197,7 +197,7 @@ def test_too_many_columns_for_arrow(tmp_path, form):
             with pa.ipc.new_file(path, made.schema) as file:
                 file.write_table(made)
     memory = 40 << 20
-    each = schemas.MEMORY_OF_COLUMN[{"csv": "delimited", "jsonl": "jsonlines"}.get(form, form)]
+    each = columns_plan.MEMORY_OF_COLUMN[{"csv": "delimited", "jsonl": "jsonlines"}.get(form, form)]
     said = rf"in.{form}: 12,000 columns take {12_000 * each / 1e6:.0f} MB of memory, and 42 MB may be used"
     with pytest.raises(InputError, match=said):
         convert([str(path)], tmp_path / "s", ConvertConfig(memory=memory))
@@ -226,7 +226,7 @@ def test_types_of_wide_tables(tmp_path):
         other[100 + 7 * at] = word.replace(",", "")
     other[100 + 14] = "1 x"
     (tmp_path / "in.csv").write_text("\n".join(map(",".join, [names, row, other])) + "\n")
-    kinds = list(schemas.schema_of(str(tmp_path / "in.csv")).values())
+    kinds = list(columns_plan.schema_of(str(tmp_path / "in.csv")).values())
     no_numbers = {100 + 7 * at for at in range(7)}
     for at in range(1, 2_501):
         is_number = at not in no_numbers and any((row[at], other[at]))

@@ -13,10 +13,10 @@ from exact import Problem, objective_of_model, row_weights
 from newton import Optimum, optimum
 
 from ooc_pegasos import Store, TrainConfig
-from ooc_pegasos.loading import open_loader
-from ooc_pegasos.losses import LOSSES
-from ooc_pegasos.model import Certificate
-from ooc_pegasos.outcome import TrainResult
+from ooc_pegasos.loading.loader import open_loader
+from ooc_pegasos.objective.losses import LOSSES
+from ooc_pegasos.scoring.model import Certificate
+from ooc_pegasos.training.result import TrainResult
 
 
 @dataclass

@@ -4,14 +4,14 @@ from importlib import import_module
 
 import numpy as np
 
-from ooc_pegasos.kernels.pegasos import square_distance
+from ooc_pegasos.compiled.fit.pegasos import square_distance
 
 for name in (
     "ooc_pegasos.cli.main",
-    "ooc_pegasos.conversion",
-    "ooc_pegasos.evaluation",
-    "ooc_pegasos.model",
-    "ooc_pegasos.trainer",
+    "ooc_pegasos.conversion.pipeline",
+    "ooc_pegasos.scoring.evaluate",
+    "ooc_pegasos.scoring.model",
+    "ooc_pegasos.training.api",
     "forked",
 ):
     import_module(name)

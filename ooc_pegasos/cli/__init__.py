@@ -1,1 +1,3 @@
-"""The command line: parse, call, print, and turn errors into exit codes. No logic."""
+"""The command line: parse, call, print.
+May import: all.
+"""

@@ -51,16 +51,16 @@ def with_options(config: type, groups: tuple[str, ...], *file_flags: str) -> Cal
 
 def settings_of(config: Any, path: Path | None, chosen: dict[str, Any]) -> Any:
     """A configuration from its TOML file and the options given, which win."""
-    from ooc_pegasos import typed
     from ooc_pegasos.config import load_toml
+    from ooc_pegasos.util import typed_json
 
     table = load_toml(config, path) if path else {}
     if {"lam", "C"} & {name for name, value in chosen.items() if value is not None}:
         table = {name: value for name, value in table.items() if name not in ("lam", "C")}
     table.update({name: value for name, value in chosen.items() if value is not None})
     try:
-        return typed.load(config, table)
-    except typed.TypedError as error:
+        return typed_json.load(config, table)
+    except typed_json.TypedError as error:
         name, _, rest = str(error).partition(" ")
         raise UsageError(f"{{{name.strip(chr(39))}}} {rest}") from error
 

@@ -34,15 +34,15 @@ def run(
     if dry_run:
         from datetime import UTC, datetime
 
-        from ooc_pegasos import typed
         from ooc_pegasos.jobs.run import foresee
+        from ooc_pegasos.util import typed_json
 
         found = foresee(loaded, datetime.now(UTC))
-        print_json(typed.dump(found)) if json_output else say(*found.lines())
+        print_json(typed_json.dump(found)) if json_output else say(*found.lines())
         return
-    from ooc_pegasos.describe import run_lines
     from ooc_pegasos.jobs.run import run as run_job
-    from ooc_pegasos.progress import progress_for, training_progress_for
+    from ooc_pegasos.reporting.progress import progress_for, training_progress_for
+    from ooc_pegasos.reporting.text import run_lines
 
     progress, training_progress = progress_for(quiet), training_progress_for(quiet)
     note_compilation(progress)
@@ -69,11 +69,11 @@ def rollback(
     json_output: Json = False,
 ) -> None:
     """Put an older version of a model in use again."""
-    from ooc_pegasos.files import writing_errors
     from ooc_pegasos.jobs.run import rollback as roll_back
     from ooc_pegasos.jobs.versions import Versions
-    from ooc_pegasos.locks import locked
-    from ooc_pegasos.progress import NotedProgress
+    from ooc_pegasos.reporting.progress import NotedProgress
+    from ooc_pegasos.util.files import writing_errors
+    from ooc_pegasos.util.locks import locked
 
     versions = Versions(models)
     if not models.is_dir():
@@ -94,8 +94,8 @@ def demo(
     folder: Annotated[Path, typer.Option(readable=False, help="Where to put the results.")] = Path("oocpeg-demo"),
 ) -> None:
     """Do the whole job on real data that comes with the package, showing each command."""
-    from ooc_pegasos.demo import run
-    from ooc_pegasos.files import writing_errors
+    from ooc_pegasos.cli.demo import run
+    from ooc_pegasos.util.files import writing_errors
 
     with writing_errors(folder):
         run(folder, _call, lambda text: say(*text.split("\n")))

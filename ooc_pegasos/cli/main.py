@@ -14,15 +14,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-from ooc_pegasos import watchdog
 from ooc_pegasos.cli import streams
+from ooc_pegasos.util import watchdog
 
 # in the order in which --help shows their commands
 from ooc_pegasos.cli import stores, training, models, jobs  # isort: skip
 from ooc_pegasos.cli.options import app
 from ooc_pegasos.errors import InputError, OocPegasosError
-from ooc_pegasos.machine import shortage
-from ooc_pegasos.signals import INTERRUPTED, listen, stop_signals
+from ooc_pegasos.util.memory_limits import shortage
+from ooc_pegasos.util.signals import INTERRUPTED, listen, stop_signals
 
 __all__ = ["app", "jobs", "main", "models", "stores", "training"]
 

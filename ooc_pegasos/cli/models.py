@@ -22,9 +22,9 @@ def evaluate(
     json_output: Json = False,
 ) -> None:
     """Measure a model on a store or on raw files: errors, areas under curves, loss, confusion matrix."""
-    from ooc_pegasos.describe import evaluation_lines
-    from ooc_pegasos.evaluation import evaluate as evaluate_on
-    from ooc_pegasos.model import Model
+    from ooc_pegasos.reporting.text import evaluation_lines
+    from ooc_pegasos.scoring.evaluate import evaluate as evaluate_on
+    from ooc_pegasos.scoring.model import Model
 
     loaded = Model.load(model)
     result = evaluate_on(loaded, data, threads)
@@ -52,9 +52,9 @@ def predict(
     json_output: Json = False,
 ) -> None:
     """Write the score and the label of every row, in the order of the data."""
-    from ooc_pegasos.evaluation import predict as predict_on
-    from ooc_pegasos.files import refuse_to_write_over
-    from ooc_pegasos.model import Model
+    from ooc_pegasos.scoring.evaluate import predict as predict_on
+    from ooc_pegasos.scoring.model import Model
+    from ooc_pegasos.util.files import refuse_to_write_over
 
     check_new_file(output, force)
     refuse_to_write_over("--output", output, {"the model": model, "the data": data})
@@ -85,8 +85,8 @@ def prove(
 
     Exit code 5: the proof is of another model or store, is damaged, or claims more than it proves.
     """
-    from ooc_pegasos.describe import proof_summary, proof_words
-    from ooc_pegasos.proving import prove as prove_on
+    from ooc_pegasos.proof.check import prove as prove_on
+    from ooc_pegasos.reporting.text import proof_summary, proof_words
 
     found = prove_on(model, store, proof, threads)
     if json_output:
@@ -102,8 +102,8 @@ def inspect(
     json_output: Json = False,
 ) -> None:
     """Show the features with the largest weights, by name where names are known."""
-    from ooc_pegasos.heaviest import weighed
-    from ooc_pegasos.model import Model
+    from ooc_pegasos.scoring.heaviest_features import weighed
+    from ooc_pegasos.scoring.model import Model
 
     opened = Model.load(model)
     found = weighed(opened.weights, top, opened.vocabulary, opened.info.recipe)

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from ooc_pegasos import __version__
 from ooc_pegasos.cli.streams import say
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.machine import refuse_low_limits
+from ooc_pegasos.util.memory_limits import refuse_low_limits
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -100,7 +100,7 @@ def print_json(result: dict[str, Any]) -> None:
 
 def note_compilation(progress: Any) -> None:
     """Say why the first run takes longer."""
-    from ooc_pegasos.kernels.jit import is_compiled
+    from ooc_pegasos.compiled.jit import is_compiled
 
     if not is_compiled():
         progress.note("compiling kernels, once; this takes some seconds")
@@ -114,7 +114,7 @@ def check_new_file(path: Path, force: bool) -> None:
         raise InputError(f"{path}: is a folder; name a file")
     if path.exists() and not force:
         raise InputError(f"{path}: exists already; add --force to replace it")
-    from ooc_pegasos.files import check_can_be_replaced, writing_errors
+    from ooc_pegasos.util.files import check_can_be_replaced, writing_errors
 
     with writing_errors(path):
         check_can_be_replaced(path)

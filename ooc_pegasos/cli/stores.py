@@ -67,21 +67,21 @@ def convert(
 
     A crash leaves the old store or none; --resume continues an interrupted conversion.
     """
-    from ooc_pegasos.progress import progress_for
+    from ooc_pegasos.reporting.progress import progress_for
 
     progress = progress_for(quiet)
     note_compilation(progress)
     if dry_run:
-        from ooc_pegasos.preview import preview
+        from ooc_pegasos.conversion.preview import preview
 
         found = preview(inputs, settings)
         print_json(found.table()) if json_output else say(*found.lines())
         return
     if output is None:
         raise UsageError("{output} is missing; name the store to write, like -o clicks.store")
-    from ooc_pegasos.conversion import convert as convert_inputs
-    from ooc_pegasos.describe import conversion_lines, conversion_summary
-    from ooc_pegasos.existing import Existing
+    from ooc_pegasos.conversion.output_check import Existing
+    from ooc_pegasos.conversion.pipeline import convert as convert_inputs
+    from ooc_pegasos.reporting.text import conversion_lines, conversion_summary
 
     began = time.perf_counter()
     try:
@@ -108,13 +108,13 @@ def info(
     json_output: Json = False,
 ) -> None:
     """Show what is in a store: rows, features, labels, row norms, size, origin."""
-    from ooc_pegasos.describe import summary, table
-    from ooc_pegasos.loading.disk import measure_speed
-    from ooc_pegasos.store import Store
+    from ooc_pegasos.reporting.text import summary, table
+    from ooc_pegasos.store.chunk_reader import measure_speed
+    from ooc_pegasos.store.store import Store
 
     opened = Store.open(store)
     if features:
-        from ooc_pegasos import vocabulary
+        from ooc_pegasos.store import vocabulary
 
         names = vocabulary.of_store(opened.path, opened.manifest).known_names()
         if json_output:
@@ -143,9 +143,9 @@ def verify(
     quiet: Quiet = False,
 ) -> None:
     """Check every byte of a store and the structure of its rows. Exit code 5 if anything is wrong."""
-    from ooc_pegasos.progress import progress_for
-    from ooc_pegasos.store import Store
-    from ooc_pegasos.verification import verify as verify_store
+    from ooc_pegasos.reporting.progress import progress_for
+    from ooc_pegasos.store.store import Store
+    from ooc_pegasos.store.verify import verify as verify_store
 
     opened = Store.open(store)
     progress = progress_for(quiet)
@@ -154,7 +154,7 @@ def verify(
     finally:
         progress.end()
     if sources:
-        from ooc_pegasos.provenance import changed_sources
+        from ooc_pegasos.conversion.source_check import changed_sources
 
         found.problems.extend(changed_sources(opened.manifest, every_byte=True))
     if json_output:

@@ -10,7 +10,7 @@ import sys
 from typing import Any, TextIO
 
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.escaping import escaped, printable
+from ooc_pegasos.util.escaping import escaped, printable
 
 _BROKEN_PIPE = 141
 """What shells show of a tool that is ended by the signal of a broken pipe, 128 + 13."""

@@ -9,16 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ooc_pegasos.cli.declared import with_options
-from ooc_pegasos.cli.options import (
-    Json,
-    Quiet,
-    StorePath,
-    app,
-    check_new_file,
-    examples,
-    note_compilation,
-    print_json,
-)
+from ooc_pegasos.cli.options import Json, Quiet, StorePath, app, check_new_file, examples, note_compilation, print_json
 from ooc_pegasos.cli.streams import say
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
@@ -132,7 +123,7 @@ def train(
     if parts is not None and scheduler is None:
         raise UsageError("--parts are for several machines; add --scheduler, like --scheduler local:2, or leave it out")
     check_new_file(output, force)
-    from ooc_pegasos.files import refuse_to_write_over
+    from ooc_pegasos.util.files import refuse_to_write_over
 
     refuse_to_write_over("--output", output, {"the store": store})
     outputs = {"the store": store, "the model that is to be made": output, "the model to begin with": warm_start}
@@ -142,17 +133,17 @@ def train(
         refuse_to_write_over("--proof", proof, outputs | {"the log": log})
         if scheduler is not None:
             raise UsageError("--proof is for one machine; leave out --scheduler, or leave out --proof")
-    from ooc_pegasos.progress import training_progress_for
-    from ooc_pegasos.store import Store
+    from ooc_pegasos.reporting.progress import training_progress_for
+    from ooc_pegasos.store.store import Store
 
     opened = Store.open(store)
     if not ignore_sources:
-        from ooc_pegasos.provenance import refuse_changed
+        from ooc_pegasos.conversion.source_check import refuse_changed
 
         refuse_changed(str(store), opened.manifest)
-    from ooc_pegasos.locks import making
-    from ooc_pegasos.model import Model
-    from ooc_pegasos.trainer import train as train_on
+    from ooc_pegasos.scoring.model import Model
+    from ooc_pegasos.training.api import train as train_on
+    from ooc_pegasos.util.locks import making
 
     start = Model.load(warm_start) if warm_start else None
     progress = training_progress_for(quiet)
@@ -162,8 +153,8 @@ def train(
     try:
         with making(output, progress.note):
             if scheduler is not None:
+                from ooc_pegasos.distributed.api import train_dask
                 from ooc_pegasos.distributed.cluster import connected
-                from ooc_pegasos.distributed.training import train_dask
 
                 with connected(scheduler) as client:
                     result = train_dask(client, opened, settings, parts=parts, **kept_in)
@@ -181,7 +172,7 @@ def train(
         raise
     finally:
         progress.end()
-    from ooc_pegasos.describe import profile_lines, training_lines, training_summary
+    from ooc_pegasos.reporting.text import profile_lines, training_lines, training_summary
 
     if profile:
         say(*profile_lines(result, time.perf_counter() - _STARTED), err=True)

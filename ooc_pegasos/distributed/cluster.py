@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from ooc_pegasos import __version__
 from ooc_pegasos.config import MIB
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.machine import available_memory
-from ooc_pegasos.solvers.duals import BYTES_A_MODEL, BYTES_A_ROW
-from ooc_pegasos.solvers.panel import width_of
-from ooc_pegasos.solvers.solver import APART
-from ooc_pegasos.store import Store
+from ooc_pegasos.objective.model_panel import width_of
+from ooc_pegasos.solvers.base import APART
+from ooc_pegasos.solvers.dual_store import BYTES_A_MODEL, BYTES_A_ROW
+from ooc_pegasos.store.store import Store
+from ooc_pegasos.util.memory_limits import available_memory
 
 if TYPE_CHECKING:
-    from ooc_pegasos.distributed.parts import Part
+    from ooc_pegasos.distributed.store_parts import Part
 
 _NO_WORKERS = "the cluster has no workers; start some, or wait for them with client.wait_for_workers(1)"
 _PATIENCE = 10

@@ -22,22 +22,23 @@ from weakref import WeakSet
 
 import numpy as np
 
-from ooc_pegasos import __version__, manifest
-from ooc_pegasos.collect import blocks_of_array, refuse_beside, refuse_delayed
+from ooc_pegasos import __version__
 from ooc_pegasos.config import ConvertConfig
-from ooc_pegasos.distributed import partitions
+from ooc_pegasos.conversion.from_memory import blocks_of_array, refuse_beside, refuse_delayed
+from ooc_pegasos.conversion.staging import types_of
+from ooc_pegasos.distributed import worker_partitions
 from ooc_pegasos.distributed.cluster import Worker, workers_of
-from ooc_pegasos.distributed.crew import CANCELLED
-from ooc_pegasos.distributed.partitions import Finished, Look, Settings, Summary, bytes_of
+from ooc_pegasos.distributed.worker_partitions import Finished, Look, Settings, Summary, bytes_of
+from ooc_pegasos.distributed.worker_pool import CANCELLED
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.growth import only, statistics_of_all
-from ooc_pegasos.labels import LabelCollector, LabelMap, allowed_keys, settle
-from ooc_pegasos.manifest import Layout, Manifest, Recipe
-from ooc_pegasos.pieces import types_of
-from ooc_pegasos.readers.opening import new_recipe
+from ooc_pegasos.readers.registry import new_recipe
 from ooc_pegasos.readers.sources import Called
 from ooc_pegasos.readers.svmlight import looks_like_a_number
-from ooc_pegasos.store import Store
+from ooc_pegasos.store import manifest
+from ooc_pegasos.store.append_expire import only, statistics_of_all
+from ooc_pegasos.store.labels import LabelCollector, LabelMap, allowed_keys, settle
+from ooc_pegasos.store.manifest import Layout, Manifest, Recipe
+from ooc_pegasos.store.store import Store
 
 _NAME = "the collection"
 _SHARE = 0.4
@@ -227,7 +228,9 @@ class _Reading:
                 asked += some
                 settings = {"settings": self.settings, "numbers": some}
                 blocks = [self.rows[at] for at in some]
-                task = self._delayed("size-of-partitions", some[0], partitions.sizes_of_blocks, blocks, **settings)
+                task = self._delayed(
+                    "size-of-partitions", some[0], worker_partitions.sizes_of_blocks, blocks, **settings
+                )
                 futures += self._compute([task], worker)
         found = [one for some in self._gather(futures) for one in some]
         told = [one for _at, one in sorted(zip(asked, found, strict=True), key=lambda pair: pair[0])]
@@ -252,7 +255,12 @@ class _Reading:
             return
         self.rows = [
             self._delayed(
-                "rows-of-partition", at, partitions.rows_of_block, *block, settings=self.settings, name=f"part {at}"
+                "rows-of-partition",
+                at,
+                worker_partitions.rows_of_block,
+                *block,
+                settings=self.settings,
+                name=f"part {at}",
             )
             for at, block in enumerate(blocks)
         ]
@@ -264,7 +272,7 @@ class _Reading:
             raise UsageError(f"{{format={config.format}}}: a dask.dataframe is a table; leave it out")
         frames = list(collection.to_delayed())
         self.places = self._places(collection, len(frames))
-        work = partial(partitions.look_at, label=config.label)
+        work = partial(worker_partitions.look_at, label=config.label)
         looks: list[Look]
         looks, kept = self._look("look-at-partition", frames, work, lambda look: look.bytes, _SHARE_OF_FRAMES)
         schemas = [(f"part {at}", look.schema) for at, look in enumerate(looks) if look.schema is not None]
@@ -277,7 +285,12 @@ class _Reading:
         self.settings = self._settings(recipe, text)
         self.rows = [
             self._delayed(
-                "rows-of-partition", at, partitions.rows_of_part, frame, settings=self.settings, name=f"part {at}"
+                "rows-of-partition",
+                at,
+                worker_partitions.rows_of_part,
+                frame,
+                settings=self.settings,
+                name=f"part {at}",
             )
             for at, frame in enumerate(kept or frames)
         ]
@@ -308,7 +321,7 @@ class _Reading:
         if self.raw:
             told, kept = self._sizes()
         else:
-            work = partial(partitions.summary_of, settings=self.settings)
+            work = partial(worker_partitions.summary_of, settings=self.settings)
             told, kept = self._look("size-of-partition", self.rows, work, _bytes_of, _SHARE)
         seconds = time.perf_counter() - began
         there = [at for at, one in enumerate(told) if one.rows]
@@ -330,7 +343,7 @@ class _Reading:
             self._delayed(
                 "part",
                 at,
-                partitions.finish,
+                worker_partitions.finish,
                 [rows[one] for one in group],
                 settings=self.settings if self.raw else None,
                 numbers=[there[one] for one in group],
@@ -358,7 +371,7 @@ class _Reading:
             at_a_time = self.threads
         made = _manifest(recipe, meaning, features, known)
         makers = [
-            self._delayed("rows-of-part", at, partitions.held_of, one, made=only(made, at, at + 1))
+            self._delayed("rows-of-part", at, worker_partitions.held_of, one, made=only(made, at, at + 1))
             for at, one in enumerate(finished)
         ]
         found = RowsOfParts(self.client, makers, homes, at_a_time, self.futures)
@@ -403,7 +416,7 @@ class _Reading:
         known: list[Finished] = []
         for first in range(0, len(finished), step):
             some = [
-                self._delayed("about-part", first + at, partitions.without_rows, one)
+                self._delayed("about-part", first + at, worker_partitions.without_rows, one)
                 for at, one in enumerate(finished[first : first + step])
             ]
             known += self._gather(self._compute(some))

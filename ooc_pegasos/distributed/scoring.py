@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.collect import refuse_delayed, room_beside
-from ooc_pegasos.distributed.parts import cut, same_store
+from ooc_pegasos.conversion.from_memory import refuse_delayed, room_beside
+from ooc_pegasos.conversion.partition_rows import rows_of_frame, rows_of_matrix
+from ooc_pegasos.distributed.store_parts import cut, same_store
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
-from ooc_pegasos.evaluation import Tally, names_of_columns, write_scores
-from ooc_pegasos.files import sync_name, writing_errors
-from ooc_pegasos.growth import only
-from ooc_pegasos.locks import in_use
-from ooc_pegasos.metrics import EXACT_ROWS
-from ooc_pegasos.model import Model, check_width
-from ooc_pegasos.partitions import rows_of_frame, rows_of_matrix
-from ooc_pegasos.readers import schemas
-from ooc_pegasos.readers.opening import PLAIN
-from ooc_pegasos.readers.vectors import Vectorizer
-from ooc_pegasos.scoring import Scorer, check_store, needed, score_block, score_store
-from ooc_pegasos.store import Store
+from ooc_pegasos.readers import columns_plan
+from ooc_pegasos.readers.registry import PLAIN
+from ooc_pegasos.readers.vectorize import Vectorizer
+from ooc_pegasos.scoring.evaluate import Tally, names_of_columns, write_scores
+from ooc_pegasos.scoring.metrics import EXACT_ROWS
+from ooc_pegasos.scoring.model import Model, check_width
+from ooc_pegasos.scoring.score import Scorer, check_store, needed, score_block, score_store
+from ooc_pegasos.store.append_expire import only
+from ooc_pegasos.store.store import Store
+from ooc_pegasos.util.files import sync_name, writing_errors
+from ooc_pegasos.util.locks import in_use
 
 _MOST_FILES = 1000
 _PARTITION = "a partition"
@@ -95,7 +95,7 @@ class _Ready:
         known = dict.fromkeys(map(str, columns))
         missing = [column for column in self._vectorizer.wanted if column not in columns]
         if missing:
-            raise InputError(f"the collection: {schemas.difference(missing, known)}")
+            raise InputError(f"the collection: {columns_plan.difference(missing, known)}")
 
     def check_width(self, columns: float) -> None:
         """Refuse an array that cannot be scored; NaN columns are an unknown number."""

@@ -1,1 +1,3 @@
-"""Jobs that run by themselves: new files to a new model in production, or to a refusal with its reasons."""
+"""Scheduled retraining: append new files, train, compare, promote or refuse, with a record of each run.
+May import: all but cli, distributed.
+"""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooc_pegasos.model import Model
-from ooc_pegasos.store import Store
+from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.store.store import Store
 
 _CHUNKS = 8
 """Of each side, spread over it, are looked at."""

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.evaluation import losses_of_rows, metrics_of
 from ooc_pegasos.jobs.job import Gate, Metric
 from ooc_pegasos.loading.window import Folds
-from ooc_pegasos.manifest import LabelInfo
-from ooc_pegasos.model import Model
-from ooc_pegasos.parallel import cores
-from ooc_pegasos.scoring import Scored, score
-from ooc_pegasos.store import Store
+from ooc_pegasos.scoring.evaluate import losses_of_rows, metrics_of
+from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.scoring.score import Scored, score
+from ooc_pegasos.store.manifest import LabelInfo
+from ooc_pegasos.store.store import Store
+from ooc_pegasos.util.thread_map import cores
 
 _SAMPLE, _RESAMPLES = 100_000, 1000
 _LARGER_IS_BETTER = ("roc_auc",)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ooc_pegasos import typed
 from ooc_pegasos.config import GIB, MOST_MEMORY, ConvertConfig, TrainConfig, load_toml, parse_size
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.files import is_same_file, is_within
+from ooc_pegasos.util import typed_json
+from ooc_pegasos.util.files import is_same_file, is_within
 
 Metric = Literal["roc_auc", "error", "mean_loss", "mean_absolute_error"]
 HOLDOUT = "holdout"
@@ -109,7 +109,7 @@ class Job:
     @classmethod
     def load(cls, path: Path, notify: str | None = None) -> Job:
         """Read and check a job file; `notify` takes the place of what stands there."""
-        job = typed.load(cls, load_toml(cls, path, _complete))
+        job = typed_json.load(cls, load_toml(cls, path, _complete))
         here = str(path.resolve().parent)
 
         def placed(name: str, folder: str = here) -> str:

@@ -10,22 +10,22 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from ooc_pegasos import manifest
+from ooc_pegasos.conversion.output_check import refuse_options
+from ooc_pegasos.conversion.source_check import changed_sources, content_of, looks_unchanged, sources_by_name
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.escaping import printable
-from ooc_pegasos.existing import refuse_options
-from ooc_pegasos.files import writing_errors
-from ooc_pegasos.growth import expired_parts
 from ooc_pegasos.jobs import gate
-from ooc_pegasos.jobs.golden import look_at_golden_sets, refuse_trained_on
+from ooc_pegasos.jobs.disk_space import Space, refuse_too_little, space_for
 from ooc_pegasos.jobs.job import Job
-from ooc_pegasos.jobs.space import Space, refuse_too_little, space_for
+from ooc_pegasos.jobs.reference_sets import look_at_golden_sets, refuse_trained_on
 from ooc_pegasos.jobs.versions import Versions
-from ooc_pegasos.manifest import Manifest
-from ooc_pegasos.provenance import changed_sources, content_of, looks_unchanged, sources_by_name
-from ooc_pegasos.readers import opening, sources
+from ooc_pegasos.readers import registry, sources
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.store import Store
+from ooc_pegasos.store import manifest
+from ooc_pegasos.store.append_expire import expired_parts
+from ooc_pegasos.store.manifest import Manifest
+from ooc_pegasos.store.store import Store
+from ooc_pegasos.util.escaping import printable
+from ooc_pegasos.util.files import writing_errors
 
 _DAY_NS = 86_400 * 10**9
 
@@ -168,7 +168,7 @@ def _sift(files: list[str], are_tables: bool, made: Manifest | None, before: int
     for source in made.sources if made else []:
         stored.add(source.name, source.size, source.samples, partial(getattr, source, "xxh64"))
     for name in files:
-        stamp = opening.stamp_of(name)
+        stamp = registry.stamp_of(name)
         has_time = stamp.modified_ns or not is_remote(name)  # some URLs have none
         if before is not None and has_time and stamp.modified_ns < before:
             sifted.too_old += 1
@@ -197,7 +197,7 @@ def _files(job: Job) -> tuple[list[str], bool, list[str]]:
             if not is_remote(name) and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
                 raise InputError(f"{name}: neither a file nor a folder, so it cannot be known again; name files")
         if found:
-            some, kind = opening.find([pattern], job.convert.format)
+            some, kind = registry.find([pattern], job.convert.format)
             names += some
             kinds.add(kind)
         else:

@@ -19,15 +19,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ooc_pegasos import __version__, manifest
-from ooc_pegasos.checked import plainly
+from ooc_pegasos import __version__
 from ooc_pegasos.errors import OocPegasosError
-from ooc_pegasos.escaping import printable
-from ooc_pegasos.files import open_in_place, write_atomically
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.state import Compared, State
 from ooc_pegasos.jobs.versions import FORM
-from ooc_pegasos.machine import peak_rss
+from ooc_pegasos.store import manifest
+from ooc_pegasos.util.escaping import printable
+from ooc_pegasos.util.files import open_in_place, write_atomically
+from ooc_pegasos.util.json_checksum import plainly
+from ooc_pegasos.util.memory_limits import peak_rss
 
 _PATIENCE = 60
 """Seconds that a command to notify may take."""

@@ -17,39 +17,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ooc_pegasos import manifest
-from ooc_pegasos.checked import plainly
 from ooc_pegasos.config import TrainConfig
-from ooc_pegasos.conversion import convert
-from ooc_pegasos.errors import (
-    DamagedError,
-    InputError,
-    OocPegasosError,
-    OtherRunError,
-    PublishedError,
-    UsageError,
-)
-from ooc_pegasos.existing import Existing
-from ooc_pegasos.files import read_file, remove_folder, write_atomically, writing_errors
-from ooc_pegasos.growth import expire
+from ooc_pegasos.conversion.output_check import Existing
+from ooc_pegasos.conversion.pipeline import convert
+from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, OtherRunError, PublishedError, UsageError
 from ooc_pegasos.jobs import gate, records
 from ooc_pegasos.jobs import state as states
 from ooc_pegasos.jobs.drift import drift
-from ooc_pegasos.jobs.golden import fingerprints, look_at_golden_sets
 from ooc_pegasos.jobs.job import HOLDOUT, Job
 from ooc_pegasos.jobs.plan import Plan, plan, refuse_changed_sources
+from ooc_pegasos.jobs.reference_sets import fingerprints, look_at_golden_sets
 from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
 from ooc_pegasos.jobs.versions import MODEL, RECORD, Versions
-from ooc_pegasos.locks import locked
-from ooc_pegasos.losses import loss_for
-from ooc_pegasos.manifest import Manifest, SourceInfo
-from ooc_pegasos.model import Model
-from ooc_pegasos.progress import Progress, TrainingProgress, default_training_progress
+from ooc_pegasos.objective.losses import loss_for
 from ooc_pegasos.readers.sources import recorded
-from ooc_pegasos.scoring import check_store
-from ooc_pegasos.solvers.choice import is_easy
-from ooc_pegasos.store import Store
-from ooc_pegasos.trainer import train
+from ooc_pegasos.reporting.progress import Progress, TrainingProgress, default_training_progress
+from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.scoring.score import check_store
+from ooc_pegasos.solvers.registry import is_easy
+from ooc_pegasos.store import manifest
+from ooc_pegasos.store.append_expire import expire
+from ooc_pegasos.store.manifest import Manifest, SourceInfo
+from ooc_pegasos.store.store import Store
+from ooc_pegasos.training.api import train
+from ooc_pegasos.util.files import read_file, remove_folder, write_atomically, writing_errors
+from ooc_pegasos.util.json_checksum import plainly
+from ooc_pegasos.util.locks import locked
 
 REFUSED = 7
 _RECORDS_KEPT = 100

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ooc_pegasos import checked, typed
 from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.files import read_file, write_atomically
 from ooc_pegasos.jobs.drift import Side
 from ooc_pegasos.jobs.gate import Check
 from ooc_pegasos.jobs.plan import Plan
 from ooc_pegasos.jobs.versions import is_version
-from ooc_pegasos.manifest import SourceInfo
+from ooc_pegasos.store.manifest import SourceInfo
+from ooc_pegasos.util import json_checksum, typed_json
+from ooc_pegasos.util.files import read_file, write_atomically
 
 FILE_NAME = "state.json"
 
@@ -79,14 +79,14 @@ class State:
     def save(self, folder: Path) -> None:
         """Write it down."""
         folder.mkdir(exist_ok=True)
-        write_atomically(folder / FILE_NAME, checked.encode(checked.plainly(self)))
+        write_atomically(folder / FILE_NAME, json_checksum.encode(json_checksum.plainly(self)))
 
 
 def load(folder: Path) -> State | None:
     """The state that stands in a folder, if there is one."""
     path = folder / FILE_NAME
     try:
-        state = typed.load(State, checked.decode(read_file(path)))
+        state = typed_json.load(State, json_checksum.decode(read_file(path)))
         for name in (state.run, *([state.champion] if state.champion is not None else [])):
             if not is_version(name):
                 raise ValueError(f"{name!r:.60} is not the name of a version")

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ooc_pegasos.errors import DamagedError, InputError, UsageError
-from ooc_pegasos.files import published_error, read_file, remove_folder, sync_file, sync_folder
-from ooc_pegasos.model import Model
+from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.util.files import published_error, read_file, remove_folder, sync_file, sync_folder
 
 MODEL, RECORD = "model", "run.json"
 _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d", re.ASCII)

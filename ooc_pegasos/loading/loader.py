@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ooc_pegasos.block import NO_LEVELS, CsrBlock, all_levels, read_only
+from ooc_pegasos.compiled.rows.coding import place_offsets
 from ooc_pegasos.errors import DamagedError, OocPegasosError, UsageError
-from ooc_pegasos.kernels.rows import place_offsets
-from ooc_pegasos.loading.memory import can_map
+from ooc_pegasos.loading.samplers import Plan, Shape, in_order
 from ooc_pegasos.loading.window import Folds, Layout, Window, cost_of
-from ooc_pegasos.samplers import Plan, Shape, in_order
-from ooc_pegasos.stopwatch import Stopwatch
-from ooc_pegasos.store import Store
+from ooc_pegasos.store.csr_block import NO_LEVELS, CsrBlock, all_levels, read_only
+from ooc_pegasos.store.page_memory import can_map
+from ooc_pegasos.store.store import Store
+from ooc_pegasos.util.stopwatch import Stopwatch
 
 Loading = Literal["mapped", "read"]
 
@@ -214,7 +214,7 @@ def open_loader(
     `row_bytes` is what somebody else keeps in memory for each row of a window.
     """
     from ooc_pegasos.loading.mapped import MappedLoader
-    from ooc_pegasos.loading.readahead import ReadAheadLoader
+    from ooc_pegasos.loading.read_ahead import ReadAheadLoader
 
     chunks = store.manifest.chunks
     apart = Folds(store, holdout, folds)

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.checksums import RunningHash
 from ooc_pegasos.errors import DamagedError
-from ooc_pegasos.files import unreadable
-from ooc_pegasos.loading.disk import refuse_checksum
 from ooc_pegasos.loading.loader import Loader
-from ooc_pegasos.loading.memory import SideBySide
 from ooc_pegasos.loading.window import Layout, Window, index_kind, value_kind
-from ooc_pegasos.manifest import round_up
-from ooc_pegasos.parallel import ordered_map
+from ooc_pegasos.store.chunk_reader import refuse_checksum
+from ooc_pegasos.store.manifest import round_up
+from ooc_pegasos.store.page_memory import SideBySide
+from ooc_pegasos.util.checksums import RunningHash
+from ooc_pegasos.util.files import unreadable
+from ooc_pegasos.util.thread_map import ordered_map
 
 _PIECE = 1 << 17  # bytes read at a time, few enough to be in the cache when the checksum wants them
 _Stamp = tuple[int, int, int, int]

@@ -8,10 +8,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from ooc_pegasos.block import CODINGS, VALUE_CODINGS, CsrBlock, entry_bytes
-from ooc_pegasos.kernels.pegasos import folds_of_rows
-from ooc_pegasos.manifest import PAGE, ChunkInfo, round_up
-from ooc_pegasos.store import Store
+from ooc_pegasos.compiled.fit.pegasos import folds_of_rows
+from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS, CsrBlock, entry_bytes
+from ooc_pegasos.store.manifest import PAGE, ChunkInfo, round_up
+from ooc_pegasos.store.store import Store
 
 ROW_BYTES = 32
 """What a row takes in memory besides its entries: offset 8, label up to 8, weight 4, fold 1, and its place

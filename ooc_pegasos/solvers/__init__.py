@@ -1,1 +1,3 @@
-"""Solvers: a kernel and its state behind one small protocol (`present`, `candidates`, `arrays`)."""
+"""Pegasos and dual coordinate ascent: windows to weights, behind one protocol.
+May import: compiled, config, loading, objective, store, util.
+"""

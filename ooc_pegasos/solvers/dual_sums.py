@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ooc_pegasos.compiled.fit.exact_sums import HIGH, LOW, MAGNITUDE, add_up_duals
+from ooc_pegasos.compiled.fit.pegasos import square
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.kernels.exact_sums import HIGH, LOW, MAGNITUDE, add_up_duals
-from ooc_pegasos.kernels.pegasos import square
-from ooc_pegasos.loading import Window
-from ooc_pegasos.problem import Problem
-from ooc_pegasos.rounding import UNIT, norm_above, raised
-from ooc_pegasos.solvers.duals import Group
-from ooc_pegasos.solvers.solver import NO_WEIGHTS
+from ooc_pegasos.loading.window import Window
+from ooc_pegasos.objective.problem import Problem
+from ooc_pegasos.objective.rounding import UNIT, norm_above, raised
+from ooc_pegasos.solvers.base import NO_WEIGHTS
+from ooc_pegasos.solvers.dual_store import Group
 
 _VALUE_OPERATIONS = 64  # of -l*(-b) for a row, where the entropy of a b near its bound is the worst
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooc_pegasos.block import CsrBlock
-from ooc_pegasos.kernels import pegasos as kernels
-from ooc_pegasos.kernels.multiclass import present_classes
-from ooc_pegasos.kernels.pegasos import (
+from ooc_pegasos.compiled.fit import pegasos as kernels
+from ooc_pegasos.compiled.fit.multiclass import present_classes
+from ooc_pegasos.compiled.fit.pegasos import (
     AVERAGED,
     BY_SUBGRADIENT,
     ERRORS,
@@ -34,12 +33,13 @@ from ooc_pegasos.kernels.pegasos import (
     next_move,
     square,
 )
-from ooc_pegasos.loading import Window
-from ooc_pegasos.problem import Problem
-from ooc_pegasos.rounding import UNIT, raised, sum_error, vector_error
-from ooc_pegasos.solvers.panel import new_panel
-from ooc_pegasos.solvers.recording import NOT_RECORDED, Place
-from ooc_pegasos.solvers.solver import LARGE_WEIGHTS, NO_WEIGHTS, SLICE
+from ooc_pegasos.loading.window import Window
+from ooc_pegasos.objective.model_panel import new_panel
+from ooc_pegasos.objective.problem import Problem
+from ooc_pegasos.objective.rounding import UNIT, raised, sum_error, vector_error
+from ooc_pegasos.solvers.base import LARGE_WEIGHTS, NO_WEIGHTS, SLICE
+from ooc_pegasos.solvers.proof_record import NOT_RECORDED, Place
+from ooc_pegasos.store.csr_block import CsrBlock
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ _UPDATE_OPERATIONS, _SUM_OPERATIONS = 16, 32  # of an update -c g x, and of a te
 
 
 class Pegasos:
-    """The vectors `a` and `b` and the counters in `state`; see `kernels/pegasos.py`."""
+    """The vectors `a` and `b` and the counters in `state`; see `compiled/fit/pegasos.py`."""
 
     def __init__(self, options: PegasosOptions, length: int) -> None:
         self.options = options

@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.balance import BalancedBound, DualPoint
-from ooc_pegasos.block import CsrBlock
-from ooc_pegasos.certificate import Bound, best_part
-from ooc_pegasos.checkpoint import Checkpoint, take, whole
-from ooc_pegasos.kernels import many
-from ooc_pegasos.kernels import sdca as kernels
-from ooc_pegasos.kernels.lanes import LANES
-from ooc_pegasos.kernels.losses import HINGE
-from ooc_pegasos.kernels.pegasos import NO_FREE, next_move, square
-from ooc_pegasos.kernels.sdca import (
+from ooc_pegasos.compiled.fit import many
+from ooc_pegasos.compiled.fit import sdca as kernels
+from ooc_pegasos.compiled.fit.lanes import LANES
+from ooc_pegasos.compiled.fit.losses import HINGE
+from ooc_pegasos.compiled.fit.pegasos import NO_FREE, next_move, square
+from ooc_pegasos.compiled.fit.sdca import (
     CENTRE,
     CHANGED,
     DUAL,
@@ -37,15 +33,19 @@ from ooc_pegasos.kernels.sdca import (
     VECTOR_ERROR,
     VISITED,
 )
-from ooc_pegasos.loading import Window
-from ooc_pegasos.problem import Problem
-from ooc_pegasos.rounding import UNIT as UNIT_ROUNDOFF
-from ooc_pegasos.rounding import norm_above, raised, sum_error, vector_error
+from ooc_pegasos.loading.window import Window
+from ooc_pegasos.objective.certificate import Bound, best_part
+from ooc_pegasos.objective.free_bias import BalancedBound, DualPoint
+from ooc_pegasos.objective.model_panel import Panel, panels_of, width_of
+from ooc_pegasos.objective.problem import Problem
+from ooc_pegasos.objective.rounding import UNIT as UNIT_ROUNDOFF
+from ooc_pegasos.objective.rounding import norm_above, raised, sum_error, vector_error
+from ooc_pegasos.solvers.base import APART, LARGE_WEIGHTS, NEAR, NO_WEIGHTS, ONCE, Solver
+from ooc_pegasos.solvers.dual_store import Group, RowStates
 from ooc_pegasos.solvers.dual_sums import DualSums
-from ooc_pegasos.solvers.duals import Group, RowStates
-from ooc_pegasos.solvers.panel import Panel, panels_of, width_of
-from ooc_pegasos.solvers.recording import RowDuals
-from ooc_pegasos.solvers.solver import APART, LARGE_WEIGHTS, NEAR, NO_WEIGHTS, ONCE, Solver
+from ooc_pegasos.solvers.proof_record import RowDuals
+from ooc_pegasos.store.csr_block import CsrBlock
+from ooc_pegasos.util.checkpoint import Checkpoint, take, whole
 
 _LANES_COST = 2.5
 """What a row costs for eight models side by side, if it costs 1 for one alone."""

@@ -18,7 +18,7 @@ from conftest import folder_bytes, random_rows, svmlight_text
 from machine import Nursery, nursery
 
 from ooc_pegasos import Model, Store, verify
-from ooc_pegasos.manifest import FILE_NAME
+from ooc_pegasos.store.manifest import FILE_NAME
 
 WARM = """
 import contextlib, io, os, sys, tempfile

@@ -28,30 +28,19 @@ import pyarrow.parquet
 import scipy.sparse as sp
 from mutations import VALUES, changed, damaged
 
-from ooc_pegasos import (
-    ConvertConfig,
-    Existing,
-    Model,
-    OocPegasosError,
-    Store,
-    TrainConfig,
-    checked,
-    convert,
-    train,
-    typed,
-    verify,
-)
-from ooc_pegasos.checkpoint import Checkpoint
-from ooc_pegasos.checksums import xxh64_hex
+from ooc_pegasos import ConvertConfig, Existing, Model, OocPegasosError, Store, TrainConfig, convert, train, verify
 from ooc_pegasos.config import load_toml
-from ooc_pegasos.describe import run_lines
-from ooc_pegasos.evaluation import evaluate, predict
+from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.plan import plan as plan_job
 from ooc_pegasos.jobs.run import run as run_job
 from ooc_pegasos.loading.window import cost_of
-from ooc_pegasos.preview import preview
-from ooc_pegasos.seal import _NAME, _PATTERN, seal
+from ooc_pegasos.reporting.text import run_lines
+from ooc_pegasos.scoring.evaluate import evaluate, predict
+from ooc_pegasos.util import json_checksum, typed_json
+from ooc_pegasos.util.arrow_checksum import _NAME, _PATTERN, seal
+from ooc_pegasos.util.checkpoint import Checkpoint
+from ooc_pegasos.util.checksums import xxh64_hex
 
 LONGEST = 60
 """Seconds that a try may take, most of which is for kernels that were never compiled before."""
@@ -455,7 +444,7 @@ def vocabulary(folder: Path) -> Attempt:
         (target / told["file"]).write_bytes(content)
         (target / "manifest.json").write_bytes(resealed(table))
         if rng.random() < 0.3:
-            from ooc_pegasos.vocabulary import of_store
+            from ooc_pegasos.store.vocabulary import of_store
 
             of_store(target, Store.open(target).manifest).known_names()
         use_store(rng, target, model, folder)
@@ -713,9 +702,9 @@ def unfinished(folder: Path) -> Attempt:
     """What is left of a conversion that was killed, with other bytes: the same store comes of it, or a refusal."""
     from unittest.mock import patch
 
-    from ooc_pegasos.assemble import Assembly
-    from ooc_pegasos.conversion import _Job
-    from ooc_pegasos.ingest import Ingest
+    from ooc_pegasos.conversion.first_pass import Ingest
+    from ooc_pegasos.conversion.pipeline import _Job
+    from ooc_pegasos.conversion.second_pass import Assembly
 
     text = svmlight_text(0) * 8 + b"bad row\n" + svmlight_text(1) * 8
     (folder / "in.svm").write_bytes(text)
@@ -816,7 +805,7 @@ def settings(cls: Any) -> Callable[[Path], Attempt]:
             content = _toml(table)
             file = folder / "settings.toml"
             file.write_bytes(damaged(rng, content) if rng.random() < 0.3 else content)
-            config = typed.load(cls, load_toml(cls, file))
+            config = typed_json.load(cls, load_toml(cls, file))
             if cls is TrainConfig:
                 little = {"max_seconds": 0.05, "max_epochs": 2}
                 train(sound, dataclasses.replace(config, **little))
@@ -939,7 +928,7 @@ def state(folder: Path) -> Attempt:
     def attempt(rng: Rng) -> None:
         scene = scenes[rng.integers(len(scenes))]
         content = (scene / "models" / ".run" / "state.json").read_bytes()
-        table = checked.decode(content)
+        table = json_checksum.decode(content)
         if rng.random() < 0.5:
             part = str(rng.choice(list(table)))
             table |= changed(rng, {part: table[part]})
@@ -968,7 +957,7 @@ def record(folder: Path) -> Attempt:
     """The record of the model in use, from which the next run takes whether there is anything to do."""
     from ooc_pegasos.jobs.run import _Run
     from ooc_pegasos.jobs.versions import Versions
-    from ooc_pegasos.progress import Progress, TrainingProgress
+    from ooc_pegasos.reporting.progress import Progress, TrainingProgress
 
     found = _night(folder)
     (folder / "in" / "b.svm").unlink()

@@ -13,7 +13,7 @@ import pytest
 from conftest import folder_bytes, random_rows, svmlight_text
 from machine import Nursery, nursery, small_disk
 
-from ooc_pegasos.locks import Owner
+from ooc_pegasos.util.locks import Owner
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 COMMANDS = f"""
@@ -21,11 +21,13 @@ import os, sys, tempfile
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import pyarrow.parquet, pyarrow.csv
 from machine import without_power as try_without_power
-from ooc_pegasos import ConvertConfig, TrainConfig, convert, preview, trainer
+from ooc_pegasos import ConvertConfig, TrainConfig, convert
+from ooc_pegasos.conversion import preview
+from ooc_pegasos.training import api as trainer
 import ooc_pegasos.jobs.run
 from ooc_pegasos.cli.main import main
-from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.verification import verify
+from ooc_pegasos.scoring.evaluate import evaluate, predict
+from ooc_pegasos.store.verify import verify
 
 def oocpeg(folder, words, power):
     if not power:

@@ -10,9 +10,9 @@ from conftest import flipped, least_memory, random_rows, store_of
 from soak import tries
 
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train, verify
-from ooc_pegasos.evaluation import evaluate, predict
-from ooc_pegasos.model import Model as ModelFile
-from ooc_pegasos.vocabulary import of_store
+from ooc_pegasos.scoring.evaluate import evaluate, predict
+from ooc_pegasos.scoring.model import Model as ModelFile
+from ooc_pegasos.store.vocabulary import of_store
 
 FLIPS = tries(150, 1000)
 

@@ -17,10 +17,10 @@ from fuzzing import FORMATS, resealed
 from soak import tries
 
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train, verify
-from ooc_pegasos.calibration import Calibration
-from ooc_pegasos.checkpoint import Checkpoint
 from ooc_pegasos.config import parse_size
 from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.scoring.calibration import Calibration
+from ooc_pegasos.util.checkpoint import Checkpoint
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

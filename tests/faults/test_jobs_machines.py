@@ -24,12 +24,12 @@ from test_machines import MEDDLE
 
 from ooc_pegasos import Store, verify
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.growth import expire
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.run import run
 from ooc_pegasos.jobs.versions import Versions
-from ooc_pegasos.locks import locked
+from ooc_pegasos.store.append_expire import expire
+from ooc_pegasos.util.locks import locked
 
 commands, quick, powerless, disk, closed = fixtures
 STEPS: dict[str, tuple[object, str]] = {

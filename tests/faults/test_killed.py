@@ -13,7 +13,7 @@ from conftest import folder_bytes, least_memory, random_rows, store_of, svmlight
 from machine import Child, Job, Nursery, kill_at_random, kill_at_steps, many, nursery
 
 from ooc_pegasos import ConvertConfig, Model, Store, convert, verify
-from ooc_pegasos.checkpoint import FILE_NAME, Checkpoint
+from ooc_pegasos.util.checkpoint import FILE_NAME, Checkpoint
 
 CONVERT = """
 import tempfile
@@ -33,7 +33,7 @@ with tempfile.TemporaryDirectory() as folder:
 TRAIN = """
 import tempfile
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
-from ooc_pegasos.kernels.jit import is_compiled
+from ooc_pegasos.compiled.jit import is_compiled
 
 def train_on(store, folder, algorithm, memory, epochs, resume):
     config = TrainConfig(lam=1e-4, tolerance=1e-12, max_epochs=epochs, checkpoint_epochs=1,

@@ -1,0 +1,1 @@
+"""The loops of training, scoring and the check of proofs."""

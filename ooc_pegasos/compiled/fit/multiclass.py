@@ -1,0 +1,186 @@
+"""Losses of all classes at once: z and g are vectors, and the weights a panel with a column a class.
+
+The multiclass hinge is max_k cost[y, k] + z_k - z_y, whose -l*(g) is the cost of the class that is chosen; the
+multiclass logistic loss is -log p_y with p the softmax of z, and its -l*(g) the entropy of p. Places in `state` are
+those of `compiled/fit/pegasos.py`, lines of the sums those of `compiled/fit/sums.py`.
+"""
+
+import numpy as np
+
+from ooc_pegasos.compiled.fit.exact_sums import dot_twice
+from ooc_pegasos.compiled.fit.panel import add_to_panel, panel_scores, prefetch_panel, room_for
+from ooc_pegasos.compiled.fit.pegasos import ERRORS, LOSS, MAGNITUDE, S, T, look_ahead
+from ooc_pegasos.compiled.fit.sums import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, SLOPES, TRAINING
+from ooc_pegasos.compiled.jit import kernel
+
+MULTICLASS_HINGE, MULTICLASS_LOGISTIC = 100, 101
+_SCORE_UNITS = 8.0 * 2.0**-53
+
+
+@kernel
+def class_loss(loss, z, label, costs, g):
+    """(l(z), l(z) - <g, z>) of a row of class `label`, with a subgradient in the first places of g."""
+    classes = len(costs)
+    if loss == MULTICLASS_HINGE:
+        chosen, value = label, 0.0
+        for k in range(classes):
+            g[k] = 0.0
+            short = costs[label, k] + z[k] - z[label]
+            if short > value:
+                chosen, value = k, short
+        if chosen != label:
+            g[chosen], g[label] = 1.0, -1.0
+        return value, costs[label, chosen]
+    best = 0
+    for k in range(1, classes):
+        best = k if z[k] > z[best] else best
+    # the others by themselves: beside the 1 of the best class those that are tiny would lose their digits
+    others = 0.0
+    for k in range(classes):
+        g[k] = np.exp(z[k] - z[best])
+        others += g[k] if k != best else 0.0
+    inner = 0.0
+    for k in range(classes):
+        g[k] /= 1.0 + others
+        inner += g[k] * (z[k] - z[best])
+    g[label] = -others / (1.0 + others) if label == best else g[label] - 1.0
+    log_total = np.log1p(others)
+    return log_total + (z[best] - z[label]), log_total - inner
+
+
+@kernel
+def present_classes(
+    order,
+    begin,
+    end,
+    indptr,
+    indices,
+    values,
+    levels,
+    labels,
+    weights,
+    folds,
+    fold,
+    class_weights,
+    costs,
+    loss,
+    bias,
+    lam,
+    delay,
+    large,
+    features,
+    width,
+    panel,
+    state,
+    record,
+    stride,
+    column,
+):
+    """Present rows `order[begin:end]` one by one, equation (2) with a vector g.
+
+    A `record` that is not None sums -g of each row, from place `column` of `stride` on.
+    """
+    z, g = np.zeros(width), np.zeros(width)
+    places, xs = room_for(indptr, order[begin:end])
+    t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
+    for i in range(begin, end):
+        look_ahead(order, i, end, indptr, indices, values, labels)
+        if large and i + 2 < end:
+            prefetch_panel(indptr, indices, np.int64(order[i + 2]), panel, width)
+        row = np.int64(order[i])
+        if len(folds) > 0 and folds[row] == fold:
+            continue
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
+            return row
+        clock = lam * (t + delay)
+        step = 1.0 / clock if clock > 0.0 else 0.0
+        for k in range(len(costs)):
+            z[k] *= step
+        label = np.int64(labels[row])
+        c = class_weights[label]
+        if len(weights) > 0:
+            c *= weights[row]
+        value, dual = class_loss(loss, z, label, costs, g)
+        loss_sum += c * value
+        dual_sum += c * dual
+        state[MAGNITUDE] += c * dual
+        changed = False
+        for k in range(len(costs)):
+            changed = changed or g[k] != 0.0
+            if record is not None:
+                record[row * stride + column + k] -= g[k]
+            g[k] *= -c
+        if changed:
+            errors += 1.0
+            add_to_panel(places, xs, last - first, panel, width, features, bias, g)
+        t += 1.0
+    state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
+    return -1
+
+
+@kernel
+def sum_class_losses(
+    begin,
+    end,
+    indptr,
+    indices,
+    values,
+    levels,
+    labels,
+    weights,
+    folds,
+    fold,
+    class_weights,
+    costs,
+    loss,
+    bias,
+    features,
+    width,
+    twice,
+    error,
+    panel,
+    sums,
+):
+    """Add up the weighted losses of rows begin to end for one candidate, with scores off by `error` as in `sums`.
+
+    With `twice` scores are computed in twice the precision.
+    """
+    z, g = np.zeros(width), np.zeros(width)
+    places, xs = room_for(indptr, range(begin, end))
+    for row in range(begin, end):
+        first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
+            return row
+        if twice:
+            body = panel[: features * width]
+            for k in range(len(costs)):
+                more = panel[features * width + k] * bias if bias != 0.0 else 0.0
+                z[k] = dot_twice(indices, values, levels, first, last, body, width, k, more)
+        label = np.int64(labels[row])
+        c = class_weights[label]
+        if len(weights) > 0:
+            c *= weights[row]
+        apart = len(folds) > 0 and folds[row] == fold
+        if not apart:
+            largest = np.max(np.abs(z[: len(costs)]))
+            z[label] -= 2.0 * (error + _SCORE_UNITS * (largest + costs.max()))
+        value, _dual = class_loss(loss, z, label, costs, g)
+        if apart:
+            sums[APART] += c * value
+            sums[APART_SQUARES] += c * value * c * value
+            sums[APART_ERRORS] += 1.0 if np.argmax(z[: len(costs)]) != label else 0.0
+            sums[APART_ROWS] += 1.0
+        else:
+            sums[TRAINING] += c * value
+            for k in range(len(costs)):
+                sums[SLOPES] += c * abs(g[k])
+    return -1
+
+
+@kernel
+def class_losses_of(loss, costs, scores, labels, out):
+    """The loss of each row."""
+    g = np.zeros(len(costs))
+    for row in range(len(labels)):
+        out[row], _dual = class_loss(loss, scores[row], np.int64(labels[row]), costs, g)

@@ -1,0 +1,1 @@
+"""Text and arrays of inputs to rows."""

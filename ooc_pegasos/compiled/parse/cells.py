@@ -1,0 +1,87 @@
+"""Cells of delimited text to numbers, for rows without quotes: the cost of a row depends on its cells alone.
+
+This is the fast path: it reads what every reader of such text would read alike, and reports all else as odd.
+"""
+
+import numpy as np
+
+from ooc_pegasos.compiled.jit import inlined, kernel
+from ooc_pegasos.compiled.parse.numbers import NUMBER, ordinary_number, parse_number
+
+IGNORED, WORD = -1, -2
+"""What a column is that is no number: not wanted, or number -2 - k for word number k."""
+_LONGEST = 40
+_FEED, _RETURN, _QUOTE = 10, 13, 34
+
+
+@inlined
+def _ends_cell(text, at, delimiter):
+    """True at the delimiter and where the line ends."""
+    return text[at] == delimiter or text[at] == _FEED or (text[at] == _RETURN and text[at + 1] == _FEED)
+
+
+@kernel
+def _other_number(text: np.ndarray, at: int, delimiter: int, copy: np.ndarray) -> tuple[bool, float, int]:
+    """(whether a finite number stands in the cell that begins at `at`, its value, position after the cell)."""
+    begin = at
+    while not _ends_cell(text, at, delimiter):
+        if at - begin >= _LONGEST or text[at] <= 32:
+            return False, 0.0, at
+        copy[at - begin] = text[at]
+        at += 1
+    copy[at - begin] = _FEED
+    status, value, end = parse_number(copy, 0)
+    return status == NUMBER and end == at - begin, value, at
+
+
+@kernel
+def parse_cells(
+    text: np.ndarray,
+    length: int,
+    delimiter: int,
+    places: np.ndarray,
+    numbers: np.ndarray,
+    spans: np.ndarray,
+    lines: np.ndarray,
+) -> tuple[int, int]:
+    """(number of rows, number of lines) of `text[:length]`, which ends with a line feed; (-1, 0) if anything is odd.
+
+    `places` has, by column, the column of `numbers` that its cells belong to, or what they are instead. An empty cell
+    is NaN. Of words, `spans` has the begin and the end; `lines`, the line of each row, counted from 0.
+    """
+    copy = np.zeros(_LONGEST + 32, np.uint8)
+    at, row, line = np.int64(0), np.int64(0), np.int64(0)
+    columns = len(places)
+    while at < length:
+        if text[at] == _FEED or (text[at] == _RETURN and text[at + 1] == _FEED):
+            at += 1 + (text[at] == _RETURN)
+            line += 1
+            continue
+        for column in range(columns):
+            place = places[column]
+            begin = at
+            if place >= 0:
+                value = np.nan
+                if not _ends_cell(text, at, delimiter):
+                    sound, value, at, _follows = ordinary_number(text, at)
+                    if not sound or not _ends_cell(text, at, delimiter):
+                        sound, value, at = _other_number(text, begin, delimiter, copy)
+                        if not sound:
+                            return -1, 0
+                numbers[row, place] = value
+            else:
+                while not _ends_cell(text, at, delimiter):
+                    if text[at] == _QUOTE or text[at] == _RETURN or text[at] == 0 or text[at] >= 128:
+                        return -1, 0
+                    at += 1
+                if place <= WORD:
+                    spans[row, WORD - place, 0] = begin
+                    spans[row, WORD - place, 1] = at
+            if (text[at] == delimiter) != (column < columns - 1):
+                return -1, 0
+            at += text[at] == delimiter
+        lines[row] = line
+        row += 1
+        line += 1
+        at += 1 + (text[at] == _RETURN)
+    return row, line

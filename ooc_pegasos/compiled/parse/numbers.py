@@ -1,0 +1,245 @@
+"""Decimal text to float64, correctly rounded, from a byte buffer.
+
+Eight characters are read at once: `digit_run` finds how many leading ones are digits, `digits_value`
+folds them into an integer with three multiplications. Mantissas below 2^53 with small exponents are
+then exact in one division (Clinger 1990); all others go through a 128-bit product (Lemire 2021,
+"Number parsing at a gigabyte per second"); the rare ties that product cannot decide go to `strtod`.
+"""
+
+import numpy as np
+from numba import types
+
+from ooc_pegasos.compiled.intrinsics import float_from_bits, leading_zeros, load_u64, multiply_high, trailing_zeros
+from ooc_pegasos.compiled.jit import inlined, kernel
+
+NUMBER, NOT_A_NUMBER, NOT_FINITE = 0, 1, 2
+
+_ZEROS = np.uint64(0x3030303030303030)
+_TO_HIGH_BIT = np.uint64(0x7676767676767676)
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_PAIRS = np.uint64(0x000000FF000000FF)
+_TEN_TO = np.array([10.0**k for k in range(23)])
+_INTEGER_TEN_TO = np.array([10**k for k in range(20)], dtype=np.uint64)
+ROUNDS_TO_INFINITY = float(np.finfo(np.float32).max) + 2.0**103
+"""Half a unit in the last place above the largest float32."""
+
+_NAN, _INF, _INFINITY = (np.frombuffer(word, np.uint8) for word in (b"nan", b"inf", b"infinity"))
+_SMALLEST_POWER, _LARGEST_POWER = -342, 308
+_strtod = types.ExternalFunction("strtod", types.float64(types.voidptr, types.voidptr))
+
+
+def _powers_of_five() -> tuple[np.ndarray, np.ndarray]:
+    """5^q for every power a float64 can have, as 128 bits with the highest set: (high, low) words."""
+    high, low = [], []
+    for q in range(_SMALLEST_POWER, _LARGEST_POWER + 1):
+        if q >= 0:
+            power = 5**q
+            length = power.bit_length()
+            power = power << (128 - length) if length <= 128 else power >> (length - 128)
+        else:
+            divisor = 5**-q
+            bits = (divisor - 1).bit_length()
+            power = (1 << (bits + 127 if q >= -27 else 2 * bits + 128)) // divisor + 1
+            power >>= max(power.bit_length() - 128, 0)
+        high.append(power >> 64)
+        low.append(power & 0xFFFFFFFFFFFFFFFF)
+    return np.array(high, dtype=np.uint64), np.array(low, dtype=np.uint64)
+
+
+_FIVE_HIGH, _FIVE_LOW = _powers_of_five()
+
+
+@inlined
+def digit_run(buffer, at):
+    """(digits as bytes 0..9, how many of the eight characters from `at` are digits before the first other)."""
+    word = load_u64(buffer, at) ^ _ZEROS
+    others = ((word + _TO_HIGH_BIT) | word) & _HIGH_BITS
+    return word, np.int64(trailing_zeros(others) >> np.uint64(3))
+
+
+@inlined
+def digits_value(word, count):
+    """The integer that the first `count` (1 to 8) digits of a `digit_run` spell."""
+    word = word << np.uint64(64 - 8 * count)
+    word = word * np.uint64(10) + (word >> np.uint64(8))
+    low = (word & _PAIRS) * np.uint64(0x000F424000000064)
+    high = ((word >> np.uint64(16)) & _PAIRS) * np.uint64(0x0000271000000001)
+    return (low + high) >> np.uint64(32)
+
+
+@inlined
+def is_digit(char):
+    """One of 0 to 9."""
+    return 48 <= char <= 57
+
+
+@inlined
+def ends_token(char):
+    """White space (9 to 13 and 32) or the # of a comment."""
+    return char == 32 or 9 <= char <= 13 or char == 35
+
+
+@inlined
+def ordinary_number(buffer, at):
+    """(whether a number of the shape ddd or ddd.ddd stands at `at`, its value, position after it).
+
+    At most 7 digits before the point and 15 in all. This is the fast path and knows nothing of errors: all other
+    shapes, and what may not follow a number, are left to `parse_number`.
+    """
+    negative = buffer[at] == 45
+    if negative:
+        at += 1
+    word, whole = digit_run(buffer, at)
+    sound = 0 < whole < 8
+    mantissa = digits_value(word, whole)
+    at += whole
+    fraction = np.int64(0)
+    if sound and buffer[at] == 46:
+        at += 1
+        word, fraction = digit_run(buffer, at)
+        if fraction > 0:
+            mantissa = mantissa * _INTEGER_TEN_TO[fraction] + digits_value(word, fraction)
+            at += fraction
+            if fraction == 8:
+                word, more = digit_run(buffer, at)
+                sound = whole + more <= 7
+                if sound and more > 0:
+                    mantissa = mantissa * _INTEGER_TEN_TO[more] + digits_value(word, more)
+                    at += more
+                    fraction += more
+    # at most 15 digits: both operands are exact in float64, so the quotient is correctly rounded
+    value = np.float64(mantissa) / _TEN_TO[fraction]
+    if negative:
+        value = -value
+    return sound, value, at, buffer[at]
+
+
+@kernel
+def decimal_to_float(mantissa: int, power: int) -> tuple[bool, float]:
+    """(decided, mantissa * 10^power) by the 128-bit product; `mantissa` is a nonzero uint64."""
+    if power < _SMALLEST_POWER:
+        return True, 0.0
+    if power > _LARGEST_POWER:
+        return True, np.inf
+    zeros = leading_zeros(mantissa)
+    scaled = mantissa << zeros
+    five = power - _SMALLEST_POWER
+    high = multiply_high(scaled, _FIVE_HIGH[five])
+    low = scaled * _FIVE_HIGH[five]
+    if (high & np.uint64(0x1FF)) == np.uint64(0x1FF):
+        carry = multiply_high(scaled, _FIVE_LOW[five])
+        low = low + carry
+        if carry > low:
+            high = high + np.uint64(1)
+    if low == np.uint64(0xFFFFFFFFFFFFFFFF) and (power < -27 or power > 55):
+        return False, 0.0
+    top = high >> np.uint64(63)
+    shift = top + np.uint64(9)
+    bits = high >> shift
+    exponent = ((217706 * power) >> 16) + 63 + np.int64(top) - np.int64(zeros) + 1023
+    if exponent <= 0:
+        if exponent <= -63:
+            return True, 0.0
+        bits = bits >> np.uint64(1 - exponent)
+        bits = (bits + (bits & np.uint64(1))) >> np.uint64(1)
+        return True, float_from_bits(bits)  # a carry into bit 52 is the smallest normal number
+    if low <= np.uint64(1) and -4 <= power <= 23 and (bits & np.uint64(3)) == np.uint64(1):
+        if (bits << shift) == high:
+            bits = bits & ~np.uint64(1)
+    bits = (bits + (bits & np.uint64(1))) >> np.uint64(1)
+    if bits >= np.uint64(1) << np.uint64(53):
+        bits = np.uint64(1) << np.uint64(52)
+        exponent += 1
+    if exponent >= 2047:
+        return True, np.inf
+    bits = bits & ((np.uint64(1) << np.uint64(52)) - np.uint64(1))
+    return True, float_from_bits((np.uint64(exponent) << np.uint64(52)) | bits)
+
+
+@kernel
+def parse_number(buffer: np.ndarray, at: int) -> tuple[int, float, int]:
+    """(status, value, position after it) of any decimal number that starts at `at`; a token must end there.
+
+    The buffer must end with something that is not part of a number (a line feed and padding).
+    """
+    start = at
+    negative = buffer[at] == 45
+    if negative or buffer[at] == 43:
+        at += 1
+    mantissa = np.uint64(0)
+    kept = 0  # significant digits in the mantissa, at most 19
+    power = 0
+    any_digit = False
+    cut = False  # whether digits beyond the 19th were dropped
+    after_point = False
+    while True:
+        char = buffer[at]
+        if is_digit(char):
+            any_digit = True
+            if kept < 19:
+                mantissa = mantissa * np.uint64(10) + np.uint64(char - 48)
+                if mantissa > np.uint64(0):
+                    kept += 1
+                if after_point:
+                    power -= 1
+            else:
+                cut = cut or char != 48
+                if not after_point:
+                    power += 1
+        elif char == 46 and not after_point:
+            after_point = True
+        else:
+            break
+        at += 1
+    if not any_digit:
+        return _not_a_decimal(buffer, start)
+    if buffer[at] == 101 or buffer[at] == 69:  # e, E
+        at += 1
+        minus = buffer[at] == 45
+        if minus or buffer[at] == 43:
+            at += 1
+        if not is_digit(buffer[at]):
+            return NOT_A_NUMBER, 0.0, at
+        exponent = 0
+        while is_digit(buffer[at]):
+            if exponent < 100_000_000:
+                exponent = exponent * 10 + np.int64(buffer[at] - 48)
+            at += 1
+        power += -exponent if minus else exponent
+    if not ends_token(buffer[at]):
+        return NOT_A_NUMBER, 0.0, at
+    value = 0.0
+    if mantissa > np.uint64(0):
+        if not cut and mantissa <= np.uint64(1 << 53) and -22 <= power <= 22:
+            value = np.float64(mantissa)
+            value = value / _TEN_TO[-power] if power < 0 else value * _TEN_TO[power]
+        else:
+            decided, value = decimal_to_float(mantissa, power)
+            if cut and decided:  # right only if the digits dropped could not have mattered
+                decided, above = decimal_to_float(mantissa + np.uint64(1), power)
+                decided = decided and above == value
+            if not decided:
+                value = abs(_strtod(buffer[start:].ctypes, np.zeros(1, np.int64).ctypes))
+    if not np.isfinite(value):
+        return NOT_FINITE, value, at
+    return NUMBER, -value if negative else value, at
+
+
+@kernel
+def _not_a_decimal(buffer: np.ndarray, start: int) -> tuple[int, float, int]:
+    """Tell `nan` and `inf` (any case, any sign) from everything else."""
+    at = start
+    if buffer[at] == 45 or buffer[at] == 43:
+        at += 1
+    if _spells(buffer, at, _NAN) or _spells(buffer, at, _INF) or _spells(buffer, at, _INFINITY):
+        return NOT_FINITE, np.nan, at
+    return NOT_A_NUMBER, 0.0, at
+
+
+@inlined
+def _spells(buffer, at, word):
+    """Whether the token at `at` is this word, in any case."""
+    same = 0
+    while same < len(word) and (buffer[at + same] | 32) == word[same]:
+        same += 1
+    return same == len(word) and ends_token(buffer[at + same])

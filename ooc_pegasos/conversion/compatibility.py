@@ -1,0 +1,89 @@
+"""Whether options agree with how a store was made."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.errors import UsageError
+from ooc_pegasos.store.manifest import Manifest, Recipe
+from ooc_pegasos.store.recipe import Table, named_by
+
+_DEFAULTS = ConvertConfig()
+
+
+def comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
+    """Whether a store's recipe is what these options ask for, whatever a first pass over the inputs has found."""
+    hashing, tokens = recipe.hashing_of_names, recipe.tokens_of_texts
+    names = hashing.dictionary if hashing else 0
+    scaled = recipe.table is not None and any(column.scale != 1 for column in recipe.table.columns)
+    found = (scaled, bool(tokens and tokens.texts), bool(names))
+    if found != (config.standardize, config.idf, config.dictionary is not None) or names > (config.dictionary or 0):
+        return False
+    known = dataclasses.replace(recipe.without_findings(), index_base=wanted.index_base)
+    return known == (dataclasses.replace(wanted, features=recipe.features) if names else wanted)
+
+
+def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
+    """Refuse to append with options that contradict the store; those that say what it does are welcome."""
+    known = _options_of(made, config)
+    for name, value in known.items():
+        given = getattr(config, name)
+        if given in (None, getattr(_DEFAULTS, name), value) or (name == "dictionary" and value and given >= value):
+            continue
+        option = "--" + ("no-" if given is False else "") + name.replace("_", "-")
+        said = "" if isinstance(given, bool) else f" {_said(given)}"
+        how = "otherwise" if value is None or isinstance(value, bool) else f"with {_said(value)}"
+        raise UsageError(f"{option}{said}: the store was made {how}; leave it out to append")
+    table = made.recipe.table
+    for kind in ("numeric", "categorical", "text"):
+        patterns = getattr(config, kind)
+        if patterns and table:
+            _refuse_other_columns(kind, patterns, table)
+
+
+def _said(value: Any) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value).replace("\t", "\\t")
+
+
+def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
+    """The options that would say how the store was made, by name; spelled as these are, where they say the same."""
+    recipe, labels, coding = made.recipe, made.labels, made.layout.values
+    exact = {"float32": "float32", "code8": "codes of one byte", None: "values that are all 1"}
+    known: dict[str, Any] = {
+        "normalize": recipe.normalize,
+        "values": recipe.values or exact[str(coding) if coding else None],
+        "features": recipe.features,
+        "index_base": str(recipe.index_base),
+        "task": labels.task,
+        "classes": tuple(labels.classes) if labels.task != "regression" and not labels.rest else (),
+        "positive_label": labels.classes[-1] if labels.task == "binary" else None,
+    }
+    hashing, tokens, table = recipe.hashing_of_names, recipe.tokens_of_texts, recipe.table
+    if hashing:
+        hashed = not hashing.dictionary
+        known |= {"hash_bits": hashing.bits if hashed else None, "hash_signed": hashing.signed}
+        known["dictionary"] = None if hashed else hashing.dictionary
+    if tokens:
+        said = str(tokens.least) if tokens.least == tokens.most else f"{tokens.least}:{tokens.most}"
+        known["ngrams"] = config.ngrams if config.ngram_range() == (tokens.least, tokens.most) else said
+        known |= {"characters": tokens.characters, "idf": tokens.texts > 0}
+    if table:
+        known |= {name: getattr(table, name) for name in ("label", "weight", "id", "nulls", "log1p", "clip")}
+        known |= {"header": table.header, "multiline": table.multiline, "delimiter": table.delimiter}
+        known |= {"standardize": any(column.scale != 1 for column in table.columns)}
+    return known
+
+
+def _refuse_other_columns(kind: str, patterns: tuple[str, ...], table: Table) -> None:
+    """Refuse patterns that do not name just the columns that the store has of a kind."""
+    meant = named_by(patterns, [column.name for column in table.columns])
+    for column in table.columns:
+        named = column.name in meant
+        if named != (column.kind == kind):
+            said = "" if named else "not "
+            raise UsageError(
+                f"--{kind} {' '.join(patterns)}: column '{column.name}' is {said}among these, and is {column.kind} in "
+                "the store; leave it out to append"
+            )

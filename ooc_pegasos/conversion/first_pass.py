@@ -1,0 +1,373 @@
+"""First pass of a conversion: input to rows in buckets on disk, with all that must be known of the whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.compiled.rows import values as kernels
+from ooc_pegasos.compiled.rows.coding import random_buckets
+from ooc_pegasos.compiled.rows.values import ROUNDINGS
+from ooc_pegasos.conversion.buckets import Scattered, Spill, identify, scatter, weigh
+from ooc_pegasos.conversion.journal import Journal
+from ooc_pegasos.conversion.pass_statistics import IngestPlan, Totals
+from ooc_pegasos.declared_labels import Declared
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, memory_of, place
+from ooc_pegasos.readers.sources import LongLineError, spoken
+from ooc_pegasos.readers.weights import WeightsReader
+from ooc_pegasos.store.csr_block import LEVELS, OVERFLOWS
+from ooc_pegasos.store.labels import Distinct, LabelCollector, allowed_keys, distinct_of
+from ooc_pegasos.util.arrow import array_of
+from ooc_pegasos.util.files import cut_file, open_in_place
+from ooc_pegasos.util.thread_map import ordered_map
+
+
+@dataclass
+class Prepared:
+    """One block, parsed and sorted by bucket, and what is to be remembered of it."""
+
+    parsed: ParsedBlock
+    scattered: Scattered
+    labels: Distinct
+    levels: list[int] | None
+    buckets: np.ndarray
+
+
+class Ingest:
+    """The first pass, from wherever the journal says it stands to the end of the last source."""
+
+    def __init__(self, plan: IngestPlan, declared: Declared, folder: Path, journal: Journal) -> None:
+        self.plan = plan
+        self.spill = Spill(folder)
+        self.totals = Totals(LabelCollector(plan.text_labels))
+        self._journal = journal
+        self._declared = declared
+        self._allowed = allowed_keys(declared, plan.text_labels)
+        self._allowed_keys = np.array(sorted(self._allowed or ()), np.uint64)
+        self._rejected_path = folder / "rejected.jsonl"
+        self._named_path = folder / "features.jsonl"
+        self._weights: WeightsReader | None = None
+        self._unit = "line"
+        self._named: Callable[[dict[int, str]], None] | None = None
+        self.names: dict[int, str] = {}
+        """Of hashed features, as many as are wanted."""
+
+    @property
+    def rejected_path(self) -> Path:
+        """Where rows that were skipped are listed."""
+        return self._rejected_path
+
+    def replay(self, events: Iterable[tuple[int, dict[str, Any]]], assembled: Collection[int]) -> int:
+        """Take up again after the last event whose rows are all on disk, or in chunks already.
+
+        Returns the size of the journal up to there.
+        """
+        whole: dict[int, int] = {}
+        size = 0
+        for end, event in events:
+            if not (self._is_whole(event, whole, assembled) and self._lists_are_whole(event)):
+                break
+            self.totals.apply(event)
+            size = end
+        for bucket in {*self.totals.sizes, *whole}.difference(assembled):
+            self.spill.truncate(bucket, self.totals.sizes.get(bucket, 0))
+        for path in self.spill.folder.glob("bucket-*.rows"):
+            if int(path.stem.removeprefix("bucket-")) not in self.totals.sizes:
+                path.unlink()
+        for path, length in (
+            (self._rejected_path, self.totals.rejected_bytes),
+            (self._named_path, self.totals.named_bytes),
+        ):
+            if path.exists():
+                cut_file(path, length)
+        return size
+
+    def _is_whole(self, event: dict[str, Any], whole: dict[int, int], assembled: Collection[int]) -> bool:
+        """Whether the rows of an event stand in the buckets, checked by their checksums."""
+        for bucket, (grown, _counts) in enumerate(event.get("buckets", []), event.get("first_bucket", 0)):
+            if bucket in assembled:
+                continue
+            if bucket not in whole:
+                whole[bucket] = max((end for end, _columns in self.spill.segments(bucket)), default=0)
+            if self.totals.sizes.get(bucket, 0) + grown > whole[bucket]:
+                return False
+        return True
+
+    def _lists_are_whole(self, event: dict[str, Any]) -> bool:
+        """Whether the bad rows and the names of an event stand where they should."""
+        totals = self.totals
+        for kind, path, at in (
+            ("rejected", self._rejected_path, totals.rejected_bytes),
+            ("named", self._named_path, totals.named_bytes),
+        ):
+            size = event.get(f"{kind}_bytes", 0)
+            if size and not (path.exists() and _crc_of(path, at, size) == event[f"{kind}_crc32"]):
+                return False
+        return True
+
+    def run(self, reader: Reader, threads: int, advance: Callable[[int], None], memory: int) -> None:
+        """Read what is left; the blocks under way take at most `memory`, or it is only one."""
+        totals = self.totals
+        self._unit = reader.unit
+        self._named = getattr(reader, "named", None)
+        self.names |= self._read_names()
+        if self._named is not None and self.names:
+            self._named(self.names)
+        tasks = enumerate(reader.tasks(totals.source, totals.end, totals.hash_state), totals.blocks)
+        read = self._prepare_with(reader)
+        try:
+            if self.plan.weights is not None and totals.weights is None:
+                self._weights = WeightsReader(self.plan.weights)
+                self._weights.skip(totals.rows + totals.rejected)
+            for prepared in ordered_map(read, tasks, threads, lambda numbered: memory_of(reader, numbered[1]), memory):
+                self._finish_sources(reader, prepared.parsed.task.source)
+                self._take(prepared)
+                reader.release(prepared.parsed)
+                advance(prepared.parsed.task.consumed)
+            self._finish_sources(reader, len(reader.sources))
+            if self._weights is not None:
+                event = {"weights": dataclasses.asdict(self._weights.finish())}
+                self._journal.add(event)
+                totals.apply(event)
+        except LongLineError as error:
+            self._finish_sources(reader, error.source)
+            name = spoken(self.plan.names[error.source])
+            raise InputError(f"{self._place(name, 0)}: {error.problem}") from error
+        finally:
+            self.spill.close()
+            if self._weights is not None:
+                self._weights.close()
+
+    def _prepare_with(self, reader: Reader) -> Callable[[tuple[int, Any]], Prepared]:
+        def prepare(numbered: tuple[int, Any]) -> Prepared:
+            number, task = numbered
+            parsed = self._keep_what_fits(self._keep_declared(reader.read(task)))
+            block = parsed.block
+            labels = distinct_of(block.labels, self.plan.text_labels, self._declared.has_classes())
+            buckets = np.zeros(block.rows, np.int64)
+            if self.plan.shuffle_seed is not None and self.plan.buckets > 1:
+                random_buckets(number << 32, self.plan.shuffle_seed, buckets, self.plan.buckets)
+            assert block.values is not None
+            levels = self._levels_of(block.indptr, block.values)
+            among = self.plan.buckets if self.plan.shuffle_seed is not None else 1
+            scattered = scatter(
+                number, block.labels, block.indptr, block.indices, block.values, buckets, among, parsed.scratch
+            )
+            if parsed.ids is not None:
+                identify(scattered, parsed.ids, buckets)
+            return Prepared(parsed, scattered, labels, levels, buckets)
+
+        return prepare
+
+    def _keep_declared(self, parsed: ParsedBlock) -> ParsedBlock:
+        """Move rows whose label was not declared from the block to the bad rows."""
+        if self._allowed is None:
+            return parsed
+        block = parsed.block
+        keep = np.isin(block.labels.view(np.uint64), self._allowed_keys)
+        if keep.all():
+            return parsed
+        known = ", ".join(list(self._allowed.values())[:5])
+        names = LabelCollector(self.plan.text_labels, names=parsed.names)
+        bits = block.labels.view(np.uint64)
+
+        def problem(row: int) -> str:
+            name = names.name(int(bits[row]))
+            return f"the label {name!r} is not one of {known}; correct it or declare it with --classes"
+
+        return _without(parsed, keep, problem)
+
+    def _keep_what_fits(self, parsed: ParsedBlock) -> ParsedBlock:
+        """Move rows with a value that would be rounded to infinity from the block to the bad rows."""
+        rounding = self.plan.rounding
+        if rounding is None or self.plan.normalize:  # rows of length 1 have none
+            return parsed
+        values, indptr = parsed.block.values, parsed.block.indptr
+        assert values is not None
+        large = np.flatnonzero(np.abs(values) >= OVERFLOWS[rounding])
+        if not len(large):
+            return parsed
+        rows, first = np.unique(np.searchsorted(indptr, large, "right") - 1, return_index=True)
+        first_large = dict(zip(rows.tolist(), large[first].tolist(), strict=True))
+        keep = np.ones(parsed.block.rows, bool)
+        keep[rows] = False
+        others = "bfloat16 or float32" if rounding == "float16" else "float32"
+
+        def problem(row: int) -> str:
+            return f"the value {values[first_large[row]]:g} is too large for {rounding}; use --values {others}"
+
+        return _without(parsed, keep, problem)
+
+    def _levels_of(self, indptr: np.ndarray, values: np.ndarray) -> list[int] | None:
+        """The bits of a block's values as they will be stored, None if they are many or others were already."""
+        if self.totals.levels is None:
+            return None
+        found = np.empty(LEVELS, np.uint32)
+        number = kernels.distinct_values(indptr, values, self.plan.normalize, ROUNDINGS[self.plan.rounding], found)
+        return None if number < 0 else found[:number].tolist()
+
+    def _take(self, prepared: Prepared) -> None:
+        """Write one block to the buckets and the journal."""
+        parsed, scattered, totals = prepared.parsed, prepared.scattered, self.totals
+        name = spoken(self.plan.names[parsed.task.source])
+        if parsed.bad and not self.plan.skip_bad:
+            bad = parsed.bad[0]
+            raise InputError(f"{self._place(name, bad.line)}: {bad.problem}")
+        self._refuse_third_label(prepared, name)
+        if self._weights is not None:
+            weigh(scattered, self._next_weights(self._weights, parsed, name), prepared.buckets, parsed.scratch)
+        elif parsed.block.weights is not None:
+            weigh(scattered, parsed.block.weights, prepared.buckets, parsed.scratch)
+        first = 0
+        if self.plan.shuffle_seed is None and totals.sizes:
+            first = max(totals.sizes)
+            first += totals.sizes[first] >= self.plan.bucket_limit
+        grown = self.spill.append(scattered, first)
+        largest_line = int(parsed.lines[scattered.largest_row]) if parsed.block.rows else 0
+        event = {
+            "end": parsed.task.end,
+            "hash": parsed.task.hash_state,
+            "lines": parsed.line_count,
+            "rows": parsed.block.rows,
+            "rejected": parsed.bad_lines,
+            **_noted("rejected", self._rejected_path, self._rejected_lines(name, parsed)),
+            **_noted("named", self._named_path, self._names_lines(parsed)),
+            "levels": self._new_levels(prepared.levels),
+            "smallest": int(scattered.smallest),
+            "largest": int(scattered.largest),
+            "largest_at": self._place(name, largest_line),
+            "first_bucket": first,
+            "buckets": [[size, counts.tolist()] for size, counts in zip(grown, scattered.stats, strict=True)],
+            "labels": dataclasses.asdict(prepared.labels),
+            "ids": str(parsed.ids.type) if scattered.ids else None,
+            "names": {str(key): text for key, text in parsed.names.items()},
+        }
+        self._journal.add(event)
+        totals.apply(event)
+
+    def _next_weights(self, reader: WeightsReader, parsed: ParsedBlock, name: str) -> np.ndarray:
+        """Those of the rows of a block; bad rows have used up theirs."""
+        weights = reader.take(parsed.block.rows + parsed.bad_lines)
+        if len(weights) < parsed.block.rows + parsed.bad_lines:
+            row = int(np.searchsorted(parsed.numbers, len(weights)))
+            where = f"row {reader.taken + 1:,} of the inputs is in {name}"
+            if row < parsed.block.rows and parsed.numbers[row] == len(weights):
+                where = f"{self._place(name, int(parsed.lines[row]))} is row {reader.taken + 1:,} of the inputs"
+            problem = f"the weights end after {reader.taken:,}, and {where}"
+            raise InputError(f"{spoken(reader.name)}:{reader.taken + 1}: {problem}; give every row one, in their order")
+        return weights[parsed.numbers] if parsed.bad_lines else weights
+
+    def _place(self, name: str, line: int) -> str:
+        """Where a line or row of the block at hand is."""
+        return place(name, self._unit, self.totals.lines + line + 1)
+
+    def _new_levels(self, levels: list[int] | None) -> list[int] | None:
+        """Those not met before, so that the journal stays short."""
+        known = self.totals.levels
+        return None if levels is None or known is None else [bits for bits in levels if bits not in known]
+
+    def _refuse_third_label(self, prepared: Prepared, name: str) -> None:
+        declared, totals = self._declared, self.totals
+        if declared.task != "binary" or declared.positive is not None or declared.classes:
+            return
+        seen = set(totals.collector.counts)
+        names = LabelCollector(self.plan.text_labels, names=prepared.parsed.names)
+        for key, row in sorted(zip(prepared.labels.keys, prepared.labels.first_rows, strict=True), key=lambda x: x[1]):
+            if key not in seen and len(seen) == 2:
+                where = self._place(name, int(prepared.parsed.lines[row]))
+                raise InputError(
+                    f"{where}: a third label, {names.name(key)!r}, where {{task=binary}} allows two; "
+                    "correct it, or say {positive_label} or {task=multiclass}"
+                )
+            seen.add(key)
+
+    def _rejected_lines(self, name: str, parsed: ParsedBlock) -> bytes:
+        if not parsed.bad:
+            return b""
+        first = self.totals.lines + 1
+        listed = [{"source": name, "line": first + row.line, "problem": row.problem} for row in parsed.bad]
+        if parsed.bad_lines > len(parsed.bad):
+            more = f"{parsed.bad_lines - len(parsed.bad):,} more bad rows up to line {first + parsed.line_count - 1:,}"
+            listed.append({"source": name, "line": first + parsed.bad[-1].line, "problem": more})
+        return "".join(json.dumps(line) + "\n" for line in listed).encode()
+
+    def _names_lines(self, parsed: ParsedBlock) -> bytes:
+        """The names of features that had none."""
+        new = {place: name for place, name in parsed.features.items() if place not in self.names}
+        new = dict(list(new.items())[: self.plan.feature_names - len(self.names)])
+        if not new:
+            return b""
+        self.names |= new
+        if self._named is not None:
+            self._named(new)
+        return "".join(json.dumps([place, name]) + "\n" for place, name in new.items()).encode()
+
+    def _read_names(self) -> dict[int, str]:
+        if not self._named_path.exists():
+            return {}
+        return dict(map(json.loads, self._named_path.read_text().splitlines()))
+
+    def _finish_sources(self, reader: Reader, upto: int) -> None:
+        """Record the fingerprints of the sources before number `upto`."""
+        while self.totals.source < upto:
+            totals = self.totals
+            source = reader.sources[totals.source]
+            info = source.info(totals.source_rows)
+            if totals.source_rows == 0:
+                name = info.name
+                if not self.plan.skip_bad:
+                    problem = "the file is empty" if info.size == 0 else "no rows in it"
+                    raise InputError(f"{place(name, self._unit, 1)}: {problem}; leave it out or check how it was made")
+            event = {"finished": dataclasses.asdict(info)}
+            self._journal.add(event)
+            totals.apply(event)
+
+    def buckets(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Every bucket that has rows, with its statistics."""
+        for bucket in sorted(self.totals.stats):
+            if self.totals.stats[bucket][0]:
+                yield bucket, self.totals.stats[bucket]
+
+
+def _noted(kind: str, path: Path, lines: bytes) -> dict[str, int]:
+    """Write lines to the end of a list, and tell how to know them again."""
+    if lines:
+        with open(path, "ab", opener=open_in_place) as file:
+            file.write(lines)
+    return {f"{kind}_bytes": len(lines), f"{kind}_crc32": zlib.crc32(lines)}
+
+
+def _crc_of(path: Path, at: int, size: int) -> int:
+    with open(path, "rb") as file:
+        file.seek(at)
+        return zlib.crc32(file.read(size))
+
+
+def _without(parsed: ParsedBlock, keep: np.ndarray, problem: Callable[[int], str]) -> ParsedBlock:
+    """Move the rows not to `keep` from the block to the bad rows."""
+    wrong = np.flatnonzero(~keep)
+    for row in wrong[:DESCRIBED_BAD_ROWS].tolist():
+        parsed.bad.append(BadRow(int(parsed.lines[row]), problem(row)))
+    parsed.bad.sort(key=lambda bad: bad.line)
+    block = parsed.block
+    assert block.values is not None
+    lengths = np.diff(block.indptr)
+    pairs = np.repeat(keep, lengths)
+    indptr = np.concatenate([[0], np.cumsum(lengths[keep])])
+    block = dataclasses.replace(
+        block, indptr=indptr, indices=block.indices[pairs], values=block.values[pairs], labels=block.labels[keep]
+    )
+    if block.weights is not None:
+        block = dataclasses.replace(block, weights=block.weights[keep])
+    bad_lines = parsed.bad_lines + len(wrong)
+    lines, numbers = parsed.lines[keep], parsed.numbers[keep]
+    ids = None if parsed.ids is None else parsed.ids.take(array_of(np.flatnonzero(keep)))
+    return dataclasses.replace(parsed, block=block, lines=lines, numbers=numbers, bad_lines=bad_lines, ids=ids)

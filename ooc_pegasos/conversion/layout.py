@@ -1,0 +1,108 @@
+"""How the rows of a conversion are to be stored, once all of them are known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.conversion.first_pass import Ingest
+from ooc_pegasos.conversion.publish import Place
+from ooc_pegasos.conversion.second_pass import AssemblyPlan, choose_coding, coded_sizes
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.store.csr_block import LEVELS
+from ooc_pegasos.store.labels import LabelMap
+from ooc_pegasos.store.manifest import Layout, Manifest
+
+_BITS_OF_ONE = 0x3F800000
+
+
+def plan_assembly(ingest: Ingest, labels: LabelMap, columns: int, config: ConvertConfig, place: Place) -> AssemblyPlan:
+    """How to make chunks of what the first pass has found; `columns` the inputs say that they have."""
+    totals, plan, base = ingest.totals, ingest.plan, place.base
+    index_base = _index_base(ingest, config, base)
+    features = max(columns, totals.largest - index_base + 1, 0)
+    limit = plan.recipe.features
+    if limit is not None:
+        if features > limit:
+            raise InputError(
+                f"{totals.largest_at}: index {totals.largest} in 0-based data is above {{features={limit}}}; raise it"
+            )
+        features = limit
+    stats = np.sum([counts for _bucket, counts in ingest.buckets()], axis=0)
+    values, levels = _value_coding(totals.levels, ingest, config)
+    coding: Any = choose_coding(stats, index_base, values)
+    layout = Layout(coding, values, labels.kind, levels)
+    if base:
+        layout = _layout_to_append(layout, totals.levels, stats, place.target, base)
+        features = max(features, base.features)
+    return AssemblyPlan(
+        layout,
+        index_base,
+        features,
+        plan.normalize,
+        plan.rounding,
+        plan.shuffle_seed,
+        config.chunk_size,
+        plan.bucket_limit,
+        len(totals.ids) > 1,
+    )
+
+
+def _value_coding(levels: set[int] | None, ingest: Ingest, config: ConvertConfig) -> tuple[Any, list[float]]:
+    """The coding of values that was asked for, else that with the fewest bytes, and its table.
+
+    `levels` are the bits of all values, None if they are many.
+    """
+    if levels is None or config.values == "float32":
+        return ingest.plan.rounding or "float32", []
+    if levels <= {_BITS_OF_ONE}:
+        return None, []
+    return "code8", [0.0, *_levels_in_order(levels - {0})]
+
+
+def _index_base(ingest: Ingest, config: ConvertConfig, base: Manifest | None) -> int:
+    if base:
+        return base.recipe.index_base
+    if ingest.plan.recipe.reader != "svmlight":
+        return 0
+    if config.index_base != "auto":
+        return int(config.index_base)
+    return 0 if ingest.totals.smallest == 0 else 1
+
+
+def _layout_to_append(
+    needed: Layout, levels: set[int] | None, stats: np.ndarray, target: Path, base: Manifest
+) -> Layout:
+    """The layout of the store that is appended to; new rows that do not fit it are refused."""
+    layout = base.layout
+    remedy = "convert all inputs together; with {values=float32} any values can be appended later"
+    if needed.values and not layout.values:
+        problem = "all its values are 1 and not stored, but the new rows have others"
+        raise InputError(f"{target}: {problem}; {remedy}")
+    if needed.labels == "float64" and layout.labels == "float32":
+        problem = "its labels are float32, which some new labels do not fit"
+        raise InputError(f"{target}: {problem}; convert all inputs together")
+    if layout.values == "code8":
+        table = [*layout.levels]
+        if levels is not None:
+            known = set(np.array(table, np.float32).view(np.uint32).tolist())
+            table += _levels_in_order(levels - known)
+        if levels is None or len(table) > LEVELS:
+            problem = f"its values are places in a table of {LEVELS}, too few for those of the new rows as well"
+            raise InputError(f"{target}: {problem}; {remedy}")
+        layout = dataclasses.replace(layout, levels=table)
+    sizes = coded_sizes(stats, base.recipe.index_base, layout.values)
+    if sizes[layout.index_coding] > 4 * min(sizes.values()):
+        problem = f"its index coding, {layout.index_coding}, would make the new rows four times larger than needed"
+        raise InputError(f"{target}: {problem}; convert all inputs together")
+    return layout
+
+
+def _levels_in_order(bits: Iterable[int]) -> list[float]:
+    """The values with these bits from the smallest to the largest."""
+    return sorted(np.array(list(bits), np.uint32).view(np.float32).tolist())

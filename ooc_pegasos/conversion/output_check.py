@@ -1,0 +1,109 @@
+"""What is there before a conversion: a store, which may be touched or not, and what a killed process has left."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.conversion.compatibility import comes_of, refuse_contradiction
+from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
+from ooc_pegasos.readers import registry, sources
+from ooc_pegasos.store import manifest
+from ooc_pegasos.store.manifest import Manifest
+from ooc_pegasos.util.files import remove_folder, sync_folder
+from ooc_pegasos.util.locks import locked
+
+BESIDE = ("weights", "labels")
+"""Settings that name a file with something for each row of the inputs."""
+
+
+@dataclass(frozen=True)
+class Existing:
+    """What to do about a store that is there already."""
+
+    force: bool = False
+    append: bool = False
+    resume: bool = False
+
+
+def check_output(target: Path, existing: Existing, is_published: bool = False) -> Manifest | None:
+    """The manifest of the store that is there, if there is one and it may be touched.
+
+    `is_published`: a conversion has put it there that did not come to its end.
+    """
+    if existing.force and existing.append:
+        raise UsageError("{force} replaces the store, {append} adds to it; choose one")
+    if not target.parent.exists():
+        raise InputError(f"{target.parent}: no such folder; create it first")
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return None
+    if not (target / manifest.FILE_NAME).exists():
+        raise InputError(f"{target}: exists and is not a store; remove it or choose another name")
+    if not (existing.force or existing.append or existing.resume or is_published):
+        raise already_there(target)
+    try:
+        return manifest.read(target)
+    except OocPegasosError:
+        if existing.force:
+            return None
+        raise
+
+
+def already_there(target: Path) -> InputError:
+    """The error for a store that may not be replaced."""
+    return InputError(f"{target}: exists already; add {{force}} to replace it or {{append}} to add to it")
+
+
+def refuse_options(made: Manifest, config: ConvertConfig) -> None:
+    """Refuse options with which nothing could be appended to a store, before there is anything to append."""
+    reader = cast(registry.Format, made.recipe.reader)  # one of `manifest.READERS`
+    if config.format not in ("auto", reader) and not {config.format, reader} <= set(registry.PLAIN):
+        raise UsageError(f"{{format={config.format}}}: the store was made of {reader}; leave it out to append")
+    kind = reader if config.format == "auto" else config.format
+    registry.refuse_unsuited(dataclasses.replace(config, format=kind), [made.sources[-1].name])
+    refuse_contradiction(made, config)
+
+
+def discard(scratch: Path) -> list[Path]:
+    """Remove the scratch folder and what an earlier process has left of another; returns what could not be removed."""
+    gone = scratch.with_name(scratch.name + "~")
+    remove_folder(gone)
+    with contextlib.suppress(OSError):
+        os.rename(scratch, gone)  # so that no half of it can be taken for something to resume
+        sync_folder(scratch.parent)
+    return [folder for folder in (scratch, gone) if not remove_folder(folder)]
+
+
+def discard_left_overs(scratch: Path, what: str) -> None:
+    """Take away what a process has left that was killed when all was done, or before it had begun."""
+    remove_folder(scratch.with_name(scratch.name + "~"))
+    if (scratch / "lock").exists():
+        with locked(scratch / "lock", what):
+            discard(scratch)
+    with contextlib.suppress(OSError):
+        scratch.rmdir()
+
+
+def made_from(store: Manifest, names: list[str], config: ConvertConfig, append: bool) -> bool:
+    """Whether the last sources of a store are just these files: then there is nothing left to resume."""
+    if not append and store.shuffle_seed != (config.seed if config.shuffle else None):
+        return False
+    if not append and not comes_of(store.recipe, registry.new_recipe(config, names, lambda _remark: None), config):
+        return False
+    if config.values == "float32" and store.layout.values != "float32":
+        return False
+    made_from = [(source.name, source.size, source.xxh64) for source in store.sources[-len(names) :]]
+    if [(sources.recorded(name), registry.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
+        return False
+    for setting in BESIDE:
+        file, digest = getattr(config, setting), None
+        if file is not None:
+            digest = sources.hash_of(file) if sources.stamp_of(file).regular else "?"
+        if any(getattr(source, setting) != digest for source in store.sources[-len(names) :]):
+            return False
+    return [registry.hash_of(name) for name in names] == [xxh64 for _name, _size, xxh64 in made_from]

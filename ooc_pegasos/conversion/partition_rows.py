@@ -1,0 +1,75 @@
+"""Partitions of collections to sparse rows, by the same ways that files take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ooc_pegasos.conversion.staging import batches_of, plain_of
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers import columns_plan
+from ooc_pegasos.readers.arrays import ArraysReader, rows_of
+from ooc_pegasos.readers.base import LARGEST_INDEX, ParsedBlock, place
+from ooc_pegasos.readers.matrices import Settings
+from ooc_pegasos.readers.vectorize import Vectorizer, Vectors
+from ooc_pegasos.util.csr_matrix import csr_of
+
+
+def rows_of_matrix(
+    matrix: Any,
+    labels: Any,
+    weights: Any,
+    name: str,
+    *,
+    text_labels: bool = False,
+    first_index: int = 0,
+    largest_index: int = LARGEST_INDEX,
+) -> ParsedBlock:
+    """The rows of a matrix, dense or sparse; without labels, those are all 0."""
+    rows = csr_of(matrix, name)
+    count = int(rows.shape[0])
+    settings = Settings(text_labels, None, None, first_index, largest_index, with_labels=labels is not None)
+    parsed = ArraysReader([name], settings, 1).read(
+        rows_of(
+            rows,
+            None if labels is None else plain_of(labels, count, "labels", name),
+            None if weights is None else plain_of(weights, count, "weights", name),
+        )
+    )
+    if parsed.bad:
+        raise InputError(f"{place(name, 'row', parsed.bad[0].line + 1)}: {parsed.bad[0].problem}")
+    return parsed
+
+
+def rows_of_frame(part: Any, vectorizer: Vectorizer, name: str) -> Iterator[Vectors]:
+    """The rows of a dataframe, some at a time."""
+    wanted = vectorizer.wanted
+    known = list(part.columns)
+    missing = [column for column in wanted if column not in known]
+    if missing:
+        raise InputError(f"{name}: {columns_plan.difference(missing, dict.fromkeys(map(str, known)))}")
+    done = 0
+    for batch in batches_of(part[wanted], name)[1] if len(part) else ():
+        found = vectorizer.vectors(_alike(batch, vectorizer, name))
+        if found.bad:
+            raise InputError(f"{place(name, 'row', done + found.bad[0].line + 1)}: {found.bad[0].problem}")
+        done += batch.num_rows
+        yield found
+
+
+def _alike(batch: Any, vectorizer: Vectorizer, name: str) -> Any:
+    """The columns that are wanted, of types that will do."""
+    import pyarrow as pa
+
+    table, columns = vectorizer.table, []
+    kinds = {column.name: str(column.kind) for column in table.columns}
+    for column in vectorizer.wanted:
+        found, kind = batch.column(column), kinds.get(column, "id" if column == table.id else "label")
+        if pa.types.is_null(found.type):  # other partitions may have values
+            types = {"numeric": pa.float64(), "entries": pa.list_(pa.uint32())}
+            found = pa.nulls(len(found), types.get(kind, pa.string()))
+        columns_plan.check_type(name, column, found.type, kind)
+        if pa.types.is_dictionary(found.type) and found.dictionary.null_count:
+            found = found.dictionary_decode()
+        columns.append(found)
+    return pa.RecordBatch.from_arrays(columns, names=vectorizer.wanted)

@@ -1,0 +1,103 @@
+"""What the first pass of a conversion is to do, and what it knows after each block; both are recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ooc_pegasos.store.csr_block import LEVELS
+from ooc_pegasos.store.labels import Distinct, LabelCollector
+from ooc_pegasos.store.manifest import Recipe, SourceInfo, VocabularyInfo
+
+MOST_BUCKETS = 256
+
+
+@dataclass(frozen=True)
+class IngestPlan:
+    """What decides which row goes where; recorded, so that a resumed conversion does the same."""
+
+    names: list[str]
+    text_labels: bool
+    smallest_index: int
+    largest_index: int
+    skip_bad: bool
+    normalize: bool
+    rounding: Literal["float16", "bfloat16"] | None
+    shuffle_seed: int | None
+    buckets: int
+    bucket_limit: int
+    block_size: int
+    recipe: Recipe
+    feature_names: int
+    weights: str | None = None
+    labels: str | None = None
+    vocabulary: VocabularyInfo | None = None
+    """What the recipe needs, in the scratch folder."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.buckets <= MOST_BUCKETS:  # kernels count on it
+            raise ValueError(f"{self.buckets:,} buckets")
+
+
+@dataclass
+class Totals:
+    """Everything known after the blocks so far. Changed by `apply` alone, live and when a journal is replayed."""
+
+    collector: LabelCollector
+    blocks: int = 0
+    source: int = 0
+    end: int = 0
+    hash_state: dict[str, Any] | None = None
+    lines: int = 0
+    source_rows: int = 0
+    rows: int = 0
+    rejected: int = 0
+    rejected_bytes: int = 0
+    named_bytes: int = 0
+    levels: set[int] | None = field(default_factory=set)
+    """The bits of all values as they are to be stored; None if there are too many for `code8`."""
+    smallest: int = 1 << 40
+    largest: int = -1
+    largest_at: str = ""
+    stats: dict[int, np.ndarray] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    sources: list[SourceInfo] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+    """The types of the ids."""
+    weights: SourceInfo | None = None
+    """The fingerprint of the file of weights, once all of it was read."""
+
+    def apply(self, event: dict[str, Any]) -> None:
+        """Add what one event tells."""
+        if "finished" in event:
+            self.sources.append(SourceInfo(**event["finished"]))
+            self.source += 1
+            self.end, self.hash_state, self.lines, self.source_rows = 0, None, 0, 0
+            return
+        if "weights" in event:
+            self.weights = SourceInfo(**event["weights"])
+            return
+        self.blocks += 1
+        self.end, self.hash_state = event["end"], event["hash"]
+        self.lines += event["lines"]
+        self.rows += event["rows"]
+        self.source_rows += event["rows"]
+        self.rejected += event["rejected"]
+        self.rejected_bytes += event["rejected_bytes"]
+        self.named_bytes += event["named_bytes"]
+        if self.levels is not None:
+            self.levels = None if event["levels"] is None else self.levels.union(event["levels"])
+            if self.levels is not None and len(self.levels - {0}) >= LEVELS:  # 0.0 has a place in any case
+                self.levels = None
+        self.smallest = min(self.smallest, event["smallest"])
+        if event["largest"] > self.largest:
+            self.largest, self.largest_at = event["largest"], event["largest_at"]
+        for bucket, (grown, counts) in enumerate(event["buckets"], event["first_bucket"]):
+            self.sizes[bucket] = self.sizes.get(bucket, 0) + grown
+            self.stats[bucket] = self.stats.get(bucket, np.zeros(6, np.int64)) + np.array(counts, np.int64)
+        if event["ids"] is not None:
+            self.ids.add(event["ids"])
+        names = {int(key): name for key, name in event["names"].items()}
+        self.collector.add(Distinct(**event["labels"]), names)

@@ -1,0 +1,419 @@
+"""Inputs of any size to a store, in two passes and within a memory budget.
+
+First pass (`ingest`): text is parsed on all cores and its rows go to buckets on disk; to shuffle, each
+row to a random bucket, else to the same one until it is full. Second pass (`assemble`): each bucket is
+read back, permuted, coded and written as chunks. A random bucket for each row followed by a random
+order within each bucket is a uniformly random permutation of all rows. Everything happens in
+`STORE.unfinished/`, and the store appears by a rename at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from ooc_pegasos import __version__
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.conversion.compatibility import refuse_contradiction
+from ooc_pegasos.conversion.first_pass import Ingest
+from ooc_pegasos.conversion.journal import Journal
+from ooc_pegasos.conversion.layout import plan_assembly
+from ooc_pegasos.conversion.output_check import (
+    BESIDE,
+    Existing,
+    already_there,
+    check_output,
+    discard,
+    discard_left_overs,
+    made_from,
+)
+from ooc_pegasos.conversion.pass_statistics import MOST_BUCKETS, IngestPlan
+from ooc_pegasos.conversion.publish import Place, manifest_of
+from ooc_pegasos.conversion.second_pass import Assembled, Assembly, AssemblyPlan
+from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.readers import registry, sources
+from ooc_pegasos.readers.base import LARGEST_INDEX, Reader
+from ooc_pegasos.reporting.progress import Progress
+from ooc_pegasos.store import manifest, vocabulary
+from ooc_pegasos.store.labels import LabelMap, declared_by, settle
+from ooc_pegasos.store.manifest import Recipe, SourceInfo
+from ooc_pegasos.store.store import REJECTED_FILE, Store
+from ooc_pegasos.store.vocabulary import Vocabulary
+from ooc_pegasos.util import json_checksum, typed_json
+from ooc_pegasos.util.files import published_error, read_file, sync_folder, write_atomically, writing_errors
+from ooc_pegasos.util.locks import has_lock, locked
+
+_NOT_IN_PLAN = ("memory", "threads", "block_size")
+_SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # buckets, and bytes of rows in each
+_PLAN = "plan.json"
+_STREAM_SIZE = 4 << 30  # what standard input is taken to hold
+
+
+def convert(
+    inputs: Sequence[str],
+    output: str | Path,
+    config: ConvertConfig | None = None,
+    *,
+    existing: Existing | None = None,
+    progress: Progress | None = None,
+) -> Store:
+    """Make the store `output` from `inputs` and open it."""
+    config = config or ConvertConfig()
+    existing = existing or Existing()
+    target = Path(output)
+    scratch = Path(os.path.abspath(target) + ".unfinished")
+    with writing_errors(target):
+        before = check_output(target, existing, Place(target, scratch).published())
+        names, kind = registry.find(inputs, config.format)
+        config = dataclasses.replace(config, weights=_weights_file(config.weights, names), format=kind)
+        if existing.resume and before and not existing.force and not (scratch / _PLAN).exists():
+            if made_from(before, names, config, existing.append):
+                discard_left_overs(scratch, str(target))
+                return Store.open(target)
+            if not existing.append:
+                problem = "exists already, made from other inputs or with other options"
+                raise InputError(f"{target}: {problem}; add {{force}} to replace it")
+        is_ours = has_lock(scratch / "lock") or (scratch / _PLAN).exists()
+        if scratch.is_dir() and any(scratch.iterdir()) and not is_ours:
+            raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
+        progress = progress or Progress()
+        with locked(scratch / "lock", str(target), progress.note):
+            sync_folder(scratch)  # the lock is what a folder that is left by a power cut is known by
+            place = Place(target, scratch)
+            before = check_output(target, existing, place.published())  # another process may have been faster
+            place = dataclasses.replace(place, base=before if existing.append else None)
+            return _work(place, names, config, existing, progress)
+
+
+def _weights_file(given: str | None, names: list[str]) -> str | None:
+    """The one file that --weights names, checked to be there and to be no input."""
+    if given is None:
+        return None
+    found = sources.expand([given])
+    if len(found) > 1:
+        raise UsageError(
+            f"{{weights={given}}}: {len(found)} files match; name one, with the weights of all inputs in order"
+        )
+    if sources.STDIN in found and sources.STDIN in names:
+        raise UsageError("{weights=-}: standard input is the data already; name a file")
+    if os.path.realpath(found[0]) in map(os.path.realpath, names):
+        raise UsageError(f"{{weights={given}}}: is an input as well; name the file of the weights")
+    return found[0]
+
+
+def _work(place: Place, names: list[str], config: ConvertConfig, existing: Existing, progress: Progress) -> Store:
+    """Run one job, and leave a scratch folder only if it can be taken up again."""
+    scratch = place.scratch
+    keep = place.published() or (existing.resume and (scratch / _PLAN).exists())
+    job = None
+    try:
+        if place.base:
+            refuse_contradiction(Store.open(place.target).manifest, config)
+        job = _Job(place, names, config, existing, progress)
+        left = job.run()
+        store = Store.open(place.target)
+    except (InputError, DamagedError, UsageError, OSError, MemoryError) as error:
+        if job and place.published():
+            advice = (
+                "run the same command again to finish" if job.can_be_read_again else "do not convert its rows again"
+            )
+            raise published_error(place.target, error, advice) from error
+        if job or not keep:
+            discard(scratch)
+        raise
+    except KeyboardInterrupt:
+        if not (scratch / _PLAN).exists():
+            discard(scratch)
+        raise
+    for path in [*left, *discard(scratch)]:
+        progress.note(f"{path}: could not be removed; the store is complete, and the next conversion tries again")
+    return store
+
+
+class _Job:
+    """One conversion, new or taken up again."""
+
+    def __init__(
+        self, place: Place, names: list[str], config: ConvertConfig, existing: Existing, progress: Progress
+    ) -> None:
+        self.place = place
+        self.target, self.scratch, self.base = place.target, place.scratch, place.base
+        self.names = names
+        self.config = config
+        self.progress = progress
+        self.declared = declared_by(self.base.labels) if self.base else config.declared_labels()
+        self.recorded_names = [sources.recorded(name) for name in names]
+        self.stamps = [registry.stamp_of(name) for name in names]
+        self.beside = {name: file for name in BESIDE if (file := getattr(config, name)) is not None}
+        self.beside_stamps = {name: sources.stamp_of(file) for name, file in self.beside.items()}
+        self.plan_path = self.scratch / _PLAN
+        published = place.published()  # by a conversion that did not come to its end
+        recorded = self._recorded()
+        if recorded and (existing.resume or (published and self._is_wanted(recorded))):
+            self.plan = self._taken_up(recorded)
+            if published and not existing.resume:
+                progress.note("these inputs are in the store, where the last conversion put them; nothing was added")
+        else:
+            if published:
+                if not (self.base or existing.force):
+                    raise already_there(self.target)
+                place.finish()
+            elif recorded:
+                progress.note("an unfinished conversion is discarded; --resume would have continued it")
+            self._start_over()
+        if self.base and self.base.weighted and config.weights is None:
+            what = f"the rows of {self.target} have weights, and no --weights was given"
+            progress.note(f"the new rows count 1 each: {what}")
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether what is read are files, not pipes."""
+        return all(stamp.regular for stamp in [*self.stamps, *self.beside_stamps.values()])
+
+    def _request(self) -> dict[str, Any]:
+        """What must be the same for a conversion to be taken up again."""
+        settings = dataclasses.asdict(self.config)
+        request = {name: value for name, value in settings.items() if name not in _NOT_IN_PLAN}
+        request["inputs"] = [
+            [name, *dataclasses.astuple(stamp)] for name, stamp in zip(self.recorded_names, self.stamps, strict=True)
+        ]
+        for name, stamp in self.beside_stamps.items():
+            request[name] = [sources.recorded(self.beside[name]), *dataclasses.astuple(stamp)]
+        request["append_to"] = manifest.encode(self.base).decode() if self.base else None
+        request["written_by"] = __version__
+        normal: dict[str, Any] = json.loads(json.dumps(request))
+        return normal
+
+    def _differences(self, recorded: dict[str, Any]) -> list[str]:
+        """What the conversion that was begun is not as this one."""
+        wanted = self._request()
+        if self.place.published():
+            wanted["append_to"] = recorded["request"]["append_to"]
+        return [name for name, value in wanted.items() if recorded["request"].get(name) != value]
+
+    def _recorded(self) -> dict[str, Any] | None:
+        """What stands in the scratch folder of a conversion that was begun, if there was one and it can be read."""
+        try:
+            recorded = json_checksum.decode(read_file(self.plan_path))
+            typed_json.load(IngestPlan, recorded["ingest"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, LookupError, RecursionError):
+            self.progress.note(f"{self.plan_path} is damaged: all is read again")
+            return None
+        return recorded
+
+    def _is_wanted(self, recorded: dict[str, Any]) -> bool:
+        """Whether the conversion that was begun is this one."""
+        alike = (recorded["request"]["append_to"] is None) == (self.base is None)
+        return alike and self.can_be_read_again and not self._differences(recorded)
+
+    def _taken_up(self, recorded: dict[str, Any]) -> IngestPlan:
+        """The plan of the conversion that was begun, if it is this one."""
+        if not self.can_be_read_again:
+            raise UsageError("{resume}: standard input and pipes cannot be read again; start over without {resume}")
+        for name in self._differences(recorded):
+            what = f"the {name} were" if name in ("inputs", *BESIDE) else f"'{name.replace('_', '-')}' was"
+            raise UsageError(f"{{resume}}: {what} different when the conversion began; start over without {{resume}}")
+        self.rejected_before = recorded["rejected_before"]
+        (self.scratch / "store").mkdir(exist_ok=True)  # which a power cut may have dropped
+        plan = typed_json.load(IngestPlan, recorded["ingest"])
+        # the same files, by the names that they have from here
+        return dataclasses.replace(plan, names=self.names, weights=self.config.weights, labels=self.config.labels)
+
+    def _start_over(self) -> None:
+        self.plan_path.unlink(missing_ok=True)  # first: without it nothing of the rest is taken up again
+        for path in self.scratch.iterdir():
+            if path.name != "lock":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (self.scratch / "store").mkdir()
+        self.plan = self._new_plan()
+        listed = self.target / REJECTED_FILE
+        self.rejected_before = listed.stat().st_size if self.base and listed.exists() else 0
+        recorded = {
+            "request": self._request(),
+            "ingest": dataclasses.asdict(self.plan),
+            "rejected_before": self.rejected_before,
+        }
+        if self.can_be_read_again:
+            write_atomically(self.plan_path, json_checksum.encode(recorded))
+
+    def _new_plan(self) -> IngestPlan:
+        config, kind = self.config, self.config.format
+        recipe, known = self._recipe()
+        if recipe.reader != kind and not {recipe.reader, kind} <= set(registry.PLAIN):
+            problem = f"made of {recipe.reader}, and these inputs are read as {kind}"
+            raise InputError(f"{self.target}: {problem}; append inputs of the same kind")
+        text = self.declared.wants_text()
+        if text is None:
+            regular = [name for name, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular]
+            text = kind == "folders" or (
+                bool(regular) and registry.labels_are_text(regular[:1], kind, recipe, config.labels, config.memory)
+            )
+        base = recipe.index_base if self.base or kind != "svmlight" else {"0": 0, "1": 1}.get(config.index_base)
+        features = recipe.features
+        largest = LARGEST_INDEX
+        if features is not None:
+            largest = features - 1 if base == 0 else features
+        return IngestPlan(
+            self.names,
+            text,
+            base or 0,
+            largest,
+            config.on_bad_row == "skip",
+            bool(recipe.normalize),
+            recipe.values,
+            config.seed if config.shuffle else None,
+            self._bucket_number(recipe),
+            config.bucket_limit() if config.shuffle else min(config.bucket_limit(), config.chunk_size),
+            config.text_block(),
+            recipe,
+            config.feature_names,
+            config.weights,
+            config.labels,
+            vocabulary.write(self.scratch, known) if known else None,
+        )
+
+    def _recipe(self) -> tuple[Recipe, Vocabulary | None]:
+        """How rows are made, and the vocabulary that this needs, if any."""
+        if self.base:
+            registry.refuse_unsuited(self.config, self.names)
+            recipe = self.base.recipe
+            return recipe, vocabulary.of_store(self.target, self.base) if recipe.needs_vocabulary else None
+        recipe = registry.new_recipe(self.config, self.names, self.progress.note)
+        if not (self.config.standardize or self.config.dictionary or self.config.idf):
+            return recipe, None
+        from ooc_pegasos.readers.survey import Survey, surveyed
+
+        size = sum(stamp.size for stamp in self.stamps)
+        progress = self.progress
+        return surveyed(
+            recipe,
+            Survey(self.names, self.config, progress.note, lambda what: progress.begin(what, size), progress.advance),
+        )
+
+    def _bucket_number(self, recipe: Recipe) -> int:
+        """So many that each fits the memory budget; where rows are many, at least one for each of some cores."""
+        expected = 0.0
+        for name, stamp in zip(self.names, self.stamps, strict=True):
+            size = stamp.size if stamp.regular else _STREAM_SIZE
+            expected += registry.bytes_of_rows(name, size, recipe)
+        least = min(_SOME_CORES, expected // _WORTH_A_CORE)
+        return int(min(MOST_BUCKETS, max(1 + expected // self.config.bucket_limit(), least)))
+
+    def run(self) -> list[Path]:
+        """Both passes, then publish; returns what could not be removed."""
+        if not self.place.published():
+            self._convert()
+        return self.place.finish()
+
+    def _convert(self) -> None:
+        with (
+            closing(Journal(self.scratch / "read.journal")) as read_journal,
+            closing(Journal(self.scratch / "write.journal")) as write_journal,
+        ):
+            self._run(read_journal, write_journal)
+        self.progress.end()
+
+    def _run(self, read_journal: Journal, write_journal: Journal) -> None:
+        config = self.config
+        assembled_before = {event["bucket"] for _end, event in write_journal.events()}
+        ingest = Ingest(self.plan, self.declared, self.scratch, read_journal)
+        read_journal.truncate(ingest.replay(read_journal.events(), assembled_before))
+        self.progress.begin("reading", sum(stamp.size for stamp in self.stamps))
+        reader = registry.reader_for(
+            self.names,
+            self.plan.recipe,
+            self.plan.block_size,
+            text_labels=self.plan.text_labels,
+            smallest_index=self.plan.smallest_index,
+            largest_index=self.plan.largest_index,
+            stop_at_bad=not self.plan.skip_bad,
+            feature_names=self.plan.feature_names,
+            labels=self.plan.labels,
+            label_column=self.plan.recipe.label_column,
+            vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
+            memory=config.memory,
+        )
+        features = self._columns(reader)
+        ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
+        if ingest.totals.rows == 0:
+            rejected = f"{ingest.totals.rejected:,} were rejected"
+            raise InputError(f"{sources.spoken(self.names[0])}: no row to keep, {rejected}; check the file")
+        labels = settle(ingest.totals.collector, self.declared)
+        plan = plan_assembly(ingest, labels, features, config, self.place)
+        labels = dataclasses.replace(labels, kind=plan.layout.labels)
+        assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
+        assembly.replay(write_journal.events(), self.place.first_chunk, self.target)
+        self.progress.begin("writing", sum(ingest.totals.sizes.values()))
+        room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
+        threads = max(1, min(config.workers, config.memory // room))
+        assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
+        self._publish(ingest, plan, labels, assembled)
+
+    def _columns(self, reader: Reader) -> int:
+        """How many columns the inputs say that they have, empty ones included; 0 if they do not."""
+        told = getattr(reader, "features", None)
+        if told is None or self.plan.recipe.features is not None:
+            return 0
+        columns: int = told()
+        if columns > LARGEST_INDEX + 1:
+            problem = f"a matrix of {columns:,} columns is too wide; say with {{features}} how many of them count"
+            raise InputError(f"{sources.spoken(self.names[0])}: {problem}")
+        return columns
+
+    def _publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
+        """Give the chunks their names and put the store in place."""
+        chunks = self.place.named(assembled)
+        made = manifest_of(ingest, plan, labels.info, chunks, assembled, self._made_of(ingest))
+        known = Vocabulary()
+        if self.plan.vocabulary:
+            known = vocabulary.read(self.scratch, self.plan.vocabulary)
+        elif self.base and self.base.vocabulary:
+            known = vocabulary.of_store(self.target, self.base)
+        known = known.named({place: name for place, name in ingest.names.items() if place not in known.known_names()})
+        self.place.publish(made, known, self._rejected(ingest))
+
+    def _rejected(self, ingest: Ingest) -> bytes:
+        """The list of all bad rows, those of the store that is appended to before the new ones."""
+        if not ingest.totals.rejected:
+            return b""
+        before = self.target / REJECTED_FILE
+        content = before.read_bytes()[: self.rejected_before] if self.rejected_before else b""
+        return content + ingest.rejected_path.read_bytes()
+
+    def _made_of(self, ingest: Ingest) -> list[SourceInfo]:
+        totals = ingest.totals
+        weights = totals.weights.xxh64 if totals.weights else None
+        labels = self._labels_hash()
+        inputs = zip(totals.sources, self.names, self.recorded_names, self.stamps, strict=True)
+        return [
+            dataclasses.replace(
+                source, name=recorded, weights=weights, labels=labels, modified_ns=_modified(name, stamp)
+            )
+            for source, name, recorded, stamp in inputs
+        ]
+
+    def _labels_hash(self) -> str | None:
+        """Of the file of labels, if it can be read once more."""
+        before = self.beside_stamps.get("labels")
+        if before is None or not before.regular:
+            return None
+        file = self.beside["labels"]
+        digest = sources.hash_of(file)
+        if sources.stamp_of(file) != before:
+            problem = "changed during the conversion; convert again when nobody writes to it"
+            raise InputError(f"{sources.spoken(file)}: {problem}")
+        return digest
+
+
+def _modified(name: str, stamp: sources.Stamp) -> int | None:
+    """When a file was last changed, where that means something: not of a piece that was written for the occasion."""
+    is_file = stamp.regular and not os.path.isdir(name)
+    return stamp.modified_ns if is_file and not isinstance(name, sources.Called) else None

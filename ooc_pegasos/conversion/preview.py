@@ -1,0 +1,150 @@
+"""What a conversion would do, without doing it: the recipe, some rows as vectors, and what to expect."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.compiled.rows.values import ROUNDINGS, distinct_values
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.conversion.buckets import scatter
+from ooc_pegasos.conversion.second_pass import coded_sizes
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers import registry, sources
+from ooc_pegasos.reporting.text import size_text
+from ooc_pegasos.store.csr_block import LEVELS, CsrBlock
+from ooc_pegasos.store.labels import LabelCollector
+from ooc_pegasos.store.manifest import Recipe
+from ooc_pegasos.util import typed_json
+from ooc_pegasos.util.buffers import Scratch
+
+_SHOWN_ROWS, _SHOWN_ENTRIES = 3, 12
+_SURVEYED = 2  # tasks
+_BYTES_A_ROW, _PASSES = 8, 2.0
+"""What a row takes in a store besides its entries, and how much longer it takes to write as well, more or less."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What was found."""
+
+    inputs: list[str]
+    recipe: Recipe
+    remarks: list[str]
+    rows: list[dict[str, Any]]
+    problems: list[str]
+    bytes: float
+    """That the store will take, more or less."""
+    seconds: float
+
+    def table(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self) | {"recipe": typed_json.dump(self.recipe)}
+
+    def lines(self) -> list[str]:
+        """For people."""
+        recipe = typed_json.dump(self.recipe)
+        table = recipe.pop("table") or {}
+        columns = table.pop("columns", [])
+        told = [f"inputs: {len(self.inputs):,} read as {self.recipe.reader}, the first is {self.inputs[0]}"]
+        told += self.remarks
+        told += [f"recipe: {_words(recipe)}"]
+        if table:
+            told.append(f"table: {_words(table)}")
+        for kind in ("numeric", "categorical", "text", "entries"):
+            names = [column["name"] for column in columns if column["kind"] == kind]
+            if names:
+                told.append(f"  {kind}: {', '.join(names[:20])}" + (" ..." if len(names) > 20 else ""))
+        for row in self.rows:
+            entries = " ".join(f"{index}:{value:g}" for index, value in row["entries"][:_SHOWN_ENTRIES])
+            told.append(f"row {row['row']:,}: {row['label']} {entries}" + (" ..." if row["more"] else ""))
+        told += [f"bad: {problem}" for problem in self.problems]
+        told.append(f"the store will take about {size_text(round(self.bytes))}, and about {self.seconds:.0f} seconds")
+        return told
+
+
+def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
+    """Look at the beginning of the inputs."""
+    names, kind = registry.find(inputs, config.format)
+    if sources.STDIN in names:
+        raise InputError("standard input can be read only once; name a file to see what would be done with it")
+    config = dataclasses.replace(config, format=kind)
+    remarks: list[str] = []
+    recipe, known = registry.new_recipe(config, names, remarks.append), None
+    if config.standardize or config.dictionary or config.idf:
+        from ooc_pegasos.readers.survey import Survey, surveyed
+
+        recipe, known = surveyed(recipe, Survey(names, config, remarks.append, tasks=_SURVEYED))
+        remarks.append("what a first pass finds is that of the beginning of the first input only")
+    text = config.declared_labels().wants_text()
+    if text is None:
+        text = registry.labels_are_text(names[:1], config.format, recipe, config.labels, config.memory)
+    block_size = min(config.text_block(), 1 << 20)
+    reader = registry.reader_for(
+        names,
+        recipe,
+        block_size,
+        text_labels=text,
+        stop_at_bad=False,
+        labels=config.labels,
+        label_column=recipe.label_column,
+        vocabulary=known,
+        memory=config.memory,
+    )
+    task = next(iter(reader.tasks()), None)
+    if task is None:
+        raise InputError(f"{sources.spoken(names[0])}: no rows in it; leave it out or check how it was made")
+    reader.read(task)  # compiles what is needed
+    began = time.perf_counter()
+    task = next(iter(reader.tasks()))
+    parsed = reader.read(task)
+    seconds = time.perf_counter() - began
+    total = sum(registry.stamp_of(name).size for name in names)
+    share = total / max(task.consumed, 1)
+    block = parsed.block
+    labels = LabelCollector(text, names=parsed.names)
+    rows = []
+    for row in range(min(_SHOWN_ROWS, block.rows)):
+        first, last = int(block.indptr[row]), int(block.indptr[row + 1])
+        values = block.values if block.values is not None else np.ones(last)
+        entries = [
+            (int(block.indices[at]), float(values[at])) for at in range(first, min(last, first + _SHOWN_ENTRIES))
+        ]
+        label = labels.name(int(block.labels[row : row + 1].view(np.uint64)[0]))
+        more = last - first > _SHOWN_ENTRIES
+        rows.append({"row": int(parsed.numbers[row]) + 1, "label": label, "entries": entries, "more": more})
+    problems = [f"{sources.spoken(names[0])}, {reader.unit} {bad.line + 1}: {bad.problem}" for bad in parsed.bad[:3]]
+    size = _bytes_of(block, config) * share
+    return Preview(
+        [sources.spoken(name) for name in names],
+        recipe,
+        remarks,
+        rows,
+        problems,
+        size,
+        seconds * share * _PASSES / config.workers,
+    )
+
+
+def _bytes_of(block: CsrBlock, config: ConvertConfig) -> int:
+    """What rows take in a store."""
+    assert block.values is not None
+    nowhere = np.zeros(block.rows, np.int64)
+    scattered = scatter(0, block.labels, block.indptr, block.indices, block.values, nowhere, 1, Scratch())
+    rounding = ROUNDINGS[config.rounding]
+    levels = distinct_values(
+        block.indptr, block.values, config.normalize is not None, rounding, np.empty(LEVELS, np.uint32)
+    )
+    coding = config.rounding or "float32" if levels < 0 or config.values == "float32" else "code8"
+    only_ones = levels == 1 and bool((block.values == 1).all())
+    return min(coded_sizes(scattered.stats[0], 0, None if only_ones else coding).values()) + _BYTES_A_ROW * block.rows
+
+
+def _words(table: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {json.dumps(value)}" for name, value in table.items() if value not in (None, [], {}))

@@ -1,0 +1,90 @@
+"""Windows read ahead into two pieces of memory that take turns: for stores larger than memory.
+
+Each chunk file goes straight to where the window wants it, without a copy in between: its indices and values begin
+where pages do, as direct reads demand. Only row offsets and labels, a few bytes a row, are moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.loading.loader import Loader
+from ooc_pegasos.loading.window import CHUNK_BYTES, Layout, Window, index_kind, value_kind
+from ooc_pegasos.store.chunk_reader import ChunkReader, Part, parts_of, read_checked, refuse_checksum
+from ooc_pegasos.store.manifest import ChunkInfo, round_up
+from ooc_pegasos.store.page_memory import Arena
+
+
+class ReadAheadLoader(Loader):
+    """See above."""
+
+    name = "read"
+
+    def __init__(self, *job: Any) -> None:
+        super().__init__(*job)
+        self._arenas: dict[int, Arena] = {}
+
+    def load(self, chunks: tuple[int, ...], slot: int) -> Window:
+        """See `Loader.load`."""
+        return self._read(chunks, self._arena(slot))
+
+    def _arena(self, slot: int) -> Arena:
+        if slot not in self._arenas:
+            self._arenas[slot] = Arena(self.shape.largest_window + CHUNK_BYTES)
+        self._arenas[slot].clear()
+        return self._arenas[slot]
+
+    def _read(self, chunks: tuple[int, ...], arena: Arena) -> Window:
+        store = self.store
+        layout = Layout.of(store, chunks)
+        of_value = value_kind(store)
+        indices = arena.take(layout.entries, index_kind(store))
+        values = None if of_value is None else arena.take(layout.entries, of_value)
+        heads = [arena.take(info.starts.indices, np.uint8) for info in layout.infos]
+        ends = [_end_of_entries(info, indices, values) for info in layout.infos]
+        tails = [
+            arena.take(max(round_up(info.bytes) - end, 0), np.uint8)
+            for info, end in zip(layout.infos, ends, strict=True)
+        ]
+        rows = self._new_rows(layout, arena.take)
+        readers: list[ChunkReader] = []
+
+        def parts() -> Iterator[Part]:
+            for place, info in enumerate(layout.infos):
+                reader = ChunkReader(store.path / info.file, info)
+                readers.append(reader)
+                first = layout.first_entries[place]
+                places = [heads[place].data]
+                for column in (indices, values):
+                    if column is not None:
+                        size = round_up(info.entries * column.itemsize)
+                        places.append(column[first : first + size // column.itemsize].data.cast("B"))
+                places.append(tails[place].data)
+                yield from parts_of(reader, places)
+
+        try:
+            place = 0
+            with (
+                self.background.measuring("reading and checksums"),
+                closing(read_checked(parts(), self._check_abandoned)) as arrived,
+            ):
+                for part, seen in arrived:
+                    self.bytes_read += min(len(part.into), part.reader.size - part.at)
+                    if part.last:
+                        refuse_checksum(part.reader.path, layout.infos[place], seen)
+                        self._place_rows(layout, place, heads[place].data, rows)
+                        place += 1
+        finally:
+            for reader in readers:
+                reader.close()
+        return self._window(chunks, layout, indices, values, rows)
+
+
+def _end_of_entries(info: ChunkInfo, indices: np.ndarray, values: np.ndarray | None) -> int:
+    """Where the last page with entries of a chunk file ends."""
+    end = info.starts.indices + round_up(info.entries * indices.itemsize)
+    return end if values is None else end + round_up(info.entries * values.itemsize)

@@ -1,0 +1,139 @@
+"""In which order rows are presented. A sampler emits a plan and never touches data.
+
+A window is as many chunks as fit in the memory budget, laid out as one block; its rows are ordered at random
+within it. If the whole store is one window the order is an exactly uniform permutation; if not, it is a
+two-level shuffle of chunks and of rows within windows. Randomness comes from (seed, epoch, window) alone, so
+a checkpoint needs no generator state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from ooc_pegasos.compiled.rows.shuffle import shuffle
+
+SamplingName = Literal["permutation", "fixed", "iid", "sequential"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a sampler knows of a store: rows to present and bytes of each chunk, and how many bytes may be in memory."""
+
+    chunk_rows: tuple[int, ...]
+    chunk_bytes: tuple[int, ...]
+    budget: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the whole store fits the budget, so that it is one window."""
+        return sum(self.chunk_bytes) <= self.budget
+
+    @property
+    def least_budget(self) -> int:
+        """With less than this there is no window: all of a small store, or two chunks, one of them being loaded."""
+        return min(sum(self.chunk_bytes), 2 * max(self.chunk_bytes, default=0))
+
+    @property
+    def largest_window(self) -> int:
+        """Bytes that a window may take: the next one is loaded while this one is worked on."""
+        return sum(self.chunk_bytes) if self.fits else self.budget // 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chunks to lay out as one block, and how to bring the rows of that block in the order to present them.
+
+    `order` may change the array it is given. It is None where rows are not presented but passed over as they stand.
+    """
+
+    chunks: tuple[int, ...]
+    order: Callable[[np.ndarray], np.ndarray] | None
+
+
+Sampler = Callable[[Shape, int, int], Iterator[Plan]]
+
+
+def groups(shape: Shape, chunks: np.ndarray) -> list[tuple[int, ...]]:
+    """Cut a sequence of chunks into windows that fit the budget, at least one chunk each."""
+    windows: list[list[int]] = []
+    room = -1
+    for chunk in chunks.tolist():
+        if not windows or shape.chunk_bytes[chunk] > room:
+            windows.append([])
+            room = shape.largest_window
+        windows[-1].append(chunk)
+        room -= shape.chunk_bytes[chunk]
+    return [tuple(window) for window in windows]
+
+
+def in_order(shape: Shape) -> list[Plan]:
+    """All rows as they stand, for passes that present nothing."""
+    return [Plan(chunks, None) for chunks in groups(shape, np.arange(len(shape.chunk_rows)))]
+
+
+def _random_groups(shape: Shape, rng: Callable[[], np.random.Generator]) -> list[tuple[int, ...]]:
+    """Windows of randomly chosen chunks; if there is only one, its chunks stay as they are."""
+    everything = np.arange(len(shape.chunk_rows))
+    windows = groups(shape, everything)
+    return windows if len(windows) == 1 else groups(shape, rng().permutation(everything))
+
+
+def _as_they_stand(rows: np.ndarray) -> np.ndarray:
+    return rows
+
+
+def _shuffled(seed: int, epoch: int, window: int, rows: np.ndarray) -> np.ndarray:
+    shuffle(rows, np.random.SeedSequence([seed, epoch, window]).generate_state(4, np.uint64))
+    return rows
+
+
+def _drawn(count: int, seed: int, epoch: int, window: int, rows: np.ndarray) -> np.ndarray:
+    kind = np.uint32 if len(rows) < 2**32 else np.int64
+    drawn: np.ndarray = rows[np.random.default_rng([seed, epoch, window]).integers(0, len(rows), count, dtype=kind)]
+    return drawn
+
+
+def sequential(shape: Shape, _seed: int, _epoch: int) -> Iterator[Plan]:
+    """Rows as they stand."""
+    for chunks in groups(shape, np.arange(len(shape.chunk_rows))):
+        yield Plan(chunks, _as_they_stand)
+
+
+def permutation(shape: Shape, seed: int, epoch: int) -> Iterator[Plan]:
+    """A new order every epoch."""
+    for number, chunks in enumerate(_random_groups(shape, partial(np.random.default_rng, [seed, epoch]))):
+        yield Plan(chunks, partial(_shuffled, seed, epoch, number))
+
+
+def fixed(shape: Shape, seed: int, _epoch: int) -> Iterator[Plan]:
+    """One permutation, the same every epoch."""
+    return permutation(shape, seed, 0)
+
+
+def iid(shape: Shape, seed: int, epoch: int) -> Iterator[Plan]:
+    """As many rows as the store has, drawn with replacement. Rows are presented unequally often: no certificate.
+
+    With several windows the number drawn from each is multinomial, so the draws as a set are i.i.d., but they
+    come window by window.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    windows = _random_groups(shape, lambda: rng)
+    sizes = np.array([sum(shape.chunk_rows[chunk] for chunk in chunks) for chunks in windows])
+    draws = rng.multinomial(sizes.sum(), sizes / sizes.sum())
+    for number, (chunks, count) in enumerate(zip(windows, draws.tolist(), strict=True)):
+        yield Plan(chunks, partial(_drawn, count, seed, epoch, number))
+
+
+SAMPLERS: dict[str, Sampler] = {
+    "permutation": permutation,
+    "fixed": fixed,
+    "iid": iid,
+    "sequential": sequential,
+}
+EQUALLY_OFTEN = ("permutation", "fixed", "sequential")
+"""Samplers that present every row once an epoch, as the certificate demands."""

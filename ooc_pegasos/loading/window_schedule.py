@@ -1,0 +1,81 @@
+"""Which windows a run has before it: those of epochs to come, and all rows in order for passes that present nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from ooc_pegasos.loading.loader import Loader
+from ooc_pegasos.loading.samplers import Plan, Sampler
+from ooc_pegasos.loading.window import Window
+from ooc_pegasos.util.stopwatch import Stopwatch
+
+
+@dataclass
+class Cursor:
+    """Where in the plan of epochs a run stands."""
+
+    epoch: int = 0
+    window: int = 0
+    position: int = 0
+    presented: int = 0
+    """Rows of this epoch so far."""
+    begun: bool = False
+    """Whether the solver was told that the epoch begins."""
+    marked: bool = False
+    """Whether its half is over."""
+
+
+class Course:
+    """The windows of a run; `window` is the one that was given last."""
+
+    def __init__(self, loader: Loader, sampler: Sampler, seed: int, watch: Stopwatch) -> None:
+        self.window: Window | None = None
+        self._loader, self._sampler, self._seed, self._watch = loader, sampler, seed, watch
+        self._plans: dict[int, list[Plan]] = {}
+        self._stream: Generator[Window, None, None] | None = None
+
+    def plans(self, epoch: int) -> list[Plan]:
+        """The windows of an epoch; the next one's are made before this one is over."""
+        if epoch not in self._plans:
+            made = list(self._sampler(self._loader.shape, self._seed, epoch))
+            self._plans = {
+                **{number: plans for number, plans in self._plans.items() if number >= epoch - 1},
+                epoch: made,
+            }
+        return self._plans[epoch]
+
+    def next(self, cursor: Cursor, limit: int, check: Callable[[], None]) -> Window:
+        """The window where the cursor stands; while it is presented those after it are read, up to the last epoch."""
+        if self._stream is None:
+            self._stream = self._loader.stream(self._to_come(cursor, limit), check)
+        with self._watch.measuring("waiting for data"):
+            self.window = next(self._stream)
+        return self.window
+
+    def _to_come(self, cursor: Cursor, limit: int) -> Iterator[Plan]:
+        first = cursor.window
+        for epoch in range(cursor.epoch, max(limit, cursor.epoch + 1)):  # one that was begun is ended in any case
+            yield from self.plans(epoch)[first:]
+            first = 0
+
+    def everything(self, check: Callable[[], None]) -> Generator[Window, None, None]:
+        """The window in memory, if that is all; else all of the store, read in order."""
+        if self._loader.shape.fits and self.window is not None:
+            yield self.window
+            return
+        self.close()
+        with closing(self._loader.stream(self._loader.in_order(), check)) as windows:
+            while True:
+                with self._watch.measuring("waiting for data"):
+                    window = next(windows, None)
+                if window is None:
+                    return
+                yield window
+
+    def close(self) -> None:
+        """Read nothing more."""
+        if self._stream:
+            self._stream.close()
+        self._stream = None

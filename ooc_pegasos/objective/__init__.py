@@ -1,0 +1,3 @@
+"""The objective and bounds on its optimum: losses, the models of a run, exact pass, certificates, rounding errors.
+May import: compiled, config, loading, store, util.
+"""

@@ -1,0 +1,290 @@
+"""What is to be minimised: the loss, and the models that are trained side by side on the same rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ooc_pegasos.compiled.fit.many import (
+    CLOCK,
+    DELAY,
+    FOLD,
+    INVERSE,
+    LAMBDA,
+    NEGATIVE,
+    OFFSET,
+    ONE_CLASS,
+    POSITIVE,
+    TABLE_SIZE,
+)
+from ooc_pegasos.compiled.fit.pegasos import BY_SUBGRADIENT, NO_FREE, OF_BATCH, PROXIMAL, square
+from ooc_pegasos.config import MOST_MODELS, TrainConfig
+from ooc_pegasos.errors import UsageError
+from ooc_pegasos.loading.loader import Loader
+from ooc_pegasos.objective.lambda_path import LENGTH, default_path
+from ooc_pegasos.objective.losses import Loss, loss_for
+from ooc_pegasos.objective.model_panel import width_of
+from ooc_pegasos.store.store import Store
+
+_PROXIMAL_LAMBDAS, _PROXIMAL_SQUARES = 10.0, (0.2, 2.0)
+"""The square of the value of the constant feature of a free bias: lambdas that it is, times the share of the rarest
+class; and squared norms of a row that it is at least and, with several lambdas, at most."""
+NONE = -1
+"""No class that is told from the rest, no fold that is left out."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What makes a model differ from the others of the same run."""
+
+    lam: float
+    rows: int
+    """How many it is trained on."""
+    one_class: int = NONE
+    """The class that it tells from the rest."""
+    fold: int = NONE
+    """The fold whose rows it is not trained on, but measured."""
+    offset: float = 0.0
+    """What is added to its scores: a bias that is held fixed."""
+    class_weights: tuple[float, ...] = (1.0, 1.0)
+    """Of the negative and the positive class, or of all classes."""
+
+    @property
+    def clock(self) -> float:
+        """The rows times lambda."""
+        return self.lam * self.rows
+
+
+@dataclass(frozen=True)
+class RowLimits:
+    """Limits that all rows of a store keep; bounds on rounding errors follow from them."""
+
+    norm: float = 1.0
+    """The largest norm of a row, the bias included."""
+    entries: int = 1
+    """The largest number of entries, the bias included."""
+    weight: float = 1.0
+    """The largest weight, that of the class included."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All models of a run. A weight vector has one place a feature, and one more for the bias if that is a feature."""
+
+    loss: Loss
+    parameter: float
+    features: int
+    bias: float
+    """The value of the constant feature, 0 if there is none; 1 for a bias that the kernels know by itself."""
+    largest: float
+    """The largest weight of a class times the largest squared norm of a row, the bias included."""
+    specs: tuple[Spec, ...]
+    free: int = NO_FREE
+    """How a bias that is not regularised is found: then the last weight is that."""
+    costs: np.ndarray | None = None
+    """What it costs to take a class (row) for another (column), where the loss is of all classes at once."""
+    limits: RowLimits = RowLimits()
+
+    @property
+    def longest_step(self) -> float:
+        """The largest norm of a row times the largest size of its dual variable."""
+        slope = self.parameter if self.loss.name == "huber" else 1.0
+        both = 1.5 if self.costs is not None else 1.0  # x is added to one class and taken from others
+        return both * slope * self.limits.weight * self.limits.norm
+
+    @property
+    def width(self) -> int:
+        """Numbers that a weight vector has for each feature: one, or a line of a panel for all classes at once."""
+        return 1 if self.costs is None else width_of(len(self.costs))
+
+    @property
+    def length(self) -> int:
+        """Of a weight vector."""
+        return (self.features + (self.bias != 0.0)) * self.width
+
+    def square(self, weights: np.ndarray) -> float:
+        """||w||^2, of what is regularised."""
+        return square(weights if self.free == NO_FREE else weights[:-1])
+
+    @property
+    def has_free_bias(self) -> bool:
+        """True if the bias is not regularised."""
+        return self.free != NO_FREE
+
+    @property
+    def plain(self) -> bool:
+        """Whether every model is trained on all rows that are presented, with the labels as they stand."""
+        whole = all((spec.one_class, spec.offset) == (NONE, 0.0) for spec in self.specs)
+        return whole and len({spec.fold for spec in self.specs}) == 1
+
+    @property
+    def can_average(self) -> bool:
+        """Whether Pegasos may keep averages of iterates."""
+        return self.plain and self.costs is None
+
+    def table(
+        self,
+        models: Sequence[int],
+        width: int,
+        delays: Sequence[float] | None = None,
+        clocks: Sequence[float] | None = None,
+    ) -> np.ndarray:
+        """What kernels must know of some models, one column each; see `compiled/fit/many.py`."""
+        table = np.zeros((TABLE_SIZE, width))
+        table[[ONE_CLASS, FOLD]] = NONE
+        for column, model in enumerate(models):
+            spec = self.specs[model]
+            clock = spec.clock if clocks is None else clocks[column]
+            table[LAMBDA, column], table[CLOCK, column], table[INVERSE, column] = spec.lam, clock, 1.0 / clock
+            table[NEGATIVE, column], table[POSITIVE, column] = spec.class_weights[0], spec.class_weights[1]
+            table[ONE_CLASS, column], table[FOLD, column] = spec.one_class, spec.fold
+            table[OFFSET, column] = spec.offset
+            if delays is not None:
+                table[DELAY, column] = delays[column]
+        return table
+
+
+def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
+    """The problem that the options and the labels of a store pose."""
+    labels = store.manifest.labels
+    loss = loss_for(config.loss, labels.task)
+    parameter = config.loss_parameter if config.loss_parameter is not None else loss.parameter
+    if config.loss_parameter == 0.0 and loss.name != "epsilon-insensitive":
+        raise UsageError(f"{{loss_parameter=0}} is out of range for the {loss.name} loss; choose a positive number")
+    if config.loss_parameter is not None and loss.parameter is None:
+        raise UsageError(f"{{loss_parameter}}: the {loss.name} loss has none; leave it out")
+    if loss.task == "regression" and config.class_weight is not None:
+        raise UsageError("{class_weight} is for classes, and the store's labels are real targets; leave it out")
+    free = {"unregularized": BY_SUBGRADIENT, "batch": OF_BATCH, "free": PROXIMAL}.get(config.biased, NO_FREE)
+    bias = config.bias_scale if config.biased == "feature" else (0.0 if free == NO_FREE else 1.0)
+    at_once = loss.task == "multiclass"
+    if free == PROXIMAL and at_once:
+        raise UsageError("{bias=free} is not for losses of all classes at once; choose {bias=feature}, or {loss=hinge}")
+    if config.bias == "search" and labels.task == "multiclass":
+        raise UsageError("{bias=search} is for two classes or real targets; choose {bias=feature}")
+    if config.calibrate and labels.task == "regression":
+        raise UsageError("{calibrate} is for classes, and the store's labels are real targets; leave it out")
+    if config.calibrate and sum(count > 0 for count in labels.counts) < 2:
+        raise UsageError("{calibrate} needs rows of two classes, and all of the store's are of one; leave it out")
+    if config.cost is not None and loss.name != "multiclass-hinge":
+        raise UsageError("{cost} is for {loss=multiclass-hinge}; leave it out")
+    one_vs_rest = labels.task == "multiclass" and not at_once
+    classes = list(range(len(labels.classes))) if one_vs_rest else [NONE]
+    fitted = loader.training_rows
+    lambdas = config.lambdas
+    if lambdas is None:
+        lambdas = (1.0 / (config.C * fitted),) if config.C is not None else default_path(store, loader, bias)
+    for lam in lambdas:
+        if not 1e-30 <= lam <= 1e30:
+            what = "choose values from 1e-30 to 1e30"
+            if config.lambdas is None and config.C is None:
+                what = f"scale the data, whose rows have a mean norm of {store.manifest.statistics.mean_row_norm:.3g}"
+            raise UsageError(f"lambda = {lam:g} is out of range; {what}")
+    if free == PROXIMAL:
+        rarest = min((count for count in labels.counts if count), default=0) / max(sum(labels.counts), 1)
+        bias = _proximal_scale(store.manifest.statistics.mean_row_norm, lambdas, rarest or 0.25)
+    folds = [NONE] if config.folds is None else [*range(config.folds), NONE]
+    apart = 0 if config.holdout_fraction else NONE
+    specs = [
+        Spec(
+            lam,
+            loader.rows_without(fold) if fold != NONE else fitted,
+            one_class,
+            apart if fold == NONE else fold,
+            class_weights=_class_weights(config, store, one_class, at_once),
+        )
+        for lam in lambdas
+        for one_class in classes
+        for fold in folds
+    ]
+    heaviest = max(max(spec.class_weights) for spec in specs)
+    statistics = store.manifest.statistics
+    largest = heaviest * (statistics.largest_square + statistics.max_weight * bias * bias)
+    costs = _costs(config, labels.classes) if at_once else None
+    limits = RowLimits(
+        1.0001 * math.hypot(statistics.max_row_norm, bias),  # the norms of a manifest are rounded
+        statistics.max_row_nonzeros + 1,
+        heaviest * statistics.max_weight,
+    )
+    # all classes at once: x is added to one class and taken from another, so a step is longer
+    largest *= 2 if at_once else 1
+    return Problem(loss, parameter or 0.0, store.features, bias, largest, tuple(specs), free, costs, limits)
+
+
+def _proximal_scale(norm: float, lambdas: Sequence[float], rarest: float) -> float:
+    """The value s of the constant feature of a bias that is not regularised.
+
+    The proximal term is lambda / (2 s^2) (b - centre)^2: it has to be small beside the curvature of the loss, which is
+    about the share of the rarest class or less, and s small beside the norm of a row, or the bias holds up the weights.
+    The numbers are measured; any leads to the same optimum.
+    """
+    square, wanted = norm * norm, _PROXIMAL_LAMBDAS * max(lambdas) / min(max(rarest, 0.01), 0.25)
+    if len(set(lambdas)) > 1:  # what suits the largest would slow down the smallest
+        wanted = min(wanted, _PROXIMAL_SQUARES[1] * square)
+    return math.sqrt(max(wanted, _PROXIMAL_SQUARES[0] * square, 1e-30))
+
+
+def fixed_bias(problem: Problem, offsets: Sequence[float]) -> Problem:
+    """The same problem once for each of some biases that are held fixed."""
+    specs = tuple(dataclasses.replace(spec, offset=offset) for spec in problem.specs for offset in offsets)
+    return dataclasses.replace(problem, specs=specs)
+
+
+def _costs(config: TrainConfig, classes: list[str]) -> np.ndarray:
+    """What it costs to take a class for another: 1, or what was given."""
+    number = len(classes)
+    if config.cost is None:
+        return 1.0 - np.eye(number)
+    if any(len(row) != number for row in config.cost) or len(config.cost) != number:
+        raise UsageError(
+            f"{{cost}}: a table of {number} by {number} numbers is needed, in the order {', '.join(classes)}"
+        )
+    costs = np.array(config.cost, np.float64)
+    if not ((costs >= 0).all() and np.isfinite(costs).all() and (np.diag(costs) == 0).all()):
+        raise UsageError("{cost}: costs must not be negative, and taking a class for itself must cost 0")
+    return costs
+
+
+def _class_weights(config: TrainConfig, store: Store, one_class: int, at_once: bool) -> tuple[float, ...]:
+    """Weights of the negative and the positive class, or of all; balanced ones make all classes count the same."""
+    counts = store.manifest.labels.counts
+    given = config.class_weight
+    if given == "balanced":
+        if one_class != NONE:
+            counts = [sum(counts) - counts[one_class], counts[one_class]]
+        if not all(counts):
+            raise UsageError("{class_weight=balanced} needs rows of every class; leave it out")
+        return tuple(sum(counts) / (len(counts) * count) for count in counts)
+    wanted = len(counts) if at_once else 2
+    if given is None:
+        return (1.0,) * wanted
+    if len(given) != wanted:
+        what = f"{wanted} numbers, one for each class" if at_once else "two numbers, negative class first"
+        raise UsageError(f"{{class_weight}} takes 'balanced' or {what}, and not {len(given)}; correct it")
+    return given
+
+
+def vectors_of(config: TrainConfig, store: Store) -> int:
+    """How many vectors as long as there are features a model has: one, or one a class if they are learnt at once."""
+    labels = store.manifest.labels
+    at_once = loss_for(config.loss, labels.task).task == "multiclass"
+    return width_of(len(labels.classes)) if at_once else 1
+
+
+def count_models(config: TrainConfig, store: Store) -> int:
+    """How many models the options ask for."""
+    lambdas = config.lambdas or ((1.0,) if config.C is not None else (1.0,) * LENGTH)
+    labels = store.manifest.labels
+    one_vs_rest = labels.task == "multiclass" and loss_for(config.loss, labels.task).task != "multiclass"
+    classes = len(labels.classes) if one_vs_rest else 1
+    number = len(lambdas) * classes * (config.folds + 1 if config.folds else 1)
+    if number > MOST_MODELS:
+        raise UsageError(
+            f"{number:,} models ({len(lambdas)} lambdas, {classes} classes, {config.folds or 'no'} folds) are more "
+            f"than {MOST_MODELS:,} in one run; give fewer lambdas, like {{lam=1e-4}}, or fewer folds"
+        )
+    return number

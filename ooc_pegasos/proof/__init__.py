@@ -1,0 +1,3 @@
+"""Proof files, and their check, which is independent of training.
+May import: compiled, config, scoring, store, util.
+"""

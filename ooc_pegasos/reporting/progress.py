@@ -1,0 +1,320 @@
+"""Displays of long jobs: a status line on a terminal, a display below the cell of a notebook, else notes on stderr."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from ooc_pegasos.util.escaping import printable
+
+_FRAME_SECONDS = 0.1
+"""Between two writes of a status line."""
+_DAY = 86_400.0
+_HOOKS = ("__init__", "begin", "advance", "presented", "epoch_done", "note", "end")
+
+
+class Progress:
+    """Shows nothing; the base of those that do."""
+
+    def begin(self, what: str, total: int) -> None:
+        """A new phase over `total` bytes (0: unknown) begins."""
+
+    def advance(self, count: int) -> None:
+        """This many more bytes are done."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
+
+    def end(self) -> None:
+        """The job is over."""
+
+
+class TrainingProgress:
+    """Shows nothing of a training run; the base of those that do."""
+
+    def presented(self, epoch: int, rows: int, total: int) -> None:
+        """So many rows of an epoch are done."""
+
+    def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
+        """What is known at the end of an epoch."""
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
+
+    def end(self) -> None:
+        """The run is over."""
+
+
+# --- the guard ----------------------------------------------------------------------------------------
+
+Display = TypeVar("Display", bound=type)
+
+
+def guarded(kind: Display) -> Display:
+    """Decorate a class of displays so that none of its errors ends the job it displays.
+
+    The first error is reported as a note and switches the display off; notes are printed plainly from then on.
+    """
+    for name in _HOOKS:
+        if name in vars(kind):
+            setattr(kind, name, _guarded(vars(kind)[name]))
+    return kind
+
+
+def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(hook)
+    def shown(display: Any, *given: Any, **named: Any) -> None:
+        if not getattr(display, "has_failed", False):
+            try:
+                return hook(display, *given, **named)
+            except Exception as error:
+                display.has_failed = True
+                _print_note(
+                    f"the progress display failed ({type(error).__name__}: {error}); the job continues without it"
+                )
+        if hook.__name__ == "note":
+            _print_note(*given, **named)
+        return None
+
+    return shown
+
+
+# --- the status line of a terminal --------------------------------------------------------------------
+
+
+class StatusLine:
+    """A line on a terminal that is overwritten in place. The width is read each time: terminals are resized."""
+
+    def __init__(self) -> None:
+        self._written = -math.inf
+        self._is_shown = False
+
+    def show(self, text: str) -> None:
+        """Overwrite the line, unless that was done a moment ago; text beyond the width of the terminal is cut."""
+        if time.monotonic() - self._written >= _FRAME_SECONDS:
+            # the last column stays empty: some terminals go to the next line after it
+            self._write(f"\r{printable(text)[: _columns() - 1]}\x1b[K")
+            self._written, self._is_shown = time.monotonic(), True
+
+    def clear(self) -> None:
+        """Erase the line, so that other text can be printed; the next text is shown at once."""
+        was_shown, self._is_shown, self._written = self._is_shown, False, -math.inf
+        if was_shown:
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        """Write to the descriptor: control characters that are printed on stderr are escaped."""
+        sys.stderr.flush()
+        with suppress(BlockingIOError):  # a slow terminal that another process made non-blocking: skip this text
+            os.write(sys.stderr.fileno(), text.encode("ascii", "backslashreplace"))
+
+
+def _columns() -> int:
+    """The width of the terminal of stderr; the usual one if the terminal does not report any."""
+    fallback = os.environ.get("COLUMNS", "")
+    return os.get_terminal_size(sys.stderr.fileno()).columns or int(fallback if fallback.isdecimal() else 0) or 80
+
+
+_line = StatusLine()
+"""The only one: displays of several jobs share the terminal."""
+
+
+def _print_note(text: str) -> None:
+    """Print a note on stderr, in place of the status line; a stderr that is closed or broken changes nothing."""
+    with suppress(Exception):
+        _line.clear()
+    with suppress(Exception):
+        if sys.stderr is not None:  # else print() would take stdout
+            print(f"note: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def _has_status_line() -> bool:
+    """True if stderr is a terminal that knows escape sequences, as all do that do not call themselves dumb."""
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+# --- estimates ----------------------------------------------------------------------------------------
+
+
+def epochs_left(gaps: list[float], tolerance: float) -> float | None:
+    """Epochs until the gap is within the tolerance, if it goes on falling as a power of their number.
+
+    None if that is not known, infinity if the number is too large for a float.
+    """
+    number = len(gaps)
+    if number < 3:
+        return None
+    middle, last = gaps[number // 2], gaps[-1]
+    if not (0 < last < middle < math.inf and tolerance > 0):
+        return None
+    slope = (math.log(middle) - math.log(last)) / math.log(number / (number // 2 + 1))
+    growth = (math.log(last) - math.log(tolerance)) / slope if slope > 0 else math.inf
+    if growth <= 0:
+        return 0.0
+    return number * math.expm1(growth) if growth < 700 else math.inf
+
+
+def duration_words(seconds: float | None) -> str | None:
+    """A duration as people write it: seconds, minutes, or hours as h:mm; None beyond a day, or if it is not known."""
+    if seconds is None or not 0 <= seconds <= _DAY:
+        return None
+    minutes = round(seconds / 60)
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02} h"
+
+
+def epoch_line(entry: dict[str, Any]) -> str:
+    """One epoch in words."""
+    primal, bound, gap = entry["primal"], entry["lower_bound"], entry["gap"]
+    parts = [f"epoch {entry['epoch']}"]
+    objective = f"objective {primal:.6g}" if primal is not None else f"objective about {entry['estimate']:.6g}"
+    if entry.get("models", 1) > 1:
+        objective = f"{entry['models']} models, the farthest with {objective}"
+    parts.append(objective)
+    if bound is not None:
+        parts.append(f"at least {bound:.6g}")
+    if gap is not None:
+        parts.append(f"gap {100 * gap:.3g} %")
+    elif entry["estimated_gap"] is not None:
+        parts.append(f"gap about {100 * entry['estimated_gap']:.3g} %")
+    if entry["holdout_error"] is not None:
+        parts.append(f"holdout error {100 * entry['holdout_error']:.2f} %")
+    return ", ".join(parts)
+
+
+# --- displays -----------------------------------------------------------------------------------------
+
+
+@guarded
+class NotedProgress(Progress):
+    """Notes only, one line each on stderr."""
+
+    def note(self, text: str) -> None:
+        _print_note(text)
+
+
+@guarded
+class LiveProgress(Progress):
+    """A status line on a terminal: bytes done, bytes in all, speed, time left."""
+
+    def __init__(self) -> None:
+        self._what, self._total, self._done, self._began = "", 0, 0, 0.0
+
+    def begin(self, what: str, total: int) -> None:
+        self._what, self._total, self._done, self._began = what, total, 0, time.monotonic()
+        _line.clear()
+        self._show()
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        self._show()
+
+    def note(self, text: str) -> None:
+        _print_note(text)
+
+    def end(self) -> None:
+        _line.clear()
+
+    def _show(self) -> None:
+        speed = self._done / max(time.monotonic() - self._began, 1e-9)
+        amount = f"{self._done / 1e6:,.1f} MB"
+        parts = [self._what, amount, f"{speed / 1e6:,.1f} MB/s"]
+        if self._total:
+            share = min(100 * self._done // self._total, 100)
+            parts[:2] = [f"{self._what} {share} %", f"{amount} of {self._total / 1e6:,.1f} MB"]
+            left = duration_words(max(self._total - self._done, 0) / speed if speed else None)
+            parts += [f"about {left} left"] if left else []
+        _line.show(", ".join(parts))
+
+
+@guarded
+class LoggedTraining(TrainingProgress):
+    """A line now and then, where there is no terminal."""
+
+    def __init__(self, seconds: float = 10.0) -> None:
+        self._seconds = seconds
+        self._last = time.monotonic()
+
+    def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
+        if time.monotonic() - self._last >= self._seconds:
+            self._last = time.monotonic()
+            self.note(epoch_line(entry))
+
+    def note(self, text: str) -> None:
+        _print_note(text)
+
+
+@guarded
+class LiveTraining(TrainingProgress):
+    """A status line on a terminal: the epoch, rows a second, what is known, time left."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._gaps: list[float] = []
+        self._known = self._left = ""
+        _line.show("loading")
+
+    def presented(self, epoch: int, rows: int, total: int) -> None:
+        rate = (epoch * total + rows) / max(time.monotonic() - self._began, 1e-9)
+        share = min(100 * rows // max(total, 1), 100)
+        _line.show(f"epoch {epoch + 1}, {share} % of it{self._left}, {rate:,.0f} rows/s{self._known}")
+
+    def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
+        self._known = "; after " + epoch_line(entry)
+        if entry["estimated_gap"] is not None:
+            self._extrapolate(entry, tolerance)
+        _line.show(epoch_line(entry) + self._left)
+
+    def _extrapolate(self, entry: dict[str, Any], tolerance: float) -> None:
+        self._gaps.append(entry["gap"] if entry["gap"] is not None else entry["estimated_gap"])
+        epochs = epochs_left(self._gaps, tolerance)
+        seconds = (time.monotonic() - self._began) / len(self._gaps)
+        left = duration_words(None if epochs is None else epochs * seconds)
+        self._left = f", about {left} left" if left else ""
+
+    def note(self, text: str) -> None:
+        _print_note(text)
+
+    def end(self) -> None:
+        _line.clear()
+
+
+# --- which display ------------------------------------------------------------------------------------
+
+
+def progress_for(quiet: bool) -> Progress:
+    """A status line on a terminal, notes elsewhere, nothing when asked to be quiet."""
+    if quiet:
+        return Progress()
+    return LiveProgress() if _has_status_line() else NotedProgress()
+
+
+def in_notebook() -> bool:
+    """True if this runs in the kernel of a notebook; if nobody has imported IPython, it does not."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def default_training_progress() -> TrainingProgress:
+    """A live display in a notebook, else nothing: the display of a call from Python that names none."""
+    if not in_notebook():
+        return TrainingProgress()
+    from ooc_pegasos.reporting.notebook import NotebookTraining
+
+    return NotebookTraining()
+
+
+def training_progress_for(quiet: bool) -> TrainingProgress:
+    """A status line on a terminal, a display in a notebook, a line now and then elsewhere, nothing when quiet."""
+    if quiet:
+        return TrainingProgress()
+    if in_notebook():
+        return default_training_progress()
+    return LiveTraining() if _has_status_line() else LoggedTraining()

@@ -1,0 +1,397 @@
+"""Stores, training runs and metrics in words and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import math
+from typing import TYPE_CHECKING, Any
+
+from ooc_pegasos.reporting.epoch_cost import epoch_seconds
+from ooc_pegasos.util.escaping import printable
+from ooc_pegasos.util.memory_limits import available_memory, peak_rss
+
+if TYPE_CHECKING:
+    from ooc_pegasos.proof.proof_file import Claim
+    from ooc_pegasos.store.manifest import Manifest
+    from ooc_pegasos.store.store import Store
+    from ooc_pegasos.training.result import TrainResult
+
+
+_MOST_SHOWN = 20
+"""Classes up to which a confusion matrix is printed."""
+_LABELS_SHOWN = 6
+"""Labels whose rows are told after a conversion."""
+
+
+def summary(store: Store, speed: float, sample: int) -> dict[str, Any]:
+    """All of it, as for --json; `speed` is that of the disk in bytes a second, measured on `sample` bytes."""
+    made = store.manifest
+    entries = sum(chunk.entries for chunk in made.chunks)
+    windows = -(-4 * made.bytes // max(available_memory(), 1))  # of half of what is free, two at a time
+    sizes = sorted(chunk.bytes for chunk in made.chunks)
+    cells = made.rows * made.features
+    return {
+        "path": str(store.path),
+        "rows": made.rows,
+        "features": made.features,
+        "nonzeros": made.nonzeros,
+        "density": made.nonzeros / cells if cells else 0.0,
+        "bytes": made.bytes,
+        "bytes_per_nonzero": made.bytes / made.nonzeros if made.nonzeros else None,
+        "task": made.labels.task,
+        "labels": dict(zip(made.labels.classes, made.labels.counts, strict=True)),
+        "max_row_norm": made.statistics.max_row_norm,
+        "mean_row_norm": made.statistics.mean_row_norm,
+        "max_row_nonzeros": made.statistics.max_row_nonzeros,
+        "empty_rows": made.statistics.empty_rows,
+        "index_coding": made.layout.index_coding,
+        "values": made.layout.values,
+        "index_base": made.recipe.index_base,
+        "normalize": made.recipe.normalize,
+        "shuffle_seed": made.shuffle_seed,
+        "rejected": made.rejected,
+        "rounding_error": made.statistics.rounding_error,
+        "weighted": made.weighted,
+        "weight_sum": made.weight_sum,
+        "max_weight": made.statistics.max_weight,
+        "disk_bytes_per_second": speed,
+        "disk_sample_bytes": sample,
+        "epoch_seconds_from_disk": epoch_seconds(made.bytes, entries, made.features, speed, windows),
+        "epoch_seconds_in_memory": epoch_seconds(made.bytes, entries, made.features, None),
+        "chunks": len(made.chunks),
+        "chunk_bytes": [sizes[0], sizes[len(sizes) // 2], sizes[-1]] if sizes else [],
+        "sources": [dataclasses.asdict(source) for source in made.sources],
+        "written_by": made.written_by,
+    }
+
+
+def size_text(count: float) -> str:
+    """Bytes as people write them."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if abs(count) < 1024 or unit == "GB":
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def weight_words(made: Manifest) -> str:
+    """The weights of the rows of a store."""
+    told = made.statistics
+    return f"mean {told.mean_weight:.4g}, largest {told.max_weight:.4g}, together {made.weight_sum:.6g}"
+
+
+def table(store: Store, speed: float, sample: int) -> list[tuple[str, str]]:
+    """(name, text) lines for people, with the speed of the disk as for `summary`."""
+    told, made = summary(store, speed, sample), store.manifest
+    rows = [
+        ("rows", f"{told['rows']:,}"),
+        ("features", f"{told['features']:,}"),
+        (
+            "non-zeros",
+            f"{made.nonzeros:,} ({made.nonzeros / max(made.rows, 1):.1f} a row, density {told['density']:.2g})",
+        ),
+        ("task", told["task"]),
+    ]
+    total = max(made.rows, 1)
+    shown = list(told["labels"].items())[:8]
+    meaning = {"binary": ("-1", "+1")}.get(told["task"], ())
+    for number, (name, count) in enumerate(shown):
+        sign = f"  stored as {meaning[number]}" if meaning else ""
+        rows.append((f"  label {printable(name)}", f"{count:,} rows ({100 * count / total:.1f} %){sign}"))
+    if len(told["labels"]) > len(shown):
+        rows.append(("", f"and {len(told['labels']) - len(shown):,} more labels"))
+    shuffled = f"seed {told['shuffle_seed']}" if told["shuffle_seed"] is not None else "no: rows are in input order"
+    small, middle, large = (size_text(size) for size in told["chunk_bytes"])
+    values = told["values"] or "all 1, not stored"
+    if told["values"] == "code8":
+        values = f"as codes of {len(made.layout.levels)} levels, exact"
+    if made.recipe.values:
+        values += f" (rounded to {made.recipe.values}, relative error at most {told['rounding_error']:.1e})"
+    rows += [
+        ("row norms", f"mean {told['mean_row_norm']:.4g}, largest {told['max_row_norm']:.4g}"),
+        ("weights", weight_words(made) if made.weighted else "all 1, not stored"),
+        ("longest row", f"{told['max_row_nonzeros']:,} non-zeros; {told['empty_rows']:,} rows are empty"),
+        ("size", f"{size_text(told['bytes'])}, {told['bytes_per_nonzero'] or 0:.2f} bytes a non-zero"),
+        ("coding", f"indices {told['index_coding']}, values {values}"),
+        ("chunks", f"{told['chunks']:,} files: smallest {small}, median {middle}, largest {large}"),
+        (
+            "an epoch",
+            f"about {told['epoch_seconds_from_disk']:.2g} s from disk (at {speed / 1e9:.1f} GB/s, measured now on "
+            f"{size_text(told['disk_sample_bytes'])}), {told['epoch_seconds_in_memory']:.2g} s in memory",
+        ),
+        ("shuffled", shuffled),
+        ("recipe", f"indices from {told['index_base']}, normalize {told['normalize'] or 'no'}"),
+    ]
+    if told["rejected"]:
+        rows.append(("rejected", f"{told['rejected']:,} rows, listed in rejected.jsonl"))
+    for source in told["sources"][:8]:
+        origin = f"{source['name']}, {size_text(source['size'])}, {source['rows']:,} rows, xxh64 {source['xxh64']}"
+        if source["weights"]:
+            origin += f", weights {source['weights']}"
+        rows.append(("source", origin))
+    if len(told["sources"]) > 8:
+        rows.append(("", f"and {len(told['sources']) - 8:,} more sources"))
+    rows.append(("written by", told["written_by"]))
+    return rows
+
+
+def conversion_summary(store: Store, output: str, seconds: float) -> dict[str, Any]:
+    """What a conversion made, as for --json."""
+    made = store.manifest
+    return {
+        "rows": made.rows,
+        "features": made.features,
+        "nonzeros": made.nonzeros,
+        "chunks": len(made.chunks),
+        "bytes": made.bytes,
+        "rejected": made.rejected,
+        "rounding_error": made.statistics.rounding_error,
+        "weight_sum": made.weight_sum,
+        "max_weight": made.statistics.max_weight,
+        "seconds": seconds,
+        "output": output,
+    }
+
+
+def conversion_lines(store: Store, output: str, seconds: float) -> list[str]:
+    """The same for people."""
+    made = store.manifest
+    counts = zip(made.labels.classes[:_LABELS_SHOWN], made.labels.counts, strict=False)
+    labels = ", ".join(f"{name}: {count:,}" for name, count in counts)
+    more = ", ..." if len(made.labels.classes) > _LABELS_SHOWN else ""
+    lines = [
+        f"{output}: {made.rows:,} rows, {made.features:,} features, {made.nonzeros:,} non-zeros",
+        f"task: {made.labels.task}" + (f" (rows by label: {labels}{more})" if labels else ""),
+        f"{size_text(made.bytes)} in {len(made.chunks)} chunks, {seconds:.1f} seconds",
+    ]
+    if made.recipe.values:
+        lines.append(rounding_words(made))
+    if made.weighted:
+        lines.append(f"weights: {weight_words(made)}")
+    if made.rejected:
+        lines.append(f"{made.rejected:,} rows were rejected; see {output}/rejected.jsonl")
+    return lines
+
+
+def rounding_words(made: Manifest) -> str:
+    """What rounding did to the values of a store."""
+    error = made.statistics.rounding_error
+    above = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING).create_decimal_from_float(error)
+    told = f"relative error at most {float(above):.1e}" if error else "none changed by it"
+    return f"values rounded to {made.recipe.values}: {told}"
+
+
+def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
+    """A training run, as for --json."""
+    info = result.model.info
+    return {
+        "model": output,
+        "lambda": info.lam,
+        "loss": info.loss,
+        "algorithm": info.algorithm,
+        "sampling": info.sampling,
+        "seed": info.seed,
+        "epochs": info.epochs,
+        "converged": result.converged,
+        "certified": result.certified,
+        "primal": info.certificate.primal,
+        "lower_bound": info.certificate.lower_bound,
+        "gap": info.certificate.gap,
+        "relative_accuracy": info.certificate.relative_accuracy,
+        "stopped_by": result.stopped_by,
+        "seconds": result.seconds,
+        "seconds_computing": result.seconds_computing,
+        "seconds_waiting": result.seconds_waiting,
+        "bytes_read": result.bytes_read,
+        "peak_rss": peak_rss(),
+        "holdout": result.holdout,
+        "memory": result.memory,
+        "loading": result.loading,
+        "windows": result.windows,
+        "presenters": result.presenters,
+        "per_epoch": [cost.table() for cost in result.costs],
+        "notes": result.notes,
+        "why_algorithm": result.why_algorithm,
+        "trials": [vars(trial) for trial in result.trials],
+        "models": [
+            {
+                "lambda": model.lam,
+                "class": model.one_class,
+                "fold": model.fold,
+                "epochs": model.epochs,
+                "primal": model.certificate.primal,
+                "lower_bound": model.certificate.lower_bound,
+                "gap": model.certificate.gap,
+                "relative_accuracy": model.certificate.relative_accuracy,
+                "converged": model.certificate.converged,
+                "holdout": model.holdout,
+            }
+            for model in result.models
+        ],
+    }
+
+
+def profile_lines(result: TrainResult, since_start: float) -> list[str]:
+    """Where the time of a whole command went, and what the threads did that load beside it."""
+    foreground = {"starting, and writing the model": since_start - result.seconds, **result.profile["foreground"]}
+    rest = since_start - sum(foreground.values())
+    lines = [f"{since_start:.3f} seconds, {len(result.costs)} epochs"]
+    for name, seconds in [*sorted(foreground.items(), key=lambda item: -item[1]), ("the rest", rest)]:
+        lines.append(f"  {seconds:9.3f}  {100 * seconds / max(since_start, 1e-9):5.1f} %  {name}")
+    lines.append("beside it, in threads that load:")
+    for name, seconds in sorted(result.profile["background"].items(), key=lambda item: -item[1]):
+        lines.append(f"  {seconds:9.3f}  {100 * seconds / max(since_start, 1e-9):5.1f} %  {name}")
+    speed = result.bytes_read / max(result.profile["background"].get("reading and checksums", 0.0), 1e-9) / 1e9
+    mapped = result.loading == "mapped"
+    how = "mapped, once" if mapped else f"read ahead at {speed:.2f} GB/s"
+    windows = "1 window" if result.windows == 1 else f"{result.windows} windows an epoch"
+    lines.append(f"{size_text(result.bytes_read)} {how}; {windows}; peak memory {size_text(peak_rss())}")
+    return lines
+
+
+def _trials_words(result: TrainResult) -> list[str]:
+    """The lambdas that were compared, as a table."""
+    if len(result.trials) < 2:
+        return []
+    lines = ["  lambda      loss apart  +-         error      gap          epochs"]
+    for trial in result.trials:
+        of_it = [model for model in result.models if model.lam == trial.lam]
+        gaps = [model.certificate.gap for model in of_it]
+        known = [gap for gap in gaps if gap is not None]
+        gap = f"{100 * max(known):.3g} %" if len(known) == len(gaps) else "unknown"
+        error = "" if trial.error is None else f"{100 * trial.error:.2f} %"
+        mark = "  <- kept" if trial.lam == result.model.info.lam else ""
+        epochs = max(model.epochs for model in of_it)
+        line = (
+            f"  {trial.lam:<10.4g}  {trial.loss:<10.5g}  {trial.deviation:<9.2g}  {error:<9}  {gap:<11}  {epochs}{mark}"
+        )
+        lines.append(line)
+    return lines
+
+
+def training_lines(result: TrainResult, output: str) -> list[str]:
+    """A training run in words."""
+    info = result.model.info
+    found = info.certificate
+    why = f" ({result.why_algorithm})" if result.why_algorithm else ""
+    lines = [f"{output}: {info.algorithm}{why}"]
+    lines += _trials_words(result)
+    lines.append(f"lambda {info.lam:g}, {info.epochs} epochs, {result.seconds:.2f} seconds")
+    if found.gap is not None:
+        lines.append(f"objective {found.primal:.6g}, the optimum is at least {found.lower_bound:.6g}")
+        state = "certified" if result.converged else "NOT within the tolerance"
+        reason = {
+            "epochs": "--max-epochs",
+            "seconds": "--max-seconds",
+            "rounding": "rounding errors: float64 is not enough here; scale the data, or give a larger --tolerance",
+        }.get(result.stopped_by)
+        stopped = f"; stopped by {reason}" if reason else ""
+        lines.append(f"relative gap at most {100 * found.gap:.3g} % ({state}{stopped})")
+    else:
+        why = result.why_uncertified or "time ran out before the first epoch was over"
+        lines.append(f"objective {found.primal:.6g}; {why}")
+    if result.holdout:
+        lines.append(holdout_words(result.holdout))
+    return lines
+
+
+def holdout_words(found: dict[str, float | None]) -> str:
+    """What rows kept apart say, in words."""
+    error = "" if found["error"] is None else f"error {100 * found['error']:.2f} %, "
+    return f"holdout: {error}mean loss {found['loss']:.4g}"
+
+
+def proof_summary(found: list[Claim]) -> dict[str, Any]:
+    """What a proof shows, ready for JSON: over all classes, and of each."""
+    primal, bound = math.fsum(one.primal for one in found), math.fsum(one.lower_bound for one in found)
+    if len(found) > 1:
+        primal, bound = math.nextafter(primal, math.inf), math.nextafter(bound, 0.0)
+    return {
+        "primal": primal,
+        "lower_bound": bound,
+        "gap": (primal - bound) / primal if primal else 0.0,
+        "relative_accuracy": max(primal - bound, 0.0) / bound if bound else None,
+        "claims": [{"primal": one.primal, "lower_bound": one.lower_bound} for one in found],
+    }
+
+
+def proof_words(found: list[Claim]) -> str:
+    """What a proof shows, in words; numbers are rounded so that the statement stays true."""
+    told = proof_summary(found)
+    within = told["relative_accuracy"]
+    if within is None and told["primal"]:
+        return f"proved: the objective is at most {_upward(told['primal']):g}, and the optimum not negative"
+    words = f"proved: within {_upward(100 * (within or 0.0), 3):f} % of the optimum"
+    return (
+        f"{words}; objective at most {_upward(told['primal']):g}, optimum at least {-_upward(-told['lower_bound']):g}"
+    )
+
+
+def _upward(number: float, digits: int = 6) -> decimal.Decimal:
+    """A number rounded up to some significant digits."""
+    return decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING).create_decimal(number).normalize()
+
+
+def evaluation_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
+    """Metrics in words."""
+
+    def text(name: str) -> str:
+        value = result[name]
+        return "not defined" if value is None else f"{value:.4f}"
+
+    loss = f"  mean loss {result['mean_loss']:.6g}, objective {result['objective']:.6g}"
+    if result["task"] == "regression":
+        lines = [f"{result['rows']:,} rows, mean absolute error {result['mean_absolute_error']:.6g}"]
+        lines.append(f"  root mean squared error {result['root_mean_squared_error']:.6g}, R2 {text('r2')}")
+        return [*lines, loss]
+    lines = [f"{result['rows']:,} rows, error {100 * result['error']:.2f} %"]
+    lines.append(f"  accuracy {text('accuracy')}, balanced {text('balanced_accuracy')}")
+    if result["task"] == "multiclass":
+        lines += [f"  macro F1 {text('macro_f1')}", loss]
+        if result["confusion"] is not None and len(classes) <= _MOST_SHOWN:
+            lines += _confusion(result["confusion"], classes)
+        return lines
+    lines += [
+        f"  precision {text('precision')}, recall {text('recall')}, F1 {text('f1')}",
+        f"  ROC AUC {text('roc_auc')}, PR AUC {text('pr_auc')} ({result['auc_method']})",
+        loss,
+    ]
+    if "log_loss" in result:
+        lines.append(f"  log loss {text('log_loss')}, Brier score {text('brier')}")
+    return [*lines, *_confusion(result["confusion"], classes)]
+
+
+def _confusion(table: list[list[float]], classes: list[str]) -> list[str]:
+    """A line a class, a column a prediction."""
+    classes = [printable(name) for name in classes]
+    width = max(*map(len, classes), 10)
+    lines = [f"  {'':{width}}  predicted " + " ".join(f"{name:>{width}}" for name in classes)]
+    for name, counts in zip(classes, table, strict=True):
+        lines.append(f"  {name:{width}}            " + " ".join(f"{int(count):>{width},}" for count in counts))
+    return lines
+
+
+def run_lines(record: dict[str, Any]) -> list[str]:
+    """How a run of a job ended."""
+    store, model = record["store"], record["model"]
+    lines = [f"{record['job']}, run {record['run']}: {record['outcome']}"]
+    if store.get("new_rows"):
+        files = len(record["inputs"])
+        lines.append(f"{store['new_rows']:,} rows appended from {files:,} file{'s' if files != 1 else ''}")
+    if store.get("rejected_rows"):
+        lines.append(f"{store['rejected_rows']:,} bad rows left out; {store['path']}/rejected.jsonl says why")
+    if store.get("expired_rows"):
+        lines.append(f"{store['expired_rows']:,} rows expired")
+    if model:
+        gap = f"certified gap {100 * model['gap']:.3g} %" if model["gap"] is not None else "no certificate"
+        lines.append(f"model: {model['algorithm']}, lambda {model['lambda']:.3g}, {model['epochs']} epochs, {gap}")
+    if record["checks"] and record["champion"] is None:
+        lines.append("no model was in use that it could be compared with")
+    for check in record["checks"]:
+        found = "" if check["found"] is None else f" {check['found']:.4g}"
+        needed = "" if check["needed"] is None else f" (limit {check['needed']:.4g})"
+        lines.append(f"{'passed' if check['passed'] else 'FAILED'}: {check['what']}{found}{needed}")
+    if record["outcome"] == "unchanged":
+        lines.append("neither the rows nor the options are other than those of the model in use")
+    return lines

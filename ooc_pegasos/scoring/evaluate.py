@@ -1,0 +1,186 @@
+"""`evaluate` and `predict`: a model on data, streaming."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.compiled.fit.multiclass import class_losses_of
+from ooc_pegasos.compiled.fit.sums import losses_of
+from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.objective.losses import LOSSES
+from ooc_pegasos.scoring.metrics import (
+    EXACT_ROWS,
+    BinaryMetrics,
+    MulticlassMetrics,
+    ProbabilityMetrics,
+    RegressionMetrics,
+)
+from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.scoring.score import Scored, score
+from ooc_pegasos.store import row_ids
+from ooc_pegasos.util.arrow import array_of
+from ooc_pegasos.util.files import replacing, writing_errors
+from ooc_pegasos.util.thread_map import cores
+
+
+def evaluate(model: Model, data: str | Path, threads: int | None = None) -> dict[str, Any]:
+    """The metrics of a model on a store or a raw file."""
+    return metrics_of(model, score(model, str(data), threads or cores(), with_labels=True), str(data))
+
+
+def metrics_of(model: Model, blocks: Iterable[Scored], what: str) -> dict[str, Any]:
+    """The metrics of a model on rows that it has scored; `what` they are, for messages."""
+    tally = Tally(model)
+    tally.take(model, blocks)
+    return tally.result(model, what)
+
+
+class Tally:
+    """What is known of the rows that a model has scored so far; those of several machines can be merged."""
+
+    def __init__(self, model: Model, exact_rows: int = EXACT_ROWS) -> None:
+        labels = model.info.labels
+        self.metrics: Any = BinaryMetrics(exact_rows)
+        if labels.task != "binary":
+            self.metrics = RegressionMetrics()
+            if labels.task == "multiclass":
+                self.metrics = MulticlassMetrics(len(labels.classes))
+        self.probable = ProbabilityMetrics() if labels.task == "binary" and model.has_probabilities else None
+
+    def take(self, model: Model, blocks: Iterable[Scored]) -> None:
+        """Take in some rows."""
+        for scored in blocks:
+            assert scored.labels is not None
+            losses = losses_of_rows(model, scored.scores, scored.labels)
+            several = model.info.labels.task == "multiclass"
+            self.metrics.add(scored.scores.argmax(axis=1) if several else scored.scores, scored.labels, losses)
+            if self.probable:
+                self.probable.add(model.probabilities_of(scored.scores), scored.labels)
+
+    def merge(self, other: Tally) -> None:
+        """Take in the rows of another, which come after."""
+        self.metrics.merge(other.metrics)
+        if self.probable and other.probable:
+            self.probable.merge(other.probable)
+
+    def copy(self) -> Tally:
+        """Another that knows the same."""
+        return copy.deepcopy(self)
+
+    def result(self, model: Model, what: str) -> dict[str, Any]:
+        """All metrics; `what` the rows are, for messages."""
+        # a bias that is a feature is one of the weights
+        config, bias = model.info.config, model.bias.ravel()
+        scale = float(config.get("bias_scale", 1.0)) if config.get("bias") == "feature" else 0.0
+        square = float((model.weights**2).sum()) + (float((bias / scale) @ (bias / scale)) if scale else 0.0)
+        result: dict[str, Any] = self.metrics.result(model.info.lam / 2 * square)
+        if result["rows"] == 0:
+            raise InputError(f"{what}: no rows in it; check how it was made")
+        if self.probable:
+            found = self.probable.result()
+            result |= {"log_loss": found["log_loss"], "brier": found["brier"]}
+        return {"task": model.info.labels.task, **result}
+
+
+def losses_of_rows(model: Model, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """What each row costs; with several classes, added up over them."""
+    number, parameter = LOSSES[model.info.loss].number, model.info.parameter
+    losses = np.zeros(len(labels))
+    if model.info.costs is not None:
+        class_losses_of(number, np.array(model.info.costs), scores, labels, losses)
+        return losses
+    if scores.ndim == 1:
+        losses_of(number, parameter, scores, labels, -1.0, losses)
+    else:
+        for one_class in range(scores.shape[1]):
+            losses_of(number, parameter, scores[:, one_class].copy(), labels, float(one_class), losses)
+    return losses
+
+
+def predict(
+    model: Model, data: str | Path, output: str | Path, threads: int | None = None, *, proba: bool = False
+) -> int:
+    """Write score, label and, if wanted, probability of each row to a .parquet, .csv or .arrow file; returns the rows.
+
+    With several classes there is a score, and a probability, for each of them.
+    """
+    if proba:
+        model.check_probabilities()
+    return write_scores(model, score(model, str(data), threads or cores(), with_labels=False), Path(output), proba)
+
+
+def names_of_columns(model: Model, proba: bool) -> list[str]:
+    """What is told of a row: score, label and, if wanted, probability; of several classes each."""
+    endings = [f" {name}" for name in model.info.labels.classes] if model.bias.ndim else [""]
+    names = [*(f"score{ending}" for ending in endings), "label"]
+    return names + [f"probability{ending}" for ending in endings] if proba else names
+
+
+def write_scores(model: Model, blocks: Iterable[Scored], target: Path, proba: bool) -> int:
+    """Write what is told of rows to a file, which appears when all is written; returns how many they are."""
+    import pyarrow as pa
+
+    some = np.zeros((1, *model.bias.shape))
+    labels = pa.string() if isinstance(model.labels_of(some)[0], str) else pa.float64()
+    names = names_of_columns(model, proba)
+    schema = pa.schema([(name, labels if name == "label" else pa.float64()) for name in names])
+    rows, found = 0, iter(blocks)
+    first = next(found, None)
+    if first is not None and first.ids is not None:  # what rows are told apart by comes first
+        called = f"id {first.id_name}" if first.id_name in names else first.id_name  # a column called `score`
+        schema = schema.insert(0, pa.field(called, first.ids.type))
+    with writing_errors(target), _writer(target, schema) as writer:
+        for scored in chain([first] if first is not None else [], found):
+            columns = [*_columns(scored.scores), pa.array(model.labels_of(scored.scores), labels)]
+            if proba:
+                columns += _columns(model.probabilities_of(scored.scores))
+            if len(schema) > len(columns):
+                columns = [_ids_as(scored, schema.field(0).type), *columns]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+            rows += len(scored.scores)
+    return rows
+
+
+def _ids_as(scored: Scored, kind: Any) -> Any:
+    """The ids of rows as the type that those before them have."""
+    import pyarrow as pa
+
+    try:
+        return row_ids.of_type(scored.ids, len(scored.scores), kind)
+    except pa.ArrowException as error:
+        problem = f"ids of type {scored.ids.type} after others of type {kind}"
+        raise InputError(f"column '{scored.id_name}': {problem}; predict such files one by one") from error
+
+
+def _columns(table: np.ndarray) -> list[Any]:
+    return [array_of(column) for column in (table.T.copy() if table.ndim > 1 else [table])]
+
+
+@contextmanager
+def _writer(target: Path, schema: Any) -> Iterator[Any]:
+    """A writer of the kind the name asks for; the file appears when all is written."""
+    import pyarrow as pa
+
+    kind = target.suffix.lower()
+    with replacing(target) as file:
+        if kind == ".parquet":
+            import pyarrow.parquet
+
+            made: Any = pyarrow.parquet.ParquetWriter(file, schema)
+        elif kind == ".csv":
+            import pyarrow.csv
+
+            made = pyarrow.csv.CSVWriter(file, schema)
+        elif kind in (".arrow", ".feather"):
+            made = pa.ipc.new_file(file, schema)
+        else:
+            raise UsageError(f"{target}: the name says no format; end it in .parquet, .csv or .arrow")
+        with made as writer:
+            yield writer

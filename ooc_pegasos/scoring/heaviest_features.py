@@ -1,0 +1,43 @@
+"""The features with the largest weights in a model, with their names and the signs that hashing gave their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ooc_pegasos.readers.feature_index import HashedPlaces
+from ooc_pegasos.readers.vectorize import is_dense
+from ooc_pegasos.store.manifest import Recipe
+from ooc_pegasos.store.vocabulary import Vocabulary
+
+
+def signs(names: Mapping[int, str], recipe: Recipe) -> dict[int, float]:
+    """By which values are multiplied before their weight is: -1 where a signed hash says so."""
+    table, hashing = recipe.table, recipe.hashing_of_names
+    if hashing is None or (table and is_dense(table)) or not hashing.signed or hashing.dictionary:
+        return {}
+    places = HashedPlaces(hashing)
+    return {place: places.one(name)[1] for place, name in names.items()}
+
+
+def weighed(
+    weights: np.ndarray, number: int, vocabulary: Vocabulary, recipe: Recipe
+) -> list[tuple[int, str | None, np.ndarray]]:
+    """(number, name, weight or one a class) of the heaviest features, with the signs that their values have.
+
+    Numbers are those of the data: from 1 where it counts from 1.
+    """
+    chosen = heaviest(weights, number).tolist()
+    names = dict(zip(chosen, vocabulary.names_of(chosen), strict=True))
+    sign = signs({place: name for place, name in names.items() if name is not None}, recipe)
+    return [(place + recipe.index_base, names[place], weights[place] * sign.get(place, 1.0)) for place in chosen]
+
+
+def heaviest(weights: np.ndarray, number: int) -> np.ndarray:
+    """The features with the largest weights, of several classes the largest of each, in falling order."""
+    size = np.abs(weights).max(axis=1) if weights.ndim > 1 else np.abs(weights)
+    number = min(number, int(np.count_nonzero(size)))
+    some = np.argpartition(-size, number - 1)[:number] if 0 < number < len(size) else np.flatnonzero(size)
+    chosen: np.ndarray = some[np.lexsort((some, -size[some]))]
+    return chosen

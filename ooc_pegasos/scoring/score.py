@@ -1,0 +1,355 @@
+"""Scores of a model on a store or on raw files, block by block and in order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ooc_pegasos.compiled.fit.pegasos import score_rows
+from ooc_pegasos.compiled.fit.sums import score_panel
+from ooc_pegasos.compiled.rows.coding import normalize_rows
+from ooc_pegasos.compiled.rows.values import ROUNDINGS, round_values
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.loading.loader import Loader, open_loader
+from ooc_pegasos.loading.window import Window, cost_of
+from ooc_pegasos.objective.exact_pass import pieces
+from ooc_pegasos.objective.model_panel import fill_panel, new_panel, width_of
+from ooc_pegasos.readers import columns_plan, registry, sources
+from ooc_pegasos.readers.base import ParsedBlock, memory_of, place
+from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.store import manifest, row_ids, vocabulary
+from ooc_pegasos.store.csr_block import OVERFLOWS, CsrBlock
+from ooc_pegasos.store.labels import LabelCollector, LabelMap, declared_by, settle
+from ooc_pegasos.store.store import Store
+from ooc_pegasos.store.vocabulary import Vocabulary
+from ooc_pegasos.util.locks import in_use
+from ooc_pegasos.util.memory_limits import available_memory
+from ooc_pegasos.util.thread_map import ordered_map
+
+_TEXT_BLOCK = 8 << 20
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Some rows' scores, one each or one a class, and, where they are wanted, their labels as stores have them."""
+
+    scores: np.ndarray
+    labels: np.ndarray | None
+    ids: Any = None
+    """An Arrow array that tells rows apart, where the data has one; of one type in all blocks of a store."""
+    id_name: str = ""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What rows and labels are to a model, or in a store: all it takes to read other data in the same way."""
+
+    recipe: manifest.Recipe
+    labels: manifest.LabelInfo
+    features: int
+    vocabulary: Vocabulary
+
+    @classmethod
+    def of_model(cls, model: Model) -> Meaning:
+        """To a model."""
+        return cls(model.info.recipe, model.info.labels, len(model.weights), model.vocabulary)
+
+    @classmethod
+    def of_store(cls, store: Store) -> Meaning:
+        """In a store, and so to every model that is trained on it."""
+        made = store.manifest
+        known = vocabulary.of_store(store.path, made) if made.recipe.needs_vocabulary else Vocabulary()
+        return cls(made.recipe, made.labels, made.features, known)
+
+
+def score(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
+    """All rows of `data`, a store or a raw file, in order."""
+    if _is_store(data, model.info.recipe):
+        store = Store.open(data)
+        check_store(model, store, with_labels)
+        return score_store(model, store, threads, with_labels, None if with_labels else store.id_type())
+    return _score_file(model, data, threads, with_labels)
+
+
+def check_data(known: Meaning, data: str) -> None:
+    """Refuse a store or files on which no model could be measured to which rows mean this.
+
+    Of files only as many blocks are read as it takes to see a row with its label.
+    """
+    if _is_store(data, known.recipe):
+        _check_meaning(known, Store.open(data), with_labels=True)
+        return
+    blocks = _Rows(known, data, with_labels=True).blocks(1, lambda block: _known_features(block, known))
+    if not any(parsed.block.rows for parsed, _rows in blocks):
+        raise InputError(f"{data}: no rows in it; check how it was made")
+
+
+def _is_store(data: str, recipe: manifest.Recipe) -> bool:
+    """Whether data is to be opened as a store, rather than read as the recipe says."""
+    raw = recipe.reader in ("table", "folders")
+    return (Path(data) / manifest.FILE_NAME).exists() or (Path(data).is_dir() and not raw)
+
+
+def two_chunks(store: Store) -> int:
+    """The least memory in which a store can be read: a chunk in use and the next."""
+    return 2 * max(map(cost_of, store.manifest.chunks))
+
+
+def check_store(model: Model, store: Store, with_labels: bool) -> None:
+    """Refuse a store whose rows are not such as the model knows."""
+    _check_meaning(Meaning.of_model(model), store, with_labels)
+
+
+def _check_meaning(known: Meaning, store: Store, with_labels: bool) -> None:
+    """Refuse a store whose rows mean something else; of labels only if they are wanted."""
+    made = store.manifest
+    _refuse_other_recipe(str(store.path), made.recipe, known.recipe)
+    if known.recipe.needs_vocabulary and not known.vocabulary.serves_as(
+        vocabulary.of_store(store.path, made), made.recipe
+    ):
+        problem = f"{store.path}: made with a vocabulary of its own, not the model's"
+        raise InputError(f"{problem}; give the files it was made from, which the model can read")
+    if with_labels and (made.labels.task, made.labels.classes) != (known.labels.task, known.labels.classes):
+        problem = f"{store.path}: its labels are {made.labels.classes}, the model's are {known.labels.classes}"
+        raise InputError(f"{problem}; convert it with {{classes={','.join(known.labels.classes)}}}")
+
+
+def _refuse_other_recipe(where: str, made: manifest.Recipe, wanted: manifest.Recipe) -> None:
+    """Refuse a store whose rows mean something else, and say what is different."""
+    one, other = _of_scores(made), _of_scores(wanted)
+    if one != other:
+        problem = f"{where}: made with {_differences(one, other)}, the model's data with {_differences(other, one)}"
+        raise InputError(f"{problem}; convert it the same way")
+
+
+def score_store(model: Model, store: Store, threads: int, with_labels: bool, id_type: Any) -> Iterator[Scored]:
+    """All rows of a store in order, after a check; `id_type` is that of the ids, None if none are wanted."""
+    scorer = Scorer(model, store.features)
+    with in_use(store.path):
+        loader = open_loader(store, two_chunks(store), threads=threads)
+        for window in loader.stream(loader.in_order()):
+            scores = scorer.window(loader, window, threads)
+            loader.check_unchanged()
+            for chunk, (begin, end) in zip(window.chunks, window.stretches, strict=True):
+                labels = window.block.labels[begin:end].copy() if with_labels else None
+                found = None if id_type is None else row_ids.of_type(store.ids(chunk), end - begin, id_type)
+                yield Scored(scores[begin:end], labels, found, _id_name(store.manifest.recipe))
+
+
+class Scorer:
+    """A model ready to score blocks of rows that have at least `features` features."""
+
+    def __init__(self, model: Model, features: int) -> None:
+        self._bias, self._classes = model.bias, model.bias.shape
+        self._features = max(features, len(model.weights), 1)
+        if not self._classes:
+            self._weights = np.zeros(self._features)
+            self._weights[: len(model.weights)] = model.weights
+        else:
+            self._width = width_of(self._classes[0])
+            self._weights = new_panel(self._features, self._width)
+            fill_panel(self._weights[: len(model.weights) * self._width], self._width, list(model.weights.T))
+
+    def new_scores(self, rows: int) -> np.ndarray:
+        """Room for the scores of some rows."""
+        return np.empty((rows, *self._classes))
+
+    def rows(self, block: CsrBlock, begin: int, end: int, scores: np.ndarray) -> int:
+        """Put the scores of rows begin to end where they are wanted; returns the row with a bad index, or -1."""
+        if self._classes:
+            what = (self._features, self._width, self._weights, self._bias)
+            return int(score_panel(begin, end, *block.entries, *what, scores))
+        bad = int(score_rows(begin, end, *block.entries, self._weights, scores))
+        scores += self._bias
+        return bad
+
+    def window(self, loader: Loader, window: Window, threads: int) -> np.ndarray:
+        """Scores of the rows of a window."""
+        scores = self.new_scores(window.block.rows)
+
+        def piece(stretches: list[tuple[int, int]]) -> None:
+            for begin, end in stretches:
+                bad = self.rows(window.block, begin, end, scores[begin:end])
+                if bad >= 0:
+                    raise loader.damaged(window, bad)
+
+        for _done in ordered_map(piece, pieces(window), threads):
+            pass
+        return scores
+
+
+def files_for(data: str, recipe: manifest.Recipe) -> list[str]:
+    """The files that a name or a pattern stands for, of a kind that a model of this recipe can read.
+
+    Those that do not say by their first bytes or names what they are, are taken to be what the recipe is for: then
+    they are either that, or refused by its reader with the line.
+    """
+    in_folders = recipe.reader == "folders" and Path(data).is_dir()  # without labels in any
+    names, kind = registry.find([data], "folders" if in_folders else "auto", recipe.reader)
+    if kind != recipe.reader and not {kind, recipe.reader} <= set(registry.PLAIN):
+        problem = f"read as {kind}, but the model was trained on data read as {recipe.reader}"
+        raise InputError(f"{data}: {problem}; give it data of that kind, or a store")
+    return names
+
+
+class _Rows:
+    """Rows of raw files, read as they are meant, with their labels or, where these are not wanted, without."""
+
+    def __init__(self, known: Meaning, data: str, with_labels: bool) -> None:
+        recipe, info = known.recipe, known.labels
+        self.names = files_for(data, recipe)
+        declared = declared_by(info)
+        self.labels = settle(LabelCollector(info.text, single_exact=False), declared)
+        self._with_labels = with_labels
+        self._memory = max(sources.DEFAULT_MEMORY, available_memory() // 2)
+        # without labels any word will do in their place, so that files to be predicted may hold a dummy
+        self._reader = registry.reader_for(
+            self.names,
+            needed(recipe, ids=not with_labels),
+            _TEXT_BLOCK,
+            text_labels=info.text if with_labels else recipe.reader == "svmlight",
+            smallest_index=recipe.index_base,
+            with_labels=with_labels,
+            label_column=recipe.label_column,
+            vocabulary=known.vocabulary,
+            memory=self._memory,
+        )
+
+    def blocks(self, threads: int, work: Callable[[CsrBlock], Made]) -> Iterator[tuple[ParsedBlock, Made]]:
+        """All blocks in order, with what `work` makes of their rows; a row that is bad ends it with its line."""
+        reader = self._reader
+        line = source = 0
+
+        def read(task: Any) -> tuple[ParsedBlock, Made]:
+            parsed = reader.read(task)
+            return parsed, work(parsed.block)
+
+        try:
+            for parsed, made in ordered_map(read, reader.tasks(), threads, partial(memory_of, reader), self._memory):
+                if parsed.task.source != source:
+                    line, source = 0, parsed.task.source
+                self._refuse_bad(parsed, sources.spoken(self.names[source]), line)
+                yield parsed, made
+                line += parsed.line_count
+                reader.release(parsed)
+        except sources.LongLineError as error:
+            line = line if error.source == source else 0
+            where = place(sources.spoken(self.names[error.source]), reader.unit, line + 1)
+            raise InputError(f"{where}: {error.problem}") from error
+
+    def _refuse_bad(self, parsed: ParsedBlock, name: str, before: int) -> None:
+        """Refuse a bad row, and a label that is not known, where it is wanted; so many lines come before the block."""
+        if parsed.bad:
+            where = place(name, self._reader.unit, before + parsed.bad[0].line + 1)
+            raise InputError(f"{where}: {parsed.bad[0].problem}")
+        if self._with_labels:
+            _refuse_unknown(
+                parsed, self.labels, lambda row: place(name, self._reader.unit, before + int(parsed.lines[row]) + 1)
+            )
+
+
+def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
+    import pyarrow as pa
+
+    recipe = model.info.recipe
+    files = _Rows(Meaning.of_model(model), data, with_labels)
+    scorer = Scorer(model, 0)
+    anything = False
+    for parsed, scores in files.blocks(threads, lambda block: score_block(model, scorer, block)):
+        anything = True
+        told = files.labels.apply(parsed.block.labels) if with_labels else None
+        yield Scored(scores, told, parsed.ids, _id_name(recipe))
+    if not anything and recipe.table and recipe.table.id and not with_labels:  # files without rows have ids as well
+        kind = columns_plan.schema_of(files.names[0], recipe.table)[recipe.table.id]
+        yield Scored(scorer.new_scores(0), None, row_ids.plain(pa.nulls(0, kind)), recipe.table.id)
+
+
+def score_block(model: Model, scorer: Scorer, block: CsrBlock) -> np.ndarray:
+    """Scores of rows as a reader of the model's recipe gives them."""
+    block = _known_features(block, Meaning.of_model(model))
+    scores = scorer.new_scores(block.rows)
+    scorer.rows(block, 0, block.rows, scores)
+    return scores
+
+
+def _id_name(recipe: manifest.Recipe) -> str:
+    """What the ids are called: Vowpal Wabbit has tags, and texts in folders have names."""
+    if recipe.table:
+        return recipe.table.id or ""
+    return "document" if recipe.reader == "folders" else "tag"
+
+
+def needed(recipe: manifest.Recipe, *, ids: bool) -> manifest.Recipe:
+    """The recipe without columns that have no part in scores: weights and, unless rows are given back, their ids."""
+    if recipe.table is None:
+        return recipe
+    table = dataclasses.replace(recipe.table, weight=None, id=recipe.table.id if ids else None)
+    return dataclasses.replace(recipe, table=table)
+
+
+def _of_scores(recipe: manifest.Recipe) -> manifest.Recipe:
+    """What must be the same in two stores for their rows to mean the same."""
+    return dataclasses.replace(needed(recipe, ids=False), features=None)
+
+
+def _known_features(block: CsrBlock, known: Meaning) -> CsrBlock:
+    """Indices from 0, rows scaled as those that are known, and features that are not known without effect."""
+    assert block.values is not None
+    indices, values = block.indices - np.uint32(known.recipe.index_base), block.values
+    rounding = known.recipe.values
+    if known.recipe.normalize:
+        normalize_rows(block.indptr, values)
+    unknown = indices >= known.features
+    if unknown.any():
+        indices[unknown], values[unknown] = 0, 0
+    if rounding:
+        large = np.flatnonzero(np.abs(values) >= OVERFLOWS[rounding])
+        if len(large):
+            problem = f"the value {values[large[0]]:g} is too large for {rounding}, as the model's data was stored"
+            raise InputError(f"{problem}; correct it")
+        round_values(values, ROUNDINGS[rounding])
+    return CsrBlock(block.indptr, indices, values, block.labels, known.features)
+
+
+def _refuse_unknown(parsed: ParsedBlock, labels: LabelMap, where: Callable[[int], str]) -> None:
+    """Refuse a label that the model does not know."""
+    if labels.otherwise is not None or labels.info.task == "regression":
+        return
+    keys = parsed.block.labels.view(np.uint64)
+    unknown = np.flatnonzero(~np.isin(keys, labels.keys))
+    if len(unknown):
+        row = int(unknown[0])
+        name = LabelCollector(labels.info.text, names=parsed.names).name(int(keys[row]))
+        known = ", ".join(labels.info.classes)
+        raise InputError(f"{where(row)}: the label {name!r} is not one of {known}; correct it")
+
+
+def _differences(recipe: Any, other: Any) -> str:
+    """What of a recipe is not so in another."""
+    told = []
+    for field in dataclasses.fields(recipe):
+        mine, theirs = getattr(recipe, field.name), getattr(other, field.name)
+        if mine == theirs:
+            continue
+        if dataclasses.is_dataclass(mine) and dataclasses.is_dataclass(theirs):
+            told.append(_differences(mine, theirs))
+        elif field.name == "index_base":
+            told.append(f"indices from {mine}")
+        else:
+            told.append(f"{field.name} {_short(mine, theirs)}")
+    return ", ".join(told)
+
+
+def _short(mine: Any, theirs: Any) -> str:
+    """A setting, of many things only those that are different."""
+    if isinstance(mine, list) and isinstance(theirs, list):
+        names = [str(getattr(one, "name", one)) for one in mine if one not in theirs]
+        return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "") if names else "without them"
+    return "no" if mine is None else str(mine) if not dataclasses.is_dataclass(mine) else type(mine).__name__

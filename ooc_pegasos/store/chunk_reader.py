@@ -1,0 +1,210 @@
+"""Reading chunk files: around the page cache, several requests at a time, into memory that is there already.
+
+A file that is read once an epoch and is larger than memory only drives other things out of the page cache, and
+putting it there costs a copy. So it is read with O_DIRECT, unless it is in the page cache already (a store that was
+just converted): then it is taken from there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.store.manifest import PAGE, ChunkInfo, round_up
+from ooc_pegasos.store.page_memory import Arena
+from ooc_pegasos.util.checksums import RunningHash
+from ooc_pegasos.util.files import unreadable
+from ooc_pegasos.util.thread_map import ordered_map
+
+REQUEST = 4 << 20
+"""Bytes asked for at a time: larger ones are no faster."""
+READERS = 4
+"""Requests under way at the same time: what it takes for a disk in the network or a fast one to be busy."""
+_TRIES = 3
+_LOOKS = 4
+_ADVICE = "restore it or convert again"
+_DIRECT = getattr(os, "O_DIRECT", 0)
+_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
+
+
+class ChunkReader:
+    """An open chunk file. Reads begin and end where pages do, except at the end of the file."""
+
+    def __init__(self, path: Path, info: ChunkInfo, cached: bool | None = None) -> None:
+        """`cached` says whether to take it from the page cache; None: if it is there."""
+        self.path = path
+        self.size = info.bytes
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            found = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            self.close()
+            raise unreadable(path, error, _ADVICE) from error
+        if found != info.bytes:
+            self.close()
+            raise DamagedError(f"{path}: {found:,} bytes instead of {info.bytes:,}; {_ADVICE}")
+        self._drop = False
+        if not (self._is_cached() if cached is None else cached):
+            self._go_direct()
+
+    def _is_cached(self) -> bool:
+        """Whether it is in the page cache, by a look at some pages.
+
+        The look may bring a page to the cache. So these are other ones each time, and no more than they.
+        """
+        if not _NO_WAIT:
+            return False
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        for at in random.sample(range(0, self.size, PAGE), min(_LOOKS, -(-self.size // PAGE))):
+            try:
+                os.preadv(self._descriptor, [bytearray(1)], at, _NO_WAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True  # a file system that cannot say, such as one in memory
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        return True
+
+    def _go_direct(self) -> None:
+        self._drop = True
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        if _DIRECT:
+            try:
+                direct = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
+            except OSError:
+                return  # a file system without it: read as usual, and leave nothing in the page cache
+            os.close(self._descriptor)
+            self._descriptor, self._drop = direct, False
+
+    def read(self, at: int, into: memoryview) -> None:
+        """Fill `into` with the bytes from `at` on; at the end of the file, as far as they go."""
+        wanted = min(len(into), self.size - at)
+        done = tries = 0
+        while done < wanted:
+            try:
+                got = os.preadv(self._descriptor, [into[done:]], at + done)
+            except OSError as error:
+                tries += 1
+                if error.errno == errno.EINVAL and not self._drop and _DIRECT:
+                    self._go_buffered()
+                elif error.errno in (errno.EIO, errno.EAGAIN) and tries < _TRIES:
+                    time.sleep(0.1 * tries)
+                else:
+                    raise DamagedError(
+                        f"{self.path}: {error.strerror} at byte {at + done:,}; check the disk"
+                    ) from error
+                continue
+            if got == 0:
+                raise DamagedError(f"{self.path}: ends at byte {at + done:,} instead of {self.size:,}; {_ADVICE}")
+            done += got
+            if done < wanted:
+                done = done // PAGE * PAGE  # direct reads go on where a page begins
+        if self._drop:
+            os.posix_fadvise(self._descriptor, at, wanted, os.POSIX_FADV_DONTNEED)
+
+    def _go_buffered(self) -> None:
+        """A file system that takes O_DIRECT and then refuses to read."""
+        plain = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(plain, self._descriptor)  # other threads may be reading
+        os.close(plain)
+        self._drop = True
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of a chunk file and where its bytes are wanted; `last` ends the file."""
+
+    reader: ChunkReader
+    at: int
+    into: memoryview
+    last: bool
+
+
+def parts_of(reader: ChunkReader, places: Iterable[memoryview]) -> Iterator[Part]:
+    """The whole file in requests; `places` are page after page where it goes, whatever they are in memory."""
+    at = 0
+    for place in places:
+        if at >= reader.size:
+            return
+        for begin in range(0, len(place), REQUEST):
+            into = place[begin : begin + REQUEST]
+            yield Part(reader, at, into, at + len(into) >= reader.size)
+            at += len(into)
+
+
+def read_checked(parts: Iterable[Part], check: Any = None) -> Generator[tuple[Part, RunningHash], None, None]:
+    """Read all parts, several at a time, and give them back in order with the checksum of the file so far.
+
+    `check` is called between two parts and may raise. Close it if it is left early.
+    """
+    seen = RunningHash()
+    # closed, not left to the garbage collector: no read may be under way when somebody else is given the memory
+    with closing(ordered_map(_read, parts, READERS)) as arrived:
+        for part in arrived:
+            if check:
+                check()
+            seen = seen if part.at else RunningHash()
+            seen.update(part.into[: part.reader.size - part.at])
+            yield part, seen
+            if part.last:
+                part.reader.close()
+
+
+def refuse_checksum(path: Path, info: ChunkInfo, seen: RunningHash) -> None:
+    """Refuse a file whose bytes are not those that were written."""
+    if seen.hexdigest() != info.xxh64:
+        raise DamagedError(f"{path}: the checksum does not match, so it is damaged; {_ADVICE}")
+
+
+def read_whole(path: Path, info: ChunkInfo, arena: Arena) -> memoryview:
+    """All bytes of a chunk file, checked."""
+    arena.clear()
+    place = arena.bytes(round_up(info.bytes))
+    reader = ChunkReader(path, info)
+    try:
+        with closing(read_checked(parts_of(reader, [place]))) as arrived:
+            for part, seen in arrived:
+                if part.last:
+                    refuse_checksum(path, info, seen)
+    finally:
+        reader.close()
+    return place[: info.bytes]
+
+
+def measure_speed(folder: Path, chunks: list[ChunkInfo], seconds: float = 0.3) -> tuple[float, int]:
+    """(bytes a second, bytes read) of the disk, around the page cache, in about so many seconds."""
+    arena = Arena(READERS * REQUEST)
+    began, total = time.perf_counter(), 0
+    slots = [arena.bytes(REQUEST) for _ in range(READERS)]
+    for info in chunks:
+        reader = ChunkReader(folder / info.file, info, cached=False)
+        try:
+            places = (slots[number % READERS] for number in range(-(-info.bytes // REQUEST)))
+            with closing(ordered_map(_read, parts_of(reader, places), READERS - 1)) as arrived:
+                for part in arrived:
+                    total += min(len(part.into), info.bytes - part.at)
+                    if time.perf_counter() - began > seconds:
+                        return total / (time.perf_counter() - began), total
+        finally:
+            reader.close()
+    return total / max(time.perf_counter() - began, 1e-9), total
+
+
+def _read(part: Part) -> Part:
+    part.reader.read(part.at, part.into)
+    return part

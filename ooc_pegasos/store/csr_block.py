@@ -1,0 +1,134 @@
+"""CsrBlock: some rows of sparse data, as arrays. The only data that crosses a boundary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+CODINGS: dict[str, Any] = {"gap8": np.uint8, "gap16": np.uint16, "uint32": np.uint32}
+"""How indices may be coded, and the type that holds them."""
+
+VALUE_CODINGS: dict[str, Any] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": np.uint16,
+    "code8": np.uint8,
+}
+"""How values may be coded: as numbers, as the upper half of a float32, or as places in a table of levels."""
+
+LEVELS = 256
+"""How many levels `code8` can tell apart."""
+NO_LEVELS = np.empty(0, np.float32)
+
+
+def escape_of(coding: str) -> int:
+    """The gap that means "advance and touch nothing"; 0 where indices are plain."""
+    return 0 if coding == "uint32" else int(np.iinfo(CODINGS[coding]).max)
+
+
+def entry_bytes(index_coding: str, value_coding: str | None) -> int:
+    """What an entry takes."""
+    value = np.dtype(VALUE_CODINGS[value_coding]).itemsize if value_coding else 0
+    return int(np.dtype(CODINGS[index_coding]).itemsize) + value
+
+
+@dataclass(frozen=True)
+class CsrBlock:
+    """Rows whose entries `indptr[i]:indptr[i + 1]` stand in `indices` and `values`.
+
+    `indices` holds gaps (uint8, uint16) or plain indices (uint32); `values` is None when all are 1. With `code8`
+    a value is `levels[code]`, and there are 256 levels.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray | None
+    labels: np.ndarray
+    features: int
+    weights: np.ndarray | None = None
+    levels: np.ndarray = field(default_factory=lambda: NO_LEVELS)
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return len(self.labels)
+
+    @property
+    def coding(self) -> str:
+        """The name of the index coding: gap8, gap16 or uint32."""
+        return next(name for name, kind in CODINGS.items() if self.indices.dtype == kind)
+
+    @property
+    def value_coding(self) -> str | None:
+        """The name of the value coding, None when all values are 1."""
+        if self.values is None:
+            return None
+        return next(name for name, kind in VALUE_CODINGS.items() if self.values.dtype == kind)
+
+    @cached_property
+    def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
+        """(indptr, indices, values, levels) as kernels take them: read-only, and float16 as its bits."""
+        values = self.values
+        if values is not None and values.dtype == np.float16:
+            values = values.view(np.int16)
+        return read_only(self.indptr), read_only(self.indices), read_only(values), read_only(self.levels)
+
+    def decode(self) -> CsrBlock:
+        """The same rows with plain uint32 indices, checked, and values written out."""
+        from ooc_pegasos.compiled.rows import coding as kernels
+        from ooc_pegasos.errors import DamagedError
+
+        offsets, coded, values, levels = self.entries
+        indptr = np.empty(self.rows + 1, np.int64)
+        indices = np.empty(len(coded), np.uint32)
+        out = np.empty(len(coded), np.float32)
+        escape = escape_of(self.coding)
+        status, row = kernels.decode_rows(offsets, coded, values, levels, escape, self.features, indptr, indices, out)
+        if status != kernels.DECODED:
+            raise DamagedError(f"row {row}: {STRUCTURE_PROBLEMS[status]}")
+        pairs = int(indptr[-1])
+        return CsrBlock(indptr, indices[:pairs], out[:pairs], self.labels, self.features, self.weights)
+
+    def to_scipy(self) -> scipy.sparse.csr_matrix:
+        """The rows as a scipy CSR matrix of float32."""
+        import scipy.sparse
+
+        plain = self.decode()
+        kind = np.int32 if self.features <= 2**31 else np.int64
+        indices = plain.indices.astype(kind)
+        return scipy.sparse.csr_matrix((plain.values, indices, plain.indptr), shape=(self.rows, self.features))
+
+
+def all_levels(levels: Any) -> np.ndarray:
+    """A table of as many levels as a code can name, so that no code is out of range; those not used are 0."""
+    table = np.zeros(LEVELS, np.float32)
+    table[: len(levels)] = levels
+    return table
+
+
+def read_only(array: Any) -> Any:
+    """A view that cannot be written to: numba compiles kernels anew for arrays that can."""
+    if array is None or not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+OVERFLOWS: dict[str, Any] = {"float16": np.float32(65_520), "bfloat16": np.uint32(0x7F7F8000).view(np.float32)}
+"""The smallest values that would be rounded to infinity."""
+
+STRUCTURE_PROBLEMS = {
+    1: "an index is not below the number of features",
+    2: "indices do not increase",
+    3: "a row ends with an escape",
+    4: "an escape entry has a value other than 0",
+    5: "a value is not finite",
+}
+"""Words for what `compiled.rows.coding.decode_rows` may find."""

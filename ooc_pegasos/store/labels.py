@@ -1,0 +1,219 @@
+"""What the labels of an input are, and what the store puts in their place.
+
+While rows are read a label is a key of 64 bits: those of the number, or a hash of the text. When all
+rows have been seen, the keys are given their meaning: negative and positive, a class number, a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from ooc_pegasos.compiled.rows import coding as kernels
+from ooc_pegasos.declared_labels import Declared, refuse_large, spell
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.store.manifest import LabelInfo, Task
+
+MOST_CLASSES = 65_536
+
+
+def key_of(text: str, as_text: bool) -> int:
+    """The key that the label `text` has while rows are read."""
+    if as_text:
+        raw = np.frombuffer(text.encode(), np.uint8)
+        hashes = np.empty(1, np.uint64)
+        from ooc_pegasos.compiled.parse.svmlight import hash_spans
+
+        hash_spans(raw, np.array([[0, len(raw)]]), 1, hashes)
+        return int(hashes[0])
+    return int(np.array([float(text) + 0.0]).view(np.uint64)[0])
+
+
+def declared_by(info: LabelInfo) -> Declared:
+    """The labels of an existing store."""
+    if info.task == "regression":
+        return Declared("regression", as_text=False)
+    classes = tuple(str(name) for name in info.classes)
+    if info.rest:
+        return Declared("binary", positive=classes[1], rest=True, as_text=info.text)
+    return Declared(info.task, classes, classes[1] if info.task == "binary" else None, as_text=info.text)
+
+
+def allowed_keys(declared: Declared, as_text: bool) -> dict[int, str] | None:
+    """The keys of the only labels that may occur, or None if any may."""
+    return {key_of(name, as_text): name for name in declared.classes} if declared.classes else None
+
+
+@dataclass
+class Distinct:
+    """The distinct labels of a block: keys, how often, in which row first; or that they are targets."""
+
+    keys: list[int]
+    counts: list[int]
+    first_rows: list[int]
+    many: bool
+    """Too many to be classes, so `keys` is empty."""
+    fractional: bool
+    single_exact: bool
+    """Whether float32 holds every one of them exactly."""
+
+
+def distinct_of(labels: np.ndarray, as_text: bool, classes: bool) -> Distinct:
+    """Count the labels of one block. Unless said to be `classes`, several fractions are taken for real targets."""
+    bits = labels.view(np.uint64)
+    keys, counts, first = np.empty(16, np.uint64), np.empty(16, np.int64), np.empty(16, np.int64)
+    found = kernels.distinct_labels(bits, keys, counts, first)
+    if found >= 0:
+        keys, counts, first = keys[:found], counts[:found], first[:found]
+    else:
+        keys, first, counts = np.unique(bits, return_index=True, return_counts=True)
+    numbers = np.empty(0) if as_text else keys.view(np.float64)
+    fractional = bool((numbers != np.floor(numbers)).any())
+    with np.errstate(over="ignore"):
+        exact = bool((numbers.astype(np.float32) == numbers).all())
+    if len(keys) > MOST_CLASSES or (fractional and len(keys) > 16 and not classes):
+        return Distinct([], [], [], True, fractional, exact)
+    return Distinct(keys.tolist(), counts.tolist(), first.tolist(), False, fractional, exact)
+
+
+@dataclass
+class LabelCollector:
+    """All labels seen so far."""
+
+    as_text: bool
+    counts: dict[int, int] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    many: bool = False
+    fractional: bool = False
+    single_exact: bool = True
+
+    def add(self, seen: Distinct, names: dict[int, str]) -> None:
+        """Take in the labels of one block."""
+        self.fractional |= seen.fractional
+        self.single_exact &= seen.single_exact
+        self.many |= seen.many
+        if not self.many:
+            for key, count in zip(seen.keys, seen.counts, strict=True):
+                self.counts[key] = self.counts.get(key, 0) + count
+            self.names.update(names)
+            self.many = len(self.counts) > MOST_CLASSES
+        if self.many:
+            self.counts.clear()
+            self.names.clear()
+
+    def name(self, key: int) -> str:
+        """The label of a key, as the input spells it."""
+        return self.names.get(key, "?") if self.as_text else spell(_number(key))  # "?": no text at all
+
+    def in_order(self) -> list[int]:
+        """Keys by size of the number, or by the alphabet."""
+        if self.as_text:
+            return sorted(self.counts, key=self.names.__getitem__)
+        return sorted(self.counts, key=_number)
+
+
+@dataclass(frozen=True)
+class LabelMap:
+    """What to store for each key."""
+
+    info: LabelInfo
+    keys: np.ndarray
+    codes: np.ndarray
+    otherwise: float | None
+    kind: Literal["float32", "float64"]
+
+    def apply(self, labels: np.ndarray) -> np.ndarray:
+        """Stored labels for a column of keys."""
+        if self.info.task == "regression":
+            return labels.astype(self.kind)
+        bits = labels.view(np.uint64)
+        at = np.minimum(np.searchsorted(self.keys, bits), len(self.keys) - 1)
+        codes = self.codes[at]
+        if self.otherwise is not None:
+            codes = np.where(self.keys[at] == bits, codes, np.float32(self.otherwise))
+        return codes
+
+    def count(self, stored: np.ndarray) -> list[int]:
+        """How many rows of each class, in the order of `info.classes`."""
+        if self.info.task == "regression":
+            return []
+        if self.info.task == "binary":
+            positive = int((stored > 0).sum())
+            return [len(stored) - positive, positive]
+        counts: list[int] = np.bincount(stored.astype(np.int64), minlength=len(self.info.classes)).tolist()
+        return counts
+
+
+def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
+    """Decide what the labels mean, or say what must be told."""
+    task = declared.task
+    if task == "auto" and declared.positive is None and not declared.classes:
+        if seen.many and not seen.fractional:
+            raise InputError(
+                f"more than {MOST_CLASSES:,} different labels; say {{task=regression}} if they are real targets"
+            )
+        if seen.fractional and (seen.many or len(seen.counts) > 2):
+            task = "regression"
+    if task == "regression":
+        kind: Literal["float32", "float64"] = "float32" if seen.single_exact else "float64"
+        return LabelMap(_info("regression", [], [], seen), np.empty(0, np.uint64), np.empty(0), None, kind)
+    if seen.many:
+        raise InputError(f"more than {MOST_CLASSES:,} different labels, too many for classes; say {{task=regression}}")
+    if not seen.as_text:
+        refuse_large(map(_number, seen.counts), InputError)
+    if declared.positive is not None:
+        return _one_against(declared, seen)
+    keys = [key_of(name, seen.as_text) for name in declared.classes] or seen.in_order()
+    names = list(declared.classes) or [seen.name(key) for key in keys]
+    if len(keys) < 2:
+        only = names[0] if names else "?"
+        raise InputError(
+            f"every row has the label {only}; name all labels with {{classes}}, for example {{classes=-1,1}}"
+        )
+    if task == "binary" and len(keys) > 2:
+        shown = ", ".join(names[:5])
+        raise InputError(
+            f"{len(keys)} different labels ({shown}, ...), not two; say {{positive_label}} or {{task=multiclass}}"
+        )
+    if len(keys) == 2 and task != "multiclass":
+        return _map("binary", keys, names, [-1.0, 1.0], seen)
+    return _map("multiclass", keys, names, range(len(keys)), seen)
+
+
+def _one_against(declared: Declared, seen: LabelCollector) -> LabelMap:
+    """Binary, with the positive class named."""
+    assert declared.positive is not None
+    positive = key_of(declared.positive, seen.as_text)
+    known = [key_of(name, seen.as_text) for name in declared.classes] or seen.in_order()
+    others = [key for key in known if key != positive]
+    if not declared.rest and len(others) == 1:
+        name = next((n for n in declared.classes if n != declared.positive), None) or seen.name(others[0])
+        return _map("binary", [others[0], positive], [name, declared.positive], [-1.0, 1.0], seen)
+    if not declared.rest and positive not in known:
+        shown = ", ".join(seen.name(key) for key in known[:5])
+        raise InputError(f"no row has the positive label {declared.positive}; the labels are {shown}")
+    rest = sum(count for key, count in seen.counts.items() if key != positive)
+    counts = [rest, seen.counts.get(positive, 0)]
+    info = LabelInfo("binary", [f"not {declared.positive}", declared.positive], True, counts, seen.as_text)
+    return LabelMap(info, np.array([positive], np.uint64), np.ones(1, np.float32), -1.0, "float32")
+
+
+def _map(
+    task: Task, keys: Sequence[int], names: Sequence[str], codes: Iterable[float], seen: LabelCollector
+) -> LabelMap:
+    ordered = np.argsort(np.array(keys, np.uint64))
+    counts = [seen.counts.get(key, 0) for key in keys]
+    sorted_keys = np.array(keys, np.uint64)[ordered]
+    sorted_codes = np.array(list(codes), np.float32)[ordered]
+    return LabelMap(_info(task, list(names), counts, seen), sorted_keys, sorted_codes, None, "float32")
+
+
+def _info(task: Task, names: list[str], counts: list[int], seen: LabelCollector) -> LabelInfo:
+    return LabelInfo(task, names, False, counts, seen.as_text)
+
+
+def _number(key: int) -> float:
+    return float(np.array([key], np.uint64).view(np.float64)[0])

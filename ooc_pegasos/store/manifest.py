@@ -1,0 +1,455 @@
+"""manifest.json: all that is known of a store besides its rows. See docs/store-format.md."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ooc_pegasos.errors import DamagedError, InputError
+from ooc_pegasos.store.csr_block import LEVELS, entry_bytes
+from ooc_pegasos.store.recipe import Hashing, Table, Tokens, problem_of_hashing, problem_of_table, problem_of_tokens
+from ooc_pegasos.util import json_checksum, typed_json
+from ooc_pegasos.util.files import read_file, write_atomically
+
+FORMAT, VERSION = "ooc-pegasos store", 1
+FILE_NAME = "manifest.json"
+_LARGEST = 1e100
+"""Above all norms and weights that rows can have, and squared still a number."""
+MOST_FEATURES = 2**32 - 1
+_MOST_ROWS = 2**62
+READERS = ("svmlight", "vw", "table", "arrays", "folders")
+PAGE = 4096
+"""Indices and values begin at multiples of this, so that they can be mapped or read to where they are wanted."""
+_CHUNK_NAME = re.compile(r"chunk-\d{6,}-[0-9a-f]{8}\.arrow")
+_IDS_NAME = re.compile(r"ids-\d{6,}-[0-9a-f]{8}\.arrow")
+_VOCABULARY_NAME = re.compile(r"features-[0-9a-f]{16}\.arrow")
+
+Task = Literal["binary", "multiclass", "regression"]
+
+
+def round_up(count: int, unit: int = PAGE) -> int:
+    """The next multiple of `unit`: bytes to whole pages, if nothing else is said."""
+    return -(-count // unit) * unit
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Where in a chunk file the numbers of each column begin. Indices and values begin where a page does."""
+
+    labels: int
+    weights: int | None
+    offsets: int
+    indices: int
+    values: int | None
+
+
+@dataclass(frozen=True)
+class IdsInfo:
+    """The file with the identifiers of the rows of a chunk; see `store/row_ids.py`."""
+
+    file: str
+    bytes: int
+    xxh64: str
+
+
+@dataclass(frozen=True)
+class ChunkInfo:
+    """One chunk file. `entries` counts escapes."""
+
+    file: str
+    rows: int
+    nonzeros: int
+    entries: int
+    bytes: int
+    crc32: str
+    xxh64: str
+    label_counts: list[int]
+    starts: Starts
+    ids: IdsInfo | None = None
+    """Where some row has an identifier. Training never opens this file."""
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all its files."""
+        return [self.file, self.ids.file] if self.ids else [self.file]
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """The fingerprint of one input: size and XXH64 of its bytes as they lay on disk."""
+
+    name: str
+    """Where a file lies, from the root on; a URL without its secrets; or what else it is called, like `memory`."""
+    size: int
+    xxh64: str
+    rows: int
+    weights: str | None = None
+    """XXH64 of the file of weights that came with it; None if there was none and its rows count 1."""
+    labels: str | None = None
+    """XXH64 of the file of labels that came with it; None if there was none, or it was a pipe."""
+    modified_ns: int | None = None
+    """When it was last changed; None if that is not known."""
+    samples: str | None = None
+    """XXH64 of some blocks of it, see `readers.sources.samples_of`; None if that is not known."""
+
+
+@dataclass(frozen=True)
+class LabelInfo:
+    """What labels mean. In chunks: -1 and 1 (binary), 0, 1, ... (multiclass), the target (regression).
+
+    `classes` are the labels as the input spells them: the negative and the positive one, or by class number.
+    With `rest`, every label but the last class is negative. `text`: labels are words, compared byte by byte.
+    """
+
+    task: Task
+    classes: list[str]
+    rest: bool
+    counts: list[int]
+    text: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How chunks code their columns; the same for all chunks of a store. `levels` are those of `code8`."""
+
+    index_coding: Literal["gap8", "gap16", "uint32"]
+    values: Literal["float32", "float16", "bfloat16", "code8"] | None
+    labels: Literal["float32", "float64"]
+    levels: list[float]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What turns a row of the input into a row of the store; needed again to append or to score new files."""
+
+    reader: str
+    index_base: int
+    features: int | None
+    normalize: Literal["l2"] | None
+    values: Literal["float16", "bfloat16"] | None
+    """What values were rounded to, last of all."""
+    table: Table | None = None
+    """The columns that count, where the input are tables."""
+    hashing: Hashing | None = None
+    """Of names of features, where the input is text with names or without."""
+    label_column: int | None = None
+    """Of dense arrays that hold labels as well."""
+    tokens: Tokens | None = None
+    """What text falls into, where rows are whole texts."""
+
+    @property
+    def needs_vocabulary(self) -> bool:
+        """True if rows depend on more than the recipe: on places of names, or on how rare each is."""
+        hashing, tokens = self.hashing_of_names, self.tokens_of_texts
+        return bool((hashing and hashing.dictionary) or (tokens and tokens.texts))
+
+    def without_findings(self) -> Recipe:
+        """The same before anything was found out by a pass over the inputs."""
+        hashing = self.hashing and replace(self.hashing, dictionary=0)
+        tokens, table = self.tokens and replace(self.tokens, texts=0), self.table
+        if table:
+            columns = [replace(column, scale=1.0) for column in table.columns]
+            whole = replace(table.hashing, dictionary=0), replace(table.tokens, texts=0)
+            table = replace(table, columns=columns, hashing=whole[0], tokens=whole[1])
+        return replace(self, hashing=hashing, tokens=tokens, table=table)
+
+    @property
+    def hashing_of_names(self) -> Hashing | None:
+        """Wherever it stands."""
+        return self.table.hashing if self.table else self.hashing
+
+    @property
+    def tokens_of_texts(self) -> Tokens | None:
+        """Wherever they stand."""
+        return self.table.tokens if self.table else self.tokens
+
+
+@dataclass(frozen=True)
+class VocabularyInfo:
+    """The file with what is known of features: their names, how many texts have them."""
+
+    file: str
+    features: int
+    bytes: int
+    xxh64: str
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of the rows as stored."""
+
+    max_row_norm: float
+    mean_row_norm: float
+    max_row_nonzeros: int
+    empty_rows: int
+    rounding_error: float
+    """The largest relative error of a value, 0 if all are what they were."""
+    mean_weight: float = 1.0
+    max_weight: float = 1.0
+    max_weighted_square: float | None = None
+    """The largest c ||x||^2 of a row x with weight c; None if all weights are 1."""
+
+    @property
+    def largest_square(self) -> float:
+        """The largest c ||x||^2 of a row, whether there are weights or not."""
+        return self.max_row_norm**2 if self.max_weighted_square is None else self.max_weighted_square
+
+
+@dataclass(frozen=True)
+class Part:
+    """What came in one conversion: the next so many chunks and sources, and the statistics of their rows."""
+
+    rows: int
+    chunks: int
+    sources: int
+    statistics: Statistics
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole manifest, less its own checksum."""
+
+    format: str
+    version: int
+    rows: int
+    features: int
+    nonzeros: int
+    labels: LabelInfo
+    layout: Layout
+    recipe: Recipe
+    statistics: Statistics
+    shuffle_seed: int | None
+    rejected: int
+    chunks: list[ChunkInfo]
+    sources: list[SourceInfo]
+    written_by: str
+    vocabulary: VocabularyInfo | None = None
+    """Where something is known of features; see `store/vocabulary.py`."""
+    parts: list[Part] = field(default_factory=list)
+    """What was appended one after the other; empty if all came at once. See `store/append_expire.py`."""
+    first_row: int = 0
+    """The number of the first row: how many before it have expired."""
+
+    def all_parts(self) -> list[Part]:
+        """The parts of the store, at least one."""
+        return self.parts or [Part(self.rows, len(self.chunks), len(self.sources), self.statistics)]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all chunk files."""
+        return sum(chunk.bytes for chunk in self.chunks)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether some row has a weight other than 1."""
+        return any(chunk.starts.weights is not None for chunk in self.chunks)
+
+    @property
+    def weight_sum(self) -> float:
+        """The sum of the weights of all rows."""
+        return self.statistics.mean_weight * self.rows
+
+    def grouping_by_label(self) -> float:
+        """The share of the labels' variance that is between chunks: about 0 in random order, 1 if sorted."""
+        total = self.rows - sum(count**2 for count in self.labels.counts) / self.rows
+        if self.labels.task == "regression" or total <= 0:
+            return 0.0
+        within = sum(c.rows - sum(n**2 for n in c.label_counts) / c.rows for c in self.chunks if c.rows)
+        return 1 - within / total
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The file's content: readable JSON whose last key is the CRC-32 of the rest."""
+    return json_checksum.encode(typed_json.dump(manifest))
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """Make `folder` hold the store that `manifest` describes, from this instant on."""
+    write_atomically(folder / FILE_NAME, encode(manifest))
+
+
+def read(folder: Path) -> Manifest:
+    """Read and check the manifest of a store."""
+    path = folder / FILE_NAME
+    try:
+        content = read_file(path)
+    except (FileNotFoundError, NotADirectoryError):
+        if folder.exists():
+            raise InputError(f"{folder}: not a store (no {FILE_NAME} in it); make one with 'oocpeg convert'") from None
+        raise InputError(f"{folder}: no such store; make one with 'oocpeg convert'") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; check its permissions") from error
+    return decode(content, path)
+
+
+def is_one(content: bytes) -> bool:
+    """Whether some bytes are a manifest of this format, be it damaged or of another version."""
+    try:
+        table: Any = json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(table, dict) and table.get("format") == FORMAT
+
+
+def names_file(name: str) -> bool:
+    """Whether a store calls one of its own Arrow files so."""
+    return any(pattern.fullmatch(name) for pattern in (_CHUNK_NAME, _IDS_NAME, _VOCABULARY_NAME))
+
+
+def decode(content: bytes, path: Path) -> Manifest:
+    """Check the bytes of a manifest: syntax, version, types, checksum, names and sums."""
+    advice = "restore the store or convert again"
+    try:
+        table: Any = json.loads(content)
+        if not isinstance(table, dict) or table.get("format") != FORMAT:
+            raise DamagedError(f"{path}: not the manifest of an ooc-pegasos store; {advice}")
+        if not json_checksum.is_sound(table):
+            raise DamagedError(f"{path}: the checksum does not match, so the file was changed or damaged; {advice}")
+        if table.get("version") != VERSION:
+            found = f"format version {table.get('version')!r}, where this program reads {VERSION}"
+            raise InputError(f"{path}: {found}; update the program or convert again")
+        manifest = typed_json.load(Manifest, {key: value for key, value in table.items() if key != "checksum"})
+    except (ValueError, RecursionError) as error:  # of json, unicode or typed
+        raise DamagedError(f"{path}: {error}; {advice}") from error
+    problem = inconsistency(manifest)
+    if problem:
+        raise DamagedError(f"{path}: {problem}; {advice}")
+    return manifest
+
+
+def inconsistency(manifest: Manifest) -> str | None:
+    """What in the manifest contradicts itself, if anything."""
+    for chunk in manifest.chunks:
+        if not _CHUNK_NAME.fullmatch(chunk.file):
+            return f"{chunk.file!r} is not the name of a chunk file"
+        if chunk.ids and not _IDS_NAME.fullmatch(chunk.ids.file):
+            return f"{chunk.ids.file!r} is not the name of a file of ids"
+        counts = (chunk.rows, chunk.nonzeros, chunk.entries, chunk.bytes, chunk.ids.bytes if chunk.ids else 0)
+        if min(*counts, *chunk.label_counts) < 0:
+            return f"{chunk.file}: a negative count"
+        if not _columns_fit(chunk, manifest.layout):
+            return f"{chunk.file}: its columns are not where they could be"
+    files = [file for chunk in manifest.chunks for file in chunk.files]
+    if len(set(files)) != len(files):
+        return "a file is named twice"
+    if manifest.rows != sum(chunk.rows for chunk in manifest.chunks):
+        return "the chunks' rows do not add up"
+    if manifest.nonzeros != sum(chunk.nonzeros for chunk in manifest.chunks):
+        return "the chunks' non-zeros do not add up"
+    if len(manifest.layout.levels) > LEVELS or (manifest.layout.values == "code8") != bool(manifest.layout.levels):
+        return "a table of levels that does not fit the coding of values"
+    if any(level != (0 if place == 0 else _float32(level)) for place, level in enumerate(manifest.layout.levels)):
+        return "a table of levels that are not float32, or do not begin with 0"
+    if not 0 <= manifest.features <= MOST_FEATURES:
+        return f"{manifest.features} features"
+    if manifest.rows == 0:
+        return "no rows"
+    if manifest.labels.task != "regression":
+        sums = [sum(counts) for counts in zip(*(chunk.label_counts for chunk in manifest.chunks), strict=False)]
+        if len(manifest.labels.classes) < 2 or len(sums) != len(manifest.labels.classes):
+            return "labels and their counts differ in number"
+        if sums != manifest.labels.counts or sum(sums) != manifest.rows:
+            return "the chunks' label counts do not add up"
+    wrong = problem_of_labels(manifest.labels)
+    if wrong:
+        return wrong
+    if manifest.vocabulary and not _VOCABULARY_NAME.fullmatch(manifest.vocabulary.file):
+        return f"{manifest.vocabulary.file!r} is not the name of a file of features"
+    recipe = manifest.recipe
+    wrong = problem_of_recipe(recipe)
+    if wrong:
+        return f"a recipe with {wrong}"
+    if recipe.needs_vocabulary and manifest.vocabulary is None:
+        return "a recipe that needs a vocabulary, and none"
+    if manifest.parts and _totals(manifest.parts) != (manifest.rows, len(manifest.chunks), len(manifest.sources)):
+        return "parts that do not add up"
+    if max(manifest.first_row, manifest.rows) > _MOST_ROWS:
+        return f"more than {_MOST_ROWS:,} rows"
+    if min([0, manifest.first_row, *(min(p.rows, p.chunks, p.sources) for p in manifest.parts)]) < 0:
+        return "a negative count"
+    told = manifest.statistics
+    numbers = [told.max_row_norm, told.mean_row_norm, told.rounding_error, told.mean_weight, told.max_weight]
+    numbers += [told.max_weighted_square or 0.0, told.max_row_nonzeros, told.empty_rows]
+    if not all(0 <= number < _LARGEST for number in numbers):
+        return "a number among the statistics is none that rows can have"
+    if not 0 < told.mean_weight <= told.max_weight * (1 + 1e-9):  # a mean may be rounded
+        return "the statistics of the weights contradict each other"
+    if not manifest.weighted and (told.mean_weight, told.max_weight, told.max_weighted_square) != (1, 1, None):
+        return "the statistics tell of weights, of which there are none"
+    return None
+
+
+def _totals(parts: list[Part]) -> tuple[int, int, int]:
+    """(rows, chunks, sources) of all."""
+    return sum(p.rows for p in parts), sum(p.chunks for p in parts), sum(p.sources for p in parts)
+
+
+def problem_of_labels(labels: LabelInfo) -> str | None:
+    """What in the meaning of labels contradicts itself, if anything."""
+    least, most = {"binary": (2, 2), "multiclass": (2, math.inf), "regression": (0, 0)}[labels.task]
+    if not least <= len(labels.classes) <= most or len(set(labels.classes)) != len(labels.classes):
+        return f"{len(labels.classes)} classes of a {labels.task} task, or one of them twice"
+    if not labels.text and not labels.rest and not all(map(_is_number, labels.classes)):
+        return "classes that should be numbers and are not"
+    return None
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return not math.isnan(float(word))
+    except ValueError:
+        return False
+
+
+def problem_of_recipe(recipe: Recipe) -> str | None:
+    """What in a recipe contradicts itself, if anything."""
+    if recipe.reader not in READERS or (recipe.reader == "table") != (recipe.table is not None):
+        return f"a reader {recipe.reader!r} that is none, or columns that are not of its kind"
+    if recipe.index_base not in (0, 1):
+        return f"indices from {recipe.index_base}"
+    if recipe.features is not None and not 0 <= recipe.features <= MOST_FEATURES:
+        return f"{recipe.features} features"
+    if recipe.table:
+        return problem_of_table(recipe.table)
+    problem = problem_of_hashing(recipe.hashing) if recipe.hashing else None
+    return problem or (problem_of_tokens(recipe.tokens) if recipe.tokens else None)
+
+
+def _float32(number: float) -> float:
+    """The nearest finite float32, which differs from `number` if that is none."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", number))[0]) if math.isfinite(number) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def _columns_fit(chunk: ChunkInfo, layout: Layout) -> bool:
+    """Whether each column lies within the file, in the order that is read, and entries begin where a page does."""
+    starts, index = chunk.starts, entry_bytes(layout.index_coding, None)
+    value = entry_bytes(layout.index_coding, layout.values) - index
+    after_indices = starts.indices + index * chunk.entries
+    values = starts.values if starts.values is not None else after_indices
+    if starts.indices % PAGE or (starts.values is None) != (layout.values is None):
+        return False
+    if starts.values is not None and starts.values != round_up(after_indices):
+        return False
+    weights = starts.offsets if starts.weights is None else starts.weights
+    label = 4 if layout.labels == "float32" else 8
+    return (
+        starts.labels >= 0
+        and starts.labels % 8 == weights % 8 == starts.offsets % 8 == 0
+        and starts.labels + label * chunk.rows <= weights
+        and (starts.weights is None or weights + 4 * chunk.rows <= starts.offsets)
+        and starts.offsets + 4 * (chunk.rows + 1) <= starts.indices
+        and values + value * chunk.entries <= chunk.bytes
+    )
+
+
+def checksum_of(manifest: Manifest) -> str:
+    """The checksum that stands in the file: it identifies the content of a store."""
+    return json_checksum.checksum_of(typed_json.dump(manifest))

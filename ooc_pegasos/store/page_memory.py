@@ -1,0 +1,176 @@
+"""Memory that begins where pages do: reused for reading, or parts of files side by side without a copy."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.store.manifest import PAGE, round_up
+
+_FIXED = 0x10  # MAP_FIXED, for which Python has no name
+_NO_RESERVE = 0x4000
+_FAILED = ctypes.c_void_p(-1).value
+_HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
+
+
+class Arena:
+    """Memory that is used again and again: fresh pages have to be found and cleared by the system."""
+
+    def __init__(self, size: int) -> None:
+        self._map = mmap.mmap(-1, max(round_up(size), PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if _HUGE is not None:
+            with contextlib.suppress(OSError):  # of a system without huge pages
+                self._map.madvise(_HUGE)
+        self.size = len(self._map)
+        self._next = 0
+
+    def clear(self) -> None:
+        """Whatever was taken is not needed any more."""
+        self._next = 0
+
+    def bytes(self, count: int) -> memoryview:
+        """The next `count` bytes."""
+        view = memoryview(self._map)[self._next : self._next + count]
+        self._next = round_up(self._next + count)
+        return view
+
+    def take(self, count: int, kind: Any) -> np.ndarray:
+        """An array with arbitrary content that begins at a page and owns all of its last one."""
+        array = np.frombuffer(self._map, kind, count, self._next) if count else np.empty(0, kind)
+        self._next = round_up(self._next + array.nbytes)
+        return array
+
+
+def can_map() -> bool:
+    """Whether parts of files can be put side by side: on Linux, with pages of the store's size."""
+    return sys.platform == "linux" and mmap.PAGESIZE == PAGE and sys.maxsize > 2**32
+
+
+class SideBySide:
+    """Parts of files mapped one after the other, so that they are one array without a copy.
+
+    A file that is cut short while it is mapped has pages that are not there any more. Touching one is a signal,
+    SIGBUS, that ends the process; so that it does not, zeros are put in their place and `torn` says so.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = round_up(max(size, 1))
+        self.torn = False
+        self._parts: list[tuple[int, int]] = []
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        address = _libc().mmap(None, self.size, 0, flags, -1, 0)
+        if address == _FAILED:
+            raise _last_error()
+        self.address = int(address)
+        _watch(self)
+
+    def put(self, at: int, descriptor: int, offset: int, length: int) -> None:
+        """Let `length` bytes of a file appear `at` bytes from the start. All numbers are multiples of a page."""
+        assert 0 <= at <= at + length <= self.size
+        if not length:
+            return
+        where = ctypes.c_void_p(self.address + at)
+        found = _libc().mmap(where, length, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, descriptor, offset)
+        if found == _FAILED:
+            raise _last_error()
+        self._parts.append((self.address + at, length))
+
+    def array(self, at: int, count: int, kind: Any) -> np.ndarray:
+        """A read-only array over what was put there; it keeps all of it in place as long as it lives."""
+        if not count:
+            return np.empty(0, kind)
+        memory = (ctypes.c_ubyte * (count * np.dtype(kind).itemsize)).from_address(self.address + at)
+        memory._side_by_side = self
+        array = np.frombuffer(memory, kind)
+        array.flags.writeable = False
+        return array
+
+    def mend(self, address: int) -> bool:
+        """Put zeros from the page at `address` to the end of its part; False if it is not here."""
+        for start, length in self._parts:
+            if start <= address < start + length:
+                page = address // PAGE * PAGE
+                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED
+                self.torn = True
+                left = start + length - page
+                return bool(_libc().mmap(ctypes.c_void_p(page), left, mmap.PROT_READ, flags, -1, 0) != _FAILED)
+        return False
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            _forget(self)
+            _libc().munmap(ctypes.c_void_p(self.address), self.size)
+
+
+# --- SIGBUS -------------------------------------------------------------------------------------
+# Python's own handlers run between two of its instructions, which is too late: the instruction that failed would be
+# tried again for ever. So this one is given to the system directly. It runs in the thread that touched the page,
+# between two machine instructions of a kernel, a checksum or a copy, none of which holds a lock.
+
+
+class _SignalAction(ctypes.Structure):
+    """struct sigaction of Linux with glibc or musl, 64 bits."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+_SIGINFO = 4  # SA_SIGINFO
+_ADDRESS = 16  # of the page, in siginfo_t
+_mappings: dict[int, Any] = {}
+_before = _SignalAction()
+_loaded: list[Any] = []
+
+
+def _libc() -> Any:
+    if not _loaded:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        number = ctypes.c_int
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, number, number, number, ctypes.c_long]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        _loaded.append(libc)
+    return _loaded[0]
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
+
+
+def _on_bus_error(_number: int, info: int, _context: int) -> None:
+    address = ctypes.c_void_p.from_address(info + _ADDRESS).value or 0
+    for reference in list(_mappings.values()):
+        mapping = reference()
+        if mapping is not None and mapping.mend(address):
+            return
+    # a page of somebody else's: let it happen again, with the handler that was there before
+    _libc().sigaction(signal.SIGBUS, ctypes.byref(_before), None)
+
+
+_handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_on_bus_error)
+
+
+def _watch(mapping: SideBySide) -> None:
+    import weakref
+
+    if not _mappings:
+        ours = _SignalAction(ctypes.cast(_handler, ctypes.c_void_p), flags=_SIGINFO)
+        _libc().sigaction(signal.SIGBUS, ctypes.byref(ours), ctypes.byref(_before))
+    _mappings[mapping.address] = weakref.ref(mapping)
+
+
+def _forget(mapping: SideBySide) -> None:
+    if _mappings.pop(mapping.address, None) is not None and not _mappings:
+        _libc().sigaction(signal.SIGBUS, ctypes.byref(_before), None)

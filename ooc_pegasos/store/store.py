@@ -1,0 +1,189 @@
+"""Store: a folder of chunk files and the manifest that vouches for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.store import manifest as manifests
+from ooc_pegasos.store.csr_block import CsrBlock
+from ooc_pegasos.store.manifest import ChunkInfo, Manifest
+from ooc_pegasos.util.checksums import xxh64_hex
+from ooc_pegasos.util.files import unreadable
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+    from ooc_pegasos.config import ConvertConfig
+    from ooc_pegasos.conversion.output_check import Existing
+
+REJECTED_FILE = "rejected.jsonl"
+
+
+@dataclass(frozen=True)
+class Store:
+    """An open store. `blocks()` gives its chunks, `to_scipy()` all of a small one."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: str | Path) -> Store:
+        """Read the manifest and check that every chunk file is there with its full size."""
+        folder = Path(path)
+        store = cls(folder, manifests.read(folder))
+        for chunk in store.manifest.chunks:
+            store.check_size(chunk)
+        return store
+
+    @classmethod
+    def from_arrow(
+        cls, data: Any, path: str | Path, config: ConvertConfig | None = None, existing: Existing | None = None
+    ) -> Store:
+        """Make a store of a table: of pyarrow, pandas, polars, or any that exports itself as an Arrow stream."""
+        from ooc_pegasos.conversion.from_memory import store_from_arrow
+
+        return store_from_arrow(data, path, config, existing)
+
+    from_pandas = from_polars = from_arrow
+
+    @classmethod
+    def from_scipy(
+        cls,
+        matrix: Any,
+        labels: Any,
+        path: str | Path,
+        weights: Any = None,
+        config: ConvertConfig | None = None,
+        existing: Existing | None = None,
+    ) -> Store:
+        """Make a store of a sparse matrix of scipy or pydata, or a dense array, and the labels of its rows."""
+        from ooc_pegasos.conversion.from_memory import store_from_matrix
+
+        return store_from_matrix(matrix, labels, path, weights, config, existing)
+
+    @classmethod
+    def from_dask(
+        cls,
+        collection: Any,
+        path: str | Path,
+        labels: Any = None,
+        config: ConvertConfig | None = None,
+        existing: Existing | None = None,
+        *,
+        weights: Any = None,
+    ) -> Store:
+        """Make a store of a Dask dataframe, bag of dictionaries, or array with labels, on whatever scheduler is set."""
+        from ooc_pegasos.conversion.from_memory import store_from_dask
+
+        return store_from_dask(collection, path, labels, weights, config, existing)
+
+    @cached_property
+    def checksum(self) -> str:
+        """That of the manifest, which identifies the content."""
+        return manifests.checksum_of(self.manifest)
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return self.manifest.rows
+
+    @property
+    def features(self) -> int:
+        """How many columns."""
+        return self.manifest.features
+
+    @property
+    def nonzeros(self) -> int:
+        """How many stored entries, escapes not counted."""
+        return self.manifest.nonzeros
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r}: {self.rows:,} rows, {self.features:,} features, {self.nonzeros:,} non-zeros)"
+
+    def _repr_html_(self) -> str:
+        from ooc_pegasos.reporting.notebook import store_html
+
+        return store_html(self)
+
+    def check_size(self, chunk: ChunkInfo) -> None:
+        """Refuse a chunk file that is missing, or shorter or longer than it was written."""
+        file = self.path / chunk.file
+        try:
+            size = file.stat().st_size
+        except OSError as error:
+            raise unreadable(file, error, "restore it or convert again") from error
+        if size != chunk.bytes:
+            raise DamagedError(f"{file}: {size:,} bytes instead of {chunk.bytes:,}; restore it or convert again")
+
+    def block(self, number: int) -> CsrBlock:
+        """Chunk `number` as read-only views of its mapped file, after a check of its checksum."""
+        import pyarrow as pa
+
+        chunk = self.manifest.chunks[number]
+        file = self.path / chunk.file
+        self.check_size(chunk)
+        try:
+            with pa.memory_map(str(file)) as mapped:
+                buffer = mapped.read_buffer()
+        except OSError as error:
+            raise unreadable(file, error, "restore it or convert again") from error
+        if xxh64_hex(buffer) != chunk.xxh64:
+            raise DamagedError(f"{file}: the checksum does not match, so it is damaged; restore it or convert again")
+        return self.parse(number, buffer)
+
+    def parse(self, number: int, content: Any) -> CsrBlock:
+        """Chunk `number` as views of the bytes of its file, whose checksum is right."""
+        import pyarrow as pa
+
+        from ooc_pegasos.store.chunk_file import read_chunk
+
+        chunk = self.manifest.chunks[number]
+        file = self.path / chunk.file
+        block, starts = read_chunk(pa.py_buffer(content), self.features, str(file))
+        same_places = starts == chunk.starts or chunk.entries == 0  # where nothing is, Arrow gives no place
+        if (block.rows, int(block.indptr[-1]), same_places) != (chunk.rows, chunk.entries, True):
+            raise DamagedError(f"{file}: not the rows the manifest counts; restore it or convert again")
+        return block
+
+    def blocks(self) -> Iterator[CsrBlock]:
+        """All chunks in order."""
+        for number in range(len(self.manifest.chunks)):
+            yield self.block(number)
+
+    def ids(self, number: int) -> Any:
+        """What tells the rows of chunk `number` apart, an Arrow array, after a check of its checksum; None: nothing."""
+        from ooc_pegasos.store import row_ids
+
+        chunk = self.manifest.chunks[number]
+        return row_ids.read(self.path / chunk.ids.file, chunk.ids, chunk.rows) if chunk.ids else None
+
+    def id_type(self) -> Any:
+        """The Arrow type that the ids of all chunks can have; None if there are none and none were asked for."""
+        from ooc_pegasos.store import row_ids
+
+        files, table = [chunk.ids.file for chunk in self.manifest.chunks if chunk.ids], self.manifest.recipe.table
+        if not files and not (table and table.id):
+            return None
+        return row_ids.common_type(row_ids.type_of(self.path / file) for file in files)
+
+    def weights(self) -> np.ndarray:
+        """The weights of all rows in memory, 1 where none was given."""
+        parts = [np.ones(block.rows, np.float32) if block.weights is None else block.weights for block in self.blocks()]
+        return np.concatenate(parts)
+
+    def to_scipy(self) -> tuple[scipy.sparse.csr_matrix, np.ndarray]:
+        """The whole store in memory: (float32 CSR matrix, labels). See `weights` for the weights of its rows."""
+        import scipy.sparse
+
+        parts = list(self.blocks())
+        if not parts:
+            return scipy.sparse.csr_matrix((0, self.features), dtype=np.float32), np.empty(0)
+        matrix = scipy.sparse.vstack([block.to_scipy() for block in parts], format="csr")
+        return matrix, np.concatenate([block.labels for block in parts])

@@ -1,0 +1,186 @@
+"""What is known of features by place: their names, and how many texts have them.
+
+It is `features-XXXX.arrow` in a store, and columns of the file of a model. Names are for people, unless the recipe has
+a dictionary: then they say which place is whose. Counts of texts are there if the recipe weighs words by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.store.manifest import Manifest, Recipe, VocabularyInfo
+from ooc_pegasos.store.recipe import Hashing
+from ooc_pegasos.util.arrow import array_of, numbers_of
+from ooc_pegasos.util.checksums import xxh64_hex
+from ooc_pegasos.util.files import read_file, unreadable, write_atomically
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Some features, by increasing place."""
+
+    places: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint32))
+    names: Any = None
+    """An Arrow array of strings, null where a place has no name; None if there are none."""
+    texts: np.ndarray | None = None
+    """How many texts have each."""
+
+    @classmethod
+    def of_names(cls, names: Mapping[int, str]) -> Vocabulary:
+        """Places that have names."""
+        import pyarrow as pa
+
+        places = sorted(names)
+        return cls(np.array(places, np.uint32), pa.array([names[place] for place in places], pa.string()))
+
+    def __len__(self) -> int:
+        """How many features are known."""
+        return len(self.places)
+
+    def known_names(self) -> dict[int, str]:
+        """The name of each place that has one."""
+        if self.names is None:
+            return {}
+        told = zip(self.places.tolist(), self.names.to_pylist(), strict=True)
+        return {place: name for place, name in told if name is not None}
+
+    def names_of(self, places: Iterable[int]) -> list[str | None]:
+        """The names of some places."""
+        wanted = np.fromiter(places, np.int64)
+        if self.names is None or not len(self.places):
+            return [None] * len(wanted)
+        at = np.minimum(np.searchsorted(self.places, wanted), len(self.places) - 1)
+        there = self.places[at] == wanted
+        found = self.names.take(array_of(at)).to_pylist()
+        return [name if known else None for name, known in zip(found, there.tolist(), strict=True)]
+
+    def named(self, names: Mapping[int, str]) -> Vocabulary:
+        """The same with names of places that had none."""
+        return self.at(np.union1d(self.places, np.array(sorted(names), np.uint32)), names)
+
+    def at(self, places: np.ndarray, names: Mapping[int, str] | None = None) -> Vocabulary:
+        """What is known of the features at these places, which increase; with names besides its own."""
+        import pyarrow as pa
+
+        told = self.names_of(places)
+        if names:
+            told = [names.get(place, known) for place, known in zip(places.tolist(), told, strict=True)]
+        texts = None
+        if self.texts is not None:
+            texts = np.zeros(len(places), np.int64)
+            both, mine, theirs = np.intersect1d(self.places, places, assume_unique=True, return_indices=True)
+            texts[theirs[: len(both)]] = self.texts[mine]
+        some = any(name is not None for name in told)
+        return Vocabulary(places.astype(np.uint32), pa.array(told, pa.string()) if some else None, texts)
+
+    def columns(self) -> dict[str, Any]:
+        """As columns of a table."""
+        found = {} if self.names is None else {"name": self.names}
+        return found if self.texts is None else found | {"texts": array_of(self.texts)}
+
+    @classmethod
+    def of_columns(cls, table: Any) -> Vocabulary:
+        """What `columns` has made, in an Arrow table that has the places as `feature`. Raises ValueError."""
+        columns = {name: table.column(name).combine_chunks() for name in table.schema.names}
+        if any(column.null_count for name, column in columns.items() if name != "name"):
+            raise ValueError("numbers that are missing")
+        places = numbers_of(columns["feature"])
+        if places.dtype != np.uint32 or (len(places) and (np.diff(places.astype(np.int64)) <= 0).any()):
+            raise ValueError("features that do not increase")
+        names, texts = columns.get("name"), columns.get("texts")
+        if names is not None:
+            if str(names.type) not in ("string", "large_string"):
+                raise ValueError("names that are no words")
+            names.validate(full=True)
+        counts = None if texts is None else numbers_of(texts)
+        if counts is not None and (counts.dtype != np.int64 or (counts < 0).any()):
+            raise ValueError("counts of texts that are none")
+        return cls(places, names, counts)
+
+    def serves_as(self, other: Vocabulary, recipe: Recipe) -> bool:
+        """Whether this recipe makes the same rows with either."""
+        places = np.union1d(self.places, other.places)  # features of models that weigh nothing may be left out
+        mine, theirs = self.at(places), other.at(places)
+        hashing = recipe.hashing_of_names
+        same_names = not (hashing and hashing.dictionary) or mine.names.equals(theirs.names)
+        if mine.texts is None or theirs.texts is None:
+            return same_names and mine.texts is theirs.texts
+        return same_names and np.array_equal(mine.texts, theirs.texts)
+
+    def check(self, recipe: Recipe) -> str | None:
+        """What is missing for rows to be made by this recipe, if anything."""
+        hashing, tokens = recipe.hashing_of_names, recipe.tokens_of_texts
+        if hashing and hashing.dictionary:
+            whole = len(self) == hashing.dictionary == int(self.places[-1]) + 1
+            if not whole or self.names is None or self.names.null_count:
+                return "a dictionary that is not whole"
+        if tokens and tokens.texts and (self.texts is None or int(self.texts.max(initial=0)) > tokens.texts):
+            return "no numbers of texts, or such as cannot be"
+        if tokens and tokens.texts and len(self) and int(self.places[-1]) >= (hashing or Hashing()).places:
+            return "features that no hash can be"
+        return None
+
+
+def write(folder: Path, vocabulary: Vocabulary) -> VocabularyInfo:
+    """Write it; the file is called after its content, so that no older one is ever overwritten."""
+    import pyarrow as pa
+
+    columns = {"feature": array_of(vocabulary.places)} | vocabulary.columns()
+    batch = pa.record_batch(list(columns.values()), names=list(columns))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    content = sink.getvalue()
+    checksum = xxh64_hex(content)
+    file = f"features-{checksum}.arrow"
+    write_atomically(folder / file, content.to_pybytes())
+    return VocabularyInfo(file, len(vocabulary), content.size, checksum)
+
+
+def read(folder: Path, info: VocabularyInfo) -> Vocabulary:
+    """What was written, after a check of every byte."""
+    import pyarrow as pa
+
+    file = folder / info.file
+    advice = "restore it or convert again"
+    try:
+        content = read_file(file, info.bytes)
+    except OSError as error:
+        raise unreadable(file, error, advice) from error
+    if len(content) != info.bytes or xxh64_hex(content) != info.xxh64:
+        raise DamagedError(f"{file}: the checksum does not match, so the file was changed or damaged; {advice}")
+    try:
+        table = pa.ipc.open_file(content).read_all()
+        table.validate()
+        return Vocabulary.of_columns(table)
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
+        problem = " ".join(str(error).split())[:100]
+        raise DamagedError(f"{file}: not what it should hold ({problem}); {advice}") from error
+
+
+def of_store(folder: Path, made: Manifest) -> Vocabulary:
+    """All that is known of the features of a store."""
+    if made.vocabulary is None:
+        return of_recipe(made.recipe)
+    found = read(folder, made.vocabulary)
+    problem = found.check(made.recipe)
+    if problem:
+        raise DamagedError(f"{folder / made.vocabulary.file}: {problem}; restore it or convert again")
+    return found
+
+
+def of_recipe(recipe: Recipe) -> Vocabulary:
+    """Names that follow from the columns: where all are numbers, each has a place of its own."""
+    table = recipe.table
+    if table is None or not all(column.kind == "numeric" for column in table.columns):
+        return Vocabulary()
+    names = [column.name for column in table.columns]
+    if table.nulls == "mark":
+        names += [f"{name}=null" for name in names]
+    return Vocabulary.of_names(dict(enumerate(names)))

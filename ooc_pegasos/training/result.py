@@ -1,0 +1,286 @@
+"""What comes out of a training run: the model that is kept, and what is known of all of them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ooc_pegasos import __version__
+from ooc_pegasos.config import TrainConfig
+from ooc_pegasos.errors import UsageError
+from ooc_pegasos.loading.loader import Loader
+from ooc_pegasos.loading.window import Window
+from ooc_pegasos.objective.certificate import relative_gap
+from ooc_pegasos.objective.lambda_path import Apart, Trial, choose, trial_of
+from ooc_pegasos.objective.problem import NONE, Problem
+from ooc_pegasos.proof.proof_file import Claim, write_proof
+from ooc_pegasos.scoring.calibration import ScoreSummary, fitted
+from ooc_pegasos.scoring.model import Certificate, Model, ModelInfo
+from ooc_pegasos.scoring.score import Scorer
+from ooc_pegasos.solvers.proof_record import DualRecord
+from ooc_pegasos.store import vocabulary
+from ooc_pegasos.store.store import Store
+from ooc_pegasos.training.state import RunState, essential
+from ooc_pegasos.training.timing import EpochCost
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """One of the models of a run."""
+
+    lam: float
+    one_class: str | None
+    fold: int | None
+    certificate: Certificate
+    epochs: int
+    holdout: dict[str, float | None] | None
+    history: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, repr=False)
+class TrainResult:
+    """The model that was kept, and how the run went."""
+
+    model: Model
+    models: list[TrainedModel]
+    """All models of the run."""
+    trials: list[Trial]
+    """What the rows kept apart say of each lambda, if there were any."""
+    converged: bool
+    certified: bool
+    stopped_by: str
+    seconds: float
+    seconds_computing: float
+    seconds_waiting: float
+    bytes_read: int
+    holdout: dict[str, float | None] | None
+    why_uncertified: str | None
+    algorithm: str
+    why_algorithm: str
+    memory: int
+    """The budget for data, which decides the windows and so the order of rows."""
+    loading: str
+    windows: int
+    presenters: int
+    """Threads that presented rows side by side."""
+    costs: list[EpochCost]
+    notes: list[str]
+    profile: dict[str, dict[str, float]]
+    """Seconds of the run (`foreground`), and of the threads that load beside it (`background`), by what they did."""
+
+    @property
+    def history(self) -> pa.Table:
+        """One row an epoch of the model that was kept, as an Arrow table."""
+        import pyarrow as pa
+
+        # what epochs tell depends on the algorithm, which may have changed
+        names = dict.fromkeys(name for entry in self.model.info.history for name in entry)
+        return pa.Table.from_pylist([{**dict.fromkeys(names), **entry} for entry in self.model.info.history])
+
+    def __repr__(self) -> str:
+        info = self.model.info
+        gap = "no certificate" if info.certificate.gap is None else f"certified gap {100 * info.certificate.gap:.3g} %"
+        return f"TrainResult({self.algorithm}, lambda {info.lam:.6g}, {info.epochs:,} epochs, {gap})"
+
+    def _repr_html_(self) -> str:
+        from ooc_pegasos.reporting.notebook import result_html
+
+        return result_html(self)
+
+
+class Outcome:
+    """The models of a run at its end: which lambda is kept, and what is known of each."""
+
+    def __init__(self, problem: Problem, state: RunState, store: Store, config: TrainConfig) -> None:
+        self._problem, self._known, self._best = problem, state.known, state.best
+        self._store, self._config = store, config
+        self.trials = self._compare()
+        self._kept = self._keep()
+
+    @property
+    def one_vs_rest(self) -> bool:
+        """Whether each class has a model of its own."""
+        return self._problem.specs[0].one_class != NONE
+
+    @property
+    def apart(self) -> dict[str, float | None] | None:
+        """What rows kept apart say of what is kept; with a model a class there is no error of it all yet."""
+        lam = self._problem.specs[self._kept[0]].lam
+        of_it = [trial for trial in self.trials if trial.lam == lam]
+        return {"loss": of_it[0].loss, "error": of_it[0].error} if of_it else None
+
+    def _compare(self) -> list[Trial]:
+        """What rows kept apart say of each lambda."""
+        specs, folds = self._problem.specs, self._config.folds is not None
+        trials = []
+        for lam in dict.fromkeys(spec.lam for spec in specs):
+            found = [(spec.fold, self._known[model].apart) for model, spec in enumerate(specs) if spec.lam == lam]
+            apart = [(fold, one) for fold, one in found if one is not None]
+            if apart:
+                trial = trial_of(lam, apart, across=folds)
+                # errors of one class against the rest are not those of the class that is chosen
+                trials.append(dataclasses.replace(trial, error=None) if self.one_vs_rest else trial)
+        return trials
+
+    def _keep(self) -> list[int]:
+        """The models of the lambda that is kept: one, or one a class."""
+        specs, trials = self._problem.specs, self.trials
+        lam = trials[choose(trials, self._config.select)].lam if len(trials) > 1 else specs[0].lam
+        models = [model for model, spec in enumerate(specs) if spec.lam == lam]
+        if self._config.folds:
+            models = [model for model in models if specs[model].fold == NONE]
+        if not self.one_vs_rest:  # of biases that were held fixed, the best
+            models = [min(models, key=lambda model: self._known[model].primal or 0.0)]
+        return models
+
+    def model(self, algorithm: str) -> Model:
+        """The model that is kept."""
+        problem, known, config = self._problem, [self._known[model] for model in self._kept], self._config
+        info = ModelInfo(
+            features=self._store.features,
+            lam=problem.specs[self._kept[0]].lam,
+            loss=problem.loss.name,
+            parameter=problem.parameter,
+            costs=None if problem.costs is None else problem.costs.tolist(),
+            algorithm=algorithm,
+            sampling=config.sampler,
+            seed=config.seed,
+            epochs=max(one.epochs for one in known),
+            certificate=self._certificate(),
+            history=known[0].history,
+            trials=[vars(trial) for trial in self.trials],
+            calibrations=[],
+            labels=self._store.manifest.labels,
+            recipe=self._store.manifest.recipe,
+            config=essential(config),
+            store_checksum=self._store.checksum,
+            versions={"ooc-pegasos": __version__, "numpy": np.__version__},
+        )
+        return Model(*self._weights(info), vocabulary.of_store(self._store.path, self._store.manifest))
+
+    def write_proof(self, path: Path, model: Model, record: DualRecord) -> None:
+        """Write the dual variables of the models that are kept, with what they claim of `model`."""
+        known = [self._known[number] for number in self._kept]
+        claims = [Claim(one.primal or 0.0, max(one.bound or 0.0, 0.0)) for one in known]
+        holdout = self._config.holdout_fraction
+        write_proof(path, self._store, model, self._problem, self._kept, claims, record, holdout)
+
+    def _weights(self, info: ModelInfo) -> tuple[np.ndarray, ModelInfo, np.ndarray]:
+        """Weights and biases of the models that are kept."""
+        problem, features = self._problem, self._store.features
+        if problem.costs is not None:
+            table = self._best[self._kept[0]].reshape(-1, problem.width)[:, : len(problem.costs)]
+            bias = table[features] * problem.bias if problem.bias else np.zeros(len(problem.costs))
+            return np.ascontiguousarray(table[:features]), info, bias
+        vectors = [self._best[model] for model in self._kept]
+        biases = [float(vector[-1]) * problem.bias if problem.bias else 0.0 for vector in vectors]
+        biases = [bias + problem.specs[model].offset for bias, model in zip(biases, self._kept, strict=True)]
+        if self.one_vs_rest:
+            return np.stack([vector[:features] for vector in vectors], axis=1), info, np.array(biases)
+        return vectors[0][:features], info, np.array(biases[0])
+
+    def _certificate(self) -> Certificate:
+        """Of the models that are kept, as one: objectives and bounds add up."""
+        known = [self._known[model] for model in self._kept]
+        primal = sum(one.primal or 0.0 for one in known)
+        bounds = [one.bound for one in known if one.bound is not None]
+        bound = sum(bounds) if len(bounds) == len(known) else None
+        gap = known[0].gap if len(known) == 1 else relative_gap(primal, bound)
+        return Certificate(primal, bound, gap, all(one.left == "tolerance" for one in known))
+
+    def models(self) -> list[TrainedModel]:
+        """What is known of each model."""
+        return [self._trained(model) for model in range(len(self._known))]
+
+    def _trained(self, model: int) -> TrainedModel:
+        spec, known = self._problem.specs[model], self._known[model]
+        assert known.primal is not None
+        classes = self._store.manifest.labels.classes
+        return TrainedModel(
+            spec.lam,
+            classes[spec.one_class] if spec.one_class != NONE else None,
+            spec.fold if self._config.folds and spec.fold != NONE else None,
+            Certificate(known.primal, known.bound, known.gap, known.left == "tolerance"),
+            known.epochs,
+            _table(known.apart),
+            known.history,
+        )
+
+
+def check_rows_apart(store: Store, loader: Loader) -> None:
+    """Refuse before the work what probabilities could not be fitted to after it: rows kept apart of one class only.
+
+    As a rule the first chunk has both classes.
+    """
+    kind, found = np.dtype(store.manifest.layout.labels), set()
+    for number, chunk in enumerate(store.manifest.chunks):
+        store.check_size(chunk)
+        labels = np.fromfile(store.path / chunk.file, kind, chunk.rows, offset=chunk.starts.labels)
+        found |= set(np.sign(labels[loader.folds.of(number) == 0]).tolist())
+        if len(found) > 1:
+            return
+    what = "all rows kept apart are of one class" if found else "no rows are kept apart"
+    raise UsageError(f"{{calibrate}}: {what}, which tell nothing of probabilities; choose a larger {{holdout}}")
+
+
+ScoresApart = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Scores, labels and weights of some rows that were kept apart."""
+
+
+def scores_apart(model: Model, windows: Iterator[Window], loader: Loader, threads: int) -> Iterator[ScoresApart]:
+    """What a model says of the rows kept apart."""
+    scorer = Scorer(model, model.info.features)
+    for window in windows:
+        scores, block = scorer.window(loader, window, threads), window.block
+        for begin, end in window.stretches:
+            rows = begin + np.flatnonzero(window.folds[begin:end] == 0)
+            yield scores[rows], block.labels[rows], None if block.weights is None else block.weights[rows]
+
+
+class RowsApart:
+    """What is known of the rows kept apart that a model has scored so far; those of several machines can be merged."""
+
+    def __init__(self, model: Model, calibrate: bool) -> None:
+        self.classes = range(len(model.info.labels.classes)) if model.bias.ndim else [NONE]
+        self.summaries = [ScoreSummary() for _ in self.classes] if calibrate else []
+        self.errors = self.count = 0
+
+    def take(self, apart: Iterable[ScoresApart]) -> None:
+        """Take in some rows."""
+        for mine, labels, weights in apart:
+            predicted = mine.argmax(axis=1) if mine.ndim > 1 else np.where(mine > 0, 1, -1)
+            self.errors += int((predicted != labels).sum())
+            self.count += len(labels)
+            for one_class, summary in zip(self.classes, self.summaries, strict=False):
+                positive = labels > 0 if one_class == NONE else labels == one_class
+                summary.add(mine if one_class == NONE else mine[:, one_class], positive, weights)
+
+    def merged(self, other: RowsApart) -> RowsApart:
+        """Another, of the rows of both."""
+        new = copy.deepcopy(self)
+        new.errors, new.count = self.errors + other.errors, self.count + other.count
+        for summary, more in zip(new.summaries, other.summaries, strict=True):
+            summary.merge(more)
+        return new
+
+    def look(self, model: Model, config: TrainConfig) -> tuple[Model, float | None]:
+        """The model with probabilities fitted to these rows, if that is wanted, and its error rate on them."""
+        if config.calibrate:
+            found = [fitted(summary, config.calibrate, alone=len(self.summaries) == 1) for summary in self.summaries]
+            info = dataclasses.replace(model.info, calibrations=found)
+            model = dataclasses.replace(model, info=info)
+        return model, self.errors / self.count if self.count else None
+
+
+def _table(apart: Apart | None) -> dict[str, float | None] | None:
+    return {"loss": apart.loss, "error": apart.error} if apart else None

@@ -1,0 +1,133 @@
+"""What a run begins with: rows, the weights of another model, and what is assumed until it is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ooc_pegasos.config import TrainConfig
+from ooc_pegasos.errors import UsageError
+from ooc_pegasos.loading.loader import Loader, open_loader
+from ooc_pegasos.objective.free_bias import RowSums
+from ooc_pegasos.objective.problem import Problem, Spec, count_models, vectors_of
+from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.solvers.registry import AVERAGE_BELOW, row_bytes
+from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
+from ooc_pegasos.store.store import Store
+from ooc_pegasos.training.state import Progression
+from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
+from ooc_pegasos.util.stopwatch import Stopwatch
+
+_RATIO_OF_AVERAGES = 0.35  # what `Progression.ratio` is where averages are candidates, until it is measured
+_RATIO_OF_SDCA = 0.6  # the same for `sdca`, whose gap is met before each step
+_GROUPED = 0.1  # share of the variance of labels that is between chunks, from which on they count as grouped
+
+
+def loader_of(
+    config: TrainConfig, store: Store, biases: int, saved: Checkpoint | None, place: Path | None, background: Stopwatch
+) -> Loader:
+    """What brings the rows, within the memory there is for all models; or was, for the run to be resumed."""
+    number = count_models(config, store) * biases
+    vectors = number * vectors_of(config, store)
+    if config.biased in ("free", "unregularized", "batch"):  # sums of rows, of which five take as much as a model
+        vectors += -(-RowSums.lines(len(store.manifest.labels.classes), config.folds) // 5)
+    budget = config.budget(store.features, vectors)
+    if saved and place:
+        with sound(place):
+            budget = whole(saved.facts["budget"], 0, 2**62, "budget")
+    loader = open_loader(
+        store,
+        budget,
+        loading=config.loading,
+        holdout=config.holdout_fraction,
+        folds=config.folds,
+        row_bytes=row_bytes(config, number),
+        threads=config.workers,
+        background=background,
+        what="--memory" if config.memory else "the memory that is free,",
+    )
+    check_rows(config, store, loader)
+    return loader
+
+
+def check_rows(config: TrainConfig, store: Store, loader: Loader) -> None:
+    """Refuse to keep so many rows apart that none is left, or so few that there is none."""
+    apart, what = config.holdout_fraction, "{holdout}"
+    if config.folds:
+        if not loader.folds.sizes.all():
+            raise UsageError(f"{{folds={config.folds}}} leaves a fold without rows; choose fewer")
+        return
+    if loader.training_rows == 0:
+        raise UsageError(f"{what} {apart} leaves no row to train on; choose a smaller fraction")
+    if apart and loader.training_rows == store.rows:
+        why = "" if config.holdout else " (which lambdas are compared by)"
+        raise UsageError(f"{what} {apart}{why} keeps no row apart; choose a larger fraction, or one {{lam}}")
+
+
+def weights_of(warm_start: Model | None, config: TrainConfig, problem: Problem) -> np.ndarray | None:
+    """The weights to begin with, as long as a vector of the problem."""
+    if warm_start is None:
+        return None
+    if config.project:
+        raise UsageError("{warm_start} and {project} together leave no certificate; leave one of them out")
+    if len(problem.specs) > 1 or problem.costs is not None or warm_start.weights.ndim > 1:
+        raise UsageError("{warm_start} begins one model with another; leave it out, or give one {lam}")
+    if len(warm_start.weights) > problem.features:
+        raise UsageError("{warm_start}: the model has more features than the store; choose a model for this data")
+    start = np.zeros(problem.length)
+    start[: len(warm_start.weights)] = warm_start.weights
+    if warm_start.bias and not problem.bias:
+        raise UsageError("{warm_start}: the model has a bias; add {bias=feature}")
+    if problem.bias:
+        start[-1] = float(warm_start.bias) / problem.bias
+    return start
+
+
+def nothing_known_of(spec: Spec, problem: Problem, algorithm: str) -> Progression:
+    """What is known of a model at the beginning."""
+    if algorithm == "sdca":
+        return Progression(ratio=_RATIO_OF_SDCA)
+    averaged = spec.clock < AVERAGE_BELOW and problem.can_average
+    return Progression(ratio=_RATIO_OF_AVERAGES if averaged else 1.0)
+
+
+def no_rows(store: Store) -> CsrBlock:
+    """A block as the store has them, without rows."""
+    layout = store.manifest.layout
+    values = np.empty(0, VALUE_CODINGS[layout.values]) if layout.values else None
+    nothing, labels = np.empty(0, CODINGS[layout.index_coding]), np.empty(0, layout.labels)
+    return CsrBlock(np.zeros(1, np.int64), nothing, values, labels, store.features, levels=all_levels(layout.levels))
+
+
+def remark_on_projection(config: TrainConfig, store: Store, problem: Problem) -> str | None:
+    """What to tell if the optimum may lie outside the ball of radius 1/sqrt(lambda).
+
+    At the optimum lambda ||w||^2 is the mean of -l'(z) z, at most 1 where a loss is for classes and no row counts more
+    than once.
+    """
+    if not config.project:
+        return None
+    reasons = {
+        "real targets": problem.loss.task == "regression",
+        "--class-weight": config.class_weight is not None,
+        "--cost": config.cost is not None,
+        "rows that weigh more than 1": store.manifest.statistics.max_weight > 1,
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), None)
+    return why and f"with {why} the optimum may lie outside the ball of --project, which then is never reached"
+
+
+def remark_on_grouping(config: TrainConfig, store: Store, loader: Loader) -> str | None:
+    """What to tell if rows grouped by label ruin steps that see one group after the other."""
+    shape, made = loader.shape, store.manifest
+    if made.shuffle_seed is not None or (shape.fits and config.sampler != "sequential"):
+        return None
+    if made.grouping_by_label() <= _GROUPED:
+        return None
+    where = "one after the other" if shape.fits else f"{shape.budget / 2**20:,.0f} MB of them at a time"
+    enough = f", or give --memory {-(-sum(shape.chunk_bytes) // 2**20)}MB" if not shape.fits else ""
+    return (
+        f"the rows of {store.path} stand grouped by label and come {where}, which ruins the training; "
+        f"convert again without --no-shuffle{enough}"
+    )

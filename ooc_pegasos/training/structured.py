@@ -1,0 +1,324 @@
+"""Structured prediction: outputs that are sequences, rankings or trees, trained with the same certificate.
+
+The user says what an output is by three functions (`StructuredTask`), and the structured hinge loss is minimised:
+
+    P(w) = (lam/2) ||w||^2 + (1/m) sum_i max_y' [cost(y_i, y') - <w, phi(x_i, y_i) - phi(x_i, y')>]
+
+With y^ where the maximum is, -g = phi(x_i, y_i) - phi(x_i, y^), and equation (2) of the README is
+a <- a + phi(x_i, y_i) - phi(x_i, y^). What equation (4) counts, l - <g, w>, is the cost of y^. So (3) and (5) bound
+the optimum from below, and that whatever y^ is: an inexact maximum makes the bound worse but not wrong. The
+objective, and with it the gap, is only as exact as the maximum.
+"""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from ooc_pegasos.compiled.fit.pegasos import square
+from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.objective.certificate import Snapshot, keep_some, lower_bound, relative_gap
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+X = TypeVar("X")
+Y = TypeVar("Y")
+X_in = TypeVar("X_in", contravariant=True)
+X_out = TypeVar("X_out", covariant=True)
+Y_out = TypeVar("Y_out", covariant=True)
+
+_COEFFICIENT = 1.2  # the objective is measured when the estimated gap is within this factor of the tolerance
+_STALE = 1.001  # weights that no update touched may be this factor too large, so that not all change at each step
+_WATCHED = 100  # examples, at most, whose last maximum is remembered to check the next
+_ROUNDING = 1e-5  # of the terms of a score; a task may compute in float32
+
+
+class StructuredTask(Protocol[X_in, Y]):
+    """What has to be known of inputs x and outputs y.
+
+    `weights` are `n_features` numbers of float64, for reading; the same array is used again, so copy what is kept.
+    """
+
+    def features(self, x: X_in, y: Y) -> tuple[np.ndarray, np.ndarray]:
+        """The joint feature map phi(x, y): indices from 0 and their values; values of one index add up."""
+
+    def most_violating(self, weights: np.ndarray, x: X_in, y: Y) -> tuple[Y, float]:
+        """The output y' with the largest cost(y, y') + <weights, phi(x, y')>, and its cost.
+
+        Costs are not negative, the cost of y itself is 0, and y is among the outputs to choose from.
+        """
+
+    def best(self, weights: np.ndarray, x: X_in) -> Y:
+        """The output with the largest <weights, phi(x, y)>, which is the prediction."""
+
+
+class Examples(Protocol[X_out, Y_out]):
+    """Pairs (x, y) by number, like a list; they may as well be read from disk when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> tuple[X_out, Y_out]: ...
+
+
+@dataclass(frozen=True)
+class StructuredConfig:
+    """Options of `train_structured`."""
+
+    lam: float
+    tolerance: float = 0.01
+    max_epochs: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1e-30 <= self.lam <= 1e30:
+            raise UsageError(f"lam = {self.lam} is out of range; choose a value from 1e-30 to 1e30")
+        if not 0 < self.tolerance < float("inf"):
+            raise UsageError(f"tolerance = {self.tolerance} is out of range; choose a positive number")
+        if self.max_epochs < 1:
+            raise UsageError(f"max_epochs = {self.max_epochs} is out of range; choose at least 1")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed = {self.seed} is out of range; choose 0 to 2^63 - 1")
+
+
+@dataclass(frozen=True)
+class StructuredResult:
+    """The best weights, and how far they are from the optimum at most."""
+
+    weights: np.ndarray
+    primal: float
+    lower_bound: float
+    gap: float
+    """(primal - lower_bound) / primal."""
+    converged: bool
+    history: pa.Table
+    """One row an epoch."""
+
+
+def train_structured(
+    task: StructuredTask[X, Y], examples: Examples[X, Y], n_features: int, config: StructuredConfig
+) -> StructuredResult:
+    """Minimise the structured hinge loss over `examples` until the certified gap is within the tolerance.
+
+    Examples are asked for by number, all of them once an epoch in a new random order, and are not kept.
+    """
+    import pyarrow as pa
+
+    run = _Run(_Oracle(task, examples, n_features), config)
+    for epoch in range(1, config.max_epochs + 1):
+        run.present(epoch)
+        run.certify(epoch, last=epoch == config.max_epochs)
+        if run.gap is not None and run.gap <= config.tolerance:
+            break
+    assert run.gap is not None
+    converged = run.gap <= config.tolerance
+    return StructuredResult(run.best, run.primal, run.bound, run.gap, converged, pa.Table.from_pylist(run.history))
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """An output as a plane below the loss: cost - <w, change>, where `change` is phi(x, y) - phi(x, y^)."""
+
+    cost: float
+    touched: np.ndarray
+    change: np.ndarray
+    magnitude: float
+    """Of all the terms of cost and scores, for judging what is rounding."""
+
+    def value(self, weights: np.ndarray) -> float:
+        return self.cost - float(weights[self.touched] @ self.change)
+
+
+class _Oracle(Generic[X, Y]):
+    """Asks the task, and believes nothing that can be checked at little cost."""
+
+    def __init__(self, task: StructuredTask[X, Y], examples: Examples[X, Y], n_features: int) -> None:
+        self.task, self.examples = task, examples
+        self.features, self.rows = operator.index(n_features), len(examples)
+        if self.features < 1:
+            raise UsageError(f"n_features = {n_features} is out of range; choose at least 1")
+        if self.rows < 1:
+            raise UsageError("there are no examples to train on; give at least one")
+        self.watched = range(0, self.rows, -(-self.rows // _WATCHED))
+        self.remembered: dict[int, _Choice] = {}
+
+    def choose(self, i: int, *candidates: np.ndarray) -> list[tuple[_Choice, float]]:
+        """For each vector of weights the most violating output of example i, and its loss."""
+        answers = []
+        try:
+            x, y = self.examples[i]
+            true = self.task.features(x, y)
+            for weights in candidates:
+                y_hat, cost = self.task.most_violating(weights, x, y)
+                answers.append((weights, float(cost), self.task.features(x, y_hat)))
+        except Exception as error:
+            error.add_note(f"raised for example {i}")
+            raise
+        checked = self._checked(i, true)
+        return [self._judge(i, weights, cost, checked, chosen) for weights, cost, chosen in answers]
+
+    def _judge(
+        self, i: int, weights: np.ndarray, cost: float, true: tuple[np.ndarray, np.ndarray], chosen: Any
+    ) -> tuple[_Choice, float]:
+        """The plane and the value of an output, if it may be the maximum."""
+        if not 0 <= cost < float("inf"):
+            raise InputError(f"example {i}: the cost of an output is {cost}; costs have to be finite and not negative")
+        (indices, values), (indices_hat, values_hat) = true, self._checked(i, chosen)
+        magnitude = cost + float(abs(weights[indices]) @ abs(values) + abs(weights[indices_hat]) @ abs(values_hat))
+        touched, where = np.unique(np.concatenate([indices, indices_hat]), return_inverse=True)
+        change = np.bincount(where, np.concatenate([values, -values_hat]), len(touched))
+        kept = change != 0.0
+        choice = _Choice(cost, touched[kept], change[kept], magnitude)
+        value = choice.value(weights)
+        if value < -_ROUNDING * magnitude:
+            raise self._no_maximum(i, value, 0.0, "the true output")
+        if i in self.watched:
+            before = self.remembered.get(i, choice)
+            if value < before.value(weights) - _ROUNDING * (magnitude + before.magnitude):
+                raise self._no_maximum(i, value, before.value(weights), "an output chosen before")
+            self.remembered[i] = choice
+        return choice, max(value, 0.0)  # 0 is the value of the true output
+
+    def _checked(self, i: int, answer: Any) -> tuple[np.ndarray, np.ndarray]:
+        """What `features` returned, as arrays of int64 and float64."""
+        try:
+            indices, values = np.asarray(answer[0]), np.asarray(answer[1], np.float64)
+            fit = len(answer) == 2 and indices.ndim == 1 and indices.shape == values.shape
+        except (IndexError, TypeError, ValueError):
+            fit = False
+        if not fit or (indices.dtype.kind not in "iu" and len(indices)):
+            raise InputError(
+                f"example {i}: features() has to give two arrays of one length, indices as integers and values as real "
+                f"numbers; it gave {reprlib.repr(answer)}"
+            )
+        if len(indices) and not 0 <= indices.min() <= indices.max() < self.features:
+            wrong = indices.min() if indices.min() < 0 else indices.max()
+            raise InputError(f"example {i}: features() gave index {wrong}; it has to be from 0 to {self.features - 1}")
+        if not np.isfinite(values).all():
+            raise InputError(f"example {i}: features() gave a value that is not finite; correct it")
+        return indices.astype(np.int64), values
+
+    def _no_maximum(self, i: int, value: float, better: float, what: str) -> InputError:
+        rule = "most_violating() has to choose the largest cost plus score"
+        return InputError(
+            f"example {i}: {rule}; beyond the score of the true output it chose {value:g}, and {what} has {better:g}"
+        )
+
+    def check_best(self, weights: np.ndarray) -> None:
+        """See on a few examples whether predictions score at least as high as the true outputs."""
+        for i in self.watched[:10]:
+            x, y = self.examples[i]
+            pairs = [self._checked(i, self.task.features(x, output)) for output in (self.task.best(weights, x), y)]
+            best, true = (float(weights[at] @ v) for at, v in pairs)
+            magnitude = sum(float(abs(weights[at]) @ abs(v)) for at, v in pairs)
+            if best < true - _ROUNDING * magnitude:
+                scores = f"scores {best:g}, and the true one {true:g}"
+                raise InputError(f"example {i}: the output that best() gave {scores}; it has to give the largest")
+
+    def mean_losses(self, candidates: list[np.ndarray]) -> np.ndarray:
+        """The mean loss of each, by an exact pass."""
+        total = np.zeros(len(candidates))
+        for i in range(self.rows):
+            total += [loss for _, loss in self.choose(i, *candidates)]
+        return total / self.rows
+
+
+class _Run:
+    """One training run, in the notation of the README."""
+
+    def __init__(self, oracle: _Oracle[Any, Any], config: StructuredConfig) -> None:
+        self.oracle, self.config = oracle, config
+        self.a, self.weights = np.zeros(oracle.features), np.zeros(oracle.features)
+        self.shown = _read_only(self.weights)
+        # Costs c times as large make the same problem as lam c, so with the largest change R the first step is about 1
+        # if the delay is R^2 / (lam c). Nobody knows R; where all scores are 0 the costs alone choose, so outputs that
+        # differ much. Of 3, 1, 0.3 and 0.1 times this delay none needed fewer epochs to a gap of 5 % than 1, on chains
+        # and on classes. The bounds hold with every delay.
+        choices = [oracle.choose(i, self.shown)[0][0] for i in oracle.watched]
+        ratios = [float(choice.change @ choice.change) / choice.cost for choice in choices if choice.cost > 0]
+        self.delay = max(max(ratios, default=0.0) / config.lam, 1.0)
+        self.b = np.zeros(oracle.features)
+        self.t = self.s = self.r = self.mean_loss = 0.0
+        self.snapshots = [Snapshot.start()]
+        self.bound, self.primal, self.best = 0.0, np.inf, self.a  # costs are not negative
+        self.history: list[dict[str, Any]] = []
+
+    @property
+    def gap(self) -> float | None:
+        """The certified relative gap. Losses are not negative, so an objective of 0 is the optimum."""
+        return 0.0 if self.primal == 0.0 else relative_gap(self.primal, self.bound)
+
+    def present(self, epoch: int) -> None:
+        """Present every example once, in a new random order: equations (2), (2a) and (4)."""
+        lam, a, b, m = self.config.lam, self.a, self.b, self.oracle.rows
+        self.r, losses = 0.0, 0.0
+        b[:] = 0.0
+        refreshed = -np.inf
+        for number, i in enumerate(np.random.default_rng([self.config.seed, epoch]).permutation(m).tolist()):
+            clock = self.t + self.delay
+            if clock > _STALE * refreshed:
+                np.divide(a, lam * clock, out=self.weights)
+                refreshed = clock
+            [(choice, loss)] = self.oracle.choose(i, self.shown)
+            touched = choice.touched
+            a[touched] += choice.change
+            self.r += 1.0 / (lam * clock)
+            b[touched] += self.r * choice.change
+            self.t += 1.0
+            self.s += choice.cost
+            self.weights[touched] = a[touched] / (lam * (clock + 1.0))
+            if number >= m // 2:
+                losses += loss
+        self.mean_loss = losses / (m - m // 2)
+
+    def certify(self, epoch: int, last: bool) -> None:
+        """Bound the optimum from below, estimate the objective, and measure it if that may be the end."""
+        lam, m = self.config.lam, self.oracle.rows
+        now = Snapshot(epoch, self.t, self.s, self.a)
+        self.bound = max(self.bound, lower_bound(lam, self.delay, now, 1.0, self.snapshots, whole=True).value)
+        iterate = self.a / (lam * (self.t + self.delay))
+        estimate = lam / 2 * square(iterate) + self.mean_loss
+        estimated_gap = (estimate - self.bound) / estimate if estimate > 0 else 0.0
+        if epoch == 1:
+            self.oracle.check_best(_read_only(iterate))
+        measured = last or estimated_gap <= _COEFFICIENT * self.config.tolerance
+        if measured:
+            self._measure([iterate, (self.r * self.a - self.b) / m])
+        self.history.append(
+            {
+                "epoch": epoch,
+                "estimate": estimate,
+                "primal": self.primal if measured else None,
+                "lower_bound": self.bound,
+                "gap": self.gap if measured else None,
+                "estimated_gap": estimated_gap,
+            }
+        )
+        self.snapshots.append(Snapshot(epoch, self.t, self.s, self.a.copy()))
+        self.snapshots = [self.snapshots[0], *keep_some(self.snapshots[1:], epoch)]
+
+    def _measure(self, candidates: list[np.ndarray]) -> None:
+        """Keep the best candidate, if it is the best so far."""
+        losses = self.oracle.mean_losses([_read_only(weights) for weights in candidates])
+        primals = [self.config.lam / 2 * square(w) + loss for w, loss in zip(candidates, losses, strict=True)]
+        chosen = int(np.argmin(primals))
+        if not np.isfinite(primals[chosen]):
+            raise InputError("the weights became infinite; choose another lam or scale the features")
+        if primals[chosen] < self.bound - _ROUNDING * abs(self.bound):
+            raise InputError(
+                f"the objective {primals[chosen]:g} is below its lower bound {self.bound:g}, so most_violating() does "
+                "not always choose the largest cost plus score; correct it"
+            )
+        if primals[chosen] < self.primal:
+            self.primal, self.best = primals[chosen], candidates[chosen]
+
+
+def _read_only(weights: np.ndarray) -> np.ndarray:
+    """The same memory for others to read: a task that changes weights would void the certificate."""
+    view = weights.view()
+    view.flags.writeable = False
+    return view

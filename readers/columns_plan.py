@@ -1,0 +1,422 @@
+"""What a table is before its rows are read: of which form, and which columns it has of which types."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers import delimited, jsonlines
+from ooc_pegasos.readers.base import place
+from ooc_pegasos.readers.remote import is_remote
+from ooc_pegasos.readers.sources import (
+    DEFAULT_MEMORY,
+    STDIN,
+    LongLineError,
+    TextSource,
+    open_input,
+    path_of,
+    spoken,
+    stamp_of,
+)
+from ooc_pegasos.store.recipe import Table
+from ooc_pegasos.store.row_ids import is_id
+
+Form = Literal["parquet", "arrow", "delimited", "jsonlines"]
+_HEAD = 1 << 20
+"""Of a text, where its columns are looked for."""
+MEMORY_OF_NAME = 2500
+"""Bytes of memory that a column takes for its name alone, wherever that is written down, measured."""
+MEMORY_OF_COLUMN: dict[Form, int] = {"delimited": 14_000, "parquet": 14_000, "jsonlines": 8_000, "arrow": 4_000}
+"""Bytes of memory that a column takes while some rows of it are read by Arrow, measured."""
+_MEMORY_OF_FOOTER = 16
+WIDE = 2000
+"""Columns from which on Arrow is not asked for their types, as each takes it some 10 KB of memory."""
+_NUMBER = re.compile(rb"[ \t]*-?(?:[0-9]+\.?[0-9]*|\.[0-9]+|nan|inf)(?:[eE][+-]?[0-9]+)?[ \t]*", re.IGNORECASE)
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_FORMS: dict[str, Form] = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".csv": "delimited",
+    ".tsv": "delimited",
+    ".tab": "delimited",
+    ".jsonl": "jsonlines",
+    ".ndjson": "jsonlines",
+    ".json": "jsonlines",
+}
+_MAGIC: dict[bytes, Form] = {b"PAR1": "parquet", b"ARROW1": "arrow"}
+
+
+def form_of(name: str) -> Form | None:
+    """What kind of table a file is by its first bytes, or else by the end of its name; None if it is none.
+
+    Of a pipe only the name is looked at: what is read from it is gone.
+    """
+    if name == STDIN:
+        return None
+    head = b""
+    try:
+        if is_remote(name) or os.path.isfile(name):
+            with open_input(name) as file:
+                while len(head) < 8 and (more := file.read(8 - len(head))):
+                    head += more
+    except OSError as error:
+        raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
+    for magic, form in _MAGIC.items():
+        if head.startswith(magic):
+            return form
+    path = Path(path_of(name))
+    suffix = Path(path.stem).suffix if path.suffix.lower() in _COMPRESSED else path.suffix
+    return _FORMS.get(suffix.lower())
+
+
+def schema_of(name: str, table: Table | None = None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
+    """The columns of a file, with those that its path says, and their Arrow types; of text, as its first rows seem."""
+    return with_partition(name, own_columns(name, table, memory))
+
+
+def with_partition(name: str, own: dict[str, Any]) -> dict[str, Any]:
+    """The columns in a file and those that its path says."""
+    import pyarrow as pa
+
+    return own | {key: pa.string() for key in partition_of(name) if key not in own}
+
+
+def own_columns(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
+    """The columns in a file."""
+    form = form_of(name)
+    if form == "parquet":
+        import pyarrow.parquet as pq
+
+        with arrow_errors(spoken(name)):
+            _refuse_large_footer(name, memory)
+            schema = pq.read_schema(open_input(name) if is_remote(name) else name)
+    elif form == "arrow":
+        with arrow_errors(spoken(name)), opened_ipc(name) as opened:
+            schema = opened.schema
+    else:
+        _refuse_pipe(name)
+        schema = _schema_of_text(name, form, table, memory)
+    with arrow_errors(spoken(name)):
+        columns = {field.name: field.type for field in schema}
+    if len(columns) != len(schema):
+        twice = next(column for column, number in Counter(schema.names).items() if number > 1)
+        raise InputError(f"{spoken(name)}: two columns have the name '{twice}'; rename one")
+    return columns
+
+
+def refuse_too_wide(name: str, columns: int, each: int, memory: int) -> None:
+    """Raise an error if so many columns take more memory than may be used."""
+    if columns * each > memory:
+        needed, given = columns * each / 1e6, memory / 1e6
+        problem = f"{columns:,} columns take {needed:,.0f} MB of memory, and {given:,.0f} MB may be used"
+        advice = "give more, with {memory}, name fewer, with {numeric}, {categorical} or {text}, or write svmlight text"
+        raise InputError(f"{spoken(name)}: {problem}; {advice}")
+
+
+def _refuse_large_footer(name: str, memory: int) -> None:
+    """Refuse a Parquet file whose description of its columns does not fit: read, it takes several times its size."""
+    with open_input(name) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 8, 0))
+        footer = int.from_bytes(file.read(8)[:4], "little")
+    if _MEMORY_OF_FOOTER * min(footer, size) > memory:
+        needed = f"{footer / 1e6:,.0f} MB, which take {_MEMORY_OF_FOOTER * footer / 1e6:,.0f} MB of memory"
+        problem = f"its columns and row groups are described in {needed}, and {memory / 1e6:,.0f} MB may be used"
+        raise InputError(f"{spoken(name)}: {problem}; give more, with {{memory}}, or write fewer columns or row groups")
+
+
+def _refuse_pipe(name: str) -> None:
+    """What can be read only once is no table, as its columns are looked for first."""
+    if not stamp_of(name).regular:
+        raise InputError(f"{spoken(name)}: a table is read more than once, so it cannot come from a pipe; name a file")
+
+
+def rows_of(name: str) -> int | None:
+    """How many rows a file has, if it says so."""
+    if form_of(name) != "parquet":
+        return None
+    import pyarrow.parquet as pq
+
+    with arrow_errors(spoken(name)):
+        metadata = pq.read_metadata(open_input(name) if is_remote(name) else name)
+    return sum(rows_of_groups(metadata, name))
+
+
+def rows_of_groups(metadata: Any, name: str) -> list[int]:
+    """How many rows each row group of a Parquet file has, if what it says of them agrees."""
+    rows = [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
+    if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
+        problem = f"{metadata.num_rows:,} rows, and {sum(rows):,} in its row groups"
+        raise InputError(f"{spoken(name)}: {problem}; it is damaged, fetch or write it again")
+    return rows
+
+
+def partition_of(name: str) -> dict[str, str]:
+    """Columns that a path says by folders `key=value` below `/./`, which stands after a folder that was given."""
+    from urllib.parse import unquote
+
+    found = {}
+    below = path_of(name) if is_remote(name) else name.partition("/./")[2]
+    for part in Path(below).parts[:-1]:
+        key, equals, value = part.partition("=")
+        if equals and key:
+            found[key] = unquote(value)
+    return found
+
+
+def patterns() -> list[str]:
+    """The names that tables in folders have; `.json` is too often something about them."""
+    suffixes = [suffix for suffix in _FORMS if suffix != ".json"]
+    texts = [suffix for suffix in suffixes if _FORMS[suffix] in ("delimited", "jsonlines")]
+    return [f"*{suffix}" for suffix in suffixes] + [f"*{suffix}{packed}" for suffix in texts for packed in _COMPRESSED]
+
+
+def delimiter_of(name: str) -> str:
+    """Of a file whose name says so."""
+    stem = path_of(name).lower()
+    for suffix in _COMPRESSED:
+        stem = stem.removesuffix(suffix)
+    return "\t" if stem.endswith((".tsv", ".tab")) else ","
+
+
+def difference(missing: Sequence[str], known: dict[str, Any]) -> str:
+    """That some columns are not there, and what they may be called."""
+    told = []
+    for column in missing[:5]:
+        near = difflib.get_close_matches(column, known, 1)
+        told.append(f"'{column}'" + (f" (is it '{near[0]}'?)" if near else ""))
+    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    return f"no column {', '.join(told)}{more}; {columns_in_words(known)}"
+
+
+def columns_in_words(known: dict[str, Any]) -> str:
+    """Which columns there are; if there is but one, which delimiter may have been meant."""
+    told = "the columns are " + ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
+    inside = [mark for mark in ",;\t|" if len(known) == 1 and mark in next(iter(known))]
+    spelled = {"\t": r"\t"}.get(inside[0], inside[0]) if inside else ""
+    return told + (f"; if that is more than one, say --delimiter '{spelled}'" if inside else "")
+
+
+def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
+    """Refuse a column whose type cannot be what it is wanted as."""
+    import pyarrow as pa
+
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_number = _is_number(inner)
+    is_text = _is_text(inner)
+    nested, unknown = pa.types.is_nested(inner), pa.types.is_null(inner)
+    column = f"{where}: column '{name}' is of type {kind}"
+    if wanted == "numeric" and not unknown and (not is_number or pa.types.is_dictionary(kind)):
+        raise InputError(f"{column}, not a number; write it as numbers, or convert with {{categorical={name}}}")
+    if wanted == "text" and not unknown and not is_text:
+        raise InputError(f"{column}, not text; write it as text, or convert with {{categorical={name}}}")
+    if wanted == "categorical" and nested:
+        raise InputError(f"{column}, which is no category; leave it out")
+    if wanted == "label" and not unknown and not (is_number or is_text):
+        raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")
+    if wanted == "id" and not unknown and not is_id(inner):
+        raise InputError(f"{column}, and ids are numbers, words or times; write it as one of these")
+    if wanted == "entries":
+        with arrow_errors(where):
+            problem = problem_of_entries(kind)
+        if problem is not None:
+            raise InputError(
+                f"{column}, {problem}; write lists of indices, of (index, value), or maps, or leave it out by naming "
+                "others with {numeric}, {categorical} or {text}"
+            )
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def problem_of_entries(kind: Any) -> str | None:
+    """Why a column of this type is none of entries."""
+    import pyarrow as pa
+
+    from ooc_pegasos.readers.vectorize import fields_of_entries
+
+    if pa.types.is_map(kind):
+        index, value = kind.key_type, kind.item_type
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        index, value = kind.value_type, None
+        if pa.types.is_struct(index):
+            if index.num_fields != 2:
+                return f"and its entries have {index.num_fields} fields, not an index and a value"
+            places = fields_of_entries(index)
+            index, value = (index.field(at).type for at in places)
+    else:
+        return "not a list of indices"
+    if not pa.types.is_integer(index):
+        return f"and its indices are of type {index}, not whole numbers"
+    return None if value is None or _is_number(value) else f"and its values are of type {value}, not numbers"
+
+
+@contextmanager
+def arrow_errors(where: str) -> Iterator[None]:
+    """Say what pyarrow found in the words of this program."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowMemoryError as error:
+        advice = "give more memory, or, if the file is damaged, fetch or write it again"
+        raise InputError(f"{where}: more memory is needed than there is ({error}); {advice}") from error
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
+        problem = " ".join(str(error).split())[:160]
+        raise InputError(f"{where}: damaged or not what its name says ({problem}); fetch or write it again") from error
+
+
+@contextmanager
+def opened_ipc(name: str) -> Iterator[Any]:
+    """A file or a stream of record batches."""
+    import pyarrow as pa
+
+    with open_input(name) if is_remote(name) else pa.memory_map(name) as mapped:
+        try:
+            opened: Any = pa.ipc.open_file(mapped)
+        except pa.ArrowInvalid:
+            mapped.seek(0)
+            opened = pa.ipc.open_stream(mapped)
+        yield opened
+
+
+def _schema_of_text(name: str, form: Form | None, table: Table | None, memory: int) -> Any:
+    """The columns of a text and what the first megabyte of it seems to hold."""
+    import pyarrow as pa
+
+    head = _head_of(name, form, table, memory)
+    if form != "jsonlines":
+        delimiter = table.delimiter if table else delimiter_of(name)
+        refuse_too_wide(name, head.partition(b"\n")[0].count(delimiter.encode()) + 1, MEMORY_OF_NAME, memory)
+    with arrow_errors(spoken(name)):
+        names = _names_in(name, head, form, table)
+        if form == "jsonlines":
+            refuse_too_wide(name, len(names), MEMORY_OF_COLUMN["jsonlines"], memory)
+            kinds = _kinds_of_json(head)
+            return pa.schema([(column, kinds.get(column, pa.string())) for column in dict.fromkeys([*names, *kinds])])
+        import pyarrow.csv
+
+        header = table.header if table else True
+        multiline = table is not None and table.multiline
+        if len(names) > WIDE and b'"' not in head:
+            numeric = _numeric_columns(head.partition(b"\n")[2] if header else head, delimiter, len(names))
+            types = [pa.float64() if is_number else pa.string() for is_number in numeric]
+            return pa.schema(list(zip(names, types, strict=True)))
+        options = pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(head) + 1)
+        parse = pyarrow.csv.ParseOptions(
+            delimiter=delimiter, newlines_in_values=multiline, invalid_row_handler=lambda _row: "skip"
+        )
+        kinds = pyarrow.csv.ConvertOptions(null_values=[""], strings_can_be_null=True)
+        head = delimited.good_rows(head, names, delimiter, header, multiline)
+        head = head.decode(errors="replace").encode()  # what pyarrow cannot decode it cannot hand to the handler
+        try:
+            return pyarrow.csv.read_csv(pa.BufferReader(head), options, parse, kinds).schema
+        except pa.ArrowInvalid:
+            return pa.schema([(column, pa.string()) for column in names])
+
+
+def _numeric_columns(rows: bytes, delimiter: str, columns: int) -> np.ndarray:
+    """True for columns of which the first rows hold numbers, as Arrow would find in all of the rows together."""
+    numeric, filled = np.ones(columns, bool), np.zeros(columns, bool)
+    for line in rows.split(b"\n"):
+        cells = line.removesuffix(b"\r").split(delimiter.encode())
+        if len(cells) == columns:
+            there = np.fromiter(map(bool, cells), bool, columns)
+            numeric &= ~there | np.fromiter((_NUMBER.fullmatch(cell) is not None for cell in cells), bool, columns)
+            filled |= there
+    return numeric & filled
+
+
+def kind_of_text(form: Form | None, table: Table | None) -> tuple[str, Callable[[np.ndarray, int], int] | None]:
+    """(what a text is, what says where its rows end if not with the line), as text sources want it."""
+    if form != "jsonlines" and table is not None and table.multiline:
+        return "a text table whose quotes are closed", delimited.last_end(table.delimiter)
+    return "a text table", None
+
+
+def _head_of(name: str, form: Form | None, table: Table | None, memory: int) -> bytes:
+    """The first rows of a text."""
+    source = TextSource(name, 0, _HEAD, deque(), *kind_of_text(form, table), memory=memory)
+    head = b""
+    try:
+        for block in source.blocks():
+            head += block.text[: block.length].tobytes()
+            if head.count(b"\n") > 1:  # a wide table may have its names alone in the first block
+                break
+    except LongLineError as error:
+        where = place(spoken(name), "line", head.count(b"\n") + 1)
+        raise InputError(f"{where}: {error.problem}") from error
+    if not head:
+        raise InputError(f"{spoken(name)}: the file is empty; leave it out or check how it was made")
+    return head
+
+
+def _names_in(name: str, head: bytes, form: Form | None, table: Table | None) -> list[str]:
+    """The columns that the first line of a text names."""
+    try:
+        if form == "jsonlines":
+            return jsonlines.names_of(head)
+        if table is None:
+            return delimited.names_of(head, delimiter_of(name), True)
+        return delimited.names_of(head, table.delimiter, table.header, table.multiline)
+    except InputError as error:
+        raise InputError(f"{spoken(name)}: {error}") from error
+
+
+def _kinds_of_json(head: bytes) -> dict[str, Any]:
+    """What the keys of the first objects seem to hold; lines that are none are told of where they stand."""
+    import pyarrow as pa
+
+    schema = _guessed_json(head)
+    if schema is None:
+        objects = []
+        for line in head.splitlines():
+            with suppress(ValueError, RecursionError):
+                objects.append(json.loads(line))
+        objects = [one for one in objects if isinstance(one, dict)]
+        kinds = {}
+        for column in dict.fromkeys(key for one in objects for key in one):
+            lines = [json.dumps({column: one[column]}) for one in objects if one.get(column) is not None]
+            found = _guessed_json("\n".join(lines).encode()) if lines else None
+            if found is None and lines:  # of several kinds: the first of them, and the others are told where they stand
+                found = _guessed_json(lines[0].encode())
+            kinds[column] = pa.string() if found is None else found.field(0).type
+    else:
+        kinds = {field.name: field.type for field in schema}
+    # words that look like dates are words
+    return {column: pa.string() if pa.types.is_temporal(kind) else kind for column, kind in kinds.items()}
+
+
+def _guessed_json(text: bytes) -> Any:
+    import pyarrow as pa
+    import pyarrow.json
+
+    try:
+        options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        return pyarrow.json.read_json(pa.BufferReader(text), options).schema
+    except pa.ArrowInvalid:
+        return None

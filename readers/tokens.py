@@ -1,0 +1,120 @@
+"""Text to rows: words or characters, their n-grams counted and hashed, as scikit-learn's HashingVectorizer does it."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ooc_pegasos.compiled.parse import text as kernels
+from ooc_pegasos.errors import DamagedError, UsageError
+from ooc_pegasos.readers.arrow_strings import buffers_of
+from ooc_pegasos.readers.feature_index import places_of
+from ooc_pegasos.store.csr_block import read_only
+from ooc_pegasos.store.recipe import Hashing, Tokens
+from ooc_pegasos.store.vocabulary import Vocabulary
+
+
+@cache
+def _tables() -> tuple[np.ndarray, np.ndarray]:
+    """(classes, lower case) of every code point, as this Python has them: so they agree with its `re` and `lower`."""
+    classes = np.zeros(kernels.CODE_POINTS, np.uint8)
+    lower = np.arange(kernels.CODE_POINTS, dtype=np.int32)
+    every = "".join(map(chr, range(kernels.CODE_POINTS)))
+    for bit, pattern in ((kernels.WORD, r"\w+"), (kernels.SPACE, r"\s+")):
+        for found in re.finditer(pattern, every):
+            classes[found.start() : found.end()] |= bit
+    for begin in range(0, kernels.CODE_POINTS, 256):
+        block = every[begin : begin + 256]
+        if block.lower() == block:
+            continue
+        for code, character in enumerate(block, begin):
+            small = character.lower()
+            around = [("a", ""), ("", "a"), ("a", "a")]  # a capital sigma ends a word in another way
+            if len(small) > 1 or any((x + character + y).lower() != x + small + y for x, y in around):
+                classes[code] |= kernels.CONTEXT
+            else:
+                lower[code] = ord(small)
+    return read_only(classes), read_only(lower)
+
+
+_Cut = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool, bool, int, int]
+
+
+class TextHasher:
+    """What turns texts into rows; any number of threads may use one."""
+
+    def __init__(self, tokens: Tokens, hashing: Hashing, vocabulary: Vocabulary | None = None) -> None:
+        if not 1 <= tokens.least <= tokens.most:
+            raise UsageError(f"n-grams from {tokens.least} to {tokens.most}; give numbers from 1 on, the smaller first")
+        self.tokens = tokens
+        self.hashing = hashing
+        self.places = places_of(hashing, vocabulary.names if vocabulary else None)
+        self._rarities = rarities(tokens.texts, self.places.number, vocabulary) if tokens.texts else None
+
+    @property
+    def features(self) -> int:
+        """How many places there are."""
+        return self.places.number
+
+    def part(self, strings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(entries of each text, their indices, their values) of an Arrow array of strings; a null is an empty text.
+
+        The indices of a text increase; n-grams whose signs cancel out in a place have no entry there.
+        """
+        hashing = self.hashing
+        places = (hashing.bits, hashing.signed, self.places.dictionary)
+        lengths, indices, values = kernels.hash_documents(*self._cut(strings), *places)
+        if self._rarities is not None:
+            values = (values * self._rarities[indices]).astype(np.float32)
+        return lengths, indices, values
+
+    def ngrams(self, strings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(bytes, offsets, which text each is in) of all n-grams, in order of the texts and of their length."""
+        data, offsets, rows = kernels.cut_documents(*self._cut(strings))
+        return read_only(data), read_only(offsets), read_only(rows)
+
+    def count_documents(self, strings: Any, counts: np.ndarray) -> None:
+        """Add 1 to `counts` (int64) at each place where a text has an entry, for every text."""
+        if counts.dtype != np.int64 or len(counts) != self.features:
+            raise ValueError(f"counts must be {self.features} numbers of type int64")
+        kernels.count_documents(read_only(self.part(strings)[1]), counts)
+
+    def _cut(self, strings: Any) -> _Cut:
+        """What kernels need to cut texts: their bytes and how."""
+        import pyarrow as pa
+
+        tokens = self.tokens
+        if not (pa.types.is_string(strings.type) or pa.types.is_large_string(strings.type)):
+            strings = strings.cast(pa.large_string())
+        if strings.null_count:
+            strings = strings.fill_null("")
+        classes, lower = _tables()
+        ready = np.zeros(len(strings), np.bool_)
+        data, offsets = buffers_of(strings)
+        if tokens.lowercase and kernels.find_context(data, offsets, classes, ready):
+            data, offsets = buffers_of(_lowered(strings, ready))
+        how = (tokens.lowercase, tokens.characters, tokens.least, tokens.most)
+        return data, offsets, read_only(ready), classes, lower, *how
+
+
+def rarities(texts: int, places: int, vocabulary: Vocabulary | None) -> np.ndarray:
+    """What counts are multiplied by at each place: ln((1 + texts) / (1 + those that have it)) + 1, as scikit-learn."""
+    if vocabulary is None or vocabulary.texts is None:
+        raise DamagedError("the recipe weighs words by how rare they are, which is not there; convert or train again")
+    having = np.zeros(places)
+    having[vocabulary.places] = vocabulary.texts
+    return np.log((1 + texts) / (1 + having)) + 1
+
+
+def _lowered(strings: Any, which: np.ndarray) -> Any:
+    """The same strings, some of them in the lower case that Python's own rules give."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    mask = pa.array(which)
+    small = [text.lower() for text in strings.filter(mask).to_pylist()]
+    large = strings.cast(pa.large_string())  # some grow
+    return pc.replace_with_mask(large, mask, pa.array(small, pa.large_string()))

@@ -1,0 +1,418 @@
+"""Columns of a table to sparse rows: each column gives a part of every row, and parts are joined row by row.
+
+A part is (how many entries each row has, their indices, their values). Nothing is coerced: what is no finite number
+where one is wanted makes its row a bad one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ooc_pegasos.compiled.parse import hashing as kernels
+from ooc_pegasos.declared_labels import EXACT
+from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers.arrow_strings import as_strings, without_infinite
+from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
+from ooc_pegasos.readers.feature_index import NOWHERE
+from ooc_pegasos.readers.feature_names import NewNames, Unnamed
+from ooc_pegasos.readers.tokens import TextHasher
+from ooc_pegasos.store.csr_block import CsrBlock
+from ooc_pegasos.store.labels import key_of
+from ooc_pegasos.store.recipe import Column, Table
+from ooc_pegasos.store.vocabulary import Vocabulary
+
+LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
+
+
+class Part(NamedTuple):
+    """What one column adds to each row."""
+
+    lengths: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+
+
+@dataclass
+class Vectors:
+    """The good rows of a batch."""
+
+    block: CsrBlock
+    good: np.ndarray
+    """Their numbers in the batch."""
+    bad: list[BadRow]
+    bad_rows: int
+    names: dict[int, str]
+    """Of labels that are text, by the bits of their hash."""
+    features: dict[int, str]
+    """Of places that had no name before."""
+
+
+class Problems:
+    """Which rows of a batch are bad, and why the first of them are."""
+
+    def __init__(self, rows: int) -> None:
+        self.bad = np.zeros(rows, bool)
+        self._told: dict[int, str] = {}
+
+    def add(self, rows: np.ndarray, tell: Callable[[int], str]) -> None:
+        """Rows by number; what is wrong with each is asked for only as long as it is told."""
+        for row in rows[: DESCRIBED_BAD_ROWS + 1].tolist():
+            self._told.setdefault(row, tell(row))
+        self.bad[rows] = True
+
+    def described(self) -> list[BadRow]:
+        """The first bad rows, in order."""
+        return [BadRow(row, self._told[row]) for row in sorted(self._told)[:DESCRIBED_BAD_ROWS]]
+
+
+class Vectorizer:
+    """Turns batches of a table into rows. Any number of threads may use it."""
+
+    def __init__(
+        self,
+        table: Table,
+        text_labels: bool,
+        *,
+        with_labels: bool = True,
+        names: int = 0,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        self.table = table
+        self._text_labels = text_labels
+        self._with_labels = with_labels
+        self._hasher = TextHasher(table.tokens, table.hashing, vocabulary)
+        self._find = self._hasher.places
+        self._dense = is_dense(table)
+        self._unnamed = Unnamed(features_of(table) or 0, 0 if table.hashing.dictionary else names)
+        numbers = [column.name for column in table.columns if column.kind == "numeric"]
+        marked = [column.name for column in table.columns] if table.nulls == "mark" else []
+        self._numbers = {name: place for place, name in enumerate(numbers)}
+        self._places = {name: self._place_of(name, False) for name in numbers}
+        self._null_places = {name: self._place_of(name, True) for name in marked}
+
+    @property
+    def wanted(self) -> list[str]:
+        """The columns that are needed."""
+        table = self.table
+        extra = [table.label] if self._with_labels else []
+        names = [column.name for column in table.columns] + [*extra, table.weight, table.id]
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    @property
+    def takes_numbers(self) -> bool:
+        """True if `vectors` can be given all features as a matrix."""
+        return self._dense and self.table.nulls != "bad" and self._unnamed.left <= 0
+
+    def vectors(self, batch: Any, numbers: np.ndarray | None = None) -> Vectors:
+        """The rows of an Arrow record batch, or of one with a matrix of the numeric columns, in which nulls are NaN."""
+        rows = batch.num_rows if numbers is None else len(numbers)
+        problems = Problems(rows)
+        new = self._unnamed.new()
+        if numbers is None:
+            parts: list[Part] = []
+            for column in self.table.columns:
+                parts += self._parts(column, batch.column(column.name), problems, new)
+        labels, names = self._labels(batch, problems)
+        weights = self._weights(batch, problems)
+        indptr, indices, values = join(rows, parts) if numbers is None else self._entries_of(numbers)
+        large = np.flatnonzero(~np.isfinite(values))
+        if len(large):
+            wrong = np.unique(np.searchsorted(indptr, large, "right") - 1)
+            problems.add(wrong, lambda _row: "a value is too large for float32; scale or --clip the data")
+        good = np.flatnonzero(~problems.bad)
+        if len(good) < rows:
+            lengths = np.diff(indptr)
+            entries = np.repeat(~problems.bad, lengths)
+            indptr = np.concatenate([[0], np.cumsum(lengths[good])])
+            indices, values, labels = indices[entries], values[entries], labels[good]
+            weights = None if weights is None else weights[good]
+        features = features_of(self.table) or LARGEST_INDEX + 1
+        block = CsrBlock(indptr, indices, values, labels, features, weights)
+        return Vectors(block, good, problems.described(), int(problems.bad.sum()), names, new)
+
+    def _entries_of(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The entries of rows given as a matrix of finite numbers, with NaN for nulls; as `_numeric` makes them."""
+        nulls = np.isnan(numbers)
+        numbers = np.where(nulls, 0.0, numbers)
+        if self.table.log1p:
+            numbers = np.copysign(np.log1p(np.abs(numbers)), numbers)
+        if self.table.clip is not None:
+            numbers = np.clip(numbers, -self.table.clip, self.table.clip)
+        numbers *= np.array([column.scale for column in self.table.columns])
+        with np.errstate(over="ignore"):
+            values = numbers.astype(np.float32)
+        if self.table.nulls == "mark":
+            values = np.concatenate([values, nulls.astype(np.float32)], axis=1)
+        rows, indices = np.nonzero(values)
+        indptr = np.zeros(len(values) + 1, np.int64)
+        np.cumsum(np.bincount(rows, minlength=len(values)), out=indptr[1:])
+        return indptr, indices.astype(np.uint32), values[rows, indices]
+
+    def named(self, features: dict[int, str]) -> None:
+        """These places have a name now."""
+        self._unnamed.named(features)
+
+    # --- columns ----------------------------------------------------------------------------------
+
+    def _place_of(self, column: str, null: bool) -> tuple[int, float]:
+        """As `place`, of a number or of the feature that says that there is none."""
+        if self._dense:
+            return self._numbers[column] + (len(self._numbers) if null else 0), 1.0
+        return self._find.one(f"{column}=null" if null else column)
+
+    def _parts(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[Part]:
+        nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
+        if nulls is not None and self.table.nulls == "bad":
+            wrong = np.flatnonzero(nulls)
+            problems.add(wrong, lambda _row: f"no value in column '{column.name}'; fill it in, or say --nulls absent")
+        if column.kind == "numeric":
+            yield self._numeric(column, array, nulls, problems, new)
+        elif column.kind == "categorical":
+            yield self._categorical(column, array, problems, new)
+        elif column.kind == "text":
+            yield self._text(as_strings(array), new)
+        else:
+            yield _entries(column, array, nulls, problems)
+        if nulls is not None and self.table.nulls == "mark":
+            place, sign = self._null_places[column.name]
+            self._unnamed.name(np.array([place]), lambda _at: f"{column.name}=null", new)
+            yield _one_each(nulls, np.full(len(nulls), place, np.uint32), np.full(len(nulls), sign, np.float32))
+
+    def _numeric(self, column: Column, array: Any, nulls: np.ndarray | None, problems: Problems, new: NewNames) -> Part:
+        numbers = as_numbers(array)
+        wrong = ~np.isfinite(numbers)
+        if nulls is not None:
+            wrong &= ~nulls
+            numbers = np.where(nulls, 0.0, numbers)
+        if wrong.any():
+            found = numbers.copy()
+            problems.add(np.flatnonzero(wrong), lambda row: _not_finite(column, found[row]))
+            numbers = np.where(wrong, 0.0, numbers)
+        if self.table.log1p:
+            numbers = np.copysign(np.log1p(np.abs(numbers)), numbers)
+        if self.table.clip is not None:
+            numbers = np.clip(numbers, -self.table.clip, self.table.clip)
+        place, sign = self._places[column.name]
+        self._unnamed.name(np.array([place]), lambda _at: column.name, new)
+        with np.errstate(over="ignore"):
+            values = (numbers * (column.scale * sign)).astype(np.float32)
+        return _one_each(values != 0, np.full(len(values), place, np.uint32), values)
+
+    def _categorical(self, column: Column, given: Any, problems: Problems, new: NewNames) -> Part:
+        import pyarrow as pa
+
+        array, wrong = without_infinite(given)
+        problems.add(wrong, lambda row: _not_finite(column, given[row].as_py()))
+        nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
+        prefix = f"{column.name}="
+        there = ~nulls if nulls is not None else np.ones(len(array), bool)
+        if pa.types.is_dictionary(array.type) and len(array.dictionary) > len(array):
+            array = array.dictionary_decode()  # that of a whole file, of which a batch has few
+        if new.wanted > 0 and not pa.types.is_dictionary(array.type):
+            array = as_strings(array).dictionary_encode()
+        if not pa.types.is_dictionary(array.type):
+            places, signs = self._find.of(as_strings(array), prefix)
+            return _one_each(there & (places != NOWHERE), places, signs)
+        words = as_strings(array.dictionary)
+        places, signs = self._find.of(words, prefix)
+        codes = array.indices.fill_null(0).to_numpy(zero_copy_only=False) if nulls is not None else array.indices
+        codes = np.asarray(codes)
+        if not len(places):  # nothing but nulls
+            return _one_each(there, np.zeros(len(array), np.uint32), np.zeros(len(array), np.float32))
+        if new.wants_more:
+            used = np.zeros(len(words), bool)
+            used[codes[there]] = True
+            met = np.flatnonzero(used)
+            self._unnamed.name(places[met], lambda at: f"{column.name}={words[int(met[at])].as_py()}", new)
+        places = places[codes]
+        return _one_each(there & (places != NOWHERE), places, signs[codes])
+
+    def _text(self, strings: Any, new: NewNames) -> Part:
+        self._unnamed.name_words(self._hasher, strings, new)
+        return Part(*self._hasher.part(strings))
+
+    # --- labels and weights -----------------------------------------------------------------------
+
+    def _labels(self, batch: Any, problems: Problems) -> tuple[np.ndarray, dict[int, str]]:
+        import pyarrow as pa
+
+        name = self.table.label
+        if not self._with_labels or name is None:
+            return np.zeros(len(problems.bad)), {}
+        array = batch.column(name)
+        if array.null_count:
+            missing = np.flatnonzero(np.asarray(array.is_null()))
+            problems.add(missing, lambda _row: f"no label in column '{name}'; give every row one, or leave it out")
+        if self._text_labels:
+            keys, names = _keys_of(array)
+            empty = np.array([key for key, word in names.items() if not word], np.uint64)
+            if len(empty):
+                wrong = np.flatnonzero(np.isin(keys.view(np.uint64), empty))
+                problems.add(
+                    wrong, lambda _row: f"an empty label in column '{name}'; give every row one, or leave it out"
+                )
+            return keys, {key: word for key, word in names.items() if word}
+        numbers, wrong = _parsed(array)
+        if pa.types.is_integer(array.type):
+            wrong |= np.abs(numbers) >= EXACT  # others would be taken for the same
+        wrong &= ~problems.bad
+
+        def problem(row: int) -> str:
+            label = array[row].as_py()
+            if isinstance(label, int):
+                return f"the label {label} is no number below 2^53; write labels as words"
+            return f"the label {label!r} is not a finite number; correct it, or name words with --classes"
+
+        problems.add(np.flatnonzero(wrong), problem)
+        return np.where(wrong | problems.bad, 0.0, numbers) + 0.0, {}
+
+    def _weights(self, batch: Any, problems: Problems) -> np.ndarray | None:
+        name = self.table.weight
+        if name is None:
+            return None
+        array = batch.column(name)
+        numbers, wrong = _parsed(array)
+        wrong |= ~((numbers >= LEAST_WEIGHT) & (numbers <= MOST_WEIGHT))
+        problems.add(
+            np.flatnonzero(wrong), lambda row: f"the weight {array[row].as_py()!r} is not from 1e-9 to 1e9; correct it"
+        )
+        return np.where(wrong, 1.0, numbers).astype(np.float32)
+
+
+def is_dense(table: Table) -> bool:
+    """Whether all columns are numbers: then each has the place of its own number, and nothing is hashed."""
+    return all(column.kind == "numeric" for column in table.columns)
+
+
+def features_of(table: Table) -> int | None:
+    """How many there are; None if lists of indices say so themselves."""
+    if any(column.kind == "entries" for column in table.columns):
+        return None
+    return len(table.columns) * (2 if table.nulls == "mark" else 1) if is_dense(table) else table.hashing.places
+
+
+def join(rows: int, parts: list[Part]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of which each part has some entries: sorted, equal indices added up."""
+    indptr = np.zeros(rows + 1, np.int64)
+    for part in parts:
+        indptr[1:] += part.lengths
+    np.cumsum(indptr, out=indptr)
+    indices, values = np.empty(indptr[-1], np.uint32), np.empty(indptr[-1], np.float32)
+    cursor = indptr[:-1].copy()
+    for part in parts:
+        kernels.append_part(part.lengths, part.indices, part.values, cursor, indices, values)
+    count = kernels.merge_rows(indptr, indices, values)
+    return indptr, indices[:count], values[:count]
+
+
+def as_numbers(array: Any) -> np.ndarray:
+    """An Arrow array of numbers as float64; nulls are NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_float64(array.type):
+        array = pc.cast(array, pa.float64(), safe=False)
+    numbers: np.ndarray = array.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _not_finite(column: Column, value: float) -> str:
+    return f"the value {value} in column '{column.name}' is not finite; correct it or leave it empty"
+
+
+def _parsed(array: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(numbers, which of them are none) of a column of numbers, or of text that spells numbers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        words = pc.utf8_trim_whitespace(as_strings(array))
+        try:
+            array = pc.cast(words, pa.float64())
+        except pa.ArrowInvalid:
+            array = pa.array([_number(word) for word in words.to_pylist()], pa.float64())
+    numbers = as_numbers(array)
+    return numbers, ~np.isfinite(numbers)
+
+
+def _number(word: str | None) -> float | None:
+    try:
+        return float(word) if word is not None and "_" not in word else None
+    except ValueError:
+        return None
+
+
+def _keys_of(array: Any) -> tuple[np.ndarray, dict[int, str]]:
+    """Labels that are words: the bits of their hashes, and which word each is."""
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(array.type):
+        array = as_strings(array).dictionary_encode()
+    words = as_strings(array.dictionary).to_pylist()
+    names = {key_of(word, True): word for word in words if word is not None}
+    keys = np.array([0 if word is None else key_of(word, True) for word in words] or [0], np.uint64)
+    codes = np.asarray(array.indices.fill_null(0))
+    found = np.unique(codes)
+    used = {int(key) for key in keys[found]}
+    return keys[codes].view(np.float64), {key: name for key, name in names.items() if key in used}
+
+
+def _one_each(there: np.ndarray, places: np.ndarray, values: np.ndarray) -> Part:
+    """At most one entry a row."""
+    if there.all():
+        return Part(np.ones(len(there), np.uint32), places, values)
+    return Part(there.astype(np.uint32), places[there], values[there])
+
+
+def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Problems) -> Part:
+    """A column of lists of indices, or of indices and values, or of maps."""
+    import pyarrow as pa
+
+    if pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
+    kind = array.type
+    offsets = np.asarray(array.offsets).astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if pa.types.is_map(kind):
+        indices, values = array.keys[first:last], array.items[first:last]
+    else:
+        inner = array.values[first:last]
+        indices, values = inner, None
+        if pa.types.is_struct(inner.type):
+            index, value = fields_of_entries(inner.type)
+            fields = inner.flatten()  # a null entry is one of nulls
+            indices, values = fields[index], fields[value]
+    lengths = np.diff(offsets)
+    places = as_numbers(indices)
+    numbers = np.ones(len(places)) if values is None else as_numbers(values)
+    if nulls is not None:  # which may have entries that do not count
+        there = np.repeat(~nulls, lengths)
+        places, numbers, lengths = places[there], numbers[there], np.where(nulls, 0, lengths)
+    wrong = ~((places >= 0) & (places <= LARGEST_INDEX)) | ~np.isfinite(numbers)
+    if wrong.any():
+        ends = np.cumsum(lengths)
+        rows = np.unique(np.searchsorted(ends, np.flatnonzero(wrong), "right"))
+        problem = (
+            f"an index in column '{column.name}' is missing or not from 0 to {LARGEST_INDEX:,}, or a value is none"
+        )
+        problems.add(rows, lambda _row: f"{problem}; correct it")
+        places, numbers = np.where(wrong, 0, places), np.where(wrong, 0.0, numbers)
+    with np.errstate(over="ignore"):
+        values32 = (numbers * column.scale).astype(np.float32)
+    return Part(lengths.astype(np.uint32), places.astype(np.uint32), values32)
+
+
+def fields_of_entries(kind: Any) -> tuple[int, int]:
+    """Which fields of a struct are (index, value): those of these names, or the first and the second."""
+    names = [kind.field(at).name for at in range(kind.num_fields)]
+    return (names.index("index"), names.index("value")) if {"index", "value"} <= set(names) else (0, 1)
+
+
+def refuse(name: str, problem: str) -> InputError:
+    """An input whose columns are not those that are wanted."""
+    return InputError(f"{name}: {problem}")

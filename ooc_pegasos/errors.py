@@ -6,6 +6,8 @@ Every message says what is wrong, where, and what to do about it, on one line. O
 
 import re
 
+from ooc_pegasos import exit_codes
+
 _OPTION = re.compile(r"\{([A-Za-z][A-Za-z_]*)(?:=([^{}]*))?\}")
 
 
@@ -17,7 +19,7 @@ def flag_of(name: str) -> str:
 class OocPegasosError(Exception):
     """Base of every error this package raises on purpose."""
 
-    exit_code = 1
+    exit_code = exit_codes.INTERNAL_ERROR
 
     def __init__(self, message: str = "") -> None:
         self._message = "\\n".join(message.splitlines())  # names in it may have line breaks
@@ -39,30 +41,30 @@ class OocPegasosError(Exception):
 class UsageError(OocPegasosError, ValueError):
     """Options that contradict each other or have no meaning."""
 
-    exit_code = 2
+    exit_code = exit_codes.USAGE
 
 
 class InputError(OocPegasosError):
     """Data that cannot be read as what it was said to be, or a place that cannot be written."""
 
-    exit_code = 3
+    exit_code = exit_codes.INPUT
 
 
 class PublishedError(InputError):
     """An error after the new state was in place, which must not be taken for one that left the old state."""
 
 
-class OtherRunError(InputError):
+class CheckpointMismatchError(InputError):
     """A checkpoint of another run than the one that is to go on."""
 
 
-class DamagedError(OocPegasosError):
+class CorruptFileError(OocPegasosError):
     """A store, model or checkpoint whose bytes are not the bytes that were written."""
 
-    exit_code = 5
+    exit_code = exit_codes.CORRUPT_FILE
 
 
 class LockedError(OocPegasosError):
     """Another process is at work on the same thing."""
 
-    exit_code = 6
+    exit_code = exit_codes.LOCKED

@@ -8,7 +8,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.parse import dictionary as kernels
 from ooc_pegasos.compiled.parse.hashing import hash_strings
-from ooc_pegasos.errors import DamagedError, UsageError
+from ooc_pegasos.errors import CorruptFileError, UsageError
 from ooc_pegasos.readers.arrow_strings import buffers_of, with_prefix
 from ooc_pegasos.store.csr_block import read_only
 from ooc_pegasos.store.recipe import Hashing
@@ -85,7 +85,7 @@ class DictionaryPlaces:
 
         places, signs = self.of(pa.array([name], pa.string()))
         if places[0] == NOWHERE:
-            raise DamagedError(f"the dictionary has no {name!r}, which a column of the recipe needs; convert again")
+            raise CorruptFileError(f"the dictionary has no {name!r}, which a column of the recipe needs; convert again")
         return int(places[0]), float(signs[0])
 
 
@@ -103,5 +103,5 @@ def places_of(hashing: Hashing, names: Any = None) -> Places:
     if not hashing.dictionary:
         return HashedPlaces(hashing)
     if names is None or len(names) != hashing.dictionary:
-        raise DamagedError("the recipe has a dictionary, which is not there; convert or train again")
+        raise CorruptFileError("the recipe has a dictionary, which is not there; convert or train again")
     return DictionaryPlaces(names)

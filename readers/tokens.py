@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.compiled.parse import text as kernels
-from ooc_pegasos.errors import DamagedError, UsageError
+from ooc_pegasos.errors import CorruptFileError, UsageError
 from ooc_pegasos.readers.arrow_strings import buffers_of
 from ooc_pegasos.readers.feature_index import places_of
 from ooc_pegasos.store.csr_block import read_only
@@ -103,7 +103,9 @@ class TextHasher:
 def rarities(texts: int, places: int, vocabulary: Vocabulary | None) -> np.ndarray:
     """What counts are multiplied by at each place: ln((1 + texts) / (1 + those that have it)) + 1, as scikit-learn."""
     if vocabulary is None or vocabulary.texts is None:
-        raise DamagedError("the recipe weighs words by how rare they are, which is not there; convert or train again")
+        raise CorruptFileError(
+            "the recipe weighs words by how rare they are, which is not there; convert or train again"
+        )
     having = np.zeros(places)
     having[vocabulary.places] = vocabulary.texts
     return np.log((1 + texts) / (1 + having)) + 1

@@ -17,7 +17,7 @@ from forked import Forked
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
 from ooc_pegasos.conversion.first_pass import Ingest
-from ooc_pegasos.errors import DamagedError, InputError, LockedError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, LockedError, UsageError
 
 FORCE = Existing(force=True)
 
@@ -497,7 +497,7 @@ def test_append_to_a_damaged_store(tmp_path):
     chunk = store.path / store.manifest.chunks[0].file
     chunk.write_bytes(chunk.read_bytes()[:-1])
     before = folder_bytes(store.path)
-    with pytest.raises(DamagedError, match=chunk.name):
+    with pytest.raises(CorruptFileError, match=chunk.name):
         convert([source], store.path, existing=Existing(append=True))
     assert folder_bytes(store.path) == before
 

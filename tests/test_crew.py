@@ -24,7 +24,7 @@ from ooc_pegasos.distributed import client_solvers, coordinator, partition_state
 from ooc_pegasos.distributed import cluster as of_cluster
 from ooc_pegasos.distributed import store_parts as data
 from ooc_pegasos.distributed import worker_round as of_rounds
-from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
@@ -349,7 +349,7 @@ def test_a_store_that_changes_between_rounds(local, tmp_path):
         content[-100] ^= 1
         file.write_bytes(content)
 
-    with pytest.raises(DamagedError, match=re.escape(file.name)):
+    with pytest.raises(CorruptFileError, match=re.escape(file.name)):
         train_dask(local.client, store, TrainConfig(**SETTINGS), parts=2, progress=at_epoch(3, change))
 
 
@@ -494,7 +494,7 @@ def test_rows_that_are_damaged(local, tmp_path):
         (None, "No such file"),
     ):
         file.unlink() if wrong is None else file.write_bytes(wrong)
-        with pytest.raises(DamagedError, match=problem):
+        with pytest.raises(CorruptFileError, match=problem):
             train_dask(local.client, store, config, checkpoint=place, resume=True)
 
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, folder_bytes
 
 from ooc_pegasos import Model, Store, __version__, verify
-from ooc_pegasos.errors import OtherRunError
+from ooc_pegasos.errors import CheckpointMismatchError
 from ooc_pegasos.proof.check import prove
 from ooc_pegasos.scoring.evaluate import predict
 from ooc_pegasos.util.checkpoint import Checkpoint
@@ -164,7 +164,7 @@ def test_checkpoints_resume_to_the_same_model(stores, tmp_path, name):
     assert (cursor["epoch"], cursor["window"]) == (2, 1)
     assert cursor["position"] > 0  # in the middle of a window in the middle of an epoch
     if __version__ != MADE["version"]:  # a checkpoint is resumed by the version that wrote it
-        with pytest.raises(OtherRunError, match="by another version"):
+        with pytest.raises(CheckpointMismatchError, match="by another version"):
             make.resume(name, stores, folder)
         return
     golden = Model.load(CHECKPOINTS / f"{name}.model")

@@ -20,7 +20,7 @@ from conftest import folder_bytes
 from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
 from ooc_pegasos.conversion.journal import Journal
 from ooc_pegasos.conversion.second_pass import Assembly
-from ooc_pegasos.errors import DamagedError, InputError
+from ooc_pegasos.errors import CorruptFileError, InputError
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.store.append_expire import expire
 from ooc_pegasos.store.verify import verify
@@ -222,7 +222,7 @@ def test_training_does_not_open_them(tmp_path, oocpeg):
     model = train(Store.open(store.path), TrainConfig(lam=0.01)).model
     assert np.array_equal(model.weights, expected.weights)
     assert evaluate(model, store.path)["rows"] == 600
-    with pytest.raises(DamagedError, match=r"ids-000000-.*: No such file"):
+    with pytest.raises(CorruptFileError, match=r"ids-000000-.*: No such file"):
         predict(model, store.path, tmp_path / "out.parquet")
     assert "No such file" in oocpeg("verify", "store", code=5).stdout
 
@@ -238,7 +238,7 @@ def test_every_flipped_bit_is_noticed(tmp_path):
         problems = verify(store).problems
         assert len(problems) == 1
         assert path.name in problems[0]
-        with pytest.raises(DamagedError, match=path.name):
+        with pytest.raises(CorruptFileError, match=path.name):
             predict(model, store.path, tmp_path / "out.parquet")
     path.write_bytes(sound[:-8])
     assert "bytes instead of" in verify(store).problems[0]
@@ -247,7 +247,7 @@ def test_every_flipped_bit_is_noticed(tmp_path):
     other = store.manifest.chunks[0].ids  # of another chunk, with fewer or more rows or not
     swapped = dataclasses.replace(store.manifest.chunks[1], ids=other, rows=store.manifest.chunks[1].rows + 1)
     changed = dataclasses.replace(store, manifest=dataclasses.replace(store.manifest, chunks=[swapped]))
-    with pytest.raises(DamagedError, match="not the ids of these rows"):
+    with pytest.raises(CorruptFileError, match="not the ids of these rows"):
         changed.ids(0)
 
 
@@ -261,7 +261,7 @@ def test_names_stay_inside_the_store(tmp_path, name):
     table["chunks"][0]["ids"]["file"] = table["chunks"][1]["ids"]["file"] if name == "twice" else name
     table["checksum"] = f"{zlib.crc32(json.dumps(table, sort_keys=True).encode()):08x}"
     path.write_text(json.dumps(table))
-    with pytest.raises(DamagedError, match="named twice" if name == "twice" else "not the name of a file of ids"):
+    with pytest.raises(CorruptFileError, match="named twice" if name == "twice" else "not the name of a file of ids"):
         Store.open(store.path)
 
 
@@ -431,5 +431,5 @@ def test_ids_of_types_that_name_no_row(tmp_path, kind):
     del table["checksum"]
     table["checksum"] = f"{zlib.crc32(json.dumps(table, sort_keys=True).encode()):08x}"
     (store.path / "manifest.json").write_text(json.dumps(table))
-    with pytest.raises(DamagedError, match=rf"ids of type {re.escape(str(kind))}; restore it or convert again"):
+    with pytest.raises(CorruptFileError, match=rf"ids of type {re.escape(str(kind))}; restore it or convert again"):
         predict(model, store.path, tmp_path / "scores.parquet")

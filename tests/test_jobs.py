@@ -13,7 +13,7 @@ from nights import JOB, in_use, job_of, night, put
 from sklearn.metrics import roc_auc_score
 
 from ooc_pegasos import Store, TrainConfig
-from ooc_pegasos.errors import DamagedError, InputError, LockedError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, LockedError, UsageError
 from ooc_pegasos.jobs import gate
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Gate, Job
@@ -432,12 +432,12 @@ def test_a_damaged_link_and_state(tmp_path):
     link = tmp_path / "models" / "current"
     link.unlink()
     os.symlink("../../etc", link)
-    with pytest.raises(DamagedError, match="oocpeg rollback"):
+    with pytest.raises(CorruptFileError, match="oocpeg rollback"):
         run(job, now=night(2))
     rollback(Versions(tmp_path / "models"), "2026-11-19T02-00-00")
     (tmp_path / "models" / ".run").mkdir(exist_ok=True)
     (tmp_path / "models" / ".run" / "state.json").write_text("{")
-    with pytest.raises(DamagedError, match="to begin anew"):
+    with pytest.raises(CorruptFileError, match="to begin anew"):
         run(job, now=night(2))
 
 

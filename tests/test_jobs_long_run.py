@@ -16,7 +16,7 @@ from sklearn.datasets import load_svmlight_files
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, convert
 from ooc_pegasos.conversion import source_check
-from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.jobs import records
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Gate, Job
@@ -63,9 +63,9 @@ def test_a_lost_link_does_not_open_the_gate(tmp_path, oocpeg):
     first = nights(tmp_path, job, [1])[0]["run"]
     (tmp_path / "models" / "current").unlink()
     put(tmp_path, 2, rows=3000, flip=True)
-    with pytest.raises(DamagedError, match="there are versions"):
+    with pytest.raises(CorruptFileError, match="there are versions"):
         plan(job, night(2)())
-    with pytest.raises(DamagedError, match="put it in use again with 'oocpeg rollback --to'"):
+    with pytest.raises(CorruptFileError, match="put it in use again with 'oocpeg rollback --to'"):
         run(job, now=night(2))
     assert Versions(tmp_path / "models").names() == [first]
     assert "--to" in oocpeg("rollback", tmp_path / "models", code=3).stderr
@@ -207,7 +207,7 @@ def test_what_fails_early_says_what_is_in_use_all_the_same(tmp_path):
     path.write_bytes(content)
     (tmp_path / "models" / ".run").mkdir()
     (tmp_path / "models" / ".run" / "state.json").write_text("nonsense")
-    with pytest.raises(DamagedError, match=r"state.json"):
+    with pytest.raises(CorruptFileError, match=r"state.json"):
         run(job, now=night(3))
     for day, code in (("20", 3), ("21", 5)):
         record = json.loads((tmp_path / "models" / "runs" / f"2026-11-{day}T02-00-00.json").read_text())

@@ -20,7 +20,7 @@ from conftest import folder_bytes, svmlight_text
 from nights import JOB, changed, in_use, job_of, night, put, rows_of
 
 from ooc_pegasos import Existing, Store, convert
-from ooc_pegasos.errors import DamagedError, InputError, LockedError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, LockedError, UsageError
 from ooc_pegasos.jobs import gate, records, state
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Job
@@ -101,7 +101,7 @@ def test_what_would_fail_after_hours_is_refused_before(tmp_path):
         (tmp_path / "nightly.toml").write_text(text)
     (tmp_path / "models" / "current").unlink()
     os.symlink("2020-01-01T00-00-00", tmp_path / "models" / "current")
-    with pytest.raises(DamagedError, match="where no model is; put another version in its"):
+    with pytest.raises(CorruptFileError, match="where no model is; put another version in its"):
         run(changed(tmp_path), now=night(2))
     assert folder_bytes(tmp_path / "clicks.store") == before
     with pytest.raises(InputError, match="name one with to"):  # which was in use, nobody knows
@@ -380,7 +380,7 @@ def test_a_state_that_cannot_be_is_refused_in_one_line(tmp_path, monkeypatch):
     wrong.append(encode(table))
     for content in wrong:
         path.write_bytes(content)
-        with pytest.raises(DamagedError, match=r"state\.json: .*; remove .* to begin anew") as caught:
+        with pytest.raises(CorruptFileError, match=r"state\.json: .*; remove .* to begin anew") as caught:
             run(job, now=night(2))
         assert len(str(caught.value).splitlines()) == 1
     path.write_bytes(good)

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from conftest import around_present, least_memory, random_rows, svmlight_text
 
 from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
-from ooc_pegasos.errors import DamagedError, UsageError
+from ooc_pegasos.errors import CorruptFileError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.loading.samplers import Plan
 from ooc_pegasos.loading.window import cost_of
@@ -357,7 +357,7 @@ def test_a_chunk_that_changes_while_training(store, tmp_path, monkeypatch, accid
 
     with monkeypatch.context() as patched:
         around_present(patched, present)
-        with pytest.raises(DamagedError, match=victim.name) as raised:
+        with pytest.raises(CorruptFileError, match=victim.name) as raised:
             train(store, TrainConfig(**options, max_epochs=6), checkpoint=tmp_path / "c")
     assert raised.value.exit_code == 5
     if victim.is_dir():
@@ -393,7 +393,7 @@ def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, mem
     monkeypatch.setattr(running.Run, "_present", present)
     budget = (1 << 30) if memory == "all" else least_memory(store)
     config = TrainConfig(lam=0.01, max_epochs=1, tolerance=1e-9, memory=budget, loading="mapped")
-    with pytest.raises(DamagedError, match=victim.name):
+    with pytest.raises(CorruptFileError, match=victim.name):
         train(store, config, checkpoint=tmp_path / "c")
     assert touched
     assert not (tmp_path / "c" / "training.checkpoint").exists()
@@ -417,11 +417,11 @@ def test_a_chunk_that_shrinks_while_it_is_scored_or_measured(tmp_path, monkeypat
 
     if last_moment:
         monkeypatch.setattr(exact_pass, "pieces", pieces)
-        with pytest.raises(DamagedError, match=victim.name):
+        with pytest.raises(CorruptFileError, match=victim.name):
             train(store, TrainConfig(lam=0.01, max_epochs=1, tolerance=1e-9))
     else:
         monkeypatch.setattr(score, "pieces", pieces)
-        with pytest.raises(DamagedError, match=victim.name):
+        with pytest.raises(CorruptFileError, match=victim.name):
             evaluate(model, store.path)
 
 
@@ -476,7 +476,7 @@ def test_an_index_too_large_that_the_manifest_vouches_for(store, tmp_path):
     wrong = Store.open(store.path)
     for memory in (1 << 30, least_memory(store)):
         for algorithm in ("sdca", "sgd-s", "sgd-m", "pegasos"):
-            with pytest.raises(DamagedError, match=r"chunk-.*: an index is not below the number of features"):
+            with pytest.raises(CorruptFileError, match=r"chunk-.*: an index is not below the number of features"):
                 train(wrong, TrainConfig(lam=0.01, memory=memory, algorithm=algorithm, batch_size=1))
 
 
@@ -520,7 +520,7 @@ def test_trouble_that_stays(store, monkeypatch):
         raise BlockingIOError if flags else OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(chunk_reader.os, "preadv", preadv)
-    with pytest.raises(DamagedError, match=r"chunk-.*Input/output error at byte 0; check the disk"):
+    with pytest.raises(CorruptFileError, match=r"chunk-.*Input/output error at byte 0; check the disk"):
         train(store, TrainConfig(lam=0.01, memory=least_memory(store)))
 
 

@@ -18,7 +18,7 @@ from ooc_pegasos import Store, TrainConfig, TrainResult, train
 from ooc_pegasos.compiled.fit import losses, many, panel, pegasos, sdca
 from ooc_pegasos.compiled.fit import sums as totals
 from ooc_pegasos.config import parse_lambdas
-from ooc_pegasos.errors import DamagedError, OocPegasosError, UsageError
+from ooc_pegasos.errors import CorruptFileError, OocPegasosError, UsageError
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.objective.lambda_path import Trial, choose, remark_on
@@ -755,15 +755,15 @@ def test_a_damaged_checkpoint_of_rows_is_refused(tmp_path, windows):
     before = files_of(place)
     for damaged in (*flipped, content[:-1], content + b"x", b""):
         path.write_bytes(damaged)
-        with pytest.raises(DamagedError) as refused:
+        with pytest.raises(CorruptFileError) as refused:
             train(store, config, checkpoint=place, resume=True)
         assert refused.value.exit_code == 5
         assert files_of(place) == before  # nothing is left beside it
-        with pytest.raises(DamagedError):
+        with pytest.raises(CorruptFileError):
             train(store, config, checkpoint=place, resume=True, scratch=scratch)
         assert files_of(scratch) == []
     path.unlink()
-    with pytest.raises(DamagedError, match=r"rows-\d+\.checkpoint"):
+    with pytest.raises(CorruptFileError, match=r"rows-\d+\.checkpoint"):
         train(store, config, checkpoint=place, resume=True)
 
 

@@ -22,7 +22,7 @@ from sklearn.svm import LinearSVC
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, convert, train
 from ooc_pegasos.compiled.fit.multiclass import MULTICLASS_HINGE, MULTICLASS_LOGISTIC, class_loss
 from ooc_pegasos.config import load_toml
-from ooc_pegasos.errors import DamagedError, UsageError
+from ooc_pegasos.errors import CorruptFileError, UsageError
 from ooc_pegasos.scoring.evaluate import evaluate
 from ooc_pegasos.util import json_checksum
 from ooc_pegasos.util.checksums import xxh64_hex
@@ -740,5 +740,5 @@ def test_a_label_that_is_no_class_reaches_no_kernel(tmp_path, label, loading):
     table["checksum"] = json_checksum.checksum_of(table)
     (store.path / "manifest.json").write_text(json.dumps(table))
     for loss in ("multiclass-hinge", "hinge"):
-        with pytest.raises(DamagedError, match="a label is none of the 3 classes"):
+        with pytest.raises(CorruptFileError, match="a label is none of the 3 classes"):
             train(Store.open(store.path), TrainConfig(lam=0.1, loss=loss, loading=loading))

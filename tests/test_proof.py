@@ -20,7 +20,7 @@ from test_free_bias import optimum as optimum_with_a_bias
 from test_losses import optimum
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, TrainResult, train
-from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, OocPegasosError, UsageError
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.objective.losses import LOSSES
 from ooc_pegasos.proof.check import prove
@@ -424,7 +424,7 @@ def assert_refused(folder: Path, store: Store) -> None:
     """Whoever checks the proof in a folder refuses it."""
     with pytest.raises(AssertionError):
         check(folder / "model", store.path, folder / "proof")
-    with pytest.raises(DamagedError):
+    with pytest.raises(CorruptFileError):
         prove(folder / "model", store.path, folder / "proof")
 
 
@@ -464,7 +464,7 @@ def test_a_proof_of_another_bias_is_refused(bias, stores, tmp_path):
     store = stores["binary"]
     proved(store, tmp_path, TrainConfig(lam=0.05, tolerance=0.01, bias="free"))
     forge(tmp_path / "proof", lambda head: head["problem"].update(bias=bias[0], bias_value=bias[1]))
-    with pytest.raises(DamagedError, match=r"bias(_value)? is \S+, of the model (free|0.0); train again"):
+    with pytest.raises(CorruptFileError, match=r"bias(_value)? is \S+, of the model (free|0.0); train again"):
         belonging(tmp_path / "proof", tmp_path / "model", store)
 
 
@@ -495,19 +495,19 @@ def test_other_rows_or_another_order_or_model_is_refused_even_with_forged_checks
     for name, (of_other, its_labels, its_weights) in others.items():
         config = ConvertConfig(shuffle=False, chunk_size=4096)
         other = Store.from_scipy(of_other, its_labels.astype(float), tmp_path / name, its_weights, config)
-        with pytest.raises(DamagedError, match="another store, or of other rows or another order of rows"):
+        with pytest.raises(CorruptFileError, match="another store, or of other rows or another order of rows"):
             prove(model, other.path, proof)
         copy = tmp_path / f"proof of {name}"
         copy.write_bytes(proof.read_bytes())
         forge(copy, lambda head, other=other: head.update(store=other.checksum))
-        with pytest.raises(DamagedError, match=r"outside its domain|claims an objective"):
+        with pytest.raises(CorruptFileError, match=r"outside its domain|claims an objective"):
             prove(model, other.path, copy)
     opened = Model.load(model)
     dataclasses.replace(opened, weights=opened.weights * 1.05).save(tmp_path / "other")
-    with pytest.raises(DamagedError, match="another model"):
+    with pytest.raises(CorruptFileError, match="another model"):
         prove(tmp_path / "other", store, proof)
     forge(proof, lambda head: head.update(model=fingerprint((tmp_path / "other").read_bytes())))
-    with pytest.raises(DamagedError, match="claims an objective"):
+    with pytest.raises(CorruptFileError, match="claims an objective"):
         prove(tmp_path / "other", store, proof)
 
 
@@ -516,19 +516,19 @@ def test_a_cut_or_damaged_proof_is_refused(case):
     raw = proof.read_bytes()
     for length in (0, 5, 16, 100, len(raw) // 2, len(raw) - 1):
         proof.write_bytes(raw[:length])
-        with pytest.raises(DamagedError):
+        with pytest.raises(CorruptFileError):
             prove(model, store, proof)
     shorter = raw[: -4 - 8]
     proof.write_bytes(shorter + zlib.crc32(shorter).to_bytes(4, "little"))
-    with pytest.raises(DamagedError, match="bytes do not hold 300 rows"):
+    with pytest.raises(CorruptFileError, match="bytes do not hold 300 rows"):
         prove(model, store, proof)
     proof.write_bytes(raw + b" ")
-    with pytest.raises(DamagedError, match="the checksum does not match"):
+    with pytest.raises(CorruptFileError, match="the checksum does not match"):
         prove(model, store, proof)
     rng = np.random.default_rng(5)
     for _ in range(60):
         proof.write_bytes(flipped(rng, raw)[0])
-        with pytest.raises(DamagedError):
+        with pytest.raises(CorruptFileError):
             prove(model, store, proof)
     proof.unlink()
     with pytest.raises(InputError, match="no such file"):
@@ -562,10 +562,10 @@ def test_a_damaged_checkpoint_of_dual_variables_is_refused(stores, tmp_path):
     raw[1234] ^= 4
     file.write_bytes(raw)
     more = dataclasses.replace(config, max_epochs=4)
-    with pytest.raises(DamagedError, match="the checksum does not match"):
+    with pytest.raises(CorruptFileError, match="the checksum does not match"):
         train(stores["binary"], more, resume=True, **options)
     file.unlink()
-    with pytest.raises(DamagedError, match="No such file"):
+    with pytest.raises(CorruptFileError, match="No such file"):
         train(stores["binary"], more, resume=True, **options)
 
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, TrainConfig, convert, train, verify
-from ooc_pegasos.errors import DamagedError, InputError
+from ooc_pegasos.errors import CorruptFileError, InputError
 from ooc_pegasos.store.vocabulary import of_store
 
 
@@ -250,7 +250,7 @@ def use(path: Path) -> None:
     store.to_scipy()
     found = verify(store)
     if found.problems:
-        raise DamagedError(found.problems[0])
+        raise CorruptFileError(found.problems[0])
 
 
 def test_every_flipped_bit_is_noticed(sound):
@@ -275,7 +275,7 @@ def test_missing_short_and_long_chunks(sound):
             chunk.unlink()
         else:
             chunk.write_bytes(damage)
-        with pytest.raises(DamagedError, match=chunk.name):
+        with pytest.raises(CorruptFileError, match=chunk.name):
             Store.open(sound.path)
 
 
@@ -308,7 +308,7 @@ def rewrite(folder: Path, **changes: object) -> None:
 )
 def test_manifests_that_contradict_themselves(sound, changes, problem):
     rewrite(sound.path, **changes)
-    with pytest.raises(DamagedError, match=problem):
+    with pytest.raises(CorruptFileError, match=problem):
         Store.open(sound.path)
 
 
@@ -317,7 +317,7 @@ def test_a_manifest_cannot_name_a_path_outside_its_store(sound, name):
     chunks = json.loads((sound.path / "manifest.json").read_text())["chunks"]
     chunks[0]["file"] = name
     rewrite(sound.path, chunks=chunks)
-    with pytest.raises(DamagedError, match="not the name of a chunk file"):
+    with pytest.raises(CorruptFileError, match="not the name of a chunk file"):
         Store.open(sound.path)
 
 
@@ -345,7 +345,7 @@ def test_offsets_that_lead_out_of_a_chunk_reach_no_kernel(sound, offset):
     indptr = sound.block(1).indptr.copy()
     indptr[5] = offset
     forge(sound, 1, indptr=indptr)
-    with pytest.raises(DamagedError, match="row offsets decrease or leave the file"):
+    with pytest.raises(CorruptFileError, match="row offsets decrease or leave the file"):
         Store.open(sound.path).to_scipy()
 
 
@@ -358,7 +358,7 @@ def test_labels_and_weights_that_are_none_are_not_trained_on(tmp_path, column, v
     changed = getattr(store.block(1), column).copy()
     changed[3] = value
     forge(store, 1, **{column: changed})
-    with pytest.raises(DamagedError, match=f"a {column[:-1]} is not a"):
+    with pytest.raises(CorruptFileError, match=f"a {column[:-1]} is not a"):
         train(Store.open(store.path), TrainConfig(lam=0.1, loading=loading))
 
 
@@ -369,7 +369,7 @@ def test_labels_and_weights_that_are_none_are_not_trained_on(tmp_path, column, v
 def test_statistics_that_no_rows_have(sound, name, value):
     statistics = dataclasses.asdict(sound.manifest.statistics)
     rewrite(sound.path, statistics={**statistics, name: value})
-    with pytest.raises(DamagedError, match="none that rows can have"):
+    with pytest.raises(CorruptFileError, match="none that rows can have"):
         Store.open(sound.path)
 
 
@@ -433,5 +433,5 @@ def test_no_store_at_all(tmp_path):
     with pytest.raises(InputError, match=r"not a store \(no manifest.json"):
         Store.open(tmp_path)
     (tmp_path / "manifest.json").write_text("[]")
-    with pytest.raises(DamagedError, match="not the manifest"):
+    with pytest.raises(CorruptFileError, match="not the manifest"):
         Store.open(tmp_path)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sklearn.svm import LinearSVC
 
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train
-from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.solvers.registry import row_bytes
 
@@ -322,7 +322,7 @@ def test_resume_refuses_another_run(tmp_path):
         damaged = bytearray(content)
         damaged[rng.integers(len(content))] ^= 1 << rng.integers(8)
         path.write_bytes(damaged)
-        with pytest.raises(DamagedError):
+        with pytest.raises(CorruptFileError):
             train(store, TrainConfig(**config), checkpoint=place, resume=True)
 
 
@@ -443,7 +443,7 @@ def test_models_come_back_alike_and_damage_is_noticed(tmp_path):
             Model.load(tmp_path / "m")
     for cut in (0, 10, len(content) // 2, len(content) - 1):
         (tmp_path / "m").write_bytes(content[:cut])
-        with pytest.raises(DamagedError):
+        with pytest.raises(CorruptFileError):
             Model.load(tmp_path / "m")
 
 

@@ -20,7 +20,7 @@ from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
 from ooc_pegasos.compiled.intrinsics import value_at
 from ooc_pegasos.compiled.rows.values import ROUNDINGS, round_values
 from ooc_pegasos.config import load_toml
-from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.scoring.model import Certificate, Model, ModelInfo
 from ooc_pegasos.scoring.score import score
 from ooc_pegasos.store.csr_block import LEVELS, NO_LEVELS, all_levels
@@ -367,7 +367,7 @@ def test_tables_that_cannot_be(tmp_path, levels):
     store = convert([source], tmp_path / "store", plain())
     layout = json.loads((store.path / "manifest.json").read_text())["layout"]
     rewrite(store.path, layout={**layout, "levels": levels})
-    with pytest.raises(DamagedError, match=r"table of levels|not JSON compliant"):
+    with pytest.raises(CorruptFileError, match=r"table of levels|not JSON compliant"):
         Store.open(store.path)
 
 

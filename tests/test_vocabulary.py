@@ -20,7 +20,7 @@ from ooc_pegasos.compiled.parse import dictionary as kernels
 from ooc_pegasos.conversion import pipeline
 from ooc_pegasos.conversion.output_check import Existing
 from ooc_pegasos.conversion.preview import preview
-from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.readers import survey
 from ooc_pegasos.readers.arrow_strings import buffers_of
 from ooc_pegasos.readers.feature_index import NOWHERE, DictionaryPlaces
@@ -291,7 +291,7 @@ def test_a_damaged_vocabulary_is_noticed(tmp_path):
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     assert any("checksum does not match" in problem for problem in verify(store).problems)
-    with pytest.raises(DamagedError, match="checksum does not match"):
+    with pytest.raises(CorruptFileError, match="checksum does not match"):
         convert([source], store.path, options(), existing=Existing(append=True))
     manifest = json.loads((store.path / "manifest.json").read_text())
     assert os.path.basename(file) == manifest["vocabulary"]["file"]
@@ -338,5 +338,5 @@ def test_a_store_opens_without_its_vocabulary_being_read(tmp_path):
     store = convert([source], tmp_path / "store", options(text=("words",), dictionary=6))
     (store.path / store.manifest.vocabulary.file).unlink()
     assert Store.open(store.path).rows == 300
-    with pytest.raises(DamagedError, match="No such file"):
+    with pytest.raises(CorruptFileError, match="No such file"):
         of_store(store.path, store.manifest)

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
-from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.store import manifest as manifests
 from ooc_pegasos.store.chunk_file import write_chunk
@@ -651,7 +651,7 @@ def test_statistics_that_cannot_be(tmp_path, statistics, problem):
         assert "none that rows can have" in manifests.inconsistency(made)
         return
     manifests.write(store.path, made)
-    with pytest.raises(DamagedError, match=problem):
+    with pytest.raises(CorruptFileError, match=problem):
         Store.open(store.path)
 
 
@@ -660,7 +660,7 @@ def test_statistics_of_weights_that_are_not_there(tmp_path):
     for statistics in ({"max_weight": 2.0}, {"mean_weight": 0.5}, {"max_weighted_square": 4.0}):
         wrong = dataclasses.replace(store.manifest.statistics, **statistics)
         manifests.write(store.path, dataclasses.replace(store.manifest, statistics=wrong))
-        with pytest.raises(DamagedError, match="tell of weights, of which there are none"):
+        with pytest.raises(CorruptFileError, match="tell of weights, of which there are none"):
             Store.open(store.path)
 
 

@@ -21,8 +21,9 @@ from ooc_pegasos.util import watchdog
 from ooc_pegasos.cli import stores, training, models, jobs  # isort: skip
 from ooc_pegasos.cli.options import app
 from ooc_pegasos.errors import InputError, OocPegasosError
+from ooc_pegasos.exit_codes import INTERRUPTED
 from ooc_pegasos.util.memory_limits import shortage
-from ooc_pegasos.util.signals import INTERRUPTED, listen, stop_signals
+from ooc_pegasos.util.signals import listen, stop_signals
 
 __all__ = ["app", "jobs", "main", "models", "stores", "training"]
 

@@ -5,7 +5,8 @@ Python itself takes some milliseconds before the first line here; Ctrl-C in thes
 
 import os
 
-from ooc_pegasos.util.signals import INTERRUPTED, listen
+from ooc_pegasos.exit_codes import INTERRUPTED
+from ooc_pegasos.util.signals import listen
 
 TYPE_CHECKING = False  # as in __init__.py
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from ooc_pegasos.cli.options import Json, Quiet, StorePath, app, examples, note_
 from ooc_pegasos.cli.streams import say
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.exit_codes import CORRUPT_FILE
 
 GROUPS = ("Input", "Columns", "Text", "Labels", "Storage", "Output")
 
@@ -165,4 +166,4 @@ def verify(
         summary = f"{store}: {state}: {found.chunks:,} chunks, {found.rows:,} rows, {found.bytes:,} bytes"
         say(*found.problems, *strays, summary)
     if found.problems:
-        raise typer.Exit(5)
+        raise typer.Exit(CORRUPT_FILE)

@@ -10,10 +10,8 @@ import sys
 from typing import Any, TextIO
 
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.exit_codes import BROKEN_PIPE
 from ooc_pegasos.util.escaping import escaped, printable
-
-_BROKEN_PIPE = 141
-"""What shells show of a tool that is ended by the signal of a broken pipe, 128 + 13."""
 
 
 class OutputError(InputError):
@@ -23,7 +21,7 @@ class OutputError(InputError):
         super().__init__(f"standard output: {error.strerror}; check where the output goes")
         self.is_quiet = error.errno == errno.EPIPE  # who reads has seen enough, as `head` has
         if self.is_quiet:
-            self.exit_code = _BROKEN_PIPE
+            self.exit_code = BROKEN_PIPE  # what shells show of a tool that the signal of a broken pipe ended
 
 
 class _Output(io.FileIO):

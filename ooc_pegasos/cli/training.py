@@ -13,6 +13,7 @@ from ooc_pegasos.cli.options import Json, Quiet, StorePath, app, check_new_file,
 from ooc_pegasos.cli.streams import say
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.exit_codes import NOT_CERTIFIED
 
 _STARTED = time.perf_counter()
 GROUPS = ("Problem", "Choosing lambda", "Algorithm", "Stopping", "Machine", "Output")
@@ -181,4 +182,4 @@ def train(
     elif not quiet:
         say(*training_lines(result, str(output)))
     if not result.converged and result.why_uncertified is None:
-        raise typer.Exit(4)
+        raise typer.Exit(NOT_CERTIFIED)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.parse.weights import scatter_weights
 from ooc_pegasos.compiled.rows import coding as kernels
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.store.row_ids import joined, packed, unpacked
 from ooc_pegasos.util.arrow import array_of
 from ooc_pegasos.util.buffers import Scratch
@@ -249,7 +249,7 @@ class Spill:
 
         def next_part(more_rows: int, more_pairs: int, with_values: bool, with_weights: bool) -> Columns:
             if row + more_rows > rows or pair + more_pairs > pairs:
-                raise DamagedError(f"{self.path(bucket)}: {_DAMAGED}")
+                raise CorruptFileError(f"{self.path(bucket)}: {_DAMAGED}")
             if with_values and not len(whole.values):
                 whole.values = scratch.array("values", pairs, np.float32)
                 whole.values[:pair] = 1
@@ -273,7 +273,7 @@ class Spill:
             ids.append((len(part.labels), part.ids))
             row, pair = next_row, next_pair
         if (row, pair) != (rows, pairs):
-            raise DamagedError(f"{self.path(bucket)}: {_DAMAGED}")
+            raise CorruptFileError(f"{self.path(bucket)}: {_DAMAGED}")
         whole.ids = joined(ids, words=words)
         return whole
 
@@ -304,5 +304,5 @@ def _read_all(descriptor: int, into: np.ndarray) -> None:
     while at < len(view):
         got = os.readv(descriptor, [view[at:]])
         if got == 0:
-            raise DamagedError(_DAMAGED)
+            raise CorruptFileError(_DAMAGED)
         at += got

@@ -36,7 +36,7 @@ from ooc_pegasos.conversion.output_check import (
 from ooc_pegasos.conversion.pass_statistics import MOST_BUCKETS, IngestPlan
 from ooc_pegasos.conversion.publish import Place, manifest_of
 from ooc_pegasos.conversion.second_pass import Assembled, Assembly, AssemblyPlan
-from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.readers import registry, sources
 from ooc_pegasos.readers.base import LARGEST_INDEX, Reader
 from ooc_pegasos.reporting.progress import Progress
@@ -118,7 +118,7 @@ def _work(place: Place, names: list[str], config: ConvertConfig, existing: Exist
         job = _Job(place, names, config, existing, progress)
         left = job.run()
         store = Store.open(place.target)
-    except (InputError, DamagedError, UsageError, OSError, MemoryError) as error:
+    except (InputError, CorruptFileError, UsageError, OSError, MemoryError) as error:
         if job and place.published():
             advice = (
                 "run the same command again to finish" if job.can_be_read_again else "do not convert its rows again"

@@ -14,7 +14,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.fit.sdca import STATE_SIZE
 from ooc_pegasos.distributed.worker_round import AscentState
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.objective.model_panel import width_of
 from ooc_pegasos.util.checkpoint import whole
 from ooc_pegasos.util.files import create_file, sync_folder
@@ -78,7 +78,7 @@ def read(folder: Path, told: dict[str, Any], rows: list[int], models: int) -> It
             for part, plan in zip(told["parts"], plans, strict=True):
                 yield _state(file, path, part, plan)
     except OSError as error:
-        raise DamagedError(f"{path}: {error.strerror}; {_ADVICE}") from error
+        raise CorruptFileError(f"{path}: {error.strerror}; {_ADVICE}") from error
 
 
 _Plan = list[tuple[tuple[int, str], Any, int]]
@@ -98,13 +98,13 @@ def _plan(part: dict[str, Any], rows: int, models: int) -> _Plan:
 
 def _check(path: Path, told: dict[str, Any]) -> None:
     if path.stat().st_size != told["bytes"]:
-        raise DamagedError(f"{path}: {path.stat().st_size:,} bytes instead of {told['bytes']:,}; {_ADVICE}")
+        raise CorruptFileError(f"{path}: {path.stat().st_size:,} bytes instead of {told['bytes']:,}; {_ADVICE}")
     checksum = 0
     with open(path, "rb") as file:
         while piece := file.read(_PIECE):
             checksum = zlib.crc32(piece, checksum)
     if checksum != told["crc32"]:
-        raise DamagedError(f"{path}: the checksum does not match, so it is damaged; {_ADVICE}")
+        raise CorruptFileError(f"{path}: the checksum does not match, so it is damaged; {_ADVICE}")
 
 
 def _state(file: Any, path: Path, part: dict[str, Any], plan: _Plan) -> AscentState:
@@ -112,7 +112,7 @@ def _state(file: Any, path: Path, part: dict[str, Any], plan: _Plan) -> AscentSt
     for (number, name), kind, items in plan:
         array = np.empty(items, kind)
         if file.readinto(array.data.cast("B")) != array.nbytes:
-            raise DamagedError(f"{path}: it has become shorter; {_ADVICE}")
+            raise CorruptFileError(f"{path}: it has become shorter; {_ADVICE}")
         if name:
             arrays[number, name] = array
         else:

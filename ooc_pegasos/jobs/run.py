@@ -17,10 +17,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ooc_pegasos import exit_codes
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.conversion.output_check import Existing
 from ooc_pegasos.conversion.pipeline import convert
-from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, OtherRunError, PublishedError, UsageError
+from ooc_pegasos.errors import (
+    CheckpointMismatchError,
+    CorruptFileError,
+    InputError,
+    OocPegasosError,
+    PublishedError,
+    UsageError,
+)
 from ooc_pegasos.jobs import gate, records
 from ooc_pegasos.jobs import state as states
 from ooc_pegasos.jobs.drift import drift
@@ -44,7 +52,6 @@ from ooc_pegasos.util.files import read_file, remove_folder, write_atomically, w
 from ooc_pegasos.util.json_checksum import plainly
 from ooc_pegasos.util.locks import locked
 
-REFUSED = 7
 _RECORDS_KEPT = 100
 
 
@@ -88,7 +95,7 @@ def rollback(versions: Versions, to: str | None = None) -> tuple[str | None, str
     appended the next one knows.
     """
     was, to = versions.choose(to)
-    with suppress(DamagedError):
+    with suppress(CorruptFileError):
         found = states.load(versions.work)
         if found:
             dataclasses.replace(found, job="", train=None, compare=None).save(versions.work)
@@ -200,7 +207,7 @@ class _Run:
             with writing_errors(self.versions.folder):
                 outcome = self._steps()
         except KeyboardInterrupt:
-            self._report(self._record("interrupted", 130))
+            self._report(self._record("interrupted", exit_codes.INTERRUPTED))
             raise
         except Exception as error:  # those that nobody thought of as well: nobody watches
             if error is not self.problem:
@@ -209,7 +216,7 @@ class _Run:
             self._report(self._record("failed", code, error=words))
             raise
         problems = self._remove_old_versions()
-        record = self._record(outcome, REFUSED if outcome == "refused" else 0)
+        record = self._record(outcome, exit_codes.REFUSED if outcome == "refused" else 0)
         self._report(record, problems)  # if that is interrupted, the next run tells it again
         self._remove_work()
         return record
@@ -274,7 +281,9 @@ class _Run:
         """Put the candidate in use, or aside."""
         passed = all(check.passed for check in compared.checks)
         if self.candidate.exists():
-            record = self._record("promoted", 0, self.state.run) if passed else self._record("refused", REFUSED)
+            record = (
+                self._record("promoted", 0, self.state.run) if passed else self._record("refused", exit_codes.REFUSED)
+            )
             write_atomically(self.candidate / RECORD, records.as_json(record))
         if passed:
             self.versions.publish(self.candidate, self.state.run)
@@ -353,7 +362,7 @@ class _Run:
         go_on = partial(train, store, config, warm_start=start, checkpoint=self.checkpoint, resume=True, log=log)
         try:
             result = go_on(progress=self.training_progress)
-        except OtherRunError as error:
+        except CheckpointMismatchError as error:
             self.progress.note(f"training begins anew, as the store, the model in use or the program changed ({error})")
             shutil.rmtree(self.checkpoint)
             result = go_on(progress=self.training_progress)
@@ -450,7 +459,7 @@ class _Run:
     def _give_up_if_hopeless(self, error: BaseException) -> None:
         """Forget what would fail in the same way when it is taken up again, and remember of the rest that it failed."""
         nothing_came = self.state.append is None and not isinstance(error, PublishedError)
-        if isinstance(error, DamagedError) or nothing_came:
+        if isinstance(error, CorruptFileError) or nothing_came:
             with suppress(OSError):
                 self._forget(self.state)
             return

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.jobs.drift import Side
 from ooc_pegasos.jobs.gate import Check
 from ooc_pegasos.jobs.plan import Plan
@@ -96,7 +96,7 @@ def load(folder: Path) -> State | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise DamagedError(f"{path}: {error.strerror}; remove {folder} to begin anew") from error
+        raise CorruptFileError(f"{path}: {error.strerror}; remove {folder} to begin anew") from error
     except (ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())[:160]
-        raise DamagedError(f"{path}: {problem}; remove {folder} to begin anew") from error
+        raise CorruptFileError(f"{path}: {problem}; remove {folder} to begin anew") from error

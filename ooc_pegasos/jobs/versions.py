@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.util.files import published_error, read_file, remove_folder, sync_file, sync_folder
 
@@ -65,13 +65,13 @@ class Versions:
                 return None
             problem = f"no such link, though there are versions ({_some(lost)}), of which one was in use"
             advice = "put it in use again with 'oocpeg rollback --to', or move them away"
-            raise DamagedError(f"{link}: {problem}; {advice}") from None
+            raise CorruptFileError(f"{link}: {problem}; {advice}") from None
         except OSError as error:
             advice = "move it away, and put a version in its place with 'oocpeg rollback --to'"
             raise InputError(f"{link}: not a link to a version; {advice}") from error
         if not is_version(name) or not (self.folder / name / MODEL).is_file():
             advice = "put another version in its place with 'oocpeg rollback --to'"
-            raise DamagedError(f"{link}: leads to {name!r}, where no model is; {advice}")
+            raise CorruptFileError(f"{link}: leads to {name!r}, where no model is; {advice}")
         return name
 
     def model(self, name: str) -> Path:
@@ -136,8 +136,8 @@ class Versions:
             raise UsageError(f"{self.folder}: no version {to}; there are {_some(names)}")
         try:
             Model.load(self.model(to))
-        except (InputError, DamagedError) as error:
-            raise DamagedError(f"{error}; choose another version of {_some(names)}") from error
+        except (InputError, CorruptFileError) as error:
+            raise CorruptFileError(f"{error}; choose another version of {_some(names)}") from error
         return was, to
 
     def prune(self, keep: int) -> list[str]:
@@ -168,7 +168,7 @@ class Versions:
         if not candidate.exists() and place.exists():
             return  # before a crash
         if not candidate.exists():
-            raise DamagedError(f"{candidate}: no such folder; remove {candidate.parent} to begin anew")
+            raise CorruptFileError(f"{candidate}: no such folder; remove {candidate.parent} to begin anew")
         for path in candidate.iterdir():
             sync_file(path)
         sync_folder(candidate)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ooc_pegasos.compiled.rows.coding import place_offsets
-from ooc_pegasos.errors import DamagedError, OocPegasosError, UsageError
+from ooc_pegasos.errors import CorruptFileError, OocPegasosError, UsageError
 from ooc_pegasos.loading.samplers import Plan, Shape, in_order
 from ooc_pegasos.loading.window import Folds, Layout, Window, cost_of
 from ooc_pegasos.store.csr_block import NO_LEVELS, CsrBlock, all_levels, read_only
@@ -118,10 +118,10 @@ class Loader(ABC):
     def check_unchanged(self) -> None:  # noqa: B027 (what is in memory of its own cannot change)
         """See that what was loaded is still what lies on the disk, where that could have changed."""
 
-    def damaged(self, window: Window, row: int) -> DamagedError:
+    def damaged(self, window: Window, row: int) -> CorruptFileError:
         """What to say when a kernel has met an index that is too large."""
         file = self.store.path / self.store.manifest.chunks[window.chunk_of(row)].file
-        return DamagedError(f"{file}: an index is not below the number of features; restore it or convert again")
+        return CorruptFileError(f"{file}: an index is not below the number of features; restore it or convert again")
 
     def _prepare(self, plan: Plan) -> Window:
         with self.background.measuring("ordering rows"):
@@ -158,12 +158,12 @@ class Loader(ABC):
             offsets, layout.first_entries[place], info.entries, rows.indptr[first : first + info.rows + 1]
         ):
             file = self.store.path / info.file
-            raise DamagedError(f"{file}: row offsets decrease or leave the file; restore it or convert again")
+            raise CorruptFileError(f"{file}: row offsets decrease or leave the file; restore it or convert again")
         labels = np.frombuffer(head, rows.labels.dtype, info.rows, starts.labels)
         if not self._are_labels(labels):
             file = self.store.path / info.file
             known = f"none of the {self._classes} classes" if self._classes else "not a number that it can be"
-            raise DamagedError(f"{file}: a label is {known}; restore it or convert again")
+            raise CorruptFileError(f"{file}: a label is {known}; restore it or convert again")
         rows.labels[first : first + info.rows] = labels
         rows.labels[first + info.rows] = 0  # the gap after it
         if rows.weights is not None:
@@ -172,7 +172,7 @@ class Loader(ABC):
                 weights = np.frombuffer(head, "<f4", info.rows, starts.weights)
                 if not ((weights > 0) & np.isfinite(weights)).all():
                     file = self.store.path / info.file
-                    raise DamagedError(f"{file}: a weight is not a positive number; restore it or convert again")
+                    raise CorruptFileError(f"{file}: a weight is not a positive number; restore it or convert again")
                 rows.weights[first : first + info.rows] = weights
 
     def _are_labels(self, labels: np.ndarray) -> bool:

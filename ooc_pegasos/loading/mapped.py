@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import Layout, Window, index_kind, value_kind
 from ooc_pegasos.store.chunk_reader import refuse_checksum
@@ -62,11 +62,13 @@ class MappedLoader(Loader):
                 try:
                     now = _stamp(os.stat(file))
                 except OSError as error:
-                    raise DamagedError(f"{file}: {error.strerror}, while it was in use; restore it") from error
+                    raise CorruptFileError(f"{file}: {error.strerror}, while it was in use; restore it") from error
                 if now != stamp:
-                    raise DamagedError(f"{file}: changed while it was in use; restore it or convert again")
+                    raise CorruptFileError(f"{file}: changed while it was in use; restore it or convert again")
             if any(mapping.torn for mapping in held.mappings):
-                raise DamagedError(f"{self.store.path}: a chunk could not be read while it was in use; check the disk")
+                raise CorruptFileError(
+                    f"{self.store.path}: a chunk could not be read while it was in use; check the disk"
+                )
 
     def _map(self, chunks: tuple[int, ...]) -> _Held:
         store = self.store
@@ -128,7 +130,7 @@ class MappedLoader(Loader):
                 head += piece[: min(got, info.starts.indices - len(head))]
             at += got
         if at != info.bytes:
-            raise DamagedError(f"{path}: {at:,} bytes instead of {info.bytes:,}; restore it or convert again")
+            raise CorruptFileError(f"{path}: {at:,} bytes instead of {info.bytes:,}; restore it or convert again")
         refuse_checksum(path, info, seen)
         self.bytes_read += at
         return bytes(head)

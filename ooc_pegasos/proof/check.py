@@ -172,7 +172,7 @@ def verdict(
 def prove(model_file: Path, store_path: Path, proof_file: Path, threads: int = 2) -> list[Claim]:
     """Return for each claim of a proof the objective of the model and the lower bound that were found.
 
-    Raises DamagedError if the proof is not of this model and store, or claims more than it proves.
+    Raises CorruptFileError if the proof is not of this model and store, or claims more than it proves.
     """
     store = Store.open(store_path)
     proof, weights, biases = belonging(proof_file, model_file, store)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ooc_pegasos.config import TrainConfig
-from ooc_pegasos.errors import DamagedError, InputError
+from ooc_pegasos.errors import CorruptFileError, InputError
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.files import open_file, read_file, replacing, writing_errors
 
@@ -116,19 +116,19 @@ class ProofRows:
     """(True if part of the problem, dual variables, labels, weights)."""
 
     def require(self, is_sound: object) -> None:
-        """Raise DamagedError if the rows of the store are not sound."""
+        """Raise CorruptFileError if the rows of the store are not sound."""
         if not is_sound:
             problem = "of the store have an index, label or weight that cannot be"
-            raise DamagedError(f"{self.where} {problem}; restore the store")
+            raise CorruptFileError(f"{self.where} {problem}; restore the store")
 
     def require_domain(self, is_inside: object) -> None:
-        """Raise DamagedError if a dual variable is outside its domain."""
+        """Raise CorruptFileError if a dual variable is outside its domain."""
         if not is_inside:
-            raise DamagedError(f"{self.path}: a dual variable in {self.where} is outside its domain; train again")
+            raise CorruptFileError(f"{self.path}: a dual variable in {self.where} is outside its domain; train again")
 
 
 def rows_of(proof: Proof, block: CsrBlock, begin: int, end: int, first: int) -> ProofRows:
-    """Rows begin to end of a chunk whose first row is `first` in the store. Raises DamagedError."""
+    """Rows begin to end of a chunk whose first row is `first` in the store. Raises CorruptFileError."""
     kept = proof.are_trained_on(first + begin, first + end)
     betas = proof.duals[first + begin : first + end].astype(np.float64)
     betas[~kept] = 0.0
@@ -281,49 +281,53 @@ def read_proof(path: Path) -> Proof:
             head = file.read(len(MAGIC) + 8)
             length = int.from_bytes(head[len(MAGIC) :], "little")
             if head[: len(MAGIC)] != MAGIC or not 0 < length <= min(size, _MOST_HEADER):
-                raise DamagedError(f"{path}: not a proof made by 'oocpeg train --proof'; train again")
+                raise CorruptFileError(f"{path}: not a proof made by 'oocpeg train --proof'; train again")
             text = file.read(length)
             checksum, left = zlib.crc32(head + text), size - len(head) - length - 4
             while left > 0 and (piece := file.read(min(left, _PIECE))):
                 checksum, left = zlib.crc32(piece, checksum), left - len(piece)
             if left != 0 or file.read(4) != checksum.to_bytes(4, "little"):
-                raise DamagedError(f"{path}: the checksum does not match, so the proof is cut or damaged; train again")
+                raise CorruptFileError(
+                    f"{path}: the checksum does not match, so the proof is cut or damaged; train again"
+                )
         header = typed_json.load(Header, json.loads(text))
         start, kind = len(head) + length, np.dtype(header.numbers).newbyteorder("<")
         shape = (header.rows, header.columns)
         if (header.format, header.version) != (FORMAT, VERSION):
             raise InputError(f"{path}: not a proof of this version; update the program or train again")
         if min(shape) < 1 or size != start + shape[0] * shape[1] * kind.itemsize + 4:
-            raise DamagedError(f"{path}: {size:,} bytes do not hold {shape[0]:,} rows; train again")
+            raise CorruptFileError(f"{path}: {size:,} bytes do not hold {shape[0]:,} rows; train again")
         return Proof(path, header, np.memmap(path, kind, "r", start, shape))
     except OSError as error:
         raise InputError(f"{path}: {(error.strerror or 'unreadable').lower()}; check the path") from error
     except (ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())[:100]
-        raise DamagedError(f"{path}: not a proof of oocpeg ({problem}); train again") from error
+        raise CorruptFileError(f"{path}: not a proof of oocpeg ({problem}); train again") from error
 
 
 def belonging(path: Path, model_file: Path, store: Store) -> tuple[Proof, np.ndarray, np.ndarray]:
     """A proof that is one of this model and store, and the model's weights and biases, a line a column of the proof.
 
-    Raises DamagedError if it is another's.
+    Raises CorruptFileError if it is another's.
     """
     from ooc_pegasos.scoring.model import Model
 
     proof, model = read_proof(path), Model.load(model_file)
     header, info = proof.header, model.info
     if header.model != fingerprint(read_file(model_file)):
-        raise DamagedError(f"{path}: the proof of another model than {model_file}; give the model it was written with")
+        raise CorruptFileError(
+            f"{path}: the proof of another model than {model_file}; give the model it was written with"
+        )
     if (header.store, header.rows, info.features) != (store.checksum, store.rows, store.features):
         problem = "the proof of another store, or of other rows or another order of rows"
-        raise DamagedError(f"{path}: {problem} than {store.path}; give the store that the model was trained on")
+        raise CorruptFileError(f"{path}: {problem} than {store.path}; give the store that the model was trained on")
     columns = model.bias.size
     if (header.columns, len(header.claims)) != (columns, 1 if info.costs else columns):
-        raise DamagedError(f"{path}: {header.columns} columns for a model of {columns}; train again")
+        raise CorruptFileError(f"{path}: {header.columns} columns for a model of {columns}; train again")
     expected = dataclasses.asdict(_problem_of(model, store))
     for name, value in dataclasses.asdict(header.problem).items():
         if value != expected[name]:
-            raise DamagedError(f"{path}: {name} is {value}, of the model {expected[name]}; train again")
+            raise CorruptFileError(f"{path}: {name} is {value}, of the model {expected[name]}; train again")
     proof = dataclasses.replace(proof, first_row=store.manifest.first_row)
     return proof, np.ascontiguousarray(model.weights.reshape(-1, columns).T), model.bias.reshape(-1)
 
@@ -357,9 +361,9 @@ def _reaches(one: Claim, claim: Claim) -> bool:
 
 
 def refuse_overclaiming(proof: Proof, found: list[Claim]) -> None:
-    """Raise DamagedError if a proof claims more than was found."""
+    """Raise CorruptFileError if a proof claims more than was found."""
     for claim, one in zip(proof.header.claims, found, strict=True):
         if not _reaches(one, claim):
             claimed = f"claims an objective of {claim.primal:.9g} and a bound of {claim.lower_bound:.9g}"
             shown = f"the objective is {one.primal:.9g} and the bound {one.lower_bound:.9g}"
-            raise DamagedError(f"{proof.path}: {claimed}, but {shown}; train again")
+            raise CorruptFileError(f"{proof.path}: {claimed}, but {shown}; train again")

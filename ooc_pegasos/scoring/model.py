@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.objective.certificate import relative_accuracy
 from ooc_pegasos.objective.losses import LOSSES
 from ooc_pegasos.scoring.calibration import Calibration
@@ -182,7 +182,7 @@ class Model:
         try:
             if not is_sealed(content):
                 problem = "not a model made by oocpeg, or damaged (the checksum does not match)"
-                raise DamagedError(f"{path}: {problem}; train again")
+                raise CorruptFileError(f"{path}: {problem}; train again")
             table = pa.ipc.open_file(content).read_all()
             table.validate()
             head = json.loads(table.schema.metadata[_KEY])
@@ -208,10 +208,10 @@ class Model:
             OSError,
         ) as error:
             problem = " ".join(str(error).split())[:100]
-            raise DamagedError(f"{path}: not a model of oocpeg, or damaged ({problem}); train again") from error
+            raise CorruptFileError(f"{path}: not a model of oocpeg, or damaged ({problem}); train again") from error
         wrong = _problem_of(info, features, weights, bias) or vocabulary.check(info.recipe)
         if wrong:
-            raise DamagedError(f"{path}: {wrong}; train again")
+            raise CorruptFileError(f"{path}: {wrong}; train again")
         try:
             dense = np.zeros((info.features, *bias.shape))
         except MemoryError:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.compiled.fit.sdca import inverse_squares
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.files import create_file, sync_folder, writing_errors
@@ -210,7 +210,7 @@ class RowStates:
             raise ValueError(f"{told['bytes']!r:.40} bytes of rows instead of {needed:,}")
         try:
             if path.stat().st_size != told["bytes"]:
-                raise DamagedError(f"{path}: {path.stat().st_size:,} bytes instead of {told['bytes']:,}; {advice}")
+                raise CorruptFileError(f"{path}: {path.stat().st_size:,} bytes instead of {told['bytes']:,}; {advice}")
             if self._one_window and not told["bytes"]:
                 return  # it was interrupted before there was anything: made when the window is entered
             checksum = 0
@@ -228,10 +228,10 @@ class RowStates:
                             checksum = zlib.crc32(content[at : at + got], checksum)
         except OSError as error:
             self.close()
-            raise DamagedError(f"{path}: {error.strerror}; {advice}") from error
+            raise CorruptFileError(f"{path}: {error.strerror}; {advice}") from error
         if checksum != told["crc32"]:
             self.close()
-            raise DamagedError(f"{path}: the checksum does not match, so it is damaged; {advice}")
+            raise CorruptFileError(f"{path}: the checksum does not match, so it is damaged; {advice}")
 
 
 def mapped_file(folder: Path | None, kind: Any, items: int) -> np.ndarray:

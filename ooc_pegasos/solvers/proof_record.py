@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.errors import DamagedError, UsageError
+from ooc_pegasos.errors import CorruptFileError, UsageError
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.solvers.dual_store import mapped_file
@@ -240,9 +240,9 @@ class DualRecord:
                         checksum, size = zlib.crc32(piece, checksum), size + len(piece)
                 rest = file.read(1)
         except OSError as error:
-            raise DamagedError(f"{path}: {error.strerror}; start without {{resume}}") from error
+            raise CorruptFileError(f"{path}: {error.strerror}; start without {{resume}}") from error
         if (checksum, size, rest) != (saved["crc32"], saved["bytes"], b""):
-            raise DamagedError(f"{path}: the checksum does not match, so it is damaged; start without {{resume}}")
+            raise CorruptFileError(f"{path}: the checksum does not match, so it is damaged; start without {{resume}}")
 
     def close(self) -> None:
         """Let the files go."""

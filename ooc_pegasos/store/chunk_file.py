@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.store.csr_block import LEVELS, NO_LEVELS, CsrBlock, all_levels
 from ooc_pegasos.store.manifest import PAGE, Starts, round_up
 from ooc_pegasos.util.arrow import array_of
@@ -210,12 +210,12 @@ def read_chunk(buffer: pa.Buffer, features: int, name: str) -> tuple[CsrBlock, S
     try:
         reader = pa.ipc.open_file(buffer)
         if reader.num_record_batches != 1:
-            raise DamagedError(f"{name}: {reader.num_record_batches} record batches instead of 1")
+            raise CorruptFileError(f"{name}: {reader.num_record_batches} record batches instead of 1")
         batch = reader.get_batch(0)
         batch.validate()
         block, starts = _views(batch, features, buffer.address)
         if not schema_of(block).equals(batch.schema):
-            raise DamagedError(f"{name}: not the columns of a chunk: {batch.schema}".replace("\n", ", "))
+            raise CorruptFileError(f"{name}: not the columns of a chunk: {batch.schema}".replace("\n", ", "))
     except (
         pa.ArrowException,
         KeyError,
@@ -227,11 +227,11 @@ def read_chunk(buffer: pa.Buffer, features: int, name: str) -> tuple[CsrBlock, S
         ValueError,
     ) as error:
         problem = " ".join(str(error).split())
-        raise DamagedError(f"{name}: not an Arrow file of a store: {problem}") from error
+        raise CorruptFileError(f"{name}: not an Arrow file of a store: {problem}") from error
     if block.indptr[0] != 0 or block.indptr[-1] != len(block.indices):
-        raise DamagedError(f"{name}: the row offsets do not span the entries")
+        raise CorruptFileError(f"{name}: the row offsets do not span the entries")
     if (block.indptr[1:] < block.indptr[:-1]).any():  # kernels do not look
-        raise DamagedError(f"{name}: row offsets decrease or leave the file; restore it or convert again")
+        raise CorruptFileError(f"{name}: row offsets decrease or leave the file; restore it or convert again")
     return block, starts
 
 

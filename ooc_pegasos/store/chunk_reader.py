@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.store.manifest import PAGE, ChunkInfo, round_up
 from ooc_pegasos.store.page_memory import Arena
 from ooc_pegasos.util.checksums import RunningHash
@@ -51,7 +51,7 @@ class ChunkReader:
             raise unreadable(path, error, _ADVICE) from error
         if found != info.bytes:
             self.close()
-            raise DamagedError(f"{path}: {found:,} bytes instead of {info.bytes:,}; {_ADVICE}")
+            raise CorruptFileError(f"{path}: {found:,} bytes instead of {info.bytes:,}; {_ADVICE}")
         self._drop = False
         if not (self._is_cached() if cached is None else cached):
             self._go_direct()
@@ -99,12 +99,12 @@ class ChunkReader:
                 elif error.errno in (errno.EIO, errno.EAGAIN) and tries < _TRIES:
                     time.sleep(0.1 * tries)
                 else:
-                    raise DamagedError(
+                    raise CorruptFileError(
                         f"{self.path}: {error.strerror} at byte {at + done:,}; check the disk"
                     ) from error
                 continue
             if got == 0:
-                raise DamagedError(f"{self.path}: ends at byte {at + done:,} instead of {self.size:,}; {_ADVICE}")
+                raise CorruptFileError(f"{self.path}: ends at byte {at + done:,} instead of {self.size:,}; {_ADVICE}")
             done += got
             if done < wanted:
                 done = done // PAGE * PAGE  # direct reads go on where a page begins
@@ -168,7 +168,7 @@ def read_checked(parts: Iterable[Part], check: Any = None) -> Generator[tuple[Pa
 def refuse_checksum(path: Path, info: ChunkInfo, seen: RunningHash) -> None:
     """Refuse a file whose bytes are not those that were written."""
     if seen.hexdigest() != info.xxh64:
-        raise DamagedError(f"{path}: the checksum does not match, so it is damaged; {_ADVICE}")
+        raise CorruptFileError(f"{path}: the checksum does not match, so it is damaged; {_ADVICE}")
 
 
 def read_whole(path: Path, info: ChunkInfo, arena: Arena) -> memoryview:

@@ -82,7 +82,7 @@ class CsrBlock:
     def decode(self) -> CsrBlock:
         """The same rows with plain uint32 indices, checked, and values written out."""
         from ooc_pegasos.compiled.rows import coding as kernels
-        from ooc_pegasos.errors import DamagedError
+        from ooc_pegasos.errors import CorruptFileError
 
         offsets, coded, values, levels = self.entries
         indptr = np.empty(self.rows + 1, np.int64)
@@ -91,7 +91,7 @@ class CsrBlock:
         escape = escape_of(self.coding)
         status, row = kernels.decode_rows(offsets, coded, values, levels, escape, self.features, indptr, indices, out)
         if status != kernels.DECODED:
-            raise DamagedError(f"row {row}: {STRUCTURE_PROBLEMS[status]}")
+            raise CorruptFileError(f"row {row}: {STRUCTURE_PROBLEMS[status]}")
         pairs = int(indptr[-1])
         return CsrBlock(indptr, indices[:pairs], out[:pairs], self.labels, self.features, self.weights)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ooc_pegasos.errors import DamagedError, InputError
+from ooc_pegasos.errors import CorruptFileError, InputError
 from ooc_pegasos.store.csr_block import LEVELS, entry_bytes
 from ooc_pegasos.store.recipe import Hashing, Table, Tokens, problem_of_hashing, problem_of_table, problem_of_tokens
 from ooc_pegasos.util import json_checksum, typed_json
@@ -307,18 +307,18 @@ def decode(content: bytes, path: Path) -> Manifest:
     try:
         table: Any = json.loads(content)
         if not isinstance(table, dict) or table.get("format") != FORMAT:
-            raise DamagedError(f"{path}: not the manifest of an ooc-pegasos store; {advice}")
+            raise CorruptFileError(f"{path}: not the manifest of an ooc-pegasos store; {advice}")
         if not json_checksum.is_sound(table):
-            raise DamagedError(f"{path}: the checksum does not match, so the file was changed or damaged; {advice}")
+            raise CorruptFileError(f"{path}: the checksum does not match, so the file was changed or damaged; {advice}")
         if table.get("version") != VERSION:
             found = f"format version {table.get('version')!r}, where this program reads {VERSION}"
             raise InputError(f"{path}: {found}; update the program or convert again")
         manifest = typed_json.load(Manifest, {key: value for key, value in table.items() if key != "checksum"})
     except (ValueError, RecursionError) as error:  # of json, unicode or typed
-        raise DamagedError(f"{path}: {error}; {advice}") from error
+        raise CorruptFileError(f"{path}: {error}; {advice}") from error
     problem = inconsistency(manifest)
     if problem:
-        raise DamagedError(f"{path}: {problem}; {advice}")
+        raise CorruptFileError(f"{path}: {problem}; {advice}")
     return manifest
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.errors import DamagedError, OocPegasosError
+from ooc_pegasos.errors import CorruptFileError, OocPegasosError
 from ooc_pegasos.store.manifest import IdsInfo
 from ooc_pegasos.util.checksums import xxh64_hex
 from ooc_pegasos.util.files import open_file, read_file, unreadable
@@ -152,4 +152,4 @@ def _damaged(path: Path, error: Exception) -> OocPegasosError:
     if isinstance(error, OSError) and error.errno:
         return unreadable(path, error, _ADVICE)
     problem = " ".join(str(error).split())[:160]
-    return DamagedError(f"{path}: {problem}; {_ADVICE}")
+    return CorruptFileError(f"{path}: {problem}; {_ADVICE}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.store import manifest as manifests
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.store.manifest import ChunkInfo, Manifest
@@ -120,7 +120,7 @@ class Store:
         except OSError as error:
             raise unreadable(file, error, "restore it or convert again") from error
         if size != chunk.bytes:
-            raise DamagedError(f"{file}: {size:,} bytes instead of {chunk.bytes:,}; restore it or convert again")
+            raise CorruptFileError(f"{file}: {size:,} bytes instead of {chunk.bytes:,}; restore it or convert again")
 
     def block(self, number: int) -> CsrBlock:
         """Chunk `number` as read-only views of its mapped file, after a check of its checksum."""
@@ -135,7 +135,9 @@ class Store:
         except OSError as error:
             raise unreadable(file, error, "restore it or convert again") from error
         if xxh64_hex(buffer) != chunk.xxh64:
-            raise DamagedError(f"{file}: the checksum does not match, so it is damaged; restore it or convert again")
+            raise CorruptFileError(
+                f"{file}: the checksum does not match, so it is damaged; restore it or convert again"
+            )
         return self.parse(number, buffer)
 
     def parse(self, number: int, content: Any) -> CsrBlock:
@@ -149,7 +151,7 @@ class Store:
         block, starts = read_chunk(pa.py_buffer(content), self.features, str(file))
         same_places = starts == chunk.starts or chunk.entries == 0  # where nothing is, Arrow gives no place
         if (block.rows, int(block.indptr[-1]), same_places) != (chunk.rows, chunk.entries, True):
-            raise DamagedError(f"{file}: not the rows the manifest counts; restore it or convert again")
+            raise CorruptFileError(f"{file}: not the rows the manifest counts; restore it or convert again")
         return block
 
     def blocks(self) -> Iterator[CsrBlock]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ooc_pegasos.compiled.rows import coding as kernels
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest as manifests
 from ooc_pegasos.store import vocabulary
@@ -56,7 +56,7 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
                 problems.append("the CRC-32 does not match")
             told = [f"{store.path / chunk.file}: {problem}" for problem in problems]
             return block.rows, *_sum_and_largest(block), told
-        except DamagedError as error:
+        except CorruptFileError as error:
             return 0, 0.0, 0.0, [str(error)]
         finally:
             arenas.put(arena)
@@ -64,7 +64,7 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
     def check_ids(number: int) -> list[str]:
         try:
             store.ids(number)
-        except DamagedError as error:
+        except CorruptFileError as error:
             return [str(error)]
         return []
 
@@ -84,7 +84,7 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
         known.add(store.manifest.vocabulary.file)
         try:
             vocabulary.of_store(store.path, store.manifest)
-        except DamagedError as error:
+        except CorruptFileError as error:
             problems.append(str(error))
     strays = sorted(path.name for path in store.path.iterdir() if path.name not in known)
     return Verification(len(store.manifest.chunks), rows, store.manifest.bytes, problems, strays)

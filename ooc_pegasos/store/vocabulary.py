@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.store.manifest import Manifest, Recipe, VocabularyInfo
 from ooc_pegasos.store.recipe import Hashing
 from ooc_pegasos.util.arrow import array_of, numbers_of
@@ -154,14 +154,14 @@ def read(folder: Path, info: VocabularyInfo) -> Vocabulary:
     except OSError as error:
         raise unreadable(file, error, advice) from error
     if len(content) != info.bytes or xxh64_hex(content) != info.xxh64:
-        raise DamagedError(f"{file}: the checksum does not match, so the file was changed or damaged; {advice}")
+        raise CorruptFileError(f"{file}: the checksum does not match, so the file was changed or damaged; {advice}")
     try:
         table = pa.ipc.open_file(content).read_all()
         table.validate()
         return Vocabulary.of_columns(table)
     except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
         problem = " ".join(str(error).split())[:100]
-        raise DamagedError(f"{file}: not what it should hold ({problem}); {advice}") from error
+        raise CorruptFileError(f"{file}: not what it should hold ({problem}); {advice}") from error
 
 
 def of_store(folder: Path, made: Manifest) -> Vocabulary:
@@ -171,7 +171,7 @@ def of_store(folder: Path, made: Manifest) -> Vocabulary:
     found = read(folder, made.vocabulary)
     problem = found.check(made.recipe)
     if problem:
-        raise DamagedError(f"{folder / made.vocabulary.file}: {problem}; restore it or convert again")
+        raise CorruptFileError(f"{folder / made.vocabulary.file}: {problem}; restore it or convert again")
     return found
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ooc_pegasos import __version__
 from ooc_pegasos.config import TrainConfig
-from ooc_pegasos.errors import OtherRunError
+from ooc_pegasos.errors import CheckpointMismatchError
 from ooc_pegasos.loading.window_schedule import Cursor
 from ooc_pegasos.objective.certificate import relative_gap
 from ooc_pegasos.objective.exact_pass import Measurement
@@ -237,7 +237,7 @@ def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memor
     if ("parts" in found) != ("parts" in wanted):
         where = "with {scheduler}" if "parts" in found else "without {scheduler}"
         advice = "do the same, or start over without {resume}"
-        raise OtherRunError(f"{place}: the run to resume was started {where}; {advice}")
+        raise CheckpointMismatchError(f"{place}: the run to resume was started {where}; {advice}")
     for name, value in wanted.items():
         if found[name] != value:
             what = {
@@ -247,12 +247,14 @@ def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memor
                 "parts": "in other parts, or with another --memory for each",
             }
             how = what.get(name, "by another version")
-            raise OtherRunError(f"{place}: the run to resume was started {how}; start over without {{resume}}")
+            raise CheckpointMismatchError(
+                f"{place}: the run to resume was started {how}; start over without {{resume}}"
+            )
     if memory not in (None, saved.facts["budget"]):
         problem = (
             f"the run to resume was started with {{memory={saved.facts['budget']}}}, which decides the order of rows"
         )
-        raise OtherRunError(f"{place}: {problem}; say the same or leave it out")
+        raise CheckpointMismatchError(f"{place}: {problem}; say the same or leave it out")
 
 
 def start_over(place: Path, progress: TrainingProgress) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.errors import DamagedError, InputError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.util.arrow import array_of
 from ooc_pegasos.util.arrow_checksum import PLACE, is_sealed, seal
 from ooc_pegasos.util.files import read_file, write_atomically
@@ -39,7 +39,7 @@ def sound(place: Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         problem = " ".join(str(error).split())[:100]
         path = place / FILE_NAME
-        raise DamagedError(f"{path}: not a checkpoint of this run ({problem}); start without {{resume}}") from error
+        raise CorruptFileError(f"{path}: not a checkpoint of this run ({problem}); start without {{resume}}") from error
 
 
 def take(arrays: dict[str, np.ndarray], name: str, like: np.ndarray) -> np.ndarray:
@@ -94,7 +94,9 @@ class Checkpoint:
             raise InputError(f"{path}: {error.strerror}; check its permissions") from error
         try:
             if not is_sealed(content):
-                raise DamagedError(f"{path}: the checksum does not match, so it is damaged; start without {{resume}}")
+                raise CorruptFileError(
+                    f"{path}: the checksum does not match, so it is damaged; start without {{resume}}"
+                )
             reader = pa.ipc.open_file(content)
             if not reader.schema.equals(_schema()):
                 raise ValueError("other columns")
@@ -111,4 +113,6 @@ class Checkpoint:
             return cls(arrays, facts)
         except (pa.ArrowException, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
             problem = " ".join(str(error).split())[:100]
-            raise DamagedError(f"{path}: not a checkpoint, or damaged ({problem}); start without {{resume}}") from error
+            raise CorruptFileError(
+                f"{path}: not a checkpoint, or damaged ({problem}); start without {{resume}}"
+            ) from error

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from ooc_pegasos.errors import DamagedError, InputError, OocPegasosError, PublishedError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, OocPegasosError, PublishedError, UsageError
 
 
 class UnsyncedError(OSError):
@@ -268,7 +268,7 @@ def unreadable(path: Path, error: OSError, advice: str) -> OocPegasosError:
     """What to raise of a file that is part of a whole: it is damaged, unless the machine is short of something."""
     if error.errno in _SCARCE:
         return InputError(f"{path}: {(error.strerror or str(error)).lower()}; {_SCARCE[error.errno]}")
-    return DamagedError(f"{path}: {error.strerror or error}; {advice}")
+    return CorruptFileError(f"{path}: {error.strerror or error}; {advice}")
 
 
 @contextmanager

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
 else:
     import _signal as signals  # part of the interpreter, while `signal` imports a dozen modules
 
-INTERRUPTED = 130
 """The exit code of a process that was stopped."""
 
 

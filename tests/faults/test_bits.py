@@ -72,9 +72,9 @@ def uses_of(folder: Path, store: Path, model: str, way: str) -> Callable[[], obj
 
 def refuse(problems: list[str]) -> None:
     if problems:
-        from ooc_pegasos.errors import DamagedError
+        from ooc_pegasos.errors import CorruptFileError
 
-        raise DamagedError(problems[0])
+        raise CorruptFileError(problems[0])
 
 
 @pytest.mark.parametrize("way", ["mapped", "read", "predict", "evaluate", "verify"])

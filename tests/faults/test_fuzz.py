@@ -18,7 +18,7 @@ from soak import tries
 
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train, verify
 from ooc_pegasos.config import parse_size
-from ooc_pegasos.errors import DamagedError
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.scoring.calibration import Calibration
 from ooc_pegasos.util.checkpoint import Checkpoint
 
@@ -114,7 +114,7 @@ def test_no_name_in_a_manifest_leads_outside_its_store(words, which, name):
     holder["file"] = name.format(name=holder["file"])
     path.write_bytes(resealed(table))
     for use in (Store.open, lambda place: verify(Store.open(place))):
-        with pytest.raises(DamagedError) as caught:
+        with pytest.raises(CorruptFileError) as caught:
             use(words.path)
         assert "\n" not in str(caught.value)
 
@@ -147,7 +147,7 @@ def test_what_is_no_file_is_not_read(words, tmp_path, target):
     file.unlink()
     (tmp_path / "link").rename(file)
     for use in (store.id_type, lambda: store.ids(0)):
-        with pytest.raises(DamagedError, match=r"(?i)not a regular file"):
+        with pytest.raises(CorruptFileError, match=r"(?i)not a regular file"):
             use()
 
 
@@ -158,7 +158,7 @@ def test_no_name_in_a_checkpoint_leads_outside_its_folder(words, tmp_path, name)
     saved = Checkpoint.load(tmp_path / "c")
     saved.facts["solver"]["rows"]["file"] = name
     saved.save(tmp_path / "c")
-    with pytest.raises(DamagedError, match="not the name of a file of rows"):
+    with pytest.raises(CorruptFileError, match="not the name of a file of rows"):
         train(words, TrainConfig(**config, max_epochs=2), checkpoint=tmp_path / "c", resume=True)
 
 
@@ -194,11 +194,11 @@ def test_a_model_whose_parts_do_not_go_together(tmp_path):
     ]:
         info = dataclasses.replace(model.info, **changes)
         dataclasses.replace(model, info=info).save(tmp_path / "m")
-        with pytest.raises(DamagedError, match=problem):
+        with pytest.raises(CorruptFileError, match=problem):
             Model.load(tmp_path / "m")
     for part, value in (("weights", np.nan), ("bias", np.inf)):
         dataclasses.replace(model, **{part: getattr(model, part) + value}).save(tmp_path / "m")
-        with pytest.raises(DamagedError, match="a weight is not a number"):
+        with pytest.raises(CorruptFileError, match="a weight is not a number"):
             Model.load(tmp_path / "m")
 
 
@@ -235,7 +235,7 @@ def test_a_checkpoint_that_is_none_of_this_run(tmp_path, place, value):
     saved.save(tmp_path / "c")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    with pytest.raises(DamagedError, match="not a checkpoint of this run"):
+    with pytest.raises(CorruptFileError, match="not a checkpoint of this run"):
         train(store, TrainConfig(**config, max_epochs=3), checkpoint=tmp_path / "c", resume=True, scratch=scratch)
     assert not list(scratch.iterdir())
 
@@ -277,5 +277,5 @@ def test_a_vocabulary_of_other_places(tmp_path):
     table = dataclasses.replace(recipe.table, hashing=dataclasses.replace(recipe.table.hashing, bits=1))
     info = dataclasses.replace(model.info, recipe=dataclasses.replace(recipe, table=table))
     dataclasses.replace(model, info=info).save(tmp_path / "m")
-    with pytest.raises(DamagedError, match="no hash can be"):
+    with pytest.raises(CorruptFileError, match="no hash can be"):
         Model.load(tmp_path / "m")

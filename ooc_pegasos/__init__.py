@@ -2,7 +2,16 @@
 
 TYPE_CHECKING = False  # that of typing is the same, but its import is most of what the first moments go into
 if TYPE_CHECKING:
-    from typing import Any
+    from ooc_pegasos.config import ConvertConfig, TrainConfig
+    from ooc_pegasos.conversion.output_check import Existing
+    from ooc_pegasos.conversion.pipeline import convert
+    from ooc_pegasos.errors import OocPegasosError
+    from ooc_pegasos.scoring.model import Model
+    from ooc_pegasos.store.csr_block import CsrBlock
+    from ooc_pegasos.store.store import Store
+    from ooc_pegasos.store.verify import verify
+    from ooc_pegasos.training.api import train
+    from ooc_pegasos.training.result import TrainResult
 
 __version__ = "0.1.0"
 
@@ -34,10 +43,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> "Any":
-    """Import what is asked for only when it is: numba and pyarrow take a while."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # for type checkers a misspelt name is an error
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is used: numba and pyarrow take a while."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from ooc_pegasos import options
 from ooc_pegasos.declared_labels import Declared, TaskChoice
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.options import POSITIVE, Range, option, options_of
+from ooc_pegasos.options import POSITIVE, Described, Range, option, options_of
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.memory_limits import available_memory
 from ooc_pegasos.util.thread_map import cores
@@ -624,6 +624,10 @@ class TrainConfig:
                 "are free; give fewer lambdas or folds, or convert to fewer features"
             )
         return self.memory or max(free - (VECTORS + 5 * (models - 1)) * 8 * features, 0) // 2
+
+
+ConvertConfig.__doc__ = Described(str(ConvertConfig.__doc__))  # type: ignore[assignment]
+TrainConfig.__doc__ = Described(str(TrainConfig.__doc__))  # type: ignore[assignment]
 
 
 def _parse_all(cls: type, table: dict[str, Any]) -> None:

@@ -130,3 +130,14 @@ def by_group(config: type, groups: tuple[str, ...]) -> Iterator[Option]:
     """Options in the order of the groups, and within a group in that of their declaration."""
     declared = options_of(config).values()
     return (one for group in groups for one in declared if one.group == group)
+
+
+class Described:
+    """The docstring of a configuration dataclass, with a line for each option, made when it is read."""
+
+    def __init__(self, summary: str) -> None:
+        self._summary = summary
+
+    def __get__(self, _instance: object, config: type) -> str:
+        lines = (f"    {one.name}: {one.help}" for one in options_of(config).values())
+        return "\n".join([self._summary, "", "Options:", *lines])

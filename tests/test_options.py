@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import pydoc
 import re
 import shlex
 from pathlib import Path
@@ -76,6 +77,13 @@ def test_a_value_out_of_range(command, one, tmp_path, oocpeg):
     if not one.is_hidden:
         done = oocpeg(command, "x", "-o", "y", f"{one.flag}={wrong}", code=2)
         assert done.stderr == f"error: {one.flag} {shown} is out of range; choose {one.allowed.words}\n"
+
+
+def test_docstrings_have_a_line_for_each_option():
+    for config, _groups in COMMANDS.values():
+        summary, *lines = pydoc.getdoc(config).splitlines()
+        assert summary.startswith("Options of `oocpeg ")
+        assert lines == ["", "Options:", *(f"    {one.name}: {one.help}" for one in options_of(config).values())]
 
 
 def test_every_field_is_declared():

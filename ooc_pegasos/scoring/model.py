@@ -24,6 +24,8 @@ from ooc_pegasos.util.files import read_file, write_atomically, writing_errors
 if TYPE_CHECKING:
     import scipy.sparse
 
+    from ooc_pegasos.aliases import Matrix
+
 FORMAT, VERSION = "ooc-pegasos model", 1
 _KEY = b"ooc-pegasos"
 _ROWS = "memory"
@@ -260,11 +262,11 @@ class Model:
         shares: np.ndarray = equal
         return shares
 
-    def predict_proba(self, rows: Any) -> np.ndarray:
+    def predict_proba(self, rows: Matrix) -> np.ndarray:
         """As `probabilities_of`, for rows as `decision_function` takes them."""
         return self.probabilities_of(self.decision_function(rows))
 
-    def decision_function(self, rows: Any) -> np.ndarray:
+    def decision_function(self, rows: Matrix) -> np.ndarray:
         """Return the score of each row of a matrix, or one a class.
 
         Rows are a matrix as `Store.from_scipy` takes them: sparse in any format, an array, lists, a dataframe of
@@ -282,7 +284,7 @@ class Model:
         scores: np.ndarray = products + self.bias
         return scores
 
-    def predict(self, rows: Any) -> np.ndarray:
+    def predict(self, rows: Matrix) -> np.ndarray:
         """The label of each row, as the training data spelled it; rows as `decision_function` takes them."""
         return self.labels_of(self.decision_function(rows))
 

@@ -20,6 +20,7 @@ from ooc_pegasos.util.files import unreadable
 if TYPE_CHECKING:
     import scipy.sparse
 
+    from ooc_pegasos.aliases import ArrowTable, DaskCollection, Labels, Matrix
     from ooc_pegasos.config import ConvertConfig
     from ooc_pegasos.conversion.output_check import Existing
 
@@ -44,7 +45,7 @@ class Store:
 
     @classmethod
     def from_arrow(
-        cls, data: Any, path: str | Path, config: ConvertConfig | None = None, existing: Existing | None = None
+        cls, data: ArrowTable, path: str | Path, config: ConvertConfig | None = None, existing: Existing | None = None
     ) -> Store:
         """Make a store of a table: of pyarrow, pandas, polars, or any that exports itself as an Arrow stream."""
         from ooc_pegasos.conversion.from_memory import store_from_arrow
@@ -56,10 +57,10 @@ class Store:
     @classmethod
     def from_scipy(
         cls,
-        matrix: Any,
-        labels: Any,
+        matrix: Matrix,
+        labels: Labels,
         path: str | Path,
-        weights: Any = None,
+        weights: Labels | None = None,
         config: ConvertConfig | None = None,
         existing: Existing | None = None,
     ) -> Store:
@@ -71,13 +72,13 @@ class Store:
     @classmethod
     def from_dask(
         cls,
-        collection: Any,
+        collection: DaskCollection,
         path: str | Path,
-        labels: Any = None,
+        labels: DaskCollection | Labels | None = None,
         config: ConvertConfig | None = None,
         existing: Existing | None = None,
         *,
-        weights: Any = None,
+        weights: DaskCollection | Labels | None = None,
     ) -> Store:
         """Make a store of a Dask dataframe, bag of dictionaries, or array with labels, on whatever scheduler is set."""
         from ooc_pegasos.conversion.from_memory import store_from_dask

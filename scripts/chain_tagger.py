@@ -2,7 +2,7 @@
 
     python scripts/chain_tagger.py [--sentences 2000] [--tags 6] [--words 100] [--lambda 0.01] [--tolerance 0.01]
 
-How to write a task of your own (`ooc_pegasos.structured`), by this example:
+How to write a task of your own (`ooc_pegasos.training.structured`), by this example:
 
 1. What is an input x, what is an output y? Here both are arrays of small integers, one a word; anything will do.
 2. `features(x, y)`: which numbers, linear in the weights, make the score of an output? Number them from 0. Here each

@@ -37,6 +37,7 @@ LAX = "max_relative_regression = 0.9"
 # --- what a job file names ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a b", "[x] *y?", "line\nbreak", "ünïcode"])
 def test_folders_and_files_of_any_name(tmp_path, oocpeg, name):
     folder = tmp_path / name
@@ -109,6 +110,7 @@ def test_what_would_fail_after_hours_is_refused_before(tmp_path):
     assert rollback(Versions(tmp_path / "models"), first["run"]) == ("2020-01-01T00-00-00", first["run"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -175,6 +177,7 @@ def test_probabilities_are_fitted_to_the_rows_that_a_job_keeps_apart_anyway(tmp_
             job_of(tmp_path, train=train)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["pipe", "empty", "folder", "dangling"])
 def test_inputs_that_are_none(tmp_path, oocpeg, what):
     job_of(tmp_path)
@@ -335,6 +338,7 @@ def test_a_damaged_store_is_not_trained_on(tmp_path, oocpeg):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, "{", "[]", "3", "{}", '{"training": 3}', "\0", "[" * 100_000])
 def test_a_record_that_cannot_be_read_means_training_once_more(tmp_path, content):
     job = job_of(tmp_path, gate=LAX)
@@ -537,6 +541,7 @@ def test_a_command_to_notify_that_prints_without_end(tmp_path, monkeypatch):
     assert gone(tmp_path / "number")
 
 
+@pytest.mark.slow
 def test_a_command_to_notify_is_waited_for_and_not_what_it_leaves(tmp_path):
     began = time.monotonic()
     (tmp_path / "said").write_bytes("Grü".encode() + b"\xdfe\x1b[2J")
@@ -742,6 +747,7 @@ def test_a_folder_of_texts_is_known_again(tmp_path):
         run(job, now=night(3))
 
 
+@pytest.mark.slow
 def test_two_jobs_on_one_store(tmp_path, oocpeg):
     """The second finds the rows in the store, and trains its own model on them."""
     job_of(tmp_path, gate=LAX)

@@ -7,20 +7,29 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 OLDEST := $(VENV)-oldest
 OLDEST_TESTS := dataframes or lists_of_indices or test_labels or categories or test_cli
 
-.PHONY: demo test test-oldest lint pytest soak bench notebooks clean
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+LONG := slow or faults or notebook
+
+.PHONY: demo test test-all test-oldest coverage lint soak bench notebooks clean
 
 demo: $(VENV)/installed
 	$(BIN)/oocpeg demo --folder demo
 
-test: lint pytest
+# What guards correctness, in five minutes on two cores; `test-all` runs the other tests.
+test: lint $(VENV)/installed-dev
+	$(PYTEST) -m 'not ($(LONG))'
+
+test-all: $(VENV)/installed-dev
+	$(PYTEST) -m '$(LONG)'
+
+# Both, with the branches that they take: twice as slow.
+coverage: $(VENV)/installed-dev
+	$(PYTEST) --cov --cov-report=term
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-
-pytest: $(VENV)/installed-dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --cov --cov-report=term
 
 # The lowest versions that pyproject.toml allows; of what they depend on pip takes the newest. Deprecation warnings are
 # no errors there: old packages use what new ones deprecate.

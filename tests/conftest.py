@@ -123,6 +123,12 @@ def around_present(patched: pytest.MonkeyPatch, after: Callable[[int], None]) ->
         patched.setattr(kind, "present", present)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if ROOT / "tests" / "faults" in item.path.parents:
+            item.add_marker("faults")
+
+
 @pytest.fixture
 def shared_data() -> Path:
     """The folder of real data sets, or a skip that says so."""

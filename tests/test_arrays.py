@@ -89,6 +89,7 @@ def sample(rows, columns, seed, dtype=np.float64, density=0.3):
 DTYPES = [np.float16, np.float32, np.float64, ">f8", np.int8, np.int64, np.uint16, ">i4", bool, np.longdouble]
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 40),
     st.integers(0, 20),
@@ -198,6 +199,7 @@ def test_a_column_for_labels(tmp_path, column):
     check(gather(ArraysReader([path], Settings(label_column=column, with_labels=False), 99)), expected, np.zeros(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_text", [False, True])
 @pytest.mark.parametrize("block", [64, BLOCK])
 def test_several_inputs_and_one_file_of_labels(tmp_path, as_text, block):
@@ -568,6 +570,7 @@ def test_any_byte_may_be_wrong(tmp_path, compressed):
     assert 0 < survived < 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member", ["indptr", "indices", "data", "shape", "y", "format"])
 def test_any_byte_may_be_wrong_though_the_checksum_is_right(tmp_path, member):
     matrix, y = sample(40, 8, 17)

@@ -577,6 +577,7 @@ def joint_optimum(name: str, x: np.ndarray, y: np.ndarray, lam: float, c: np.nda
     return primal(name, theirs.coef_.ravel(), theirs.intercept_[0] + middle, x, y, lam, c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [0.01, 0.001])
 @pytest.mark.parametrize("manner", [{}, {"algorithm": "sdca"}, {"algorithm": "sgd-s"}, {"weighted": True}], ids=str)
 @pytest.mark.parametrize(
@@ -786,6 +787,7 @@ def test_models_keep_their_bias(tmp_path, task, options):
         assert found["objective"] == pytest.approx(model.info.certificate.primal, rel=digits)
 
 
+@pytest.mark.slow
 def test_the_commands(oocpeg, tmp_path):
     matrix, labels = rows_with_a_bias("binary", 26)
     store_for(tmp_path, "binary", matrix, labels)

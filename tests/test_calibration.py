@@ -105,6 +105,7 @@ def is_optimal(found, scores, positive, weights, tolerance=1e-9):
     return all(abs(math.fsum(each)) <= tolerance * np.abs(each).sum() for each in (terms, terms * scores))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("offset", [-4.0, 0.0])
 def test_platt_is_the_textbooks_and_scikit_learns(seed, offset):
@@ -188,6 +189,7 @@ def test_isotonic_is_scikit_learns_whatever_the_offset(offset):
     np.testing.assert_allclose(found.apply(wanted), theirs.predict(wanted), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [0.0, 5.0, 50.0, 500.0])
 def test_isotonic_of_more_scores_than_bins_is_as_good_whatever_the_offset(offset):
     scores, positive = some_rows(10 * BINS, 10)
@@ -285,6 +287,7 @@ def test_a_summary_from_its_arrays_goes_on_as_if_nothing_had_been(rows, cut, mos
         assert same(taken, summary_of(scores, positive, weights))
 
 
+@pytest.mark.slow
 @FITS
 @given(ROWS, st.lists(st.floats(-LIMIT, LIMIT), min_size=2, max_size=30))
 def test_probabilities_are_monotone_and_in_range(fit, rows, wanted):

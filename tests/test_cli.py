@@ -74,6 +74,7 @@ def test_info_for_people(oocpeg, data):
         assert word in text
 
 
+@pytest.mark.slow
 def test_verify_reports_damage(oocpeg, data, tmp_path):
     oocpeg("convert", data, "-o", "store", "--chunk-size", "2kB")
     chunk = sorted((tmp_path / "store").glob("chunk-*"))[1]
@@ -89,6 +90,7 @@ def test_verify_reports_damage(oocpeg, data, tmp_path):
     assert "manifest.json" in one_line(oocpeg("verify", "store", code=5))
 
 
+@pytest.mark.slow
 def test_standard_input(oocpeg, data):
     oocpeg("convert", "-", "-o", "store", input=data.read_text())
     told = json.loads(oocpeg("info", "store", "--json").stdout)
@@ -131,6 +133,7 @@ def test_mistakes(oocpeg, data, tmp_path, words, code, problem):
     assert not (tmp_path / "s.unfinished").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "code"), [(["info", "nowhere"], 3), (["info"], 2), (["info", "store"], 0)])
 def test_exit_codes_of_the_program_itself(oocpeg, data, tmp_path, words, code):
     """Others run it as a fork of an interpreter that is warm already."""

@@ -34,6 +34,7 @@ def stored(tmp_path, oocpeg):
 # --- closed -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&-", "<&- >&- 2>&-"])
 def test_closed_streams(stored, closed):
     shell(stored, f"oocpeg convert in.svm -o closed.store {closed}")
@@ -62,6 +63,7 @@ def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path):
 # --- full, or nobody reads ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["info store", "--help", "convert in.svm -o other.store"])
 def test_output_that_cannot_be_written(stored, words):
     told = shell(stored, f"oocpeg {words} >/dev/full", code=3).stderr.splitlines()
@@ -70,6 +72,7 @@ def test_output_that_cannot_be_written(stored, words):
     assert (told.stdout, told.stderr) == ("", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"), [("info nowhere", 3), ("--nonsense", 2), ("convert in.svm -o other.store", 0)]
 )
@@ -79,6 +82,7 @@ def test_messages_that_cannot_be_written_change_nothing(stored, words, code):
     assert (stored / "code").read_text() == f"{code}\n"
 
 
+@pytest.mark.slow
 def test_who_has_seen_enough(stored):
     for words in ("info store", "--help"):
         done = shell(stored, f"(sleep 0.1; oocpeg {words}) | true; echo ${{PIPESTATUS[0]}}")
@@ -86,6 +90,7 @@ def test_who_has_seen_enough(stored):
     assert shell(stored, "oocpeg info store | head -1").stdout == "store\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", [">/dev/full", "| true"])
 def test_a_job_whose_words_are_lost(tmp_path, output):
     job_of(tmp_path)
@@ -99,6 +104,7 @@ def test_a_job_whose_words_are_lost(tmp_path, output):
     shell(tmp_path, "oocpeg run nightly.toml --dry-run >/dev/full", code=3)  # which does nothing but tell
 
 
+@pytest.mark.slow
 def test_names_that_are_no_text_are_shown(tmp_path):
     odd = b"\xff.store"
     command = [sys.executable, "-m", "ooc_pegasos"]
@@ -125,6 +131,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
     "module", ["ooc_pegasos.cli.main", "typer", "ooc_pegasos.reporting.text", "numba", "numba.core.config"]
@@ -161,6 +168,7 @@ def test_an_interruption_that_python_drops_comes_again(stored):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_who_ignores_a_signal_goes_on_doing_so(stored, number):
     code = f"import signal; signal.signal({int(number)}, signal.SIG_IGN)"

@@ -166,6 +166,7 @@ def test_what_is_no_table_is_refused(tmp_path, table, kind, told):
     refused(kind, told, Store.from_arrow, table, path=tmp_path / "s", config=PLAIN)
 
 
+@pytest.mark.slow
 def test_polars_words_categories_and_texts(tmp_path):
     frame = pl.DataFrame({"y": [0, 1], "t": ["one two", "two"], "c": pl.Series(["u", None], dtype=pl.Categorical)})
     config = ConvertConfig(label="y", shuffle=False, text=("t",), categorical=("c",), hash_bits=10)

@@ -313,6 +313,7 @@ def test_no_label_and_options_of_other_inputs(tmp_path):
         convert([str(tmp_path / "in.svm"), str(tmp_path / "in.parquet")], tmp_path / "store")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["none", "snappy"])
 def test_damaged_parquet_is_refused_or_read(tmp_path, compression):
     pq.write_table(events(200), tmp_path / "in.parquet", compression=compression, row_group_size=70)

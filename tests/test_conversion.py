@@ -36,6 +36,7 @@ def order_of(store: Store) -> list[int]:
     return order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_threads_do_not_change_a_byte(tmp_path, threads, shuffle):
@@ -236,6 +237,7 @@ def finish(child: Forked) -> None:
     assert child.returncode == 0, problem
 
 
+@pytest.mark.slow
 def test_all_that_comes_through_a_pipe_counts(tmp_path, oocpeg):
     """A pipe can be read once: who looks at the first bytes has taken them away."""
     text = "".join(f"{1 - 2 * (i % 2)} {1 + i % 9}:{i}\n" for i in range(1, 500))
@@ -262,6 +264,7 @@ def test_all_that_comes_through_a_pipe_counts(tmp_path, oocpeg):
     assert (tmp_path / "piped.csv").read_bytes() == (tmp_path / "plain.csv").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_politely(tmp_path, signal_number):
     """Ctrl-C keeps what is done; --resume goes on; nothing but the unfinished folder is left."""
@@ -412,6 +415,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path, monkeypatch, change):
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_memory_stays_within_the_budget(tmp_path):
     """The peak is that of a small conversion plus at most the budget, for rows of several times the budget."""
     code = """
@@ -439,6 +443,7 @@ print(next(int(line.split()[1]) for line in open("/proc/self/status") if line.st
     assert large < (200 + 32) << 20
 
 
+@pytest.mark.slow
 def test_open_files_are_few(tmp_path, monkeypatch):
     small_buckets(monkeypatch, 100)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)

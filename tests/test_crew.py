@@ -30,6 +30,7 @@ from ooc_pegasos.solvers import registry
 from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
 
 distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.dask
 
 SETTINGS = {"lam": 1e-3, "tolerance": 1e-9, "max_epochs": 8, "memory": 1 << 26}
 
@@ -258,6 +259,7 @@ def test_what_is_little_goes_with_the_work_of_each_part(local, tmp_path, monkeyp
 # --- workers that die ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_all_workers_die(apart, tmp_path, algorithm):
     """What they knew of rows is lost everywhere, and made again."""
@@ -329,6 +331,7 @@ def test_no_worker_comes_back(tmp_path, monkeypatch):
             train_dask(client, store, TrainConfig(**SETTINGS), parts=2, progress=at_epoch(3, end))
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_dies(tmp_path):
     store = made(tmp_path)
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
@@ -363,6 +366,7 @@ def test_a_store_that_workers_do_not_see(local, tmp_path, monkeypatch):
 # --- runs that are stopped ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 @pytest.mark.parametrize("within", ["a round", "a measurement"])
 def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
@@ -441,6 +445,7 @@ def test_time_runs_out(local, tmp_path, monkeypatch):
 COMMAND = "import sys; from ooc_pegasos.cli.main import main; sys.argv[0] = 'oocpeg'; main()"
 
 
+@pytest.mark.slow
 def test_a_client_that_is_killed(apart, tmp_path, oocpeg):
     store = made(tmp_path, rows=2000)
     words = ["train", "store", "--lambda", "1e-4", "--tolerance", "1e-9", "--algorithm", "sdca", "--memory", "64MB"]
@@ -565,6 +570,7 @@ def test_no_room_for_what_is_known_of_rows(local, tmp_path, monkeypatch):
     assert train_dask(local.client, store, TrainConfig(lam=0.5, tolerance=0.1)).algorithm == "sgd-s"
 
 
+@pytest.mark.slow
 def test_the_command_refuses(tmp_path, oocpeg):
     made(tmp_path)
     words = ["train", "store", "-o", "model", "--lambda", "0.01"]
@@ -594,6 +600,7 @@ def test_the_command_refuses(tmp_path, oocpeg):
 # --- what one machine can, too ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_warm_start(local, tmp_path):
     """Keeps the certificate, and begins near the optimum."""
     store = made(tmp_path)
@@ -647,6 +654,7 @@ def test_rows_grouped_by_label(local, tmp_path):
     assert any("stand grouped by label" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_in_other_processes(local, apart, tmp_path):
     """What travels comes out as it went in, for all kinds of problems."""
     matrix = np.random.default_rng(0).random((500, 30)) * (np.random.default_rng(1).random((500, 30)) < 0.3)

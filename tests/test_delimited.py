@@ -319,6 +319,7 @@ def test_a_good_block_is_parsed_once(monkeypatch):
 SEED_TEXT = 'a,b,c\n1,"x, y",2\r\n\n3.5,é""z,\n,"q""r",1e3\n4,"",-7\n'.encode()
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 @settings(max_examples=400)
 def test_mutated_bytes_lose_no_line(seed):

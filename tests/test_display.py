@@ -98,6 +98,7 @@ def test_lambdas_that_were_compared(store):
     ElementTree.fromstring(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_heaviest_features_have_their_names_and_signs(tmp_path, classes):
     rng = np.random.default_rng(3)

@@ -24,6 +24,8 @@ from ooc_pegasos import ConvertConfig, Store
 from ooc_pegasos.conversion import staging
 from ooc_pegasos.errors import InputError, UsageError
 
+pytestmark = pytest.mark.dask
+
 PLAIN = ConvertConfig(label="y", shuffle=False, hash_bits=10)
 SMALL = 10_000
 """Bytes that may come back to the client, for data of a hundred times as many."""
@@ -110,6 +112,7 @@ def check_received(received, number: int) -> None:
     assert sum(size for _result, size in received) < SMALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [of_frames, bag])
 def test_tables(tmp_path, client, received, make):
     store = Store.from_dask(make(), tmp_path / "store", config=PLAIN)
@@ -123,6 +126,7 @@ def test_tables(tmp_path, client, received, make):
     assert np.array_equal(store.to_scipy()[1], plain.to_scipy()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "columns"),
     [(np.asarray, 40), (np.asarray, 10), (sp.csr_matrix, 40), (sparse.COO, 40), (sparse.COO, 20), (sparse.GCXS, 40)],
@@ -204,6 +208,7 @@ def test_a_worker_that_dies_while_it_writes(tmp_path, client):
     assert store.rows == 20_000
 
 
+@pytest.mark.slow
 def test_workers_that_all_die(tmp_path, client, cluster):
     def part(number):
         if number == 1:
@@ -250,6 +255,7 @@ def test_workers_that_do_not_see_the_folder(tmp_path, client):
     assert os.listdir(tmp_path) == ["elsewhere"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shorter", [False, True])
 def test_workers_that_see_another_folder_of_that_name(tmp_path, client, shorter):
     there = tmp_path / "there"

@@ -355,6 +355,7 @@ def inputs_for(recipe: str, folder):
     return folder / "made.parquet", 1 << 22
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("recipe*.toml")), ids=lambda path: path.stem)
 def test_examples_of_recipes(path, folder, run):
     config = ConvertConfig(**load_toml(ConvertConfig, path))
@@ -366,6 +367,7 @@ def test_examples_of_recipes(path, folder, run):
     assert Store.open(folder / "again.store").manifest.chunks == store.manifest.chunks
 
 
+@pytest.mark.slow
 def test_the_example_of_a_job(tmp_path, oocpeg):
     shutil.copy(ROOT / "configs" / "job.toml", tmp_path)
     (tmp_path / "incoming").mkdir()

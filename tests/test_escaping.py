@@ -57,6 +57,7 @@ def place(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_text_of_stores_and_models(place):
     store, model, data = f"s{HOSTILE}", f"m{HOSTILE}", f"in{HOSTILE}.parquet"
     for words, wanted in [
@@ -85,6 +86,7 @@ def test_lines_are_lines(place):
     assert len({len(line) for line in table}) == 1, table
 
 
+@pytest.mark.slow
 def test_errors(place, tmp_path):
     name = f"nothing{HOSTILE}"
     for words, code in [
@@ -156,6 +158,7 @@ def test_notes_and_tracebacks(tmp_path):
     assert r"RuntimeError: \x1b]0;owned" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii", "utf-8:surrogateescape"])
 def test_no_encoding_lets_them_pass(tmp_path, encoding):
     """Bytes of names that are invalid UTF-8 could be control characters of eight bits."""

@@ -107,6 +107,7 @@ def test_optima_of_one_weight_by_brute_force(loss):
         assert float(found.upper) <= least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_optima_of_badly_scaled_problems_are_known(loss):
     for seed, (scale, lam, spread) in enumerate([(1e4, 1e-9, 0), (1e-5, 1e-9, 0), (1.0, 1e-6, 9), (1e6, 1e-12, 9)]):

@@ -82,6 +82,7 @@ LOCKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", LOCKS)
 def test_lock_files_that_are_links(tmp_path, precious, name, kind):

@@ -62,6 +62,7 @@ def check(found, best, tolerance):
 ALGORITHMS = [(name, algorithm) for name in FORMULAS for algorithm in ("sdca", "sgd-s")] + [("hinge", "sgd-m")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("some", [False, True], ids=["alike", "weighted"])
 @pytest.mark.parametrize(("name", "algorithm"), ALGORITHMS)
 def test_the_optimum_with_a_free_bias(tmp_path, name, algorithm, some):
@@ -175,6 +176,8 @@ def test_other_ways_to_present_rows(tmp_path):
     check(warm.model.info.certificate, optimum("hinge", x, labels, 0.05), 0.005)
 
 
+@pytest.mark.slow
+@pytest.mark.dask
 def test_workers_find_the_optimum_and_resume_to_the_same_bytes(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 42, rows=900)
     store = store_for(tmp_path, "binary", matrix, labels, chunk_size=6000)
@@ -255,6 +258,7 @@ def dual_value(name, y, b, p):
     return float(np.min(FORMULAS[name](scores, y, p) + b * scores))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMULAS)
 def test_any_dual_vectors_give_bounds(tmp_path, name):
     """Not only those that training meets: of good weights and any bias, or in the box at random, of any size."""
@@ -377,6 +381,7 @@ def random_case(seed, folder):
     return store, options, matrix.toarray().astype(np.float64), labels.astype(np.float64), weights.astype(np.float64)
 
 
+@pytest.mark.slow
 def test_no_bound_of_a_random_problem_is_above_an_objective(tmp_path):
     for seed in range(2000 if SOAK else 12):
         store, options, x, labels, c = random_case(seed, tmp_path / str(seed))

@@ -73,6 +73,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_store_and_the_file_give_the_same_predictions(tmp_path, monkeypatch, kind):
     """In one bucket, in several and in such as are split: the same scores, bit by bit, beside the same ids."""
@@ -304,6 +305,7 @@ class Stopped(KeyboardInterrupt):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_stopped_anywhere_and_resumed_gives_the_same_bytes(tmp_path, monkeypatch, shuffle):
     """Between any two events of the journals, and any two renames, of an append after some rows have expired."""
@@ -366,6 +368,7 @@ convert([sys.argv[1]], sys.argv[2], config, existing=Existing(resume=True))
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_gives_the_same_bytes(tmp_path):
     source = tmp_path / "in.csv"
     pyarrow.csv.write_csv(people(15_000, [f"person {i}" if i % 7 else None for i in range(15_000)]), source)

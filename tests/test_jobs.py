@@ -171,6 +171,7 @@ def test_a_clock_that_was_set_back(tmp_path):
 STEPS = ["_append", "_train", "_compare"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [*STEPS, "expire", "publish", "prune"])
 @pytest.mark.parametrize("after", [False, True])
 def test_killed_between_any_two_steps_it_goes_on(tmp_path, monkeypatch, step, after):

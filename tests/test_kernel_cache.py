@@ -60,6 +60,7 @@ def test_beside_the_kernels_if_that_can_be_written(tmp_path):
     assert Path(first[1]).is_relative_to(package)
 
 
+@pytest.mark.slow
 def test_in_the_users_cache_if_not(tmp_path):
     package = copy_package(tmp_path)
     (package / KERNELS / "__pycache__").write_text("a file where the folder should be")
@@ -68,6 +69,7 @@ def test_in_the_users_cache_if_not(tmp_path):
     assert Path(first[1]).is_relative_to(tmp_path / "cache")
 
 
+@pytest.mark.slow
 def test_not_in_a_folder_that_others_may_write_to(tmp_path):
     copy_package(tmp_path)
     first = Path(run(tmp_path, tmp_path / "cache")[1])
@@ -77,6 +79,7 @@ def test_not_in_a_folder_that_others_may_write_to(tmp_path):
     assert second[2] == "0"
 
 
+@pytest.mark.slow
 def test_in_the_folder_of_choice(tmp_path):
     chosen = str(tmp_path / "chosen")
     first, second = (run(ROOT, tmp_path / "cache", NUMBA_CACHE_DIR=chosen) for _ in range(2))
@@ -85,6 +88,7 @@ def test_in_the_folder_of_choice(tmp_path):
     assert Path(first[1]).stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_a_change_in_any_kernel_file_empties_the_cache(tmp_path):
     """A file that is changed, added or moved, in the folder of the kernels or in one below."""
     package = copy_package(tmp_path)
@@ -176,6 +180,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_file_that_is_not_as_it_was_written_is_replaced(folder, caplog, damage):
     assert not is_loaded()
@@ -286,6 +291,7 @@ print(*hits)
 """
 
 
+@pytest.mark.slow
 def test_processes_that_compile_one_kernel_at_once(tmp_path):
     """None disturbs another, whether for the same types or others; afterwards all that they compiled is there."""
     orders = [TYPES, TYPES[::-1], TYPES]
@@ -322,6 +328,7 @@ def text(tmp_path):
     return "in.svm"
 
 
+@pytest.mark.slow
 def test_a_command_with_a_cache_in_which_every_file_is_damaged(tmp_path, text):
     """It compiles again, says nothing of it, writes the same bytes, and the next one finds a sound cache."""
     convert = ("convert", text, "-o", "store", "--force", "--quiet")

@@ -33,6 +33,7 @@ def rows(tmp_path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("megabytes", [100, 400, 700])
 @pytest.mark.parametrize("command", ["convert", "train", "info", "predict"])
 def test_too_little_address_space(rows, oocpeg, command, megabytes):
@@ -48,6 +49,7 @@ def test_too_little_address_space(rows, oocpeg, command, megabytes):
     assert done.stderr == f"error: {allowed}; raise this limit\n"
 
 
+@pytest.mark.slow
 def test_enough_address_space(rows, oocpeg):
     """What the check demands is what the libraries need: all commands run with that, and with no thread but one."""
     enter = limited(**{"as": 1000 * MB})
@@ -141,6 +143,7 @@ _LOCK = "libc.pthread_mutex_lock(mutex)"
 _LOOP = "import time\n        while True: time.sleep(0.1)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "action", "seconds"),
     [

@@ -335,6 +335,7 @@ ACCIDENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loading", ["mapped", "read"])
 @pytest.mark.parametrize("accident", ACCIDENTS)
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
@@ -483,6 +484,7 @@ def test_an_index_too_large_that_the_manifest_vouches_for(store, tmp_path):
 # --- a disk that is not well --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["errors now and then", "short reads", "no direct reads", "direct reads that fail"])
 def test_trouble_that_passes(store, monkeypatch, trouble):
     drop_from_cache(store)

@@ -299,6 +299,7 @@ for words in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_commands_without_flock_open_no_link(tmp_path):
     """Every command works where flock fails, and says so once; none opens a file to change it through a link."""
     text = svmlight_text(*rows_of(400, 5))

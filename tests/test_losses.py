@@ -199,6 +199,7 @@ def test_an_ascent_step_is_the_best_there_is(name, parameter):
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "parameter"), CASES)
 def test_ascent_steps_at_the_ends_of_everything(name, parameter):
     """Enormous scores, rows of enormous or tiny norms, variables at their bounds: the step stays the best."""
@@ -384,6 +385,7 @@ def test_huge_and_tiny_rows(tmp_path):
             assert kept.lower_bound <= kept.primal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["auto", "sdca", "sgd-s"])
 def test_an_optimum_of_nothing(tmp_path, algorithm):
     """All targets are within the tube: 0 costs nothing, and that this is the optimum is as certain as can be."""

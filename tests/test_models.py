@@ -121,6 +121,7 @@ def test_models_together_with_another_loss_or_a_bias(tmp_path, algorithm, option
     assert_as_if_alone(store, LAMBDAS[2:5], "several", algorithm=algorithm, class_weight=(2.0, 0.3), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("coding", "values"), [("gap8", "ones"), ("gap16", "float32"), ("uint32", "code8")])
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_models_together_in_other_codings(tmp_path, algorithm, coding, values):
@@ -162,6 +163,7 @@ def test_neither_the_run_nor_threads_matter(tmp_path, algorithm, windows):
     assert all(weights == found[0] for weights in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", ["one", "several"])
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_models_leave_and_harm_nobody(tmp_path, algorithm, windows):
@@ -188,6 +190,7 @@ def test_rows_are_presented_repeatedly_to_models_that_are_far(tmp_path, windows)
     assert repeats[0][:2] != repeats[4][:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"bias": "unregularized"}, {"bias": "batch", "batch_size": 16}], ids=str)
 def test_who_leaves_without_a_certificate_leaves_as_if_alone(tmp_path, options):
     """Candidates of its last epoch, which would be measured beside the next, are not looked at any more."""
@@ -347,6 +350,7 @@ def classes_of(number: int, seed: int, rows: int = 240) -> tuple[sp.csr_matrix, 
     return sp.csr_matrix((centres[labels] + rng.standard_normal((rows, 8))).astype(np.float32)), labels + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", ["one", "several"])
 @pytest.mark.parametrize("loss", ["hinge", "logistic"])
 @pytest.mark.parametrize(("algorithm", "tolerance"), [("sdca", 1e-5), ("sgd-s", 0.02)])
@@ -579,6 +583,7 @@ def small_store(folder: Path) -> Store:
     return store_of(folder, matrix, labels, chunk_size=2000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", ["one", "several"])
 @pytest.mark.parametrize("options", [{"lam": LAMBDAS[1:5]}, {"lam": LAMBDAS[1:3], "folds": 3}], ids=str)
 @pytest.mark.usefixtures("small_slices")
@@ -659,6 +664,7 @@ def test_interrupted_before_the_first_row(tmp_path, monkeypatch, windows):
     assert again.model.weights.tobytes() == whole.model.weights.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", ["one", "several"])
 @pytest.mark.usefixtures("small_slices")
 def test_interrupted_again_and_again(tmp_path, windows):
@@ -767,6 +773,7 @@ def test_a_damaged_checkpoint_of_rows_is_refused(tmp_path, windows):
         train(store, config, checkpoint=place, resume=True)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_of_rows_by_command(oocpeg, tmp_path):
     small_store(tmp_path)
     words = ["train", "store", "-o", "m", "--lambda", "1,0.1,0.01", "--tolerance", "1e-9", "--max-epochs", "2"]
@@ -911,6 +918,7 @@ def table_of(width: int, models: int) -> np.ndarray:
     return table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [None, *VALUE_CODINGS])
 @pytest.mark.parametrize("coding", CODINGS)
 def test_an_index_out_of_range_reaches_no_memory_beside_a_panel(coding, values):
@@ -937,6 +945,7 @@ def test_an_index_out_of_range_reaches_no_memory_beside_a_panel(coding, values):
         assert weights.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("coding", "values"),
     [("gap8", None), ("gap8", "float32"), ("gap16", "bfloat16"), ("gap16", "float16"), ("uint32", "code8")],

@@ -165,6 +165,7 @@ def check_history(result, below: float, above: float) -> None:
         assert entry["primal"] is None or entry["primal"] >= below * (1 - 1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lam", [1.0, 0.1, 0.003])
 def test_the_hinge_is_crammer_and_singers(tmp_path, lam):
     matrix, labels = rows_of_classes(300, 7, 4, 1)
@@ -262,6 +263,7 @@ def test_the_certificate(tmp_path, loss, options):
         assert kept.primal == pytest.approx(primal(loss, w, x, labels, lam, c, costs), rel=1e-12)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.integers(2, 30), st.integers(1, 5), st.sampled_from([1e-3, 0.1, 3.0]))
 def test_the_bound_on_any_data(tmp_path_factory, seed, rows, features, lam):
     rng = np.random.default_rng(seed)
@@ -467,6 +469,7 @@ def test_probabilities_of_scores_far_out(tmp_path):
     np.testing.assert_allclose(found, [[1, 0, 0], [1 / 3] * 3, softmax([0, 800, 801])], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "options"),
     [(HINGE, ["--cost", "costs.txt"]), (LOGISTIC, []), ("hinge", []), ("logistic", ["--bias", "feature"])],
@@ -667,6 +670,7 @@ def test_calibration_from_the_command_line(oocpeg, tmp_path):
 # --- real targets, from text to metrics ---------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [None, "absolute", "huber"])
 def test_regression_from_end_to_end(oocpeg, tmp_path, loss):
     rng = np.random.default_rng(17)

@@ -8,6 +8,8 @@ import nbformat
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.notebook
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 

@@ -71,6 +71,7 @@ def figure_two(x, y, order, lam, k, project):
     return w, np.array(iterates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ones", [False, True])
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("project", [False, True])
@@ -148,6 +149,7 @@ def test_rows_presented_repeatedly_are_rows_presented_one_after_the_other():
         assert many.dual_sum == pytest.approx(one.dual_sum)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ones", [False, True])
 @pytest.mark.parametrize("repeats", [1, 5])
 def test_prefetching_weights_changes_nothing(monkeypatch, ones, repeats):
@@ -165,6 +167,7 @@ def test_prefetching_weights_changes_nothing(monkeypatch, ones, repeats):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 999), min_size=0, max_size=40, unique=True), st.sampled_from([*CODINGS]))
 def test_inner_product_and_update_of_one_row(features, coding):
     features = sorted(features)
@@ -190,6 +193,7 @@ def few_values(rows: int, features: int, seed: int) -> tuple[sp.csr_matrix, np.n
     return matrix, labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", VALUE_CODINGS)
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("options", [{}, {"batch_size": 7, "project": True, "average": True}, {"repeats": 5}], ids=str)
@@ -207,6 +211,7 @@ def test_the_coding_of_values_does_not_matter(coding, values, options):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [None, *VALUE_CODINGS])
 @pytest.mark.parametrize("coding", CODINGS)
 def test_an_index_out_of_range_reaches_no_memory(monkeypatch, coding, values):

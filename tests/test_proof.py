@@ -177,6 +177,7 @@ def test_threads_that_average(bias, stores, tmp_path):
 SEVERAL = list(itertools.product(["hinge", "logistic", *AT_ONCE], ["sdca", "sgd-s", "bias", "holdout", "path"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "manner"), [*SEVERAL, *itertools.product(["hinge", "logistic"], ["free", "free path"])]
 )
@@ -331,6 +332,7 @@ def test_rows_of_one_class_prove_a_bound_of_0(tmp_path):
 SEEDS = range(2000 if os.environ.get("OOCPEG_SOAK") else 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("free", [False, True], ids=["any bias", "free"])
 def test_random_runs_prove_what_is_true(seed, free, tmp_path):

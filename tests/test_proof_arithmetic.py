@@ -26,6 +26,7 @@ def exact_dot(a, b):
     return sum((Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a, b, strict=True)), Fraction(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Plain, Pairs])
 @pytest.mark.parametrize("spread", [0, 6])
 @pytest.mark.parametrize("binary", [False, True])

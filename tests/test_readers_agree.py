@@ -122,6 +122,7 @@ def collected(
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "features", "density"), SIZES)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])

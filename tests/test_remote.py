@@ -52,6 +52,7 @@ def content(store: Store) -> list[bytes]:
     return [(store.path / chunk.file).read_bytes() for chunk in store.manifest.chunks]
 
 
+@pytest.mark.slow
 def test_a_table_in_s3_is_the_table_here(bucket, events, tmp_path):
     filesystem, options = bucket
     for day in (1, 2):

@@ -23,6 +23,7 @@ from ooc_pegasos.objective.problem import problem_of
 from ooc_pegasos.scoring.evaluate import evaluate
 
 distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.dask
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def weights(result):
     return result.model.weights.tobytes()
 
 
-@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lam", [1e-1, 1e-2, 1e-4])
 @pytest.mark.parametrize("algorithm", ["auto", "sgd-s", "sdca"])
 def test_the_certificate_holds(client, tmp_path, parts, lam, algorithm):
@@ -69,6 +70,7 @@ def test_the_certificate_holds(client, tmp_path, parts, lam, algorithm):
         assert certificate.gap <= 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "labels"),
     [
@@ -97,6 +99,7 @@ def test_all_losses_come_to_the_same_optimum_as_on_one_machine(client, tmp_path,
         assert result.converged
 
 
+@pytest.mark.slow
 def test_many_models_weights_folds_and_a_bias(client, tmp_path):
     folder = tmp_path
     (folder / "weights").write_text("".join(f"{1 + row % 3}\n" for row in range(600)))
@@ -116,6 +119,7 @@ def test_many_models_weights_folds_and_a_bias(client, tmp_path):
             assert one.certificate.lower_bound <= other.certificate.primal * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["hinge", "multiclass-hinge", "multiclass-logistic"])
 def test_several_classes(client, tmp_path, loss):
     matrix, _labels = random_rows(500, 30, 5, 0.3)
@@ -131,6 +135,7 @@ def test_several_classes(client, tmp_path, loss):
     assert abs(errors[0] - errors[1]) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_the_same_bytes_whatever_the_number_of_workers(tmp_path, algorithm):
     store = made(tmp_path)
@@ -149,6 +154,7 @@ def test_the_same_bytes_whatever_the_number_of_workers(tmp_path, algorithm):
     assert len(found) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_a_worker_that_dies_changes_nothing(tmp_path, algorithm):
     store = made(tmp_path, rows=3000)
@@ -222,6 +228,7 @@ def test_workers_come_and_go(tmp_path):
     assert weights(again) == weights(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_checkpoints(client, tmp_path, algorithm):
     store = made(tmp_path)
@@ -334,6 +341,7 @@ def cautions(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alike", [False, True])
 def test_parts_are_as_cautious_as_they_have_to_be(client, tmp_path, monkeypatch, alike):
     """Of parts that share no feature each is right by itself; of those with the same rows each counts for all."""
@@ -353,6 +361,7 @@ def test_parts_are_as_cautious_as_they_have_to_be(client, tmp_path, monkeypatch,
         assert found[-1][2] < 1.5
 
 
+@pytest.mark.slow
 def test_less_caution_takes_fewer_rounds(client, tmp_path, monkeypatch):
     store = made(tmp_path)
     config = TrainConfig(lam=0.01, tolerance=0.01, algorithm="sdca", max_epochs=200)
@@ -394,6 +403,7 @@ def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
     data.forget(part.run)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, oocpeg):
     made(tmp_path)
     told = oocpeg("train", "store", "-o", "model", "--lambda", "0.01", "--scheduler", "local:2", "--json").stdout

@@ -30,6 +30,7 @@ from ooc_pegasos.scoring import evaluate as evaluation
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 
 distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.dask
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +87,7 @@ def told(model, data, folder, **options):
     return pq.read_table(folder / "out.parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [TABLE, ConvertConfig(label="y", numeric=("number",), values="float16")])
 @pytest.mark.parametrize("scheduler", ["threads", "sync", "distributed"])
 def test_dataframes(client, tmp_path, config, scheduler):
@@ -105,6 +107,7 @@ def test_dataframes(client, tmp_path, config, scheduler):
         assert found[column].tolist() == wanted[column].to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["hinge", "multiclass-logistic"])
 def test_dataframes_of_several_classes(client, tmp_path, loss):
     data = frame().drop(columns="not asked for")
@@ -160,6 +163,7 @@ def test_what_is_wrong_with_dataframes(tmp_path):
         predict_dask(model, dask.delayed(data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("kind", ["dense", "scipy", "pydata", "float64", "columns"])
 def test_arrays(client, tmp_path, classes, kind):
@@ -218,6 +222,7 @@ def test_the_model_travels_once(tmp_path):
         assert sum(size > 1_000_000 for size in sizes) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("with_ids", [False, True])
 def test_stores(client, tmp_path, classes, with_ids):
@@ -296,6 +301,7 @@ def test_stores_that_are_refused(client, tmp_path):
     assert not any(client.has_what().values())
 
 
+@pytest.mark.slow
 def test_workers_that_die(tmp_path):
     model, _matrix, _labels, store, _file = of_arrays(tmp_path)
     wanted = told(model, store.path, tmp_path)
@@ -323,6 +329,7 @@ def bounds_agree(alone, together):
         assert one.certificate.lower_bound <= other.certificate.primal * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 @pytest.mark.parametrize("kind", ["dense", "scipy", "numpy labels", "frame labels"])
 def test_training_on_arrays(client, tmp_path, algorithm, kind):
@@ -450,6 +457,7 @@ def test_training_on_dataframes(client, tmp_path):
     assert (found["label"] == data["y"]).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_training_with_weights_classes_and_probabilities(client, tmp_path):
     matrix, _labels = random_rows(400, 30, 3, 0.3)
     labels = np.array(["a", "b", "c"])[(matrix @ np.random.default_rng(1).normal(size=(30, 3))).argmax(axis=1)]
@@ -521,6 +529,7 @@ def test_rows_that_do_not_fit(tmp_path):
         train_dask(client, da.ones((1000, 100)), TrainConfig(lam=0.1), labels=np.arange(1000) % 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persisted", [False, True])
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_rows_that_are_made_anew_in_each_round(client, monkeypatch, algorithm, persisted):
@@ -542,6 +551,7 @@ def test_rows_that_are_made_anew_in_each_round(client, monkeypatch, algorithm, p
     nothing_is_left(client, but=before)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the rows of the collection:UserWarning")
 def test_a_collection_that_comes_out_otherwise(client, monkeypatch):
     monkeypatch.setattr(collections, "_SHARE", 0.0)
@@ -558,6 +568,7 @@ def test_a_collection_that_comes_out_otherwise(client, monkeypatch):
         train_dask(client, x, config, labels=labels, parts=3)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_with_its_rows(tmp_path):
     matrix, _labels = random_rows(3000, 40, 0, 0.3)
     labels = np.sign(matrix @ np.random.default_rng(9).normal(size=40) + np.random.default_rng(1).normal(size=3000))

@@ -85,6 +85,8 @@ def cluster(tmp_path_factory):
         yield mine, f"tls://127.0.0.1:{port}"
 
 
+@pytest.mark.slow
+@pytest.mark.dask
 def test_training_on_a_cluster_with_tls(tmp_path, cluster, oocpeg, monkeypatch):
     mine, address = cluster
     store = store_of(tmp_path, *random_rows(400, 40, 1))

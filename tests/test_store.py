@@ -137,6 +137,7 @@ def values_for(matrix: sp.csr_matrix, values: str | None) -> dict[str, object]:
     return {"values": values}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", ["float32", "float16", "bfloat16", "code8", None])
 @pytest.mark.parametrize(("coding", "features", "density"), CODINGS)
 def test_plain_arrow_and_the_format_page_are_enough(tmp_path, coding, features, density, values):
@@ -157,6 +158,7 @@ def test_plain_arrow_and_the_format_page_are_enough(tmp_path, coding, features, 
     assert verify(store).problems == []
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.dictionaries(

@@ -221,6 +221,7 @@ def optimum_by_quadratic_programming(costs, changes, lam):
     return -best.fun, primal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lam", [2.0, 0.3, 0.05])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_certificate_on_chains_against_a_quadratic_program(seed, lam, monkeypatch):
@@ -238,6 +239,7 @@ def test_the_certificate_on_chains_against_a_quadratic_program(seed, lam, monkey
     assert result.primal <= upper * 1.006
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_bound_holds_even_if_the_maximum_is_not_found(seed):
     """The lower bound asks of outputs only that they are outputs."""
@@ -515,6 +517,7 @@ def test_the_most_frequent_tags():
     assert chain_tagger.most_frequent(sentences, 3, 4).tolist() == [1, 1, 2, 1]
 
 
+@pytest.mark.slow
 def test_the_script_runs_and_beats_the_most_frequent_tag():
     command = [sys.executable, SCRIPT, "--sentences", "300", "--tags", "4", "--words", "40", "--lambda", "0.02"]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120)

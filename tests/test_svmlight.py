@@ -138,6 +138,7 @@ def ten_lines(text: str, base: int) -> tuple[list[float], list[list[tuple[int, n
     return labels, rows
 
 
+@pytest.mark.slow
 @given(
     rows=st.lists(
         st.tuples(
@@ -169,6 +170,7 @@ def test_any_rows_like_ten_lines_of_python(tmp_path, rows, block):
         assert matrix.data[part].tobytes() == np.array([value for _index, value in pairs], np.float32).tobytes()
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=300))
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_parse_or_are_refused(tmp_path, content):
@@ -181,6 +183,7 @@ def test_any_bytes_parse_or_are_refused(tmp_path, content):
         assert store.rows > 0
 
 
+@pytest.mark.slow
 @given(
     st.text(alphabet="01:. -+e#\nqidn\t\r,9\0", max_size=200),
     st.sampled_from([64, 100]),

@@ -509,6 +509,7 @@ def test_models_take_other_formats(tmp_path, trained, form):
         evaluate(model, unlabelled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_files_that_do_not_fit_a_model(tmp_path, trained, form):
     model, _store, data = trained
@@ -549,6 +550,7 @@ def test_truncated(tmp_path, form):
             assert form != "a.parquet"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["none", "snappy"])
 def test_a_flipped_byte_in_parquet(tmp_path, compression):
     """Either the input is refused or a store is made."""
@@ -574,6 +576,7 @@ def test_a_flipped_byte_in_parquet(tmp_path, compression):
         assert not (tmp_path / "store.unfinished").exists()
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_in_arrow(tmp_path):
     file = tmp_path / "a.arrow"
     with pa.ipc.new_file(file, (data := table_of(mixed(60))).schema) as writer:

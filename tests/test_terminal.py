@@ -78,6 +78,7 @@ COMMANDS = [
 KINDS = list(itertools.product((1, 2, 20, 80, 300, 0) if SOAK else (20, 80), ("utf-8", "latin-1", "ascii")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "words", "code"), [(at, *one) for at, one in enumerate(COMMANDS)])
 def test_every_command_in_a_terminal(tmp_path, place, number, words, code):
     if words == ["demo"] and not SOAK:
@@ -104,6 +105,7 @@ def _latin_1(folder):
     return {"LOCPATH": str(folder), "LC_ALL": made.name, "PYTHONUTF8": "0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["C", "C without UTF-8", "Latin-1"])
 def test_a_terminal_of_another_locale(tmp_path, place, kind):
     environment = {"LC_ALL": "C"}
@@ -264,6 +266,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "place_of_it"), FAILURES)
 def test_a_display_that_fails_ends_no_run(tmp_path, place, error, place_of_it):
     words = ("train", "store", "-o", tmp_path / "m", "--lambda", "0.01")
@@ -361,6 +364,7 @@ def undisturbed(place, tmp_path_factory):
     return model.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_whose_terminal_disappears_is_stopped_by_sighup(tmp_path, place, undisturbed):
     words = ("train", "store", "-o", tmp_path / "m", *LONG, "--checkpoint", tmp_path / "ck")
     terminal = Terminal(place, *words, before=EVERY_TEXT)
@@ -373,6 +377,7 @@ def test_a_run_whose_terminal_disappears_is_stopped_by_sighup(tmp_path, place, u
     assert (tmp_path / "m").read_bytes() == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["terminal", "file"])
 def test_a_run_that_ignores_sighup_goes_on_without_its_terminal(tmp_path, place, undisturbed, output):
     words = ("train", "store", "-o", tmp_path / "m", *LONG)
@@ -400,6 +405,7 @@ SvmlightReader.read = slowly
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_conversion_whose_terminal_disappears(tmp_path, place, ignored):
     names = [f"{number}.svm" for number in range(6)]
@@ -434,6 +440,7 @@ def test_a_job_whose_terminal_disappears(tmp_path):
 # --- signals ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path, place, undisturbed, number):
     words = ("train", "store", "-o", tmp_path / "m", *LONG)

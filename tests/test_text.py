@@ -102,6 +102,7 @@ def test_long_documents(characters, least, most):
     same(documents, Tokens(True, characters, least, most), Hashing(12))
 
 
+@pytest.mark.slow
 def test_every_code_point():
     every = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     documents = [
@@ -137,6 +138,7 @@ def test_arrow_layouts():
         assert len(lengths) == len(indices) == len(values) == 0
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=4), st.booleans(), st.booleans())
 def test_what_is_no_utf8_stays_within_bounds(contents, characters, lowercase):
     offsets = np.concatenate([[0], np.cumsum([len(content) for content in contents])])

@@ -85,6 +85,7 @@ def test_the_bound_is_below_and_the_objective_above_the_optimum(tmp_path, name, 
     assert found.gap == pytest.approx((found.primal - found.lower_bound) / found.primal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a9a", "w8a", "reuters_money_fx", "usps", "news20", "covtype"])
 def test_the_bound_on_real_data(tmp_path, shared_data, name):
     sys.path.insert(0, str(shared_data))
@@ -110,6 +111,7 @@ def test_the_bound_on_real_data(tmp_path, shared_data, name):
     assert result.converged, result.model.info.certificate  # the gap reaches 1e-4 where lam m >= 20
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 10_000),
     st.integers(2, 40),
@@ -279,6 +281,7 @@ def test_balanced_class_weights(tmp_path):
 # --- checkpoints --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_with_a_checkpoint(tmp_path, number):
     matrix, labels = random_rows(20_000, 2000, 10, 0.02)

@@ -62,6 +62,7 @@ def test_long_rows_that_can_be_separated(tmp_path, seed, loss):
     holds(run(case(x, labels, lam=1e-9, loss=loss), tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 3])
 @pytest.mark.parametrize("loss", ["logistic", "smoothed-hinge", "hinge"])
 def test_columns_of_very_different_size(tmp_path, seed, loss):
@@ -96,12 +97,14 @@ def test_one_heavy_row_of_several_classes(tmp_path, seed):
 # --- any problem ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, BLOCKS))])
 def test_random_cases(tmp_path, block):
     first, last = (START + CASES * part // BLOCKS for part in (block, block + 1))
     check_cases(range(first, last), SECONDS / BLOCKS, lambda seed: run(case_of(seed), tmp_path))
 
 
+@pytest.mark.slow
+@pytest.mark.dask
 def test_random_cases_on_workers(tmp_path):
     """In parts, on workers of dask.distributed in this process."""
     with workers_of_this_process() as (_cluster, client):

@@ -285,6 +285,7 @@ def test_shuffled_and_scaled_rows_stay_float32(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [None, "float32"])
 @pytest.mark.parametrize("kind", ASKED)
 def test_any_values_can_be_appended_where_float32_was_asked_for(tmp_path, kind, later):
@@ -493,6 +494,7 @@ convert([sys.argv[1]], sys.argv[2], config, existing=Existing(resume=True))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "levels", "coding"),
     [

@@ -120,6 +120,7 @@ def vw_lines(draw) -> str:
     return head + "|" + "|".join(sections)
 
 
+@pytest.mark.slow
 @given(
     st.lists(vw_lines(), min_size=1, max_size=8),
     st.sampled_from(["\n", "\r\n", "\n\n", "\n \t\n"]),
@@ -175,6 +176,7 @@ def test_features_without_a_name_are_counted_as_vowpal_wabbit_does(tmp_path):
         assert found == expected == [textbook(line, Hashing(bits))]
 
 
+@pytest.mark.slow
 def test_names_are_the_first_met(tmp_path):
     text = (
         "1 |n a:1 :2 b |m a |n :3 c:0\nx |n bad\n1 |n late :7 bad2:x\n1 | bad :4 a b\n1 |n \udcff a late a^b |n^a b\n"

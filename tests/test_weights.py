@@ -227,6 +227,7 @@ def test_chunks_whose_weights_are_all_1_have_no_column(tmp_path, monkeypatch, li
         assert_sound(store, stored(store))
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(
     st.lists(
@@ -348,6 +349,7 @@ def finish(child: Forked) -> None:
     assert child.returncode == 0, problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize(("shuffle", "mode"), [("shuffle", "new"), ("no-shuffle", "new"), ("shuffle", "append")])
 def test_killed_at_any_moment_and_resumed_gives_the_same_bytes(tmp_path, shuffle, mode, suffix):
@@ -445,6 +447,7 @@ def test_a_finished_store_is_resumed_with_the_same_weights_only(tmp_path):
 # --- the command --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_standard_input(tmp_path, oocpeg, lines, weights):
     write_lines(tmp_path / "in.svm", lines)
     write_lines(tmp_path / "w.txt", weights)

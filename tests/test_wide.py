@@ -44,6 +44,7 @@ def converted(folder, *words):
 # --- long lines ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_long_line_in_a_compressed_file(tmp_path):
     """A line of 300 MB, of which the file is a small part, is refused within the memory that may be used."""
     with gzip.open(tmp_path / "in.svm.gz", "wb", 1) as file:
@@ -157,6 +158,7 @@ def table(columns, rows, seed):
     return matrix, labels, text
 
 
+@pytest.mark.slow
 def test_many_columns(tmp_path):
     """20,000 columns take little memory each, and their numbers are those that were written."""
     matrix, _labels, text = table(20_000, 6, 1)
@@ -167,6 +169,7 @@ def test_many_columns(tmp_path):
     assert np.array_equal(Store.open(tmp_path / "s").to_scipy()[0].toarray(), matrix)
 
 
+@pytest.mark.slow
 def test_too_many_columns(tmp_path):
     """A header that cannot fit is refused by the number of its columns, before it is taken apart."""
     with open(tmp_path / "in.csv", "w") as file:

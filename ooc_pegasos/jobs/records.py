@@ -30,7 +30,7 @@ from ooc_pegasos.util.files import open_in_place, write_atomically
 from ooc_pegasos.util.json_checksum import plainly
 from ooc_pegasos.util.memory_limits import peak_rss
 
-_PATIENCE = 60
+NOTIFY_SECONDS = 60.0
 """Seconds that a command to notify may take."""
 _PAUSE = 0.02
 """Seconds between two looks at it."""
@@ -198,7 +198,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def notify(command: str, record: dict[str, Any]) -> str | None:
+def notify(command: str, record: dict[str, Any], seconds: float = NOTIFY_SECONDS) -> str | None:
     """Run a command with the record on its standard input; what went wrong, if anything did.
 
     It is waited for, not what it may have started in the background; what it prints is not kept, but for the first of
@@ -219,9 +219,9 @@ def notify(command: str, record: dict[str, Any]) -> str | None:
             )
     except (OSError, ValueError) as error:
         return f"{told}{error}"
-    complaints = _complaints(process)
+    complaints = _complaints(process, seconds)
     if complaints is None:
-        return f"{told}took longer than a minute, and was stopped"
+        return f"{told}took longer than {seconds:g} seconds, and was stopped"
     return f"{told}exit code {process.returncode}: {complaints}" if process.returncode else None
 
 
@@ -238,10 +238,10 @@ def _in_memory(content: bytes) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _complaints(process: subprocess.Popen[bytes]) -> str | None:
+def _complaints(process: subprocess.Popen[bytes], seconds: float) -> str | None:
     """The first that a command says on standard error, on one line, when it has ended; None if it had to be stopped."""
     assert process.stderr is not None
-    head, end = b"", time.monotonic() + _PATIENCE
+    head, end = b"", time.monotonic() + seconds
     try:
         with process.stderr as pipe:
             os.set_blocking(pipe.fileno(), False)

@@ -88,7 +88,7 @@ def convert(
             place = Place(target, scratch)
             before = check_output(target, existing, place.published())  # another process may have been faster
             place = dataclasses.replace(place, base=before if existing.append else None)
-            return _work(place, names, config, existing, progress)
+            return _Conversion(place, names, config, existing, progress).run()
 
 
 def _weights_file(given: str | None, names: list[str]) -> str | None:
@@ -107,37 +107,8 @@ def _weights_file(given: str | None, names: list[str]) -> str | None:
     return found[0]
 
 
-def _work(place: Place, names: list[str], config: ConvertConfig, existing: Existing, progress: Progress) -> Store:
-    """Run one job, and leave a scratch folder only if it can be taken up again."""
-    scratch = place.scratch
-    keep = place.published() or (existing.resume and (scratch / _PLAN).exists())
-    job = None
-    try:
-        if place.base:
-            refuse_contradiction(Store.open(place.target).manifest, config)
-        job = _Job(place, names, config, existing, progress)
-        left = job.run()
-        store = Store.open(place.target)
-    except (InputError, CorruptFileError, UsageError, OSError, MemoryError) as error:
-        if job and place.published():
-            advice = (
-                "run the same command again to finish" if job.can_be_read_again else "do not convert its rows again"
-            )
-            raise published_error(place.target, error, advice) from error
-        if job or not keep:
-            discard(scratch)
-        raise
-    except KeyboardInterrupt:
-        if not (scratch / _PLAN).exists():
-            discard(scratch)
-        raise
-    for path in [*left, *discard(scratch)]:
-        progress.note(f"{path}: could not be removed; the store is complete, and the next conversion tries again")
-    return store
-
-
-class _Job:
-    """One conversion, new or taken up again."""
+class _Conversion:
+    """A conversion, new or resumed, by the process that holds the lock on the output."""
 
     def __init__(
         self, place: Place, names: list[str], config: ConvertConfig, existing: Existing, progress: Progress
@@ -146,7 +117,42 @@ class _Job:
         self.target, self.scratch, self.base = place.target, place.scratch, place.base
         self.names = names
         self.config = config
+        self.existing = existing
         self.progress = progress
+
+    def run(self) -> Store:
+        """Convert, and open the store. The scratch folder is kept only if the conversion can be resumed."""
+        keep = self.place.published() or (self.existing.resume and (self.scratch / _PLAN).exists())
+        is_started = False
+        try:
+            if self.base:
+                refuse_contradiction(Store.open(self.target).manifest, self.config)
+            self._start()
+            is_started = True
+            if not self.place.published():
+                self._convert()
+            left = self.place.finish()
+            store = Store.open(self.target)
+        except (InputError, CorruptFileError, UsageError, OSError, MemoryError) as error:
+            if is_started and self.place.published():
+                can_finish = self.can_be_read_again
+                advice = "run the same command again to finish" if can_finish else "do not convert its rows again"
+                raise published_error(self.target, error, advice) from error
+            if is_started or not keep:
+                discard(self.scratch)
+            raise
+        except KeyboardInterrupt:
+            if not (self.scratch / _PLAN).exists():
+                discard(self.scratch)
+            raise
+        for path in [*left, *discard(self.scratch)]:
+            note = f"{path}: could not be removed; the store is complete, and the next conversion tries again"
+            self.progress.note(note)
+        return store
+
+    def _start(self) -> None:
+        """Resume the conversion that is recorded in the scratch folder if that is this one, else begin anew."""
+        names, config, progress, place = self.names, self.config, self.progress, self.place
         self.declared = declared_by(self.base.labels) if self.base else config.declared_labels()
         self.recorded_names = [sources.recorded(name) for name in names]
         self.stamps = [registry.stamp_of(name) for name in names]
@@ -155,13 +161,13 @@ class _Job:
         self.plan_path = self.scratch / _PLAN
         published = place.published()  # by a conversion that did not come to its end
         recorded = self._recorded()
-        if recorded and (existing.resume or (published and self._is_wanted(recorded))):
+        if recorded and (self.existing.resume or (published and self._is_wanted(recorded))):
             self.plan = self._taken_up(recorded)
-            if published and not existing.resume:
+            if published and not self.existing.resume:
                 progress.note("these inputs are in the store, where the last conversion put them; nothing was added")
         else:
             if published:
-                if not (self.base or existing.force):
+                if not (self.base or self.existing.force):
                     raise already_there(self.target)
                 place.finish()
             elif recorded:
@@ -307,55 +313,47 @@ class _Job:
         least = min(_SOME_CORES, expected // _WORTH_A_CORE)
         return int(min(MOST_BUCKETS, max(1 + expected // self.config.bucket_limit(), least)))
 
-    def run(self) -> list[Path]:
-        """Both passes, then publish; returns what could not be removed."""
-        if not self.place.published():
-            self._convert()
-        return self.place.finish()
-
     def _convert(self) -> None:
+        """Run both passes and publish the store."""
         with (
             closing(Journal(self.scratch / "read.journal")) as read_journal,
             closing(Journal(self.scratch / "write.journal")) as write_journal,
         ):
-            self._run(read_journal, write_journal)
+            config = self.config
+            assembled_before = {event["bucket"] for _end, event in write_journal.events()}
+            ingest = Ingest(self.plan, self.declared, self.scratch, read_journal)
+            read_journal.truncate(ingest.replay(read_journal.events(), assembled_before))
+            self.progress.begin("reading", sum(stamp.size for stamp in self.stamps))
+            reader = registry.reader_for(
+                self.names,
+                self.plan.recipe,
+                self.plan.block_size,
+                text_labels=self.plan.text_labels,
+                smallest_index=self.plan.smallest_index,
+                largest_index=self.plan.largest_index,
+                stop_at_bad=not self.plan.skip_bad,
+                feature_names=self.plan.feature_names,
+                labels=self.plan.labels,
+                label_column=self.plan.recipe.label_column,
+                vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
+                memory=config.memory,
+            )
+            features = self._columns(reader)
+            ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
+            if ingest.totals.rows == 0:
+                rejected = f"{ingest.totals.rejected:,} were rejected"
+                raise InputError(f"{sources.spoken(self.names[0])}: no row to keep, {rejected}; check the file")
+            labels = settle(ingest.totals.collector, self.declared)
+            plan = plan_assembly(ingest, labels, features, config, self.place)
+            labels = dataclasses.replace(labels, kind=plan.layout.labels)
+            assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
+            assembly.replay(write_journal.events(), self.place.first_chunk, self.target)
+            self.progress.begin("writing", sum(ingest.totals.sizes.values()))
+            room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
+            threads = max(1, min(config.workers, config.memory // room))
+            assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
+            self._publish(ingest, plan, labels, assembled)
         self.progress.end()
-
-    def _run(self, read_journal: Journal, write_journal: Journal) -> None:
-        config = self.config
-        assembled_before = {event["bucket"] for _end, event in write_journal.events()}
-        ingest = Ingest(self.plan, self.declared, self.scratch, read_journal)
-        read_journal.truncate(ingest.replay(read_journal.events(), assembled_before))
-        self.progress.begin("reading", sum(stamp.size for stamp in self.stamps))
-        reader = registry.reader_for(
-            self.names,
-            self.plan.recipe,
-            self.plan.block_size,
-            text_labels=self.plan.text_labels,
-            smallest_index=self.plan.smallest_index,
-            largest_index=self.plan.largest_index,
-            stop_at_bad=not self.plan.skip_bad,
-            feature_names=self.plan.feature_names,
-            labels=self.plan.labels,
-            label_column=self.plan.recipe.label_column,
-            vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
-            memory=config.memory,
-        )
-        features = self._columns(reader)
-        ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
-        if ingest.totals.rows == 0:
-            rejected = f"{ingest.totals.rejected:,} were rejected"
-            raise InputError(f"{sources.spoken(self.names[0])}: no row to keep, {rejected}; check the file")
-        labels = settle(ingest.totals.collector, self.declared)
-        plan = plan_assembly(ingest, labels, features, config, self.place)
-        labels = dataclasses.replace(labels, kind=plan.layout.labels)
-        assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
-        assembly.replay(write_journal.events(), self.place.first_chunk, self.target)
-        self.progress.begin("writing", sum(ingest.totals.sizes.values()))
-        room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
-        threads = max(1, min(config.workers, config.memory // room))
-        assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
-        self._publish(ingest, plan, labels, assembled)
 
     def _columns(self, reader: Reader) -> int:
         """How many columns the inputs say that they have, empty ones included; 0 if they do not."""

@@ -74,6 +74,22 @@ def test_info_for_people(oocpeg, data):
         assert word in text
 
 
+def test_info_measures_the_disk_only_when_asked(oocpeg, data, tmp_path):
+    oocpeg("convert", data, "-o", "store", "--quiet")
+    size = sum(path.stat().st_size for path in (tmp_path / "store").glob("chunk-*"))
+    measured = {"disk_bytes_per_second", "disk_sample_bytes", "epoch_seconds_from_disk"}
+    without = json.loads(oocpeg("info", "store", "--json").stdout)
+    assert {name for name in without if without[name] is None} >= measured
+    assert without["epoch_seconds_in_memory"] > 0
+    assert "s from disk" not in oocpeg("info", "store").stdout
+    found = json.loads(oocpeg("info", "store", "--benchmark", "--json").stdout)
+    assert found["epoch_seconds_from_disk"] >= found["epoch_seconds_in_memory"]
+    assert found["disk_bytes_per_second"] > 0
+    assert found["disk_sample_bytes"] == size
+    assert "s from disk" in oocpeg("info", "store", "--benchmark").stdout
+    assert "one" in one_line(oocpeg("info", "store", "--benchmark", "--features", code=2))
+
+
 def test_verify_reports_damage(oocpeg, data, tmp_path):
     oocpeg("convert", data, "-o", "store", "--chunk-size", "2kB")
     chunk = sorted((tmp_path / "store").glob("chunk-*"))[1]

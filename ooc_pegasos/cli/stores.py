@@ -102,10 +102,14 @@ def convert(
         say(*conversion_lines(store, str(output), seconds))
 
 
-@app.command(epilog=examples("oocpeg info clicks.store", "oocpeg info clicks.store --json"))
+@app.command(epilog=examples("oocpeg info clicks.store", "oocpeg info clicks.store --benchmark"))
 def info(
     store: StorePath,
     features: Annotated[bool, typer.Option("--features", help="Show the names of features, one a line.")] = False,
+    benchmark: Annotated[
+        bool,
+        typer.Option("--benchmark", help="Measure the disk and predict the time of an epoch from it."),
+    ] = False,
     json_output: Json = False,
 ) -> None:
     """Show what is in a store: rows, features, labels, row norms, size, origin."""
@@ -113,6 +117,8 @@ def info(
     from ooc_pegasos.store.chunk_reader import measure_speed
     from ooc_pegasos.store.store import Store
 
+    if features and benchmark:
+        raise UsageError("{features} lists names and {benchmark} measures the disk; give one")
     opened = Store.open(store)
     if features:
         from ooc_pegasos.store import vocabulary
@@ -125,11 +131,11 @@ def info(
         else:
             say(*(f"{place}\t{names[place]}" for place in sorted(names)))
         return
-    speed, sample = measure_speed(opened.path, opened.manifest.chunks)
+    disk = measure_speed(opened.path, opened.manifest.chunks) if benchmark else None
     if json_output:
-        print_json(summary(opened, speed, sample))
+        print_json(summary(opened, disk))
         return
-    lines = table(opened, speed, sample)
+    lines = table(opened, disk)
     width = max(len(name) for name, _text in lines)
     say(str(store), *(f"  {name.ljust(width)}  {text}".rstrip() for name, text in lines))
 

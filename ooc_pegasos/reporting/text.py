@@ -24,9 +24,13 @@ _LABELS_SHOWN = 6
 """Labels whose rows are told after a conversion."""
 
 
-def summary(store: Store, speed: float, sample: int) -> dict[str, Any]:
-    """All of it, as for --json; `speed` is that of the disk in bytes a second, measured on `sample` bytes."""
+def summary(store: Store, disk: tuple[float, int] | None = None) -> dict[str, Any]:
+    """Return the properties of a store for --json.
+
+    `disk` is the measured speed of the disk in bytes a second, and the number of bytes that were read to measure it.
+    """
     made = store.manifest
+    speed, sample = disk or (None, None)
     entries = sum(chunk.entries for chunk in made.chunks)
     windows = -(-4 * made.bytes // max(available_memory(), 1))  # of half of what is free, two at a time
     sizes = sorted(chunk.bytes for chunk in made.chunks)
@@ -57,7 +61,7 @@ def summary(store: Store, speed: float, sample: int) -> dict[str, Any]:
         "max_weight": made.statistics.max_weight,
         "disk_bytes_per_second": speed,
         "disk_sample_bytes": sample,
-        "epoch_seconds_from_disk": epoch_seconds(made.bytes, entries, made.features, speed, windows),
+        "epoch_seconds_from_disk": speed and epoch_seconds(made.bytes, entries, made.features, speed, windows),
         "epoch_seconds_in_memory": epoch_seconds(made.bytes, entries, made.features, None),
         "chunks": len(made.chunks),
         "chunk_bytes": [sizes[0], sizes[len(sizes) // 2], sizes[-1]] if sizes else [],
@@ -81,9 +85,9 @@ def weight_words(made: Manifest) -> str:
     return f"mean {told.mean_weight:.4g}, largest {told.max_weight:.4g}, together {made.weight_sum:.6g}"
 
 
-def table(store: Store, speed: float, sample: int) -> list[tuple[str, str]]:
-    """(name, text) lines for people, with the speed of the disk as for `summary`."""
-    told, made = summary(store, speed, sample), store.manifest
+def table(store: Store, disk: tuple[float, int] | None = None) -> list[tuple[str, str]]:
+    """Return the properties of a store as pairs of name and text; `disk` as for `summary`."""
+    told, made = summary(store, disk), store.manifest
     rows = [
         ("rows", f"{told['rows']:,}"),
         ("features", f"{told['features']:,}"),
@@ -115,11 +119,7 @@ def table(store: Store, speed: float, sample: int) -> list[tuple[str, str]]:
         ("size", f"{size_text(told['bytes'])}, {told['bytes_per_nonzero'] or 0:.2f} bytes a non-zero"),
         ("coding", f"indices {told['index_coding']}, values {values}"),
         ("chunks", f"{told['chunks']:,} files: smallest {small}, median {middle}, largest {large}"),
-        (
-            "an epoch",
-            f"about {told['epoch_seconds_from_disk']:.2g} s from disk (at {speed / 1e9:.1f} GB/s, measured now on "
-            f"{size_text(told['disk_sample_bytes'])}), {told['epoch_seconds_in_memory']:.2g} s in memory",
-        ),
+        ("an epoch", _epoch_words(told)),
         ("shuffled", shuffled),
         ("recipe", f"indices from {told['index_base']}, normalize {told['normalize'] or 'no'}"),
     ]
@@ -134,6 +134,15 @@ def table(store: Store, speed: float, sample: int) -> list[tuple[str, str]]:
         rows.append(("", f"and {len(told['sources']) - 8:,} more sources"))
     rows.append(("written by", told["written_by"]))
     return rows
+
+
+def _epoch_words(told: dict[str, Any]) -> str:
+    """The predicted time of an epoch."""
+    in_memory = f"about {told['epoch_seconds_in_memory']:.2g} s in memory"
+    if told["disk_bytes_per_second"] is None:
+        return f"{in_memory}; --benchmark measures the disk"
+    disk = f"{told['disk_bytes_per_second'] / 1e9:.1f} GB/s, measured on {size_text(told['disk_sample_bytes'])}"
+    return f"{in_memory}, {told['epoch_seconds_from_disk']:.2g} s from disk (at {disk})"
 
 
 def conversion_summary(store: Store, output: str, seconds: float) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Linear models on sparse data larger than memory, with a proof of how close to the optimum they are."""
 
-TYPE_CHECKING = False  # that of typing is the same, but its import is most of what the first moments go into
+TYPE_CHECKING = False  # instead of typing.TYPE_CHECKING, because importing typing is slow
 if TYPE_CHECKING:
     from typing import Any
 
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> "Any":
-    """Import what is asked for only when it is: numba and pyarrow take a while."""
+    """Import a public name on first use, because importing numba and pyarrow is slow."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -254,10 +254,10 @@ def test_an_unfinished_conversion_of_other_files_is_in_nobodys_way(tmp_path, mon
     def killed(*_words):
         raise SystemExit
 
-    from ooc_pegasos.conversion.pipeline import _Job
+    from ooc_pegasos.conversion.pipeline import _Conversion
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Job, "_publish", killed)
+        patched.setattr(_Conversion, "_publish", killed)
         with pytest.raises(SystemExit):
             run(job, now=night(2))
     assert (tmp_path / "clicks.store.unfinished" / "plan.json").exists()

@@ -1,10 +1,9 @@
 """Inputs of any size to a store, in two passes and within a memory budget.
 
-First pass (`ingest`): text is parsed on all cores and its rows go to buckets on disk; to shuffle, each
-row to a random bucket, else to the same one until it is full. Second pass (`assemble`): each bucket is
-read back, permuted, coded and written as chunks. A random bucket for each row followed by a random
-order within each bucket is a uniformly random permutation of all rows. Everything happens in
-`STORE.unfinished/`, and the store appears by a rename at the end.
+First pass (`first_pass`): text is parsed on all cores, and its rows go to buckets on disk: to a random bucket each, or
+without a shuffle to the same bucket until it is full. Second pass (`second_pass`): each bucket is read, permuted, coded
+and written as chunks. A random bucket for each row and a random order within each bucket are a uniformly random
+permutation of all rows. All files are in `STORE.unfinished/`, and a rename publishes the store at the end.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ from ooc_pegasos.util.files import published_error, read_file, sync_folder, writ
 from ooc_pegasos.util.locks import has_lock, locked
 
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
-_SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # buckets, and bytes of rows in each
+_SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # cores that get a bucket each, and the least bytes of rows for that
 _PLAN = "plan.json"
-_STREAM_SIZE = 4 << 30  # what standard input is taken to hold
+_STREAM_SIZE = 4 << 30  # the assumed size of standard input
 
 
 def convert(
@@ -84,15 +83,15 @@ def convert(
             raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
         progress = progress or Progress()
         with locked(scratch / "lock", str(target), progress.note):
-            sync_folder(scratch)  # the lock is what a folder that is left by a power cut is known by
+            sync_folder(scratch)  # after a power failure the lock identifies the folder as ours
             place = Place(target, scratch)
-            before = check_output(target, existing, place.published())  # another process may have been faster
+            before = check_output(target, existing, place.published())  # another process may have made the store
             place = dataclasses.replace(place, base=before if existing.append else None)
             return _Conversion(place, names, config, existing, progress).run()
 
 
 def _weights_file(given: str | None, names: list[str]) -> str | None:
-    """The one file that --weights names, checked to be there and to be no input."""
+    """Return the file that --weights names, checked to exist and not to be an input."""
     if given is None:
         return None
     found = sources.expand([given])
@@ -159,12 +158,12 @@ class _Conversion:
         self.beside = {name: file for name in BESIDE if (file := getattr(config, name)) is not None}
         self.beside_stamps = {name: sources.stamp_of(file) for name, file in self.beside.items()}
         self.plan_path = self.scratch / _PLAN
-        published = place.published()  # by a conversion that did not come to its end
+        published = place.published()  # by an interrupted conversion
         recorded = self._recorded()
         if recorded and (self.existing.resume or (published and self._is_wanted(recorded))):
-            self.plan = self._taken_up(recorded)
+            self.plan = self._resumed_plan(recorded)
             if published and not self.existing.resume:
-                progress.note("these inputs are in the store, where the last conversion put them; nothing was added")
+                progress.note("an interrupted conversion has added these inputs already; nothing was added")
         else:
             if published:
                 if not (self.base or self.existing.force):
@@ -179,11 +178,11 @@ class _Conversion:
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether what is read are files, not pipes."""
+        """True if all inputs are files, not pipes."""
         return all(stamp.regular for stamp in [*self.stamps, *self.beside_stamps.values()])
 
     def _request(self) -> dict[str, Any]:
-        """What must be the same for a conversion to be taken up again."""
+        """Return the inputs and settings that a resumed conversion must share."""
         settings = dataclasses.asdict(self.config)
         request = {name: value for name, value in settings.items() if name not in _NOT_IN_PLAN}
         request["inputs"] = [
@@ -197,44 +196,44 @@ class _Conversion:
         return normal
 
     def _differences(self, recorded: dict[str, Any]) -> list[str]:
-        """What the conversion that was begun is not as this one."""
+        """Return the names of the settings in which the recorded conversion differs from this one."""
         wanted = self._request()
         if self.place.published():
             wanted["append_to"] = recorded["request"]["append_to"]
         return [name for name, value in wanted.items() if recorded["request"].get(name) != value]
 
     def _recorded(self) -> dict[str, Any] | None:
-        """What stands in the scratch folder of a conversion that was begun, if there was one and it can be read."""
+        """Return the recorded conversion in the scratch folder; None if there is none, or it is damaged."""
         try:
             recorded = json_checksum.decode(read_file(self.plan_path))
             typed_json.load(IngestPlan, recorded["ingest"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, RecursionError):
-            self.progress.note(f"{self.plan_path} is damaged: all is read again")
+            self.progress.note(f"{self.plan_path} is damaged; the conversion begins anew")
             return None
         return recorded
 
     def _is_wanted(self, recorded: dict[str, Any]) -> bool:
-        """Whether the conversion that was begun is this one."""
+        """True if the recorded conversion is this one."""
         alike = (recorded["request"]["append_to"] is None) == (self.base is None)
         return alike and self.can_be_read_again and not self._differences(recorded)
 
-    def _taken_up(self, recorded: dict[str, Any]) -> IngestPlan:
-        """The plan of the conversion that was begun, if it is this one."""
+    def _resumed_plan(self, recorded: dict[str, Any]) -> IngestPlan:
+        """Return the plan of the recorded conversion. Raises UsageError if it differs from this one."""
         if not self.can_be_read_again:
             raise UsageError("{resume}: standard input and pipes cannot be read again; start over without {resume}")
         for name in self._differences(recorded):
             what = f"the {name} were" if name in ("inputs", *BESIDE) else f"'{name.replace('_', '-')}' was"
             raise UsageError(f"{{resume}}: {what} different when the conversion began; start over without {{resume}}")
         self.rejected_before = recorded["rejected_before"]
-        (self.scratch / "store").mkdir(exist_ok=True)  # which a power cut may have dropped
+        (self.scratch / "store").mkdir(exist_ok=True)  # a power failure may have undone its creation
         plan = typed_json.load(IngestPlan, recorded["ingest"])
-        # the same files, by the names that they have from here
+        # the same files, by their current names
         return dataclasses.replace(plan, names=self.names, weights=self.config.weights, labels=self.config.labels)
 
     def _start_over(self) -> None:
-        self.plan_path.unlink(missing_ok=True)  # first: without it nothing of the rest is taken up again
+        self.plan_path.unlink(missing_ok=True)  # first, so that the rest is not resumed
         for path in self.scratch.iterdir():
             if path.name != "lock":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -287,7 +286,7 @@ class _Conversion:
         )
 
     def _recipe(self) -> tuple[Recipe, Vocabulary | None]:
-        """How rows are made, and the vocabulary that this needs, if any."""
+        """Return the recipe, and the vocabulary that it needs, if any."""
         if self.base:
             registry.refuse_unsuited(self.config, self.names)
             recipe = self.base.recipe
@@ -305,7 +304,7 @@ class _Conversion:
         )
 
     def _bucket_number(self, recipe: Recipe) -> int:
-        """So many that each fits the memory budget; where rows are many, at least one for each of some cores."""
+        """Return the number of buckets: each fits the memory budget, and large inputs keep several cores busy."""
         expected = 0.0
         for name, stamp in zip(self.names, self.stamps, strict=True):
             size = stamp.size if stamp.regular else _STREAM_SIZE
@@ -356,18 +355,18 @@ class _Conversion:
         self.progress.end()
 
     def _columns(self, reader: Reader) -> int:
-        """How many columns the inputs say that they have, empty ones included; 0 if they do not."""
-        told = getattr(reader, "features", None)
-        if told is None or self.plan.recipe.features is not None:
+        """Return the number of columns that the inputs declare, with empty ones; 0 if they declare none."""
+        declared = getattr(reader, "features", None)
+        if declared is None or self.plan.recipe.features is not None:
             return 0
-        columns: int = told()
+        columns: int = declared()
         if columns > LARGEST_INDEX + 1:
-            problem = f"a matrix of {columns:,} columns is too wide; say with {{features}} how many of them count"
+            problem = f"a matrix of {columns:,} columns is too wide; limit the columns with {{features}}"
             raise InputError(f"{sources.spoken(self.names[0])}: {problem}")
         return columns
 
     def _publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
-        """Give the chunks their names and put the store in place."""
+        """Give the chunks their final names and publish the store."""
         chunks = self.place.named(assembled)
         made = manifest_of(ingest, plan, labels.info, chunks, assembled, self._made_of(ingest))
         known = Vocabulary()
@@ -379,7 +378,7 @@ class _Conversion:
         self.place.publish(made, known, self._rejected(ingest))
 
     def _rejected(self, ingest: Ingest) -> bytes:
-        """The list of all bad rows, those of the store that is appended to before the new ones."""
+        """Return the list of rejected rows, those of the store that is appended to first."""
         if not ingest.totals.rejected:
             return b""
         before = self.target / REJECTED_FILE
@@ -399,7 +398,7 @@ class _Conversion:
         ]
 
     def _labels_hash(self) -> str | None:
-        """Of the file of labels, if it can be read once more."""
+        """Return the checksum of the file of labels, None if it cannot be read again."""
         before = self.beside_stamps.get("labels")
         if before is None or not before.regular:
             return None
@@ -412,6 +411,6 @@ class _Conversion:
 
 
 def _modified(name: str, stamp: sources.Stamp) -> int | None:
-    """When a file was last changed, where that means something: not of a piece that was written for the occasion."""
+    """Return the time of the last change of an input; None for staged files and folders."""
     is_file = stamp.regular and not os.path.isdir(name)
     return stamp.modified_ns if is_file and not isinstance(name, sources.Called) else None

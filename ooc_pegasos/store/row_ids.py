@@ -67,7 +67,7 @@ def unpacked(content: np.ndarray) -> Any:
 
 
 def joined(parts: Sequence[tuple[int, Any]], *, words: bool) -> Any:
-    """Concatenate the ids of parts, given with their numbers of rows; nulls for parts without ids, None if all lack ids.
+    """Concatenate the ids of parts, given with their row counts; nulls for parts without ids, None if all lack ids.
 
     `words`: return strings, because other rows have ids of another type.
     """

@@ -34,10 +34,10 @@ def run(
     if dry_run:
         from datetime import UTC, datetime
 
-        from ooc_pegasos.jobs.run import foresee
+        from ooc_pegasos.jobs.run import preview
         from ooc_pegasos.util import typed_json
 
-        found = foresee(loaded, datetime.now(UTC))
+        found = preview(loaded, datetime.now(UTC))
         print_json(typed_json.dump(found)) if json_output else say(*found.lines())
         return
     from ooc_pegasos.jobs.run import run as run_job

@@ -189,7 +189,7 @@ def test_rows_that_are_left_out_are_told_of(tmp_path, oocpeg):
         path = put(tmp_path, day)
         path.write_text(path.read_text() + "nonsense\n" * bad)
         told = oocpeg("run", tmp_path / "nightly.toml").stdout
-        assert f"{bad} bad rows left out" in told
+        assert f"{bad} rows rejected" in told
         version = in_use(tmp_path)
         record = json.loads((tmp_path / "models" / version / "run.json").read_text())
         assert record["store"]["rejected_rows"] == bad

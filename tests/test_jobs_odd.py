@@ -314,7 +314,7 @@ def test_the_models_are_gone(tmp_path, oocpeg):
     put(tmp_path, 1)
     oocpeg("run", "nightly.toml")
     shutil.rmtree(tmp_path / "models")
-    assert "no model was in use that it could be compared with" in oocpeg("run", "nightly.toml").stdout
+    assert "no model was in use to compare with" in oocpeg("run", "nightly.toml").stdout
 
 
 def test_a_damaged_store_is_not_trained_on(tmp_path, oocpeg):

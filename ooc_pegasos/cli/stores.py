@@ -45,7 +45,7 @@ def convert(
         bool,
         typer.Option(
             "--dry-run",
-            help="Write nothing: print the recipe, some rows, and what to expect.",
+            help="Write nothing: print the recipe, some rows, and the expected size and time.",
             rich_help_panel="Output",
         ),
     ] = False,
@@ -61,7 +61,7 @@ def convert(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Turn files into a store to train on again and again.
+    """Convert files to a store, which can be trained on any number of times.
 
     Reads svmlight and Vowpal Wabbit text, CSV, TSV and JSON lines (plain, .gz, .bz2, .xz, .zst), Parquet, Arrow, .npz,
     .npy, and folders of texts or of tables, on all cores within the memory budget.
@@ -144,7 +144,7 @@ def info(
 def verify(
     store: StorePath,
     sources: Annotated[
-        bool, typer.Option("--sources", help="Also read the files that it was made of, and say if they have changed.")
+        bool, typer.Option("--sources", help="Also check that the files the store was made of are unchanged.")
     ] = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -167,7 +167,7 @@ def verify(
     if json_output:
         print_json(vars(found))
     elif not quiet:
-        strays = [f"{store / stray}: no part of the store; it does no harm" for stray in found.strays]
+        strays = [f"{store / stray}: not part of the store; harmless" for stray in found.strays]
         state = f"{len(found.problems)} problems" if found.problems else "sound"
         summary = f"{store}: {state}: {found.chunks:,} chunks, {found.rows:,} rows, {found.bytes:,} bytes"
         say(*found.problems, *strays, summary)

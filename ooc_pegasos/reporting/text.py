@@ -332,7 +332,8 @@ def proof_words(found: list[Claim]) -> str:
     if within is None and bounds["primal"]:
         return f"proved: the objective is at most {_upward(bounds['primal']):g}, and the optimum not negative"
     words = f"proved: within {_upward(100 * (within or 0.0), 3):f} % of the optimum"
-    return f"{words}; objective at most {_upward(bounds['primal']):g}, optimum at least {-_upward(-bounds['lower_bound']):g}"
+    objective, optimum = _upward(bounds["primal"]), -_upward(-bounds["lower_bound"])
+    return f"{words}; objective at most {objective:g}, optimum at least {optimum:g}"
 
 
 def _upward(number: float, digits: int = 6) -> decimal.Decimal:

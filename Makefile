@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.11 or later with pip and venv; they do the rest themselves.
+# `make demo` and `make test` need Python 3.11 or later with pip and venv, and install everything else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,8 +31,8 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The lowest versions that pyproject.toml allows; of what they depend on pip takes the newest. Deprecation warnings are
-# no errors there: old packages use what new ones deprecate.
+# The lowest versions that pyproject.toml allows, with the newest versions of indirect dependencies. Deprecation warnings
+# are not errors there, because old packages use deprecated features of new ones.
 test-oldest: $(OLDEST)/installed
 	$(OLDEST)/bin/python scripts/smoke.py
 	$(OLDEST)/bin/python -m pytest -q -W ignore::DeprecationWarning -k '$(OLDEST_TESTS)' \

@@ -1,6 +1,6 @@
 """Linear models on sparse data larger than memory, with a proof of how close to the optimum they are."""
 
-TYPE_CHECKING = False  # that of typing is the same, but its import is most of what the first moments go into
+TYPE_CHECKING = False  # instead of typing.TYPE_CHECKING, because importing typing is slow
 if TYPE_CHECKING:
     from ooc_pegasos.config import ConvertConfig, TrainConfig
     from ooc_pegasos.conversion.output_check import Existing

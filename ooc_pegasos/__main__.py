@@ -5,6 +5,6 @@ try:
 except KeyboardInterrupt:
     import os
 
-    os._exit(130)  # as `exit_codes.INTERRUPTED`, which may not be there
+    os._exit(130)  # `exit_codes.INTERRUPTED`, whose import may have been interrupted
 
 main()

@@ -1,4 +1,4 @@
-"""One frozen dataclass a job: the defaults, the checks, and the way from and to a TOML file."""
+"""Options of conversions and training: a frozen dataclass each, with defaults and checks, also read from TOML."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ LossName = Literal[
 ]
 
 VECTORS = 10
-"""Vectors as long as there are features that a run may hold: sums, snapshots, candidates, the best so far."""
+"""Upper bound of the vectors of length `features` in a run: sums, snapshots, candidates, the best so far."""
 LEAST_VECTORS = 3
-"""That it holds of each model in any case."""
+"""Vectors of length `features` for each model, at least."""
 MOST_NAMES = 2**31 - 1
-"""Of features in a dictionary."""
+"""Largest number of feature names in a dictionary."""
 MOST_THREADS, MOST_MEMORY = 4096, 1 << 62
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -45,7 +45,7 @@ THREADS = Range(1, MOST_THREADS, f"1 to {MOST_THREADS}")
 
 
 def parse_size(text: str) -> int:
-    """Bytes from `64MB`, `1.5GiB`, `800k` or a plain number; units are powers of 1024."""
+    """Return bytes from `64MB`, `1.5GiB`, `800k` or a plain number; units are powers of 1024."""
     parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kmgt]?)i?b?\s*", text.lower())
     if not parts:
         raise UsageError(f"{text[:40]!r} is not a size; write it like 64MB or 2GB")
@@ -60,17 +60,17 @@ def is_delimiter(text: str) -> bool:
 
 
 def split_words(text: str) -> tuple[str, ...]:
-    """Words between commas."""
+    """Return the words between commas."""
     return tuple(word.strip() for word in text.split(","))
 
 
 def parse_delimiter(text: str) -> str:
-    r"""A character; `\t`, in two characters, is a tab."""
+    r"""Return a delimiter; `\t`, written as two characters, is a tab."""
     return "\t" if text == r"\t" else text
 
 
 def number_or_text(text: str) -> float | str:
-    """A number if the text is one, else the text, which `parse_lambdas` takes."""
+    """Return a number if the text is a number, else the text, which `parse_lambdas` parses."""
     try:
         return float(text)
     except ValueError:
@@ -78,7 +78,7 @@ def number_or_text(text: str) -> float | str:
 
 
 def parse_delay(text: str) -> float | None:
-    """A number of rows, or None for `auto`."""
+    """Return a number of rows, or None for `auto`."""
     if text == "auto":
         return None
     try:
@@ -88,7 +88,7 @@ def parse_delay(text: str) -> float | None:
 
 
 def parse_class_weight(text: str) -> str | tuple[float, ...]:
-    """`balanced`, or numbers between commas."""
+    """Return `balanced`, or the numbers between commas."""
     if text == "balanced":
         return text
     try:
@@ -98,7 +98,7 @@ def parse_class_weight(text: str) -> str | tuple[float, ...]:
 
 
 def read_costs(name: str) -> tuple[tuple[float, ...], ...]:
-    """The table of numbers in a text file."""
+    """Return the table of numbers in a text file."""
     try:
         lines = [line for line in Path(name).read_text().splitlines() if line.strip()]
         return tuple(tuple(float(word) for word in line.replace(",", " ").split()) for line in lines)
@@ -109,7 +109,7 @@ def read_costs(name: str) -> tuple[tuple[float, ...], ...]:
 
 
 def _plainly(name: str, value: Any, config: type) -> Any:
-    """A setting as its dataclass has it: what may be written in two ways is written in one."""
+    """Return the canonical form of an option that can be written in several ways."""
     declared = options_of(config).get(name)
     if isinstance(value, str) and declared:
         return declared.value_of(value)
@@ -117,7 +117,7 @@ def _plainly(name: str, value: Any, config: type) -> Any:
 
 
 def _settle(config: ConvertConfig | TrainConfig) -> None:
-    """Raise UsageError for values of a wrong type or out of range, wherever they come from."""
+    """Raise UsageError for values of a wrong type or out of range."""
     kind = type(config)
     try:
         typed_json.settle(config, lambda name, value: _plainly(name, value, kind))
@@ -302,11 +302,11 @@ class ConvertConfig:
         self.declared_labels()
 
     def declared_labels(self) -> Declared:
-        """What these options declare of the labels."""
+        """Return the declared task and classes."""
         return Declared(self.task, self.classes, self.positive_label)
 
     def ngram_range(self) -> tuple[int, int]:
-        """The least and the most tokens that are joined."""
+        """Return the smallest and the largest length of n-grams."""
         parts = re.fullmatch(r"(\d{1,2})(?::(\d{1,2}))?", self.ngrams)
         least, most = (int(parts[1]), int(parts[2] or parts[1])) if parts else (0, 0)
         if not 1 <= least <= most <= 10:
@@ -317,7 +317,7 @@ class ConvertConfig:
 
     @property
     def rounding(self) -> Literal["float16", "bfloat16"] | None:
-        """What values are rounded to: nothing if they stay the float32 that they are read as."""
+        """The type to which values are rounded; None if they stay float32."""
         return None if self.values == "float32" else self.values
 
     @property
@@ -326,27 +326,27 @@ class ConvertConfig:
         return self.threads or cores()
 
     def text_block(self) -> int:
-        """Bytes of text in a block. The store depends on it, so it depends on nothing but the memory budget."""
+        """Return the bytes of text in a block. The store depends on it: so no other option may."""
         return self.block_size or min(16 * MIB, self.memory // 64)
 
     def reading_threads(self) -> int:
-        """Threads that parse. A block and its rows take up to six times its text; there are two more than threads."""
+        """Return the number of parser threads. A block with its rows takes up to six times the size of its text."""
         return max(1, min(self.workers, self.memory // (6 * self.text_block()) - 2))
 
     def bucket_limit(self) -> int:
-        """Bytes of rows shuffled at a time."""
+        """Return the bytes of rows that are shuffled at a time."""
         return self.memory // 8
 
 
 Algorithm = Literal["auto", "sdca", "sgd-s", "sgd-m", "sgd-r", "pegasos"]
 MOST_MODELS = 4096
-"""That may be trained in one pass."""
+"""Largest number of models trained in one pass."""
 HOLDOUT = 0.1
-"""Of the rows, where lambdas are to be compared and nothing else is said."""
+"""Default fraction of holdout rows where lambdas are compared."""
 
 
 def parse_lambdas(text: str) -> tuple[float, ...]:
-    """`1e-4`, several like `1e-3,1e-4`, or `1e-7:1e-3:9`, nine from the first to the second in equal ratios."""
+    """Parse `1e-4`, several as `1e-3,1e-4`, or a geometric path `1e-7:1e-3:9` of nine values."""
     try:
         if ":" in text:
             least, most, count = text.split(":")
@@ -365,7 +365,7 @@ def parse_lambdas(text: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Options of `oocpeg train`. Without `lam` (--lambda) and `C` a path of lambdas is tried."""
+    """Options of `oocpeg train`. Without `lam` (--lambda) and `C` a path of lambdas is compared."""
 
     lam: float | tuple[float, ...] | str | None = option(
         None,
@@ -539,7 +539,7 @@ class TrainConfig:
             )
 
     def _check_algorithm(self) -> None:
-        """Raise UsageError for an algorithm with options that it does not have."""
+        """Raise UsageError for options that the algorithm does not support."""
         if self.algorithm == "sgd-m" and (self.batch_size > 1 or self.project):
             raise UsageError("{algorithm=sgd-m} processes rows one by one; leave out {batch_size} and {project}")
         if self.bias == "batch" and self.batch_size == 1:
@@ -559,7 +559,7 @@ class TrainConfig:
 
     @property
     def lambdas(self) -> tuple[float, ...] | None:
-        """The lambdas that were given, if any."""
+        """The given lambdas, None if there are none."""
         if isinstance(self.lam, str):
             return parse_lambdas(self.lam)
         if self.lam is None:
@@ -568,33 +568,33 @@ class TrainConfig:
 
     @property
     def enough(self) -> float:
-        """The relative gap at which a model is done: less where models are compared, as neighbours differ by little."""
+        """The tolerance: smaller where lambdas are compared, because neighbouring models differ by little."""
         if self.tolerance is not None:
             return self.tolerance
         return 0.005 if self.comparing else 0.01
 
     @property
     def biased(self) -> str:
-        """The way of the bias."""
+        """The kind of bias, with its default."""
         if self.bias is not None:
             return self.bias
         return "feature" if self.lam is None and self.C is None else "none"
 
     @property
     def comparing(self) -> bool:
-        """Whether there are several lambdas, of which one is to be chosen."""
+        """True if several lambdas are compared."""
         return self.C is None and (self.lambdas is None or len(self.lambdas) > 1)
 
     @property
     def holdout_fraction(self) -> float:
-        """Of the rows, those that are kept apart."""
+        """The fraction of holdout rows."""
         if self.holdout is not None:
             return self.holdout
         return HOLDOUT if self.comparing and self.folds is None else 0.0
 
     @property
     def of_pegasos(self) -> list[str]:
-        """The options given that only Pegasos and its kin know."""
+        """The given options that only Pegasos and its variants support."""
         asked = {
             "{batch_size}": self.batch_size > 1,
             "{project}": self.project,
@@ -611,11 +611,11 @@ class TrainConfig:
 
     @property
     def sampler(self) -> str:
-        """The sampling asked for, or that of the algorithm."""
+        """The sampling: the given one, or the default of the algorithm."""
         return self.sampling or ("iid" if self.algorithm in ("sgd-r", "pegasos") else "permutation")
 
     def budget(self, features: int, models: int = 1) -> int:
-        """Bytes for data; weights, averages and snapshots of so many features have to find room beside it."""
+        """Return the bytes for data, after those for weights, averages and snapshots of all models."""
         free = available_memory()
         if LEAST_VECTORS * models * 8 * features > free:
             needed = LEAST_VECTORS * models * 8 * features / GIB
@@ -631,7 +631,7 @@ TrainConfig.__doc__ = Described(str(TrainConfig.__doc__))  # type: ignore[assign
 
 
 def _parse_all(cls: type, table: dict[str, Any]) -> None:
-    """Parse the texts in a table, and in those of configurations in it."""
+    """Parse the texts in a table and in the configurations that it contains."""
     for name, hint in get_type_hints(cls).items():
         if hint in (ConvertConfig, TrainConfig) and isinstance(table.get(name), dict):
             _parse_all(hint, table[name])
@@ -642,7 +642,7 @@ def _parse_all(cls: type, table: dict[str, Any]) -> None:
 def load_toml(
     cls: type[Config], path: Path, complete: Callable[[dict[str, Any]], None] | None = None
 ) -> dict[str, Any]:
-    """The settings a TOML file makes for a job, checked against its dataclass; `complete` may add some before that."""
+    """Return the checked settings of a TOML file; `complete` may add settings before the check."""
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:

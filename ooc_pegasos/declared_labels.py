@@ -11,11 +11,11 @@ from ooc_pegasos.errors import OocPegasosError, UsageError
 
 TaskChoice = Literal["auto", "binary", "multiclass", "regression"]
 EXACT = 2.0**53
-"""From here on not all whole numbers are float64, so that one label may be taken for another."""
+"""From here on several integers share one float64, so different labels could be taken for the same."""
 
 
 def spell(number: float) -> str:
-    """A numeric label as people write it: 1, -1, 0.5."""
+    """Return a numeric label in its usual spelling: 1, -1, 0.5."""
     return str(int(number)) if number == int(number) and abs(number) < 1e16 else repr(number)
 
 
@@ -28,7 +28,7 @@ def is_number(text: str) -> bool:
 
 
 def refuse_large(classes: Iterable[float], error: type[OocPegasosError]) -> None:
-    """Refuse numbers for classes of which float64 has several in one: nobody can tell then whether these were one."""
+    """Refuse classes at or above 2^53, because float64 represents several integers by one number there."""
     large = next((number for number in classes if abs(number) >= EXACT), None)
     if large is not None:
         problem = f"the label {spell(large)} is no number below 2^53, so others may have been taken for it"
@@ -37,14 +37,14 @@ def refuse_large(classes: Iterable[float], error: type[OocPegasosError]) -> None
 
 @dataclass(frozen=True)
 class Declared:
-    """What the user, or the store that is appended to, declares of the labels."""
+    """Labels as declared by options, or by the store that is appended to."""
 
     task: TaskChoice = "auto"
     classes: tuple[str, ...] = ()
     positive: str | None = None
     rest: bool = False
     as_text: bool | None = None
-    """True if labels are text; None: as the first row says."""
+    """True if labels are text; None: by the first row."""
 
     def __post_init__(self) -> None:
         if self.classes and (len(self.classes) < 2 or not all(self.classes)):
@@ -69,11 +69,11 @@ class Declared:
         return self.task in ("binary", "multiclass") or bool(self.classes) or self.positive is not None
 
     def named(self) -> list[str]:
-        """The labels that were named."""
+        """Return all declared labels."""
         return [*self.classes, *([self.positive] if self.positive is not None else [])]
 
     def wants_text(self) -> bool | None:
-        """True if labels must be read as text, False as numbers, None as the first row has them."""
+        """Return True if labels must be read as text, False as numbers, None as in the first row."""
         named = self.named()
         if self.as_text is not None:
             return self.as_text

@@ -1,7 +1,7 @@
 """Errors, and the exit codes that the command line gives them.
 
-Every message says what is wrong, where, and what to do about it, on one line. Options are written `{tolerance}` or
-`{tolerance=0.01}` in it: Python shows them as they stand between the braces, the command line as `--tolerance 0.01`.
+Each message contains the problem, its location and advice, on one line. Options in it are written as `{tolerance}` or
+`{tolerance=0.01}`. Python shows the text between the braces; the command line shows `--tolerance 0.01`.
 """
 
 import re
@@ -12,24 +12,24 @@ _OPTION = re.compile(r"\{([A-Za-z][A-Za-z_]*)(?:=([^{}]*))?\}")
 
 
 def flag_of(name: str) -> str:
-    """The spelling of an option on the command line."""
+    """Return the spelling of an option on the command line."""
     return "--lambda" if name == "lam" else "--" + name.replace("_", "-")
 
 
 class OocPegasosError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
     exit_code = exit_codes.INTERNAL_ERROR
 
     def __init__(self, message: str = "") -> None:
-        self._message = "\\n".join(message.splitlines())  # names in it may have line breaks
+        self._message = "\\n".join(message.splitlines())  # file names may contain line breaks
         super().__init__(_OPTION.sub(lambda found: found[0][1:-1], self._message))
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
         return type(self), (self._message,)
 
     def within(self, where: str) -> "OocPegasosError":
-        """The same error with where it was found before its message."""
+        """Return the same error with its location before the message."""
         return type(self)(f"{where}: {self._message}")
 
     @property
@@ -39,32 +39,32 @@ class OocPegasosError(Exception):
 
 
 class UsageError(OocPegasosError, ValueError):
-    """Options that contradict each other or have no meaning."""
+    """Options that are invalid or contradict each other."""
 
     exit_code = exit_codes.USAGE
 
 
 class InputError(OocPegasosError):
-    """Data that cannot be read as what it was said to be, or a place that cannot be written."""
+    """Input that cannot be read as the declared format, or an output that cannot be written."""
 
     exit_code = exit_codes.INPUT
 
 
 class PublishedError(InputError):
-    """An error after the new state was in place, which must not be taken for one that left the old state."""
+    """An error after the new state was in place; unlike other errors, it does not leave the old state."""
 
 
 class CheckpointMismatchError(InputError):
-    """A checkpoint of another run than the one that is to go on."""
+    """A checkpoint of another run than the one to be resumed."""
 
 
 class CorruptFileError(OocPegasosError):
-    """A store, model or checkpoint whose bytes are not the bytes that were written."""
+    """A store, model or checkpoint whose bytes differ from those that were written."""
 
     exit_code = exit_codes.CORRUPT_FILE
 
 
 class LockedError(OocPegasosError):
-    """Another process is at work on the same thing."""
+    """Another process has locked the output."""
 
     exit_code = exit_codes.LOCKED

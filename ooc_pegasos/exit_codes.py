@@ -1,4 +1,4 @@
-"""Exit codes of the command line, explained in docs/exit-codes.md. Signals need them before anything is imported."""
+"""Exit codes of the command line, see docs/exit-codes.md. Without imports, because signal handlers need them first."""
 
 DONE = 0
 INTERNAL_ERROR = 1

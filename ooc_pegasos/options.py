@@ -1,4 +1,4 @@
-"""Declarations of options: everything about an option stands with its field in a configuration dataclass.
+"""Declarations of options: everything about an option is declared with its field in a configuration dataclass.
 
 The command line, the keys of TOML files, checks and the reference page are made from these declarations.
 """
@@ -26,7 +26,7 @@ class Range:
     least: float
     most: float
     words: str
-    """How a message asks for such a number."""
+    """The range in words, for messages."""
 
     def __contains__(self, value: float) -> bool:
         return self.least <= value <= self.most
@@ -41,19 +41,19 @@ class Option:
 
     help: str
     group: str
-    """The panel of the help in which the option stands."""
+    """The panel of the help."""
     name: str = ""
     """The name of the field; filled in by `options_of`."""
     flags: tuple[str, ...] = ()
-    """Its spelling on the command line, if that is not the name with hyphens."""
+    """The spelling on the command line, if it differs from the name with hyphens."""
     metavar: str = ""
     default: str = ""
-    """The default in words, where that of the field does not say enough."""
+    """The default in words, if the default of the field is not clear enough."""
     allowed: Range | None = None
     parse: Callable[[str], Any] | None = None
-    """Makes a value of text, wherever the text comes from."""
+    """Parser of text, wherever the text comes from."""
     parse_words: Callable[[str], Any] | None = None
-    """Makes a value of text on the command line."""
+    """Parser of text on the command line."""
     is_repeated: bool = False
     """True if the option may be given several times on the command line."""
     is_hidden: bool = False
@@ -67,11 +67,11 @@ class Option:
         return self.flags[0].partition("/")[0] if self.flags else flag_of(self.name)
 
     def choices(self) -> tuple[str, ...]:
-        """The words that the option takes, if it takes words only."""
+        """Return the words that the option takes, if it takes words only."""
         return _choices_of(self.hint)
 
     def value_of(self, text: str, *, on_command_line: bool = False) -> Any:
-        """Parse text that stands for a value, if the option has a parser. Raises UsageError."""
+        """Parse text if the option has a parser. Raises UsageError."""
         parse = self.parse or (self.parse_words if on_command_line else None)
         try:
             return parse(text) if parse else text
@@ -94,7 +94,7 @@ def option(default: Value, text: str, group: str, *, default_text: str = "", **m
 
 @cache
 def options_of(config: type) -> dict[str, Option]:
-    """The options of a configuration dataclass by name, in the order of their declaration."""
+    """Return the options of a configuration dataclass by name, in the order of their declaration."""
     hints = get_type_hints(config)
     found = {}
     for field in dataclasses.fields(config):
@@ -127,7 +127,7 @@ def _choices_of(hint: Any) -> tuple[str, ...]:
 
 
 def by_group(config: type, groups: tuple[str, ...]) -> Iterator[Option]:
-    """Options in the order of the groups, and within a group in that of their declaration."""
+    """Return the options in the order of the groups, and within a group in the order of declaration."""
     declared = options_of(config).values()
     return (one for group in groups for one in declared if one.group == group)
 

@@ -665,7 +665,7 @@ def test_columns_that_are_empty_count(tmp_path):
 def test_matrices_that_are_too_wide(tmp_path):
     wide = sp.csr_matrix(([1.0, 2.0], ([0, 1], [0, 7])), shape=(2, 2**32))
     path = save(tmp_path / "in.npz", wide, labels=np.array([1, 2]))
-    with pytest.raises(InputError, match="of 4,294,967,296 columns is too wide; say with features how many"):
+    with pytest.raises(InputError, match="of 4,294,967,296 columns is too wide; limit the columns with features"):
         convert([path], tmp_path / "store", PLAIN)
     assert convert([path], tmp_path / "store", dataclasses.replace(PLAIN, features=8)).features == 8
 
@@ -722,7 +722,7 @@ def test_a_conversion_is_resumed_with_the_same_labels_only(tmp_path, monkeypatch
     config = dataclasses.replace(PLAIN, labels=labels, block_size=1000)
     whole = convert([path], tmp_path / "whole", config)
     with monkeypatch.context() as patched:  # the power goes
-        patched.setattr(pipeline._Job, "_publish", lambda *_given: (_ for _ in ()).throw(SystemExit))
+        patched.setattr(pipeline._Conversion, "_publish", lambda *_given: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             convert([path], tmp_path / "store", config)
     written = Path(labels).read_bytes()

@@ -74,6 +74,22 @@ def test_info_for_people(oocpeg, data):
         assert word in text
 
 
+def test_info_measures_the_disk_only_when_asked(oocpeg, data, tmp_path):
+    oocpeg("convert", data, "-o", "store", "--quiet")
+    size = sum(path.stat().st_size for path in (tmp_path / "store").glob("chunk-*"))
+    measured = {"disk_bytes_per_second", "disk_sample_bytes", "epoch_seconds_from_disk"}
+    without = json.loads(oocpeg("info", "store", "--json").stdout)
+    assert {name for name in without if without[name] is None} >= measured
+    assert without["epoch_seconds_in_memory"] > 0
+    assert "s from disk" not in oocpeg("info", "store").stdout
+    found = json.loads(oocpeg("info", "store", "--benchmark", "--json").stdout)
+    assert found["epoch_seconds_from_disk"] >= found["epoch_seconds_in_memory"]
+    assert found["disk_bytes_per_second"] > 0
+    assert found["disk_sample_bytes"] == size
+    assert "s from disk" in oocpeg("info", "store", "--benchmark").stdout
+    assert "one" in one_line(oocpeg("info", "store", "--benchmark", "--features", code=2))
+
+
 @pytest.mark.slow
 def test_verify_reports_damage(oocpeg, data, tmp_path):
     oocpeg("convert", data, "-o", "store", "--chunk-size", "2kB")
@@ -85,7 +101,7 @@ def test_verify_reports_damage(oocpeg, data, tmp_path):
     done = oocpeg("verify", "store", code=5)
     assert chunk.name in done.stdout
     assert "1 problems" in done.stdout
-    assert "notes.txt: no part of the store" in done.stdout
+    assert "notes.txt: not part of the store" in done.stdout
     (tmp_path / "store" / "manifest.json").write_text("{")
     assert "manifest.json" in one_line(oocpeg("verify", "store", code=5))
 
@@ -155,7 +171,7 @@ def test_toml_and_options(oocpeg, data, tmp_path):
 def test_demo_tells_what_to_type(oocpeg, tmp_path):
     text = oocpeg("demo", "--folder", "here").stdout
     assert re.findall(r"^\$ oocpeg (\w+)", text, re.MULTILINE)[:2] == ["convert", "info"]
-    assert "What to try next" in text
+    assert "Next steps" in text
     oocpeg("demo", "--folder", "here")  # again
 
 
@@ -177,8 +193,8 @@ def test_outputs_that_would_be_written_over_what_is_needed(tmp_path, oocpeg):
     train = ("train", "d.store", "--lambda", "0.1", "--force")
     for words, said in (
         ((*train, "-o", "new", "--log", "d.store/manifest.json"), "--log d.store/manifest.json: is the store"),
-        ((*train, "-o", "new", "--log", "new"), "--log new: is the model that is to be made"),
-        ((*train, "-o", "new", "--log", "latest", "--warm-start", "d.model"), "is the model to begin with"),
+        ((*train, "-o", "new", "--log", "new"), "--log new: is the output"),
+        ((*train, "-o", "new", "--log", "latest", "--warm-start", "d.model"), "is the model of --warm-start"),
         ((*train, "-o", "d.store/manifest.json"), "--output d.store/manifest.json: is the store"),
         (("predict", "d.model", "d.svm", "-o", "latest", "--force"), "--output latest: is the model"),
         (("predict", "d.model", "d.store", "-o", "d.store/manifest.json", "--force"), "is the data, or in it"),

@@ -67,7 +67,7 @@ def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path):
 @pytest.mark.parametrize("words", ["info store", "--help", "convert in.svm -o other.store"])
 def test_output_that_cannot_be_written(stored, words):
     told = shell(stored, f"oocpeg {words} >/dev/full", code=3).stderr.splitlines()
-    assert told[-1] == "error: standard output: No space left on device; check where the output goes"
+    assert told[-1] == "error: standard output: No space left on device; check the output"
     told = shell(stored, f"rm -rf other.store; oocpeg {words} >/dev/full 2>/dev/full", code=3)
     assert (told.stdout, told.stderr) == ("", "")
 

@@ -18,7 +18,7 @@ from ooc_pegasos.conversion import source_check
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.plan import plan
-from ooc_pegasos.jobs.reference_sets import look_at_golden_sets, refuse_trained_on
+from ooc_pegasos.jobs.reference_sets import check_reference_sets, refuse_trained_on
 from ooc_pegasos.jobs.run import run
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.scoring.score import Meaning, check_data
@@ -182,14 +182,14 @@ def test_golden_stores_have_the_labels_and_the_vocabulary_of_the_store(tmp_path)
     turned = dataclasses.replace(job.convert, positive_label="no")
     convert([str(tmp_path / "same.parquet")], tmp_path / "turned.store", turned)
     at = {name: str(tmp_path / name) for name in ("same.parquet", "other.store", "turned.store")}
-    look_at_golden_sets(dataclasses.replace(job, golden=(at["same.parquet"],)), store)
+    check_reference_sets(dataclasses.replace(job, golden=(at["same.parquet"],)), store)
     for name, problem in (
         ("other.store", "other.store: made with"),
         ("turned.store", r"turned.store: its labels are \['yes', 'no'\], the model's are \['no', 'yes'\]"),
     ):
         golden = dataclasses.replace(job, golden=(at["same.parquet"], at[name]))
         with pytest.raises(InputError, match=problem):
-            look_at_golden_sets(golden, store)
+            check_reference_sets(golden, store)
         refused(golden, InputError, problem)
 
 
@@ -222,7 +222,7 @@ def test_only_the_first_block_is_read(tmp_path, monkeypatch):
     golden.write_text("# rows that somebody has looked at\n" * 2000 + golden.read_text() + "1 5:nonsense\n")
     monkeypatch.setattr("ooc_pegasos.scoring.score._TEXT_BLOCK", 1 << 10)
     store = Store.open(tmp_path / "clicks.store")
-    look_at_golden_sets(job, store)  # and finds a block that has rows
+    check_reference_sets(job, store)  # and finds a block that has rows
     with pytest.raises(InputError, match=r"golden.svm:2401: "):
         evaluate(Model.load(tmp_path / "models" / "current" / "model"), golden)
 
@@ -236,9 +236,9 @@ def test_the_store_of_the_job_is_no_golden_set(tmp_path, oocpeg, spelled):
     put(tmp_path, 1)
     os.symlink("clicks.store", tmp_path / "link.store")
     job = nightly(tmp_path, ("golden.svm", spelled))
-    refused(job, UsageError, "a golden set, and the store that models are trained on; name rows", day=1)
+    refused(job, UsageError, "a reference set, and the store that models are trained on; name rows", day=1)
     run(job_of(tmp_path), now=night(1))
-    refused(job, UsageError, "a golden set, and the store that models are trained on; name rows")
+    refused(job, UsageError, "a reference set, and the store that models are trained on; name rows")
     text = (tmp_path / "nightly.toml").read_text().replace("golden.svm", spelled)
     (tmp_path / "nightly.toml").write_text(text)
     assert spelled.split("/")[-1] in oocpeg("run", "nightly.toml", code=2).stderr
@@ -263,10 +263,10 @@ def test_inputs_are_no_golden_sets(tmp_path, how):
     else:
         convert([str(source)], golden, nightly(tmp_path).convert)
     job = nightly(tmp_path, change)
-    refused(job, UsageError, r"a golden set with rows of an input of the job, .*day-02.svm; take it out", day=2)
+    refused(job, UsageError, r"a reference set with rows of an input of the job, .*day-02.svm; take it out", day=2)
     assert not (tmp_path / "clicks.store").exists()
     run(nightly(tmp_path, ('golden = ["golden.svm"]\n', "")), now=night(2))
-    refused(job, UsageError, r"a golden set with rows that models are trained on, those of .*day-02.svm", day=3)
+    refused(job, UsageError, r"a reference set with rows that models are trained on, those of .*day-02.svm", day=3)
 
 
 def test_inputs_and_golden_set_by_two_patterns(tmp_path, oocpeg):
@@ -277,7 +277,7 @@ def test_inputs_and_golden_set_by_two_patterns(tmp_path, oocpeg):
     (tmp_path / "nightly.toml").write_text(text)
     for more in (("--dry-run",), ()):
         said = oocpeg("run", "nightly.toml", *more, code=2).stderr
-        assert "golden.svm: a golden set with rows of an input of the job" in said
+        assert "golden.svm: a reference set with rows of an input of the job" in said
     assert not (tmp_path / "clicks.store").exists()
 
 
@@ -306,16 +306,16 @@ def test_folders_of_texts_are_golden_sets_but_not_their_own(tmp_path):
                 (tmp_path / folder / name / f"{number}.txt").write_text(f"{word} words {number} {folder}")
     job = job_with(tmp_path, "hash_bits = 10", '["mails"]', '["golden"]')
     itself = job_with(tmp_path, "hash_bits = 10", '["mails"]', '["mails"]')
-    refused(itself, UsageError, "a golden set with rows of an input of the job, .*mails", day=1)
+    refused(itself, UsageError, "a reference set with rows of an input of the job, .*mails", day=1)
     run(job, now=night(1))
     store = Store.open(tmp_path / "s.store")
     refuse_trained_on(job, [], store.manifest)
-    with pytest.raises(UsageError, match="a golden set with rows that models are trained on"):
+    with pytest.raises(UsageError, match="a reference set with rows that models are trained on"):
         refuse_trained_on(itself, [], store.manifest)
-    look_at_golden_sets(job, store)
+    check_reference_sets(job, store)
     (tmp_path / "golden" / "bad").rename(tmp_path / "golden" / "awful")
     with pytest.raises(InputError, match="the label 'awful' is not one of bad, good"):
-        look_at_golden_sets(job, store)
+        check_reference_sets(job, store)
 
 
 # --- options that contradict the store --------------------------------------------------------------------

@@ -120,7 +120,7 @@ def test_rows_expire(tmp_path):
     assert record["store"]["expired_rows"] == 300
     told = plan(job, night(5)())
     assert (told.new, told.known, told.too_old) == ([], 3, 2)  # what has expired does not come back
-    with pytest.raises(InputError, match="nothing new has come"):
+    with pytest.raises(InputError, match="there are no new files"):
         plan(job, night(50)())
 
 
@@ -369,9 +369,9 @@ def test_how_sure_a_difference_is():
     rng = np.random.default_rng(4)
     labels = np.where(rng.random(3000) < 0.5, 1.0, -1.0)
     good, bad = labels + rng.normal(size=3000), labels + 3 * rng.normal(size=3000)
-    assert gate.sureness("roc_auc", measured(bad, labels), measured(good, labels), 0.0) == 1.0
-    assert gate.sureness("roc_auc", measured(good, labels), measured(bad, labels), 0.01) == 0.0
-    same = gate.sureness("error", measured(good, labels), measured(labels + rng.normal(size=3000), labels), 0.0)
+    assert gate.confidence("roc_auc", measured(bad, labels), measured(good, labels), 0.0) == 1.0
+    assert gate.confidence("roc_auc", measured(good, labels), measured(bad, labels), 0.01) == 0.0
+    same = gate.confidence("error", measured(good, labels), measured(labels + rng.normal(size=3000), labels), 0.0)
     assert 0.0 < same < 1.0
 
 
@@ -414,7 +414,7 @@ def test_rows_kept_apart_are_measured_alone(tmp_path):
         ("store = 's'\nmodels = 'm'\ninputs = ['a']\nkeep = 0", "keep 0 is out of range"),
         ("store = 's'\nmodels = 'm'\ninputs = ['a']\n[gate]\nconfidence = 2.0", "out of range"),
         ("store = 's'\nmodels = 'm'\ninputs = ['a']\n[gate]\nmetric = 'luck'", "should be"),
-        ("store = 's'\nmodels = 'm'\ninputs = ['a']\n[train]\nfolds = 3", "no rows kept apart"),
+        ("store = 's'\nmodels = 'm'\ninputs = ['a']\n[train]\nfolds = 3", "no holdout rows"),
         ("store = 's'\nmodels = 'm'\ninputs = ['a']\n[convert]\nweights = 'w'", "use columns"),
         ("store = 's'\nmodels = 'm'\ninputs = ['a']\nspeed = 9", "unknown key 'speed'"),
         ("this is not toml", "not a TOML file"),

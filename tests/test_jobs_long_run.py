@@ -21,7 +21,7 @@ from ooc_pegasos.jobs import records
 from ooc_pegasos.jobs import run as running
 from ooc_pegasos.jobs.job import Gate, Job
 from ooc_pegasos.jobs.plan import plan
-from ooc_pegasos.jobs.run import foresee, rollback, run
+from ooc_pegasos.jobs.run import preview, rollback, run
 from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.store.append_expire import expire, expired_parts
 from ooc_pegasos.store.manifest import read
@@ -189,7 +189,7 @@ def test_rows_that_are_left_out_are_told_of(tmp_path, oocpeg):
         path = put(tmp_path, day)
         path.write_text(path.read_text() + "nonsense\n" * bad)
         told = oocpeg("run", tmp_path / "nightly.toml").stdout
-        assert f"{bad} bad rows left out" in told
+        assert f"{bad} rows rejected" in told
         version = in_use(tmp_path)
         record = json.loads((tmp_path / "models" / version / "run.json").read_text())
         assert record["store"]["rejected_rows"] == bad
@@ -378,7 +378,7 @@ def test_a_first_model_that_only_has_to_be_linked_is(tmp_path, monkeypatch, edit
     if edited:
         job = changed(tmp_path, ("lam = 1e-3", "lam = 2e-3"), ("[gate]", "[gate]\n" + LAX))
     else:
-        assert foresee(job, night(1.5)()).unfinished == "2026-11-19T02-00-00"
+        assert preview(job, night(1.5)()).unfinished == "2026-11-19T02-00-00"
     record = run(job, now=night(2))
     assert record["outcome"] == "promoted"
     assert in_use(tmp_path) == record["run"]
@@ -387,7 +387,7 @@ def test_a_first_model_that_only_has_to_be_linked_is(tmp_path, monkeypatch, edit
     assert run(job, now=night(3))["outcome"] == "unchanged"
 
 
-def test_what_has_passed_is_published_though_more_has_come(tmp_path, monkeypatch):
+def test_what_has_passed_is_published_though_has_new_input(tmp_path, monkeypatch):
     job = job_of(tmp_path, gate=LAX)
     nights(tmp_path, job, [1])
     put(tmp_path, 2)
@@ -411,7 +411,7 @@ def test_a_run_that_is_being_forgotten_when_it_is_killed(tmp_path, monkeypatch, 
     if not first_night:
         run(job, now=night(1))
         job = changed(tmp_path, ("lam = 1e-3", "lam = 2e-3"))  # so that there is something to do without new rows
-    killed_in(monkeypatch, "_settle", job, 2)
+    killed_in(monkeypatch, "_promote_or_refuse", job, 2)
     job = changed(tmp_path, ('golden = ["golden.svm"]', ""))
     rmtree = shutil.rmtree
 
@@ -623,11 +623,11 @@ def test_a_dry_run_tells_of_a_run_that_will_go_on(tmp_path, monkeypatch):
     nights(tmp_path, job, [1])
     put(tmp_path, 2)
     killed_in(monkeypatch, "_train", job, 2)
-    found = foresee(job, night(3)())
+    found = preview(job, night(3)())
     assert (found.unfinished, [name[-6:] for name in found.new]) == ("2026-11-20T02-00-00", ["02.svm"])
-    assert "go on with run 2026-11-20T02-00-00" in found.lines()[0]
+    assert "resume run 2026-11-20T02-00-00" in found.lines()[0]
     assert run(job, now=night(3))["run"] == found.unfinished
-    assert foresee(job, night(4)()).unfinished is None
+    assert preview(job, night(4)()).unfinished is None
 
 
 def test_runs_have_names_of_their_own_though_the_clock_was_set_back(tmp_path):

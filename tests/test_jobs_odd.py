@@ -149,7 +149,7 @@ def test_job_files_that_are_wrong(tmp_path, oocpeg, old, new, message):
         ("log.jsonl", "models", "metrics: {}/models is the folder of models"),
         ("clicks.store", "oocpeg.prom", "log: {}/clicks.store is the store"),
         ("log.jsonl", "clicks.store/manifest.json", "metrics: {0}/clicks.store/manifest.json is in the store {0}/"),
-        ("golden.svm", "oocpeg.prom", "log: {}/golden.svm is a golden set, or in one"),
+        ("golden.svm", "oocpeg.prom", "log: {}/golden.svm is a reference set, or in one"),
     ],
 )
 def test_what_would_be_written_over_is_refused_before_anything_is_done(tmp_path, oocpeg, log, metrics, message):
@@ -173,7 +173,7 @@ def test_probabilities_are_fitted_to_the_rows_that_a_job_keeps_apart_anyway(tmp_
     with pytest.raises(UsageError, match="calibrate needs rows that no model is trained on"):
         job_of(tmp_path, train="calibrate = 'platt'\nholdout = 0")
     for train in ("folds = 3", "bias = 'search'"):
-        with pytest.raises(UsageError, match="folds and bias = 'search' have no rows kept apart to compare by"):
+        with pytest.raises(UsageError, match="folds and bias = 'search' have no holdout rows to compare by"):
             job_of(tmp_path, train=train)
 
 
@@ -257,10 +257,10 @@ def test_an_unfinished_conversion_of_other_files_is_in_nobodys_way(tmp_path, mon
     def killed(*_words):
         raise SystemExit
 
-    from ooc_pegasos.conversion.pipeline import _Job
+    from ooc_pegasos.conversion.pipeline import _Conversion
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Job, "_publish", killed)
+        patched.setattr(_Conversion, "_publish", killed)
         with pytest.raises(SystemExit):
             run(job, now=night(2))
     assert (tmp_path / "clicks.store.unfinished" / "plan.json").exists()
@@ -277,7 +277,7 @@ def test_an_unfinished_conversion_of_other_files_is_in_nobodys_way(tmp_path, mon
     assert Store.open(tmp_path / "clicks.store").rows in (600, 900)
 
 
-def test_a_run_that_goes_on_begins_the_next_only_if_more_has_come(tmp_path, monkeypatch):
+def test_a_run_that_goes_on_begins_the_next_only_if_has_new_input(tmp_path, monkeypatch):
     job = job_of(tmp_path, gate=LAX)
     for day, more in ((1, False), (2, True)):
         put(tmp_path, day)
@@ -317,7 +317,7 @@ def test_the_models_are_gone(tmp_path, oocpeg):
     put(tmp_path, 1)
     oocpeg("run", "nightly.toml")
     shutil.rmtree(tmp_path / "models")
-    assert "no model was in use that it could be compared with" in oocpeg("run", "nightly.toml").stdout
+    assert "no model was in use to compare with" in oocpeg("run", "nightly.toml").stdout
 
 
 def test_a_damaged_store_is_not_trained_on(tmp_path, oocpeg):
@@ -415,7 +415,7 @@ def test_a_champion_without_fault(tmp_path, oocpeg):
 def test_resamples_that_cannot_tell_are_no_reason_to_be_sure():
     labels = np.where(np.arange(1000) < 2, 1.0, -1.0)  # about one resample in seven has no positive row
     found = gate.Measured({"roc_auc": 1.0}, labels.copy(), labels, labels * 0)
-    sure = gate.sureness("roc_auc", found, found, 0.0)
+    sure = gate.confidence("roc_auc", found, found, 0.0)
     assert 0.75 < sure < 0.95
 
 
@@ -559,14 +559,14 @@ def test_a_command_to_notify_is_waited_for_and_not_what_it_leaves(tmp_path):
 def test_ctrl_c_while_somebody_is_told(tmp_path, monkeypatch):
     number = tmp_path / "number"
     command = script(tmp_path, f"echo $$ >{shlex.quote(str(number))}; sleep 60")
-    heard = records._heard
+    heard = records._read
 
     def interrupted(*words):
         if number.exists() and number.read_text():
             raise KeyboardInterrupt
         return heard(*words)
 
-    monkeypatch.setattr(records, "_heard", interrupted)
+    monkeypatch.setattr(records, "_read", interrupted)
     with pytest.raises(KeyboardInterrupt):
         records.notify(command, TOLD)
     assert gone(number)

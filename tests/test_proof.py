@@ -605,7 +605,7 @@ def test_the_command(stores, oocpeg, tmp_path):
     done = oocpeg("train", store, "-o", "m2", "--lambda", "0.05", "--proof", "p", code=3)
     assert "p: exists already; add --force" in done.stderr
     done = oocpeg("train", store, "-o", "m", "--lambda", "0.05", "--proof", "m", "--force", code=2)
-    assert "is the model that is to be made" in done.stderr
+    assert "is the output" in done.stderr
     done = oocpeg("train", store, "-o", "m2", "--lambda", "0.05", "--proof", "p2", "--scheduler", "local:1", code=2)
     assert "--proof is for one machine" in done.stderr
     oocpeg("train", store, "-o", "m2", "--lambda", "0.06", "-q")

@@ -1,4 +1,4 @@
-"""Commands whose options are the fields of a configuration dataclass."""
+"""Commands with an option for each field of a configuration dataclass."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ooc_pegasos.options import Option, by_group
 
 Command = Callable[..., None]
 _WIDE = 24
-"""Longer lists of words do not fit into the column of the help where they would stand."""
+"""Longer lists of choices do not fit into their column of the help."""
 
 
 def with_options(config: type, groups: tuple[str, ...], *file_flags: str) -> Callable[[Command], Command]:
     """Replace the parameter `settings` of a command by an option for each field of `config`, and one for a TOML file.
 
-    The command is called with the configuration that the options given make, and with the names of the options that
-    were given on the command line as `named`, if it has such a parameter. In the help options stand in panels, in the
-    order of `groups`: first those of the command itself.
+    The command is called with the configuration from these options. A parameter `named` receives the names of the
+    options given on the command line. In the help, options are in panels: first those of the command itself, then
+    `groups` in order.
     """
 
     def decorate(command: Command) -> Command:
@@ -50,7 +50,7 @@ def with_options(config: type, groups: tuple[str, ...], *file_flags: str) -> Cal
 
 
 def settings_of(config: Any, path: Path | None, chosen: dict[str, Any]) -> Any:
-    """A configuration from its TOML file and the options given, which win."""
+    """Return a configuration from a TOML file and the given options, which override the file."""
     from ooc_pegasos.config import load_toml
     from ooc_pegasos.util import typed_json
 
@@ -92,7 +92,7 @@ def _parameter(name: str, kind: Any, info: Any) -> inspect.Parameter:
 
 
 def _type_of(declared: Option) -> Any:
-    """The type that the command line parses: text where the declaration has a parser of its own."""
+    """Return the type that the command line parses: text if the declaration has a parser."""
     if declared.is_repeated:
         return list[str] | None
     kinds = {kind for kind in _parts_of(declared.hint) if kind in (int, float, bool)}
@@ -104,12 +104,12 @@ def _parts_of(hint: Any) -> tuple[Any, ...]:
 
 
 def _config_file(group: str, *flags: str) -> Any:
-    text = "A TOML file with any of these options; options given here win."
+    text = "A TOML file with any of these options; options given here override it."
     return typer.Option(*(flags or ("--config",)), metavar="FILE", readable=False, help=text, rich_help_panel=group)
 
 
 def _rank(parameter: inspect.Parameter, groups: tuple[str, ...]) -> int:
-    """Arguments, then options by group; sorting keeps the order within a group."""
+    """Return the sort key of a parameter: arguments, then options by group. Within a group the order is kept."""
     (info,) = parameter.annotation.__metadata__
     panel = getattr(info, "rich_help_panel", None)
     return groups.index(panel) + 1 if panel in groups else len(groups) + 1 if "--" in str(info.param_decls) else 0

@@ -1,4 +1,4 @@
-"""Commands that do the whole job: run, rollback, demo."""
+"""Commands on jobs, and the demo: run, rollback, demo."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from ooc_pegasos.errors import InputError
 
 @app.command(epilog=examples("oocpeg run nightly.toml --dry-run", "oocpeg run nightly.toml"))
 def run(
-    job: Annotated[Path, typer.Argument(readable=False, metavar="JOB.toml", help="What to do.", show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do nothing: show what would be done.")] = False,
+    job: Annotated[Path, typer.Argument(readable=False, metavar="JOB.toml", help="The job file.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: print the plan.")] = False,
     notify: Annotated[
         str | None,
-        typer.Option(metavar="COMMAND", help="Run this at the end, with the record of the run on its standard input."),
+        typer.Option(
+            metavar="COMMAND", help="A command to run at the end; its standard input is the record of the run."
+        ),
     ] = None,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Append new files to a store, train, compare with the model in use, and promote the new one if it passes.
 
-    Killed at any moment it goes on where it stood when it is run again. Exit code 7: the new model was refused, with
-    the reasons; the one in use stays. The files it keeps, and how to call it every night: docs/jobs.md.
+    An interrupted run resumes when the job is run again. Exit code 7: the new model was refused, with the reasons; the
+    model in use stays. Files of a job, and how to schedule a job: docs/jobs.md.
     """
     from ooc_pegasos.jobs.job import Job
 
@@ -34,10 +36,10 @@ def run(
     if dry_run:
         from datetime import UTC, datetime
 
-        from ooc_pegasos.jobs.run import foresee
+        from ooc_pegasos.jobs.run import preview
         from ooc_pegasos.util import typed_json
 
-        found = foresee(loaded, datetime.now(UTC))
+        found = preview(loaded, datetime.now(UTC))
         print_json(typed_json.dump(found)) if json_output else say(*found.lines())
         return
     from ooc_pegasos.jobs.run import run as run_job
@@ -56,7 +58,7 @@ def run(
             print_json(record)
         elif not quiet or record["exit_code"]:
             say(*run_lines(record))
-    except OutputError as error:  # what was done is done, and recorded
+    except OutputError as error:  # the run is complete and recorded
         progress.note(str(error))
     if record["exit_code"]:
         raise typer.Exit(record["exit_code"])
@@ -65,7 +67,7 @@ def run(
 @app.command(epilog=examples("oocpeg rollback models", "oocpeg rollback models --json"))
 def rollback(
     models: Annotated[Path, typer.Argument(readable=False, metavar="MODELS", help="The folder of models of a job.")],
-    to: Annotated[str | None, typer.Option(metavar="VERSION", help="Default: the one before the current.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="VERSION", help="Default: the version before the current.")] = None,
     json_output: Json = False,
 ) -> None:
     """Put an older version of a model in use again."""
@@ -91,9 +93,9 @@ def rollback(
 
 @app.command(epilog=examples("oocpeg demo", "oocpeg demo --folder demo"))
 def demo(
-    folder: Annotated[Path, typer.Option(readable=False, help="Where to put the results.")] = Path("oocpeg-demo"),
+    folder: Annotated[Path, typer.Option(readable=False, help="Folder for the results.")] = Path("oocpeg-demo"),
 ) -> None:
-    """Do the whole job on real data that comes with the package, showing each command."""
+    """Run the main commands on real data that comes with the package, and show each command."""
     from ooc_pegasos.cli.demo import run
     from ooc_pegasos.util.files import writing_errors
 

@@ -1,6 +1,6 @@
 """The command `oocpeg`: parse, call, print, and turn errors into exit codes.
 
-Each command imports what it needs when it runs, so that `--help` answers at once.
+Each command imports its modules when it runs, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _AGAIN_SECONDS = 0.01
 
 
 class _Interruption(KeyboardInterrupt):
-    """Ctrl-C, SIGTERM or SIGHUP.
+    """Interruption by Ctrl-C, SIGTERM or SIGHUP.
 
-    Of KeyboardInterrupt itself Python remembers that it passed through code that was run as a string, as dataclasses
-    are made, and would let the process end by that signal, whatever the exit code.
+    A subclass, because Python records a plain KeyboardInterrupt that passes through code run as a string, such as
+    methods of dataclasses, and would then end the process by SIGINT instead of the exit code.
     """
 
 
@@ -45,7 +45,7 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _again_if_lost(lost: Any) -> None:
-    """Interrupt again in a moment if an interruption was raised in a callback of Python, which drops exceptions."""
+    """Interrupt again soon if an interruption was raised in a callback of the interpreter, which drops exceptions."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
         watchdog.expect_again()
         main_thread, number = threading.main_thread().ident, next(stop_signals())
@@ -57,18 +57,18 @@ def _again_if_lost(lost: Any) -> None:
 
 
 def main() -> None:
-    """The `oocpeg` command."""
+    """Run the `oocpeg` command."""
     streams.guard()
     watchdog.start()
-    for number in stop_signals():  # registered first, so done last: nothing is left to be stopped
+    for number in stop_signals():  # registered first, so called last
         atexit.register(signal.signal, number, signal.SIG_IGN)
     code = _code_of(_interruptible) or _code_of(sys.stdout.flush)
-    listen(lambda _signal, _frame: os._exit(code or 0))  # who does not want to wait for threads to end need not
+    listen(lambda _signal, _frame: os._exit(code or 0))  # a signal ends the wait for threads
     sys.exit(code)
 
 
 def _interruptible() -> None:
-    """The command itself. When it is over it is too late to interrupt it: its exit code is that of what came of it."""
+    """Run the command. Later interruptions are ignored, because the exit code is already that of the command."""
     listen(_interrupt)
     sys.unraisablehook = _again_if_lost
     try:
@@ -78,7 +78,7 @@ def _interruptible() -> None:
 
 
 def _code_of(action: Callable[[], None]) -> Any:
-    """The exit code of what is done, after a line that says what went wrong, if anything did."""
+    """Return the exit code of an action, after printing its error, if any."""
     try:
         action()
     except SystemExit as end:
@@ -92,7 +92,7 @@ def _code_of(action: Callable[[], None]) -> Any:
     except (MemoryError, OSError, ImportError, RuntimeError) as error:
         problem = shortage(error)
         if problem is None and isinstance(error, OSError):
-            problem = f"{error.filename or 'output'}: {error.strerror or error}; check where the output goes"
+            problem = f"{error.filename or 'output'}: {error.strerror or error}; check the output"
         if problem is None:
             raise
         streams.say(f"error: {problem}", err=True)

@@ -98,7 +98,7 @@ def prove(
 @app.command(epilog=examples("oocpeg inspect clicks.model", "oocpeg inspect clicks.model --top 30"))
 def inspect(
     model: ModelPath,
-    top: Annotated[int, typer.Option(min=1, help="How many features to show.")] = 30,
+    top: Annotated[int, typer.Option(min=1, help="Number of features to show.")] = 30,
     json_output: Json = False,
 ) -> None:
     """Show the features with the largest weights, by name where names are known."""
@@ -116,6 +116,6 @@ def inspect(
     lines = []
     for row in rows:
         weights = row["weight"] if several else [row["weight"]]
-        told = "  ".join(f"{weight:>12.6g}" for weight in weights)
-        lines.append(f"{told}  {row['name'] if row['name'] is not None else '#' + str(row['feature'])}")
+        columns = "  ".join(f"{weight:>12.6g}" for weight in weights)
+        lines.append(f"{columns}  {row['name'] if row['name'] is not None else '#' + str(row['feature'])}")
     say(*lines)

@@ -1,4 +1,4 @@
-"""What commands have in common: the application, options, settings, output."""
+"""The application, and options and functions shared by commands."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class _RichHelp:
-    """Help in panels. What else Typer prints, as errors, is plain text, which is never wrapped or framed."""
+    """Help in panels. Errors stay plain text, because Typer would wrap and frame them."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help, without colours: standard output escapes control characters."""
+        """Print the help without colours, because standard output escapes control characters."""
         from typer import rich_utils
 
         rich_utils.COLOR_SYSTEM = None
@@ -38,7 +38,7 @@ class _Group(_RichHelp, TyperGroup):
 
 
 class _App(typer.Typer):
-    """The application: all commands are of the same class."""
+    """The application, with one class for all commands."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Command], Command]:
         """Add a command."""
@@ -46,7 +46,7 @@ class _App(typer.Typer):
 
 
 def examples(*lines: str) -> str:
-    """The end of the help of a command."""
+    """Return the examples at the end of the help of a command."""
     return "\n\n".join(["Examples:", *(f"  {line}" for line in lines)])
 
 
@@ -94,20 +94,20 @@ def _main(
 
 
 def print_json(result: dict[str, Any]) -> None:
-    """Print JSON on one line, as the last of the output. JSON itself escapes all other control characters."""
+    """Print JSON on one line, the last of the output. JSON itself escapes all other control characters."""
     print(json.dumps(result, allow_nan=False).replace("\x7f", r"\u007f"), flush=True)
 
 
 def note_compilation(progress: Any) -> None:
-    """Say why the first run takes longer."""
+    """Print a note if the first run takes longer."""
     from ooc_pegasos.compiled.jit import is_compiled
 
     if not is_compiled():
-        progress.note("compiling kernels, once; this takes some seconds")
+        progress.note("compiling, once; this takes some seconds")
 
 
 def check_new_file(path: Path, force: bool) -> None:
-    """Refuse before the work what could not be written after it."""
+    """Refuse an output that cannot be written, before the work begins."""
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; create it first")
     if path.is_dir():

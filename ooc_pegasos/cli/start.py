@@ -1,6 +1,6 @@
-"""Entry point of `oocpeg`: listen to signals first, since what comes first is imports, which take a while.
+"""Entry point of `oocpeg`, which installs signal handlers before the slow imports.
 
-Python itself takes some milliseconds before the first line here; Ctrl-C in these is handled by Python.
+Python handles Ctrl-C itself in the milliseconds before the first line here.
 """
 
 import os
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def _end(_signal: int, _frame: "FrameType | None") -> None:
-    """End at once: there is nothing to clean up yet, and a module that is being imported might catch an exception."""
+    """End at once: there is nothing to clean up, and a module that is being imported might catch an exception."""
     os._exit(INTERRUPTED)
 
 
 def main() -> None:
-    """Run `oocpeg`; the command line listens to signals itself as soon as it is there."""
+    """Run `oocpeg`; the command line installs its own signal handlers when it is imported."""
     listen(_end)
-    # Its threads are not used here, and without memory for them their start never returns.
+    # OpenBLAS's threads are not used, and starting them without enough memory hangs.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ooc_pegasos.cli.main import main as command_line
 

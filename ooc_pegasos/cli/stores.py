@@ -45,7 +45,7 @@ def convert(
         bool,
         typer.Option(
             "--dry-run",
-            help="Write nothing: print the recipe, some rows, and what to expect.",
+            help="Write nothing: print the recipe, some rows, and the expected size and time.",
             rich_help_panel="Output",
         ),
     ] = False,
@@ -61,7 +61,7 @@ def convert(
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Turn files into a store to train on again and again.
+    """Convert files to a store, which can be trained on any number of times.
 
     Reads svmlight and Vowpal Wabbit text, CSV, TSV and JSON lines (plain, .gz, .bz2, .xz, .zst), Parquet, Arrow, .npz,
     .npy, and folders of texts or of tables, on all cores within the memory budget.
@@ -102,10 +102,14 @@ def convert(
         say(*conversion_lines(store, str(output), seconds))
 
 
-@app.command(epilog=examples("oocpeg info clicks.store", "oocpeg info clicks.store --json"))
+@app.command(epilog=examples("oocpeg info clicks.store", "oocpeg info clicks.store --benchmark"))
 def info(
     store: StorePath,
     features: Annotated[bool, typer.Option("--features", help="Show the names of features, one a line.")] = False,
+    benchmark: Annotated[
+        bool,
+        typer.Option("--benchmark", help="Measure the disk and predict the time of an epoch from it."),
+    ] = False,
     json_output: Json = False,
 ) -> None:
     """Show what is in a store: rows, features, labels, row norms, size, origin."""
@@ -113,6 +117,8 @@ def info(
     from ooc_pegasos.store.chunk_reader import measure_speed
     from ooc_pegasos.store.store import Store
 
+    if features and benchmark:
+        raise UsageError("{features} lists names and {benchmark} measures the disk; give one")
     opened = Store.open(store)
     if features:
         from ooc_pegasos.store import vocabulary
@@ -125,11 +131,11 @@ def info(
         else:
             say(*(f"{place}\t{names[place]}" for place in sorted(names)))
         return
-    speed, sample = measure_speed(opened.path, opened.manifest.chunks)
+    disk = measure_speed(opened.path, opened.manifest.chunks) if benchmark else None
     if json_output:
-        print_json(summary(opened, speed, sample))
+        print_json(summary(opened, disk))
         return
-    lines = table(opened, speed, sample)
+    lines = table(opened, disk)
     width = max(len(name) for name, _text in lines)
     say(str(store), *(f"  {name.ljust(width)}  {text}".rstrip() for name, text in lines))
 
@@ -138,7 +144,7 @@ def info(
 def verify(
     store: StorePath,
     sources: Annotated[
-        bool, typer.Option("--sources", help="Also read the files that it was made of, and say if they have changed.")
+        bool, typer.Option("--sources", help="Also check that the files the store was made of are unchanged.")
     ] = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -161,7 +167,7 @@ def verify(
     if json_output:
         print_json(vars(found))
     elif not quiet:
-        strays = [f"{store / stray}: no part of the store; it does no harm" for stray in found.strays]
+        strays = [f"{store / stray}: not part of the store; harmless" for stray in found.strays]
         state = f"{len(found.problems)} problems" if found.problems else "sound"
         summary = f"{store}: {state}: {found.chunks:,} chunks, {found.rows:,} rows, {found.bytes:,} bytes"
         say(*found.problems, *strays, summary)

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or that nobody reads any more."""
+"""Guards of standard streams that are closed, full, or broken pipes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ooc_pegasos.util.escaping import escaped, printable
 
 
 class OutputError(InputError):
-    """Standard output cannot be written. No OSError, of which Typer takes some for its own."""
+    """Standard output cannot be written. Not an OSError, because Typer handles some of these itself."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"standard output: {error.strerror}; check where the output goes")
-        self.is_quiet = error.errno == errno.EPIPE  # who reads has seen enough, as `head` has
+        self.is_quiet = error.errno == errno.EPIPE  # a broken pipe, as with `head`
         if self.is_quiet:
-            self.exit_code = BROKEN_PIPE  # what shells show of a tool that the signal of a broken pipe ended
+            self.exit_code = BROKEN_PIPE  # the code that shells report for a process ended by SIGPIPE
 
 
 class _Output(io.FileIO):
-    """Standard output. That it cannot be written is told once; nothing is left then to fail when the process ends."""
+    """Standard output. A write error is raised once; later writes are dropped, so that the process can end cleanly."""
 
     _lost = False
 
@@ -38,7 +38,7 @@ class _Output(io.FileIO):
 
 
 class _Messages(io.FileIO):
-    """Standard error. If it cannot be written there is nobody to tell, and it changes nothing of what is done."""
+    """Standard error. Write errors are ignored, because they cannot be reported and do not affect the result."""
 
     def write(self, data: Any) -> int:
         try:
@@ -48,7 +48,7 @@ class _Messages(io.FileIO):
 
 
 class _Text(io.TextIOWrapper):
-    """Text for people: control characters that came with a name are escaped, so that no terminal obeys them."""
+    """Text output with control characters escaped, so that names from files cannot control a terminal."""
 
     def write(self, text: str) -> int:
         super().write(escaped(text))
@@ -56,18 +56,18 @@ class _Text(io.TextIOWrapper):
 
     @property
     def buffer(self) -> Any:
-        """Refused: Click writes to it, and so past `write`, where the encoding is ASCII."""
+        """Raise AttributeError, because Click would write to the buffer instead of `write` if the encoding is ASCII."""
         raise AttributeError("buffer")
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Print lines for people on standard output or standard error; line breaks within a line are escaped."""
+    """Print lines on standard output or standard error; line breaks within a line are escaped."""
     if lines:
         print("\n".join(map(printable, lines)), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def _write(descriptor: int, data: Any) -> int:
-    """Write some; waits as well where another process has made a pipe or a terminal one that does not wait."""
+    """Write data; wait if another process has made the pipe or terminal non-blocking."""
     while True:
         try:
             return os.write(descriptor, data)
@@ -76,30 +76,30 @@ def _write(descriptor: int, data: Any) -> int:
 
 
 def guard() -> None:
-    """Make standard streams such that all commands can use them, and none fails of its own words."""
+    """Replace standard streams by guarded ones."""
     _occupy()
     sys.stdout = _guarded(sys.stdout, 1, _Output)
     sys.stderr = _guarded(sys.stderr, 2, _Messages)
 
 
 def _occupy() -> None:
-    """Put /dev/null where a standard stream is closed: else a file that is opened later would have its number.
+    """Open /dev/null in place of closed standard streams, whose numbers later files would get otherwise.
 
-    Whatever writes to standard error by number, as libraries in C do, would write into that file.
+    Libraries in C that write to standard error by number would write into such a file.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             os.set_inheritable(number, True)
 
 
 def _guarded(stream: TextIO | None, number: int, kind: type[io.FileIO]) -> TextIO:
-    """The same stream with other ways to fail."""
-    if stream is None:  # Python has found it closed
+    """Return a guarded stream with the same descriptor."""
+    if stream is None:  # closed when Python started
         return _Text(io.BufferedWriter(kind(number, "wb", closefd=False)), "utf-8", "backslashreplace")
-    if not isinstance(stream, io.TextIOWrapper):  # what somebody has put in its place, in memory perhaps
+    if not isinstance(stream, io.TextIOWrapper):  # replaced by another stream, for example in memory
         return stream
     # names may be invalid UTF-8, whose bytes could be control characters
     errors = "backslashreplace" if stream.errors in ("strict", "surrogateescape") else stream.errors

@@ -1,4 +1,4 @@
-"""The command that trains."""
+"""The command `train`."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def train(
     warm_start: Annotated[
         Path | None,
         typer.Option(
-            readable=False, metavar="MODEL", help="Begin with the weights of a model.", rich_help_panel="Algorithm"
+            readable=False, metavar="MODEL", help="Start from the weights of a model.", rich_help_panel="Algorithm"
         ),
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(readable=False, metavar="DIR", help="Where to keep checkpoints.", rich_help_panel="Output"),
+        typer.Option(readable=False, metavar="DIR", help="Folder for checkpoints.", rich_help_panel="Output"),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the checkpoint, if there is one.", rich_help_panel="Output")
@@ -66,13 +66,13 @@ def train(
         typer.Option(
             readable=False,
             metavar="DIR",
-            help="Folder for the dual variables of sdca if they outgrow memory. Default: that of --checkpoint, or a "
+            help="Folder for the dual variables of sdca if they exceed memory. Default: that of --checkpoint, or a "
             "temporary folder.",
             rich_help_panel="Machine",
         ),
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Print where the time went, on stderr.", rich_help_panel="Output")
+        bool, typer.Option("--profile", help="Print a profile of the run time on stderr.", rich_help_panel="Output")
     ] = False,
     scheduler: Annotated[
         str | None,
@@ -117,17 +117,19 @@ def train(
 ) -> None:
     """Train a linear model, with a certified bound on its distance to the optimum.
 
-    Exit code 4: a limit was reached before the tolerance was certified; the model is saved all the same.
+    Exit code 4: a limit was reached before the tolerance was certified; the model is saved nevertheless.
     """
     if checkpoint is None and named & {"checkpoint_epochs", "checkpoint_minutes"}:
-        raise UsageError("--checkpoint-epochs and --checkpoint-minutes say when; say where with --checkpoint DIR")
+        raise UsageError(
+            "--checkpoint-epochs and --checkpoint-minutes need a folder for checkpoints; add --checkpoint DIR"
+        )
     if parts is not None and scheduler is None:
         raise UsageError("--parts are for several machines; add --scheduler, like --scheduler local:2, or leave it out")
     check_new_file(output, force)
     from ooc_pegasos.util.files import refuse_to_write_over
 
     refuse_to_write_over("--output", output, {"the store": store})
-    outputs = {"the store": store, "the model that is to be made": output, "the model to begin with": warm_start}
+    outputs = {"the store": store, "the output": output, "the model of --warm-start": warm_start}
     refuse_to_write_over("--log", log, outputs)
     if proof is not None:
         check_new_file(proof, force)
@@ -149,8 +151,8 @@ def train(
     start = Model.load(warm_start) if warm_start else None
     progress = training_progress_for(quiet)
     note_compilation(progress)
-    kept_in: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "progress": progress}
-    kept_in |= {"warm_start": start, "scratch": scratch}
+    shared: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "progress": progress}
+    shared |= {"warm_start": start, "scratch": scratch}
     try:
         with making(output, progress.note):
             if scheduler is not None:
@@ -158,9 +160,9 @@ def train(
                 from ooc_pegasos.distributed.cluster import connected
 
                 with connected(scheduler) as client:
-                    result = train_dask(client, opened, settings, parts=parts, **kept_in)
+                    result = train_dask(client, opened, settings, parts=parts, **shared)
             else:
-                result = train_on(opened, settings, proof=proof, **kept_in)
+                result = train_on(opened, settings, proof=proof, **shared)
             result.model.save(output)
     except KeyboardInterrupt:
         progress.end()

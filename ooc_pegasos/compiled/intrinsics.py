@@ -1,7 +1,6 @@
-"""Machine instructions that numba has no words for.
+"""Machine instructions that numba does not offer.
 
-The addresses are computed from an array and an index without any check: callers pass only what they
-have bounded themselves.
+The addresses are computed from an array and an index without a check: callers must ensure that the index is valid.
 """
 
 from typing import Any
@@ -12,12 +11,12 @@ from numba import types
 from numba.extending import intrinsic
 
 I64 = ir.IntType(64)
-_HAS_HALF = bool(get_host_cpu_features().get("f16c"))  # numba's cache holds kernels of each kind of processor apart
+_HAS_HALF = bool(get_host_cpu_features().get("f16c"))  # numba's cache distinguishes kinds of processors
 
 
 @intrinsic
 def load_u64(_typing: Any, array: Any, index: Any) -> Any:
-    """The eight bytes that start at `array[index]` as one little-endian integer; no alignment needed."""
+    """Return the eight bytes that start at `array[index]` as a little-endian integer; no alignment needed."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -29,7 +28,7 @@ def load_u64(_typing: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def trailing_zeros(_typing: Any, word: Any) -> Any:
-    """The number of low zero bits of a 64-bit word."""
+    """Return the number of low zero bits of a 64-bit word."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
@@ -39,7 +38,7 @@ def trailing_zeros(_typing: Any, word: Any) -> Any:
 
 @intrinsic
 def leading_zeros(_typing: Any, word: Any) -> Any:
-    """The number of high zero bits of a 64-bit word."""
+    """Return the number of high zero bits of a 64-bit word."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
@@ -49,7 +48,7 @@ def leading_zeros(_typing: Any, word: Any) -> Any:
 
 @intrinsic
 def multiply_high(_typing: Any, left: Any, right: Any) -> Any:
-    """The upper 64 bits of the 128-bit product."""
+    """Return the upper 64 bits of the 128-bit product."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         wide = ir.IntType(128)
@@ -61,7 +60,7 @@ def multiply_high(_typing: Any, left: Any, right: Any) -> Any:
 
 @intrinsic
 def float_from_bits(_typing: Any, word: Any) -> Any:
-    """The float64 whose bits are `word`."""
+    """Return the float64 whose bits are `word`."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.DoubleType())
@@ -71,7 +70,7 @@ def float_from_bits(_typing: Any, word: Any) -> Any:
 
 @intrinsic
 def prefetch(_typing: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of `array[index]`. A hint: no address is wrong."""
+    """Prefetch the cache line of `array[index]`. A hint: any address is allowed."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -79,7 +78,7 @@ def prefetch(_typing: Any, array: Any, index: Any) -> Any:
         numbers = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, numbers, numbers, numbers])
         hint = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
-        # to read, keep in all caches, data
+        # for reading, high locality, data cache
         builder.call(hint, [address, ir.Constant(numbers, 0), ir.Constant(numbers, 3), ir.Constant(numbers, 1)])
         return context.get_dummy_value()
 
@@ -88,7 +87,7 @@ def prefetch(_typing: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def escape_of_type(_typing: Any, array: Any) -> Any:
-    """The escape gap of the type of `array`, 0 for plain uint32 indices: a constant for the compiler."""
+    """Return the escape gap of the type of `array`, 0 for plain uint32 indices: a constant for the compiler."""
     bits = array.dtype.bitwidth
     escape = 0 if bits == 32 else (1 << bits) - 1
 
@@ -100,7 +99,7 @@ def escape_of_type(_typing: Any, array: Any) -> Any:
 
 @intrinsic
 def entries_of_line(_typing: Any, array: Any) -> Any:
-    """How many entries of `array` are in a cache line of 64 bytes: a constant for the compiler."""
+    """Return the number of entries of `array` in a cache line of 64 bytes: a constant for the compiler."""
     entries = 512 // array.dtype.bitwidth
 
     def codegen(_context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
@@ -111,9 +110,9 @@ def entries_of_line(_typing: Any, array: Any) -> Any:
 
 @intrinsic
 def value_at(_typing: Any, values: Any, index: Any, levels: Any) -> Any:
-    """The value `values[index]` as float64, whatever codes it: see `csr_block.VALUE_CODINGS`.
+    """Return the value `values[index]` as float64, decoded as in `csr_block.VALUE_CODINGS`.
 
-    float32 as it is; uint8 as a place among the 256 `levels`; uint16 as the upper half of a float32 (bfloat16);
+    float32 unchanged; uint8 as a code among the 256 `levels`; uint16 as the upper half of a float32 (bfloat16);
     int16 as the bits of a float16.
     """
     kind = values.dtype
@@ -131,7 +130,7 @@ def value_at(_typing: Any, values: Any, index: Any, levels: Any) -> Any:
         elif kind == types.int16 and _HAS_HALF:
             stored = builder.fpext(builder.bitcast(stored, ir.HalfType()), single)
         elif kind == types.int16:
-            # exponent and fraction in the places of a float32, then the bias made right by a product, which is
+            # exponent and fraction in the positions of a float32, then the bias is corrected by a product, which is
             # exact for subnormal numbers as well
             bits = builder.zext(stored, word)
             size = builder.shl(builder.and_(bits, ir.Constant(word, 0x7FFF)), ir.Constant(word, 13))

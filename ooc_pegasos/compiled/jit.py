@@ -1,10 +1,11 @@
-"""Compilation of kernels: without the GIL, and with their machine code cached on disk.
+"""Compilation of functions: without the GIL, and with machine code cached on disk.
 
-numba's own cache does not suit. It compares only the file a function is in with the cached code, so that a change in a
-function it calls goes unnoticed: here the cache folder is named after the content of all kernel files. And it loads
-whatever is in its two files per function, which after a power cut may be empty, or, when two processes compile one
-function for different types at the same time, belong to the other: here each compiled signature is one file with a
-checksum. numba unpickles what it loads, so only files are read that nobody but this user could have written.
+numba's own cache does not suit. It compares only the file of a function with the cached code, so that a change in a
+function that is called goes unnoticed: here the cache folder is named after the content of all compiled files. And
+numba loads its two files of a function unchecked. After a power failure these may be empty, or, if two processes
+compile a function for different types at the same time, from different processes: here each compiled signature is a
+file with a checksum. numba unpickles the files that it loads, so only files are read that no other user could have
+written.
 """
 
 import hashlib
@@ -44,28 +45,28 @@ _VERSIONS = (numba.__version__, np.__version__, sys.implementation.cache_tag, sy
 def kernel(function: Function) -> Function:
     """Compile `function` on first use, without the GIL, cached on disk if it is part of this package."""
     compiled: Any = numba.njit(nogil=True, boundscheck=False)(function)
-    if function.__module__.startswith(f"{_PACKAGE}."):  # the folder's name knows nothing of other files
+    if function.__module__.startswith(f"{_PACKAGE}."):  # the name of the folder does not depend on other files
         compiled._cache = KernelCache(f"{function.__module__.removeprefix(f'{_PACKAGE}.')}.{function.__qualname__}")
     return compiled
 
 
 def inlined(function: Function) -> Function:
-    """A small function that exists only inside the kernels that call it."""
+    """Compile a small function that is inlined in the kernels that call it."""
     compiled: Function = numba.njit(nogil=True, inline="always", boundscheck=False)(function)
     return compiled
 
 
 class KernelCache(NullCache):  # type: ignore[misc]
-    """Machine code of one kernel on disk, one file for each signature it was compiled for."""
+    """Machine code of a kernel on disk, a file for each compiled signature."""
 
     can_write = True
-    """False for all kernels of this process once a file could not be written."""
+    """False for all kernels of this process after a file could not be written."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the compiled function for these argument types, or None if no usable file has it."""
+        """Return the compiled function for these argument types, or None if there is no usable file."""
         target_context.refresh()
         key = self._key(sig, target_context.codegen())
         code = _read(self._path(key), key)
@@ -73,11 +74,11 @@ class KernelCache(NullCache):  # type: ignore[misc]
             return None
         try:
             return CompileResult._rebuild(target_context, *serialize.loads(code))
-        except Exception:  # intact, but it does not fit what is installed now in some way the key does not know of
+        except Exception:  # intact, but incompatible with the installed packages in a way that the key does not cover
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write a compiled function. A failure is reported once; the function is in memory and can be used."""
+        """Write a compiled function. A failure is reported once; the function remains usable in memory."""
         if not KernelCache.can_write or data.library.has_dynamic_globals:
             return
         key = self._key(sig, data.codegen)
@@ -94,7 +95,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
             )
 
     def _key(self, sig: Any, codegen: Any) -> bytes:
-        """Describe what the code was compiled for: everything that it depends on except the sources."""
+        """Return the key of the code: everything that it depends on except the sources."""
         return repr((self._name, str(sig), codegen.magic_tuple(), _VERSIONS)).encode()
 
     def _path(self, key: bytes) -> Path | None:
@@ -116,11 +117,11 @@ def _checksum(key: bytes, code: bytes) -> bytes:
 
 
 def _read(path: Path | None, key: bytes) -> bytes | None:
-    """Return the code in a file if it is intact and compiled for `key`, and only this user could have written it."""
+    """Return the code in a file if it is intact, compiled for `key`, and writable by this user only."""
     if path is None:
         return None
     try:
-        # O_NONBLOCK: opening a pipe would wait for somebody to write to it
+        # O_NONBLOCK: opening a pipe would wait for a writer
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             content = file.read() if stat.S_ISREG(status.st_mode) and _is_private(status) else b""
@@ -131,7 +132,7 @@ def _read(path: Path | None, key: bytes) -> bytes | None:
 
 
 def _write(path: Path | None, key: bytes, code: bytes) -> None:
-    """Replace a file such that after a power cut it is the old one or the new one."""
+    """Replace a file atomically."""
     if path is None:
         raise OSError("it cannot be written, or other users may write to it as well")
     descriptor, temporary = tempfile.mkstemp(".tmp", dir=path.parent)
@@ -148,7 +149,7 @@ def _write(path: Path | None, key: bytes, code: bytes) -> None:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """True if a file or folder belongs to this user and nobody else may write to it."""
+    """True if a file or folder belongs to this user, and no other user may write to it."""
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
@@ -157,9 +158,9 @@ def _is_private(status: os.stat_result) -> bool:
 
 @cache
 def cache_folder() -> Path | None:
-    """Return the folder in NUMBA_CACHE_DIR, or the first usable one beside the kernels, in ~/.cache and in /tmp.
+    """Return the folder in NUMBA_CACHE_DIR, or the first usable one next to the kernels, in ~/.cache and in /tmp.
 
-    A folder on a read-only disk is usable if it was filled before the disk became so, as in an image of a container.
+    A folder on a read-only disk is usable if it has files, as in a container image.
     """
     here = Path(__file__).parent
     name = f"kernels-{_checksum_of_sources(here)[:16]}"
@@ -177,7 +178,7 @@ def cache_folder() -> Path | None:
 
 
 def _checksum_of_sources(here: Path) -> str:
-    """Return a checksum of the names and the content of all Python files in a folder and the folders in it."""
+    """Return a checksum of the names and contents of all Python files in a folder and its subfolders."""
     content = hashlib.sha256()
     for path in sorted(here.rglob("*.py")):
         source = path.read_bytes()
@@ -190,7 +191,7 @@ def _has_files(folder: Path) -> bool:
 
 
 def _candidates(here: Path, name: str) -> Iterator[Path]:
-    """Folders in order of preference. Where several users may write, each has a folder of another name."""
+    """Yield folders in order of preference. In folders of several users, each user has a folder of another name."""
     own = f"ooc-pegasos-{os.getuid()}-{name}"
     if numba.config.CACHE_DIR:
         yield Path(numba.config.CACHE_DIR) / own

@@ -1,3 +1,3 @@
-"""Inputs to a store: two passes that are an external shuffle, resumable, within a memory budget.
+"""Conversion of inputs to a store: two passes of an external shuffle, resumable, within a memory budget.
 May import: compiled, config, readers, reporting, store, util.
 """

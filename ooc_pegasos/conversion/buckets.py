@@ -1,7 +1,7 @@
-"""Rows waiting on disk between the two passes of a conversion, in buckets.
+"""Temporary files (buckets) between the two passes of a conversion.
 
-A bucket is a file of segments, one for each block of input that had rows for it. A segment carries its
-own checksum, so that after a crash the good part of a bucket can be told from the rest.
+A bucket is a file of segments, one for each block of input with rows in the bucket. Each segment has a checksum, so
+that after a crash the valid segments of a bucket can be identified.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ooc_pegasos.util.files import ReadOnlyFile, cut_file, open_in_place
 _MAGIC = 0x6765737361676570  # "pegasseg"
 _MOST_OPEN = 64
 _DAMAGED = "scratch data is damaged; run again without --resume"
-_HEADER = 7  # int64: magic, block, rows, pairs, what else follows, checksum, bytes of ids
-_VALUES, _WEIGHTS = 1, 2  # what else may follow, added up
+_HEADER = 7  # int64: magic, block, rows, pairs, optional arrays, checksum, bytes of ids
+_VALUES, _WEIGHTS = 1, 2  # bits of the optional arrays
 _NO_WEIGHTS = np.empty(0, np.float32)
 _NO_IDS = np.empty(0, np.uint8)
 
 
 @dataclass
 class Columns:
-    """Rows in arrays: `values` is empty when all are 1, and so is `weights`."""
+    """Rows in arrays: `values` is empty if all values are 1, and `weights` if all weights are 1."""
 
     labels: np.ndarray
     lengths: np.ndarray
@@ -42,16 +42,16 @@ class Columns:
     values: np.ndarray
     weights: np.ndarray = field(default_factory=lambda: _NO_WEIGHTS)
     ids: Any = None
-    """An Arrow array, where some row has one."""
+    """An Arrow array, or None if no row has an id."""
 
     def bytes(self) -> int:
-        """Size in memory and on disk."""
+        """Return the size in memory and on disk."""
         return sum(array.nbytes for array in (self.labels, self.lengths, self.indices, self.values, self.weights))
 
 
 @dataclass
 class Scattered:
-    """A block's rows sorted by bucket: bucket b has `stats[b, ROWS]` rows and `stats[b, PAIRS]` pairs."""
+    """The rows of a block sorted by bucket: bucket b has `stats[b, ROWS]` rows and `stats[b, PAIRS]` pairs."""
 
     number: int
     columns: Columns
@@ -62,7 +62,7 @@ class Scattered:
     largest: int
     largest_row: int
     ids: dict[int, np.ndarray] = field(default_factory=dict)
-    """Of each bucket, packed."""
+    """Packed ids by bucket."""
 
 
 def scatter(
@@ -75,7 +75,7 @@ def scatter(
     among: int,
     scratch: Scratch,
 ) -> Scattered:
-    """Sort the rows of block `number` by bucket, counting and checksumming on the way."""
+    """Sort the rows of block `number` by bucket, and compute counts and checksums."""
     stats = np.zeros((among, 6), np.int64)
     kernels.count_rows(indptr, buckets, stats)
     rows, pairs = len(buckets), int(indptr[-1])
@@ -95,9 +95,9 @@ def scatter(
 
 
 def identify(scattered: Scattered, ids: Any, buckets: np.ndarray) -> None:
-    """Give the rows of a block their ids, which stand in the order that the rows had before they were sorted.
+    """Add the ids of the rows of a block, which are in the order before the sort.
 
-    To be done before `weigh`: so checksums are made in the order in which they are checked.
+    `identify` must be called before `weigh`, because checksums are verified in this order.
     """
     if ids.null_count == len(ids):
         return
@@ -112,12 +112,12 @@ def identify(scattered: Scattered, ids: Any, buckets: np.ndarray) -> None:
 
 
 def _add_ids(checksum: np.ndarray, ids: np.ndarray) -> None:
-    """Make the checksum of a segment cover its ids as well."""
+    """Extend the checksum of a segment by its ids."""
     checksum[0] = (int(checksum[0]) * 3 + int(xxh64_hex(ids), 16)) & WORD
 
 
 def weigh(scattered: Scattered, weights: np.ndarray, buckets: np.ndarray, scratch: Scratch) -> None:
-    """Give the rows of a block their weights, which stand in the order that the rows had before they were sorted."""
+    """Add the weights of the rows of a block, which are in the order before the sort."""
     if (weights == 1).all():
         return
     if len(scattered.stats) > 1:
@@ -139,25 +139,25 @@ def _fresh(rows: int, pairs: int, with_values: bool, with_weights: bool) -> Colu
 
 
 class Spill:
-    """The buckets of one conversion, in a folder of their own."""
+    """The buckets of a conversion, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._open: dict[int, int] = {}
 
     def path(self, bucket: int) -> Path:
-        """The file of a bucket."""
+        """Return the file of a bucket."""
         return self.folder / f"bucket-{bucket:06d}.rows"
 
     def size(self, bucket: int) -> int:
-        """Bytes in a bucket so far."""
+        """Return the size of a bucket."""
         try:
             return self.path(bucket).stat().st_size
         except FileNotFoundError:
             return 0
 
     def append(self, scattered: Scattered, first_bucket: int = 0) -> list[int]:
-        """Add a block to the buckets from `first_bucket` on; returns the bytes each has grown by."""
+        """Append a block to the buckets from `first_bucket` on; return the bytes appended to each."""
         grown = []
         row, pair = 0, 0
         columns = scattered.columns
@@ -182,12 +182,12 @@ class Spill:
         return grown
 
     def close(self) -> None:
-        """Close the files; they can be appended to again."""
+        """Close the files. Later appends open them again."""
         while self._open:
             os.close(self._open.popitem()[1])
 
     def truncate(self, bucket: int, size: int) -> None:
-        """Forget what was written after the first `size` bytes."""
+        """Truncate a bucket to its first `size` bytes."""
         if self.path(bucket).exists():
             cut_file(self.path(bucket), size)
 
@@ -198,9 +198,9 @@ class Spill:
     def segments(
         self, bucket: int, make: Callable[[int, int, bool, bool], Columns] | None = None
     ) -> Iterator[tuple[int, Columns]]:
-        """(position after it, rows) of each segment up to the first that is not whole.
+        """Yield (end position, rows) of each segment up to the first that is incomplete or damaged.
 
-        `make(rows, pairs, with values, with weights)` gives the arrays to read into.
+        `make(rows, pairs, with values, with weights)` returns the arrays to read into.
         """
         make = make or _fresh
         if not self.path(bucket).exists():
@@ -237,7 +237,7 @@ class Spill:
                 yield at, columns
 
     def load(self, bucket: int, rows: int, pairs: int, scratch: Scratch, *, words: bool = False) -> Columns:
-        """All rows of a bucket that should hold this many; their ids as words, if it says so."""
+        """Return all rows of a bucket that must have this size; their ids as words, if `words`."""
         whole = Columns(
             scratch.array("labels", rows),
             scratch.array("lengths", rows, np.uint32),
@@ -289,7 +289,7 @@ def _write_all(descriptor: int, parts: list[np.ndarray]) -> int:
     views = [part.data.cast("B") for part in parts if part.nbytes]
     total = sum(len(view) for view in views)
     written = os.writev(descriptor, views)
-    if written < total:  # the disk is full, or a signal came: the rest tells
+    if written < total:  # the disk is full, or a signal arrived: writing the rest shows which
         for view in views:
             at = min(written, len(view))
             written -= at

@@ -1,4 +1,4 @@
-"""Whether options agree with how a store was made."""
+"""Compatibility of options with the recipe of an existing store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEFAULTS = ConvertConfig()
 
 
 def comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
-    """Whether a store's recipe is what these options ask for, whatever a first pass over the inputs has found."""
+    """True if these options give the recipe of a store, except for the results of a survey of the inputs."""
     hashing, tokens = recipe.hashing_of_names, recipe.tokens_of_texts
     names = hashing.dictionary if hashing else 0
     scaled = recipe.table is not None and any(column.scale != 1 for column in recipe.table.columns)
@@ -26,16 +26,16 @@ def comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
 
 
 def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
-    """Refuse to append with options that contradict the store; those that say what it does are welcome."""
+    """Refuse to append with options that contradict the store; options that agree with the store are accepted."""
     known = _options_of(made, config)
     for name, value in known.items():
         given = getattr(config, name)
         if given in (None, getattr(_DEFAULTS, name), value) or (name == "dictionary" and value and given >= value):
             continue
         option = "--" + ("no-" if given is False else "") + name.replace("_", "-")
-        said = "" if isinstance(given, bool) else f" {_said(given)}"
-        how = "otherwise" if value is None or isinstance(value, bool) else f"with {_said(value)}"
-        raise UsageError(f"{option}{said}: the store was made {how}; leave it out to append")
+        given_text = "" if isinstance(given, bool) else f" {_text_of(given)}"
+        how = "otherwise" if value is None or isinstance(value, bool) else f"with {_text_of(value)}"
+        raise UsageError(f"{option}{given_text}: the store was made {how}; leave it out to append")
     table = made.recipe.table
     for kind in ("numeric", "categorical", "text"):
         patterns = getattr(config, kind)
@@ -43,12 +43,12 @@ def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
             _refuse_other_columns(kind, patterns, table)
 
 
-def _said(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value).replace("\t", "\\t")
 
 
 def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
-    """The options that would say how the store was made, by name; spelled as these are, where they say the same."""
+    """Return the options by which the store was made; equivalent spellings are written as in `config`."""
     recipe, labels, coding = made.recipe, made.labels, made.layout.values
     exact = {"float32": "float32", "code8": "codes of one byte", None: "values that are all 1"}
     known: dict[str, Any] = {
@@ -66,8 +66,8 @@ def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
         known |= {"hash_bits": hashing.bits if hashed else None, "hash_signed": hashing.signed}
         known["dictionary"] = None if hashed else hashing.dictionary
     if tokens:
-        said = str(tokens.least) if tokens.least == tokens.most else f"{tokens.least}:{tokens.most}"
-        known["ngrams"] = config.ngrams if config.ngram_range() == (tokens.least, tokens.most) else said
+        ngrams = str(tokens.least) if tokens.least == tokens.most else f"{tokens.least}:{tokens.most}"
+        known["ngrams"] = config.ngrams if config.ngram_range() == (tokens.least, tokens.most) else ngrams
         known |= {"characters": tokens.characters, "idf": tokens.texts > 0}
     if table:
         known |= {name: getattr(table, name) for name in ("label", "weight", "id", "nulls", "log1p", "clip")}
@@ -77,7 +77,7 @@ def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
 
 
 def _refuse_other_columns(kind: str, patterns: tuple[str, ...], table: Table) -> None:
-    """Refuse patterns that do not name just the columns that the store has of a kind."""
+    """Refuse patterns that match other columns of a kind than the store has."""
     meant = named_by(patterns, [column.name for column in table.columns])
     for column in table.columns:
         named = column.name in meant

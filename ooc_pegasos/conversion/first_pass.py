@@ -1,4 +1,4 @@
-"""First pass of a conversion: input to rows in buckets on disk, with all that must be known of the whole."""
+"""First pass of a conversion: parse the inputs, write rows to buckets on disk, and collect statistics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ooc_pegasos.util.thread_map import ordered_map
 
 @dataclass
 class Prepared:
-    """One block, parsed and sorted by bucket, and what is to be remembered of it."""
+    """A parsed block, sorted by bucket, with its statistics."""
 
     parsed: ParsedBlock
     scattered: Scattered
@@ -42,7 +42,7 @@ class Prepared:
 
 
 class Ingest:
-    """The first pass, from wherever the journal says it stands to the end of the last source."""
+    """The first pass, from the last event of the journal to the end of the last source."""
 
     def __init__(self, plan: IngestPlan, declared: Declared, folder: Path, journal: Journal) -> None:
         self.plan = plan
@@ -58,17 +58,17 @@ class Ingest:
         self._unit = "line"
         self._named: Callable[[dict[int, str]], None] | None = None
         self.names: dict[int, str] = {}
-        """Of hashed features, as many as are wanted."""
+        """Names of hashed features, up to the number requested."""
 
     @property
     def rejected_path(self) -> Path:
-        """Where rows that were skipped are listed."""
+        """The file that lists rejected rows."""
         return self._rejected_path
 
     def replay(self, events: Iterable[tuple[int, dict[str, Any]]], assembled: Collection[int]) -> int:
-        """Take up again after the last event whose rows are all on disk, or in chunks already.
+        """Restore the state after the last event whose rows are all on disk, in buckets or in chunks.
 
-        Returns the size of the journal up to there.
+        Returns the size of the journal up to that event.
         """
         whole: dict[int, int] = {}
         size = 0
@@ -91,7 +91,7 @@ class Ingest:
         return size
 
     def _is_whole(self, event: dict[str, Any], whole: dict[int, int], assembled: Collection[int]) -> bool:
-        """Whether the rows of an event stand in the buckets, checked by their checksums."""
+        """True if the rows of an event are in the buckets, verified by checksums."""
         for bucket, (grown, _counts) in enumerate(event.get("buckets", []), event.get("first_bucket", 0)):
             if bucket in assembled:
                 continue
@@ -102,7 +102,7 @@ class Ingest:
         return True
 
     def _lists_are_whole(self, event: dict[str, Any]) -> bool:
-        """Whether the bad rows and the names of an event stand where they should."""
+        """True if the rejected rows and the names of an event are in their files, verified by checksums."""
         totals = self.totals
         for kind, path, at in (
             ("rejected", self._rejected_path, totals.rejected_bytes),
@@ -114,7 +114,7 @@ class Ingest:
         return True
 
     def run(self, reader: Reader, threads: int, advance: Callable[[int], None], memory: int) -> None:
-        """Read what is left; the blocks under way take at most `memory`, or it is only one."""
+        """Read the remaining input. Blocks in flight take at most `memory`, except for a single larger block."""
         totals = self.totals
         self._unit = reader.unit
         self._named = getattr(reader, "named", None)
@@ -168,7 +168,7 @@ class Ingest:
         return prepare
 
     def _keep_declared(self, parsed: ParsedBlock) -> ParsedBlock:
-        """Move rows whose label was not declared from the block to the bad rows."""
+        """Move rows with an undeclared label from the block to the rejected rows."""
         if self._allowed is None:
             return parsed
         block = parsed.block
@@ -186,9 +186,9 @@ class Ingest:
         return _without(parsed, keep, problem)
 
     def _keep_what_fits(self, parsed: ParsedBlock) -> ParsedBlock:
-        """Move rows with a value that would be rounded to infinity from the block to the bad rows."""
+        """Move rows with a value that would be rounded to infinity from the block to the rejected rows."""
         rounding = self.plan.rounding
-        if rounding is None or self.plan.normalize:  # rows of length 1 have none
+        if rounding is None or self.plan.normalize:  # no value of a normalized row overflows
             return parsed
         values, indptr = parsed.block.values, parsed.block.indptr
         assert values is not None
@@ -207,7 +207,7 @@ class Ingest:
         return _without(parsed, keep, problem)
 
     def _levels_of(self, indptr: np.ndarray, values: np.ndarray) -> list[int] | None:
-        """The bits of a block's values as they will be stored, None if they are many or others were already."""
+        """Return the distinct rounded values of a block as bits; None if this or an earlier block has too many."""
         if self.totals.levels is None:
             return None
         found = np.empty(LEVELS, np.uint32)
@@ -215,7 +215,7 @@ class Ingest:
         return None if number < 0 else found[:number].tolist()
 
     def _take(self, prepared: Prepared) -> None:
-        """Write one block to the buckets and the journal."""
+        """Write a block to the buckets and the journal."""
         parsed, scattered, totals = prepared.parsed, prepared.scattered, self.totals
         name = spoken(self.plan.names[parsed.task.source])
         if parsed.bad and not self.plan.skip_bad:
@@ -254,7 +254,7 @@ class Ingest:
         totals.apply(event)
 
     def _next_weights(self, reader: WeightsReader, parsed: ParsedBlock, name: str) -> np.ndarray:
-        """Those of the rows of a block; bad rows have used up theirs."""
+        """Return the weights of the rows of a block; a rejected row uses up its weight."""
         weights = reader.take(parsed.block.rows + parsed.bad_lines)
         if len(weights) < parsed.block.rows + parsed.bad_lines:
             row = int(np.searchsorted(parsed.numbers, len(weights)))
@@ -266,11 +266,11 @@ class Ingest:
         return weights[parsed.numbers] if parsed.bad_lines else weights
 
     def _place(self, name: str, line: int) -> str:
-        """Where a line or row of the block at hand is."""
+        """Return the position of a line or row of the current block, for messages."""
         return place(name, self._unit, self.totals.lines + line + 1)
 
     def _new_levels(self, levels: list[int] | None) -> list[int] | None:
-        """Those not met before, so that the journal stays short."""
+        """Return the values that no earlier block has, to keep the journal short."""
         known = self.totals.levels
         return None if levels is None or known is None else [bits for bits in levels if bits not in known]
 
@@ -300,7 +300,7 @@ class Ingest:
         return "".join(json.dumps(line) + "\n" for line in listed).encode()
 
     def _names_lines(self, parsed: ParsedBlock) -> bytes:
-        """The names of features that had none."""
+        """Return the lines for names of features that had no name."""
         new = {place: name for place, name in parsed.features.items() if place not in self.names}
         new = dict(list(new.items())[: self.plan.feature_names - len(self.names)])
         if not new:
@@ -331,14 +331,14 @@ class Ingest:
             totals.apply(event)
 
     def buckets(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Every bucket that has rows, with its statistics."""
+        """Yield every non-empty bucket with its statistics."""
         for bucket in sorted(self.totals.stats):
             if self.totals.stats[bucket][0]:
                 yield bucket, self.totals.stats[bucket]
 
 
 def _noted(kind: str, path: Path, lines: bytes) -> dict[str, int]:
-    """Write lines to the end of a list, and tell how to know them again."""
+    """Append lines to a list, and return their size and checksum for the journal."""
     if lines:
         with open(path, "ab", opener=open_in_place) as file:
             file.write(lines)
@@ -352,7 +352,7 @@ def _crc_of(path: Path, at: int, size: int) -> int:
 
 
 def _without(parsed: ParsedBlock, keep: np.ndarray, problem: Callable[[int], str]) -> ParsedBlock:
-    """Move the rows not to `keep` from the block to the bad rows."""
+    """Move the rows not to `keep` from the block to the rejected rows."""
     wrong = np.flatnonzero(~keep)
     for row in wrong[:DESCRIBED_BAD_ROWS].tolist():
         parsed.bad.append(BadRow(int(parsed.lines[row]), problem(row)))

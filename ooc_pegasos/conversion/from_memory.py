@@ -1,9 +1,9 @@
-"""Data in memory, or in Dask collections, to a store: written out piece by piece beside it, and converted from there.
+"""Stores from data in memory or in Dask collections, which are first staged in files.
 
-So what is kept in memory is a piece at a time, and rows, labels and recipes are checked like those of any other input.
-With Dask every worker writes its own pieces, to a folder that all of them must see; nothing is gathered. Each attempt
-at a piece has a file of its own, since a worker that was given up may still be writing. The folder is `STORE.incoming`,
-locked by the process at work; what a killed one has left there is removed by the next.
+Memory holds one partition at a time, and rows, labels and recipes are checked as for any other input. With Dask each
+worker writes its own partitions to a folder that all workers must share; no data is gathered. Each attempt to write a
+partition has a file of its own, because a worker that was given up may still be writing. The folder is
+`STORE.incoming`, locked by the process that converts; the next process removes what a killed process has left there.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LOCK = "lock"
 
 
 def store_from_arrow(data: Any, path: str | Path, config: ConvertConfig | None, existing: Existing | None) -> Store:
-    """Of a table: pyarrow, pandas, polars, or whatever exports itself as an Arrow stream."""
-    with _folder_beside(path, existing) as folder:
+    """Make a store of a table: pyarrow, pandas, polars, or any object with an Arrow stream interface."""
+    with _staging_folder(path, existing) as folder:
         written = write_table(data, folder, "memory")
         if not written.rows:
             raise InputError("the table has no rows; check how it was made")
@@ -48,8 +48,8 @@ def store_from_matrix(
     config: ConvertConfig | None,
     existing: Existing | None,
 ) -> Store:
-    """Of a scipy sparse matrix or a dense numpy array, with a label for every row."""
-    with _folder_beside(path, existing) as folder:
+    """Make a store of a scipy sparse matrix or a dense numpy array, and a label for every row."""
+    with _staging_folder(path, existing) as folder:
         written = write_matrix(matrix, labels, weights, folder, "memory")
         if not written.rows:
             raise InputError("the matrix has no rows; check how it was made")
@@ -64,8 +64,8 @@ def store_from_dask(
     config: ConvertConfig | None,
     existing: Existing | None,
 ) -> Store:
-    """Of a dask.dataframe, a dask.bag of dictionaries, or a dask.array with its labels, partition by partition."""
-    with _folder_beside(path, existing) as folder:
+    """Make a store of a dask.dataframe, a dask.bag of dictionaries, or a dask.array with labels, by partitions."""
+    with _staging_folder(path, existing) as folder:
         refuse_delayed(collection)
         is_array = hasattr(collection, "to_delayed") and hasattr(collection, "chunks")
         if is_array:
@@ -92,16 +92,16 @@ def store_from_dask(
 
 
 def computed(jobs: list[Any]) -> tuple[Written, ...]:
-    """Run jobs on whatever scheduler is set."""
+    """Run jobs on the active Dask scheduler."""
     from dask.base import compute
 
     try:
         written: tuple[Written, ...] = compute(*jobs)  # type: ignore[no-untyped-call]
-    except OocPegasosError as error:  # one that comes from another process has a traceback in its text
+    except OocPegasosError as error:  # an error from another process has a traceback in its text
         original = getattr(error, "exception", None)
         raise original if isinstance(original, OocPegasosError) else error from None
     except Exception as error:
-        # of dask.distributed, which tries several workers first, and of the scheduler of processes
+        # errors of dask.distributed and of the multiprocessing scheduler
         if type(error).__name__ not in ("KilledWorker", "BrokenProcessPool"):
             raise
         problem = "workers died while they made or wrote a partition, most likely for want of memory"
@@ -110,7 +110,7 @@ def computed(jobs: list[Any]) -> tuple[Written, ...]:
 
 
 def _size_of(file: Path) -> int | None:
-    """None if it is not there."""
+    """Return the size of a file, None if the file does not exist."""
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def _size_of(file: Path) -> int | None:
 
 
 def refuse_delayed(given: Any) -> None:
-    """What is delayed claims to have every attribute that it is asked for."""
+    """Refuse a Delayed, which pretends to have every attribute."""
     from dask.delayed import Delayed
 
     if isinstance(given, Delayed):
@@ -126,7 +126,7 @@ def refuse_delayed(given: Any) -> None:
 
 
 def _jobs_of_tables(collection: Any, labels: Any, weights: Any, folder: Path) -> list[Any]:
-    """What writes the pieces."""
+    """Return the jobs that write the partitions of a table."""
     from dask.delayed import delayed
 
     refuse_beside(labels, weights)
@@ -135,14 +135,14 @@ def _jobs_of_tables(collection: Any, labels: Any, weights: Any, folder: Path) ->
 
 
 def refuse_beside(labels: Any, weights: Any) -> None:
-    """Labels and weights of a dataframe are among its columns."""
+    """Refuse labels and weights given separately; those of a dataframe are columns."""
     for what, given in (("label", labels), ("weight", weights)):
         if given is not None:
             raise UsageError(f"{what}s are a column of the collection; say which with ConvertConfig({what}=...)")
 
 
 def _jobs_of_array(collection: Any, labels: Any, weights: Any, folder: Path) -> list[Any]:
-    """What writes the pieces."""
+    """Return the jobs that write the blocks of an array."""
     from dask.delayed import delayed
 
     write = delayed(write_matrix, pure=False)
@@ -151,7 +151,7 @@ def _jobs_of_array(collection: Any, labels: Any, weights: Any, folder: Path) -> 
 
 
 def blocks_of_array(collection: Any, labels: Any, weights: Any, example: str) -> list[tuple[Any, Any, Any]]:
-    """(rows, labels, weights) of all blocks; `example` shows how to give labels."""
+    """Return (rows, labels, weights) of all blocks; `example` shows in messages how to give labels."""
     if collection.ndim != 2 or labels is None:
         raise UsageError(f"a dask.array must have two dimensions, and its labels be given: {example}")
     if len(collection.chunks[1]) > 1:
@@ -165,7 +165,7 @@ def blocks_of_array(collection: Any, labels: Any, weights: Any, example: str) ->
 
 
 def _cut(given: Any, sizes: tuple[float, ...], what: str) -> list[Any]:
-    """The labels or weights of blocks of so many rows each; nan: not known."""
+    """Split labels or weights into blocks of the given sizes; nan: unknown size."""
     refuse_delayed(given)
     unknown = any(np.isnan(size) for size in sizes)
     if hasattr(given, "to_dask_array"):  # a column of dask.dataframe
@@ -196,33 +196,33 @@ def _cut(given: Any, sizes: tuple[float, ...], what: str) -> list[Any]:
 
 
 @contextmanager
-def _folder_beside(path: str | Path, existing: Existing | None) -> Iterator[Path]:
-    """A folder of its own for pieces, gone afterwards, where the store may be made."""
+def _staging_folder(path: str | Path, existing: Existing | None) -> Iterator[Path]:
+    """Yield a temporary folder for partitions, after the check that the store may be made."""
     existing = existing or Existing()
     if existing.resume:
         raise UsageError("resume: what is in memory cannot be read again later; start over without it")
     target = Path(path).absolute()
     with writing_errors(target):
-        check_output(target, existing)  # before hours of work
+        check_output(target, existing)  # before hours of computing
         with room_beside(target) as room:
             yield room
 
 
 @contextmanager
 def room_beside(target: Path) -> Iterator[Path]:
-    """A new folder for pieces of what is to be made, gone afterwards unless it was moved; for one process at a time."""
+    """Yield a temporary folder next to `target`, removed afterwards unless moved; for one process at a time."""
     folder = target.with_name(f"{target.name}.incoming")
     with writing_errors(folder):
         if folder.is_dir() and any(folder.iterdir()) and not has_lock(folder / _LOCK):
             raise InputError(f"{folder}: not made by oocpeg, and in the way; move it elsewhere")
         with locked(folder / _LOCK, str(target)):
             try:
-                for left in folder.iterdir():  # by a process that was killed
+                for left in folder.iterdir():  # left by a killed process
                     if left.is_dir():
                         shutil.rmtree(left)
                     elif left.name != _LOCK:
                         left.unlink()
-                room = folder / secrets.token_hex(8)  # so that a worker of an earlier attempt cannot write to it
+                room = folder / secrets.token_hex(8)  # unknown to workers of earlier attempts
                 room.mkdir()
                 yield room
             finally:
@@ -230,7 +230,7 @@ def room_beside(target: Path) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, to which other workers may still be writing after one has failed."""
+    """Remove a folder, to which other workers may still be writing after one worker has failed."""
     for _attempt in range(50):
         if remove_folder(folder):
             return
@@ -240,5 +240,5 @@ def _remove(folder: Path) -> None:
 def _converted(
     pieces: dict[Path, str], path: str | Path, config: ConvertConfig | None, existing: Existing | None
 ) -> Store:
-    """Convert files, which are called what they are to the caller: `memory` or `part 3`."""
+    """Convert files with names for messages: `memory` or `part 3`."""
     return convert([Called(file, name) for file, name in pieces.items()], path, config, existing=existing)

@@ -1,4 +1,4 @@
-"""What a conversion has finished, one line an event, so that it can be taken up again."""
+"""Progress journal of a conversion: one line for each event, from which an interrupted conversion resumes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ooc_pegasos.util.files import open_in_place
 
 
 class Journal:
-    """An append-only file of JSON events, each with its checksum; a torn last line does not count."""
+    """An append-only file of JSON events with checksums; an incomplete last line is ignored."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -21,14 +21,14 @@ class Journal:
         self.truncate(max((end for end, _event in self.events()), default=0))
 
     def add(self, event: dict[str, Any]) -> None:
-        """Write one event."""
+        """Append an event."""
         content = json.dumps(event, separators=(",", ":")).encode()
         line = memoryview(b"%08x %s\n" % (zlib.crc32(content), content))
         while line:
             line = line[self._file.write(line) :]
 
     def events(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(position after it, event) for all whole lines."""
+        """Yield (end position, event) of all complete lines."""
         at = 0
         with open(self._path, "rb") as file:
             for line in file:
@@ -39,10 +39,10 @@ class Journal:
                 yield at, json.loads(content)
 
     def truncate(self, size: int) -> None:
-        """Forget the events after position `size`."""
+        """Remove the events after position `size`."""
         self._file.truncate(size)
 
     def close(self) -> None:
-        """Close the file. An error is ignored: what is not in it is done again."""
+        """Close the file. An error is ignored, because a missing event is only repeated work."""
         with suppress(OSError):
             self._file.close()

@@ -1,4 +1,4 @@
-"""How the rows of a conversion are to be stored, once all of them are known."""
+"""Choice of the layout of a store, after the first pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BITS_OF_ONE = 0x3F800000
 
 
 def plan_assembly(ingest: Ingest, labels: LabelMap, columns: int, config: ConvertConfig, place: Place) -> AssemblyPlan:
-    """How to make chunks of what the first pass has found; `columns` the inputs say that they have."""
+    """Return the plan of the second pass; `columns` is the number of columns that the inputs declare."""
     totals, plan, base = ingest.totals, ingest.plan, place.base
     index_base = _index_base(ingest, config, base)
     features = max(columns, totals.largest - index_base + 1, 0)
@@ -54,9 +54,9 @@ def plan_assembly(ingest: Ingest, labels: LabelMap, columns: int, config: Conver
 
 
 def _value_coding(levels: set[int] | None, ingest: Ingest, config: ConvertConfig) -> tuple[Any, list[float]]:
-    """The coding of values that was asked for, else that with the fewest bytes, and its table.
+    """Return the requested coding of values, else the most compact, and its dictionary.
 
-    `levels` are the bits of all values, None if they are many.
+    `levels` are the bits of all distinct values, None if there are too many.
     """
     if levels is None or config.values == "float32":
         return ingest.plan.rounding or "float32", []
@@ -78,7 +78,7 @@ def _index_base(ingest: Ingest, config: ConvertConfig, base: Manifest | None) ->
 def _layout_to_append(
     needed: Layout, levels: set[int] | None, stats: np.ndarray, target: Path, base: Manifest
 ) -> Layout:
-    """The layout of the store that is appended to; new rows that do not fit it are refused."""
+    """Return the layout of the store that is appended to; refuse new rows that do not fit."""
     layout = base.layout
     remedy = "convert all inputs together; with {values=float32} any values can be appended later"
     if needed.values and not layout.values:
@@ -93,7 +93,7 @@ def _layout_to_append(
             known = set(np.array(table, np.float32).view(np.uint32).tolist())
             table += _levels_in_order(levels - known)
         if levels is None or len(table) > LEVELS:
-            problem = f"its values are places in a table of {LEVELS}, too few for those of the new rows as well"
+            problem = f"its values are codes in a dictionary of {LEVELS} values, too few with those of the new rows"
             raise InputError(f"{target}: {problem}; {remedy}")
         layout = dataclasses.replace(layout, levels=table)
     sizes = coded_sizes(stats, base.recipe.index_base, layout.values)
@@ -104,5 +104,5 @@ def _layout_to_append(
 
 
 def _levels_in_order(bits: Iterable[int]) -> list[float]:
-    """The values with these bits from the smallest to the largest."""
+    """Return the values with these bits in increasing order."""
     return sorted(np.array(list(bits), np.uint32).view(np.float32).tolist())

@@ -1,4 +1,4 @@
-"""What is there before a conversion: a store, which may be touched or not, and what a killed process has left."""
+"""Check of the output of a conversion: an existing store, and files left by a killed process."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ooc_pegasos.util.files import remove_folder, sync_folder
 from ooc_pegasos.util.locks import locked
 
 BESIDE = ("weights", "labels")
-"""Settings that name a file with something for each row of the inputs."""
+"""Settings that name a file with an entry for each row of the inputs."""
 
 
 @dataclass(frozen=True)
 class Existing:
-    """What to do about a store that is there already."""
+    """The treatment of an existing store."""
 
     force: bool = False
     append: bool = False
@@ -32,9 +32,9 @@ class Existing:
 
 
 def check_output(target: Path, existing: Existing, is_published: bool = False) -> Manifest | None:
-    """The manifest of the store that is there, if there is one and it may be touched.
+    """Return the manifest of an existing store if it may be changed; None if there is no store.
 
-    `is_published`: a conversion has put it there that did not come to its end.
+    `is_published`: an interrupted conversion has published the store.
     """
     if existing.force and existing.append:
         raise UsageError("{force} replaces the store, {append} adds to it; choose one")
@@ -55,12 +55,12 @@ def check_output(target: Path, existing: Existing, is_published: bool = False) -
 
 
 def already_there(target: Path) -> InputError:
-    """The error for a store that may not be replaced."""
+    """Return the error for a store that may not be replaced."""
     return InputError(f"{target}: exists already; add {{force}} to replace it or {{append}} to add to it")
 
 
 def refuse_options(made: Manifest, config: ConvertConfig) -> None:
-    """Refuse options with which nothing could be appended to a store, before there is anything to append."""
+    """Refuse options with which nothing could be appended to a store, before any input exists."""
     reader = cast(registry.Format, made.recipe.reader)  # one of `manifest.READERS`
     if config.format not in ("auto", reader) and not {config.format, reader} <= set(registry.PLAIN):
         raise UsageError(f"{{format={config.format}}}: the store was made of {reader}; leave it out to append")
@@ -70,17 +70,17 @@ def refuse_options(made: Manifest, config: ConvertConfig) -> None:
 
 
 def discard(scratch: Path) -> list[Path]:
-    """Remove the scratch folder and what an earlier process has left of another; returns what could not be removed."""
+    """Remove the scratch folder and those of earlier processes; return the folders that could not be removed."""
     gone = scratch.with_name(scratch.name + "~")
     remove_folder(gone)
     with contextlib.suppress(OSError):
-        os.rename(scratch, gone)  # so that no half of it can be taken for something to resume
+        os.rename(scratch, gone)  # a partly removed folder must not be resumed
         sync_folder(scratch.parent)
     return [folder for folder in (scratch, gone) if not remove_folder(folder)]
 
 
 def discard_left_overs(scratch: Path, what: str) -> None:
-    """Take away what a process has left that was killed when all was done, or before it had begun."""
+    """Remove the files of a process that was killed after it had finished or before it had begun."""
     remove_folder(scratch.with_name(scratch.name + "~"))
     if (scratch / "lock").exists():
         with locked(scratch / "lock", what):
@@ -90,7 +90,7 @@ def discard_left_overs(scratch: Path, what: str) -> None:
 
 
 def made_from(store: Manifest, names: list[str], config: ConvertConfig, append: bool) -> bool:
-    """Whether the last sources of a store are just these files: then there is nothing left to resume."""
+    """True if the last sources of a store are exactly these files, so that there is nothing to resume."""
     if not append and store.shuffle_seed != (config.seed if config.shuffle else None):
         return False
     if not append and not comes_of(store.recipe, registry.new_recipe(config, names, lambda _remark: None), config):

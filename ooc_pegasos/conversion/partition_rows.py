@@ -1,4 +1,4 @@
-"""Partitions of collections to sparse rows, by the same ways that files take."""
+"""Sparse rows of partitions of Dask collections, read as rows of files are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rows_of_matrix(
     first_index: int = 0,
     largest_index: int = LARGEST_INDEX,
 ) -> ParsedBlock:
-    """The rows of a matrix, dense or sparse; without labels, those are all 0."""
+    """Return the rows of a matrix, dense or sparse; without labels, all labels are 0."""
     rows = csr_of(matrix, name)
     count = int(rows.shape[0])
     settings = Settings(text_labels, None, None, first_index, largest_index, with_labels=labels is not None)
@@ -42,7 +42,7 @@ def rows_of_matrix(
 
 
 def rows_of_frame(part: Any, vectorizer: Vectorizer, name: str) -> Iterator[Vectors]:
-    """The rows of a dataframe, some at a time."""
+    """Yield the rows of a dataframe in batches."""
     wanted = vectorizer.wanted
     known = list(part.columns)
     missing = [column for column in wanted if column not in known]
@@ -50,15 +50,15 @@ def rows_of_frame(part: Any, vectorizer: Vectorizer, name: str) -> Iterator[Vect
         raise InputError(f"{name}: {columns_plan.difference(missing, dict.fromkeys(map(str, known)))}")
     done = 0
     for batch in batches_of(part[wanted], name)[1] if len(part) else ():
-        found = vectorizer.vectors(_alike(batch, vectorizer, name))
+        found = vectorizer.vectors(_with_supported_types(batch, vectorizer, name))
         if found.bad:
             raise InputError(f"{place(name, 'row', done + found.bad[0].line + 1)}: {found.bad[0].problem}")
         done += batch.num_rows
         yield found
 
 
-def _alike(batch: Any, vectorizer: Vectorizer, name: str) -> Any:
-    """The columns that are wanted, of types that will do."""
+def _with_supported_types(batch: Any, vectorizer: Vectorizer, name: str) -> Any:
+    """Return the required columns, converted to supported types."""
     import pyarrow as pa
 
     table, columns = vectorizer.table, []

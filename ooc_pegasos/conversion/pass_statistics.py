@@ -1,4 +1,4 @@
-"""What the first pass of a conversion is to do, and what it knows after each block; both are recorded."""
+"""Plan and statistics of the first pass of a conversion, both recorded in the scratch folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_BUCKETS = 256
 
 @dataclass(frozen=True)
 class IngestPlan:
-    """What decides which row goes where; recorded, so that a resumed conversion does the same."""
+    """Settings of the first pass; recorded, so that a resumed conversion places rows alike."""
 
     names: list[str]
     text_labels: bool
@@ -34,16 +34,16 @@ class IngestPlan:
     weights: str | None = None
     labels: str | None = None
     vocabulary: VocabularyInfo | None = None
-    """What the recipe needs, in the scratch folder."""
+    """The vocabulary of the recipe, in the scratch folder."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.buckets <= MOST_BUCKETS:  # kernels count on it
+        if not 1 <= self.buckets <= MOST_BUCKETS:  # compiled loops rely on it
             raise ValueError(f"{self.buckets:,} buckets")
 
 
 @dataclass
 class Totals:
-    """Everything known after the blocks so far. Changed by `apply` alone, live and when a journal is replayed."""
+    """Statistics of the blocks so far. Changed by `apply` alone, also when the journal is replayed."""
 
     collector: LabelCollector
     blocks: int = 0
@@ -57,7 +57,7 @@ class Totals:
     rejected_bytes: int = 0
     named_bytes: int = 0
     levels: set[int] | None = field(default_factory=set)
-    """The bits of all values as they are to be stored; None if there are too many for `code8`."""
+    """The bits of all distinct stored values; None if there are too many for `code8`."""
     smallest: int = 1 << 40
     largest: int = -1
     largest_at: str = ""
@@ -65,12 +65,12 @@ class Totals:
     sizes: dict[int, int] = field(default_factory=dict)
     sources: list[SourceInfo] = field(default_factory=list)
     ids: set[str] = field(default_factory=set)
-    """The types of the ids."""
+    """The Arrow types of the ids."""
     weights: SourceInfo | None = None
-    """The fingerprint of the file of weights, once all of it was read."""
+    """The fingerprint of the file of weights, after all of it was read."""
 
     def apply(self, event: dict[str, Any]) -> None:
-        """Add what one event tells."""
+        """Add the statistics of an event."""
         if "finished" in event:
             self.sources.append(SourceInfo(**event["finished"]))
             self.source += 1
@@ -89,7 +89,7 @@ class Totals:
         self.named_bytes += event["named_bytes"]
         if self.levels is not None:
             self.levels = None if event["levels"] is None else self.levels.union(event["levels"])
-            if self.levels is not None and len(self.levels - {0}) >= LEVELS:  # 0.0 has a place in any case
+            if self.levels is not None and len(self.levels - {0}) >= LEVELS:  # 0.0 has a code in any case
                 self.levels = None
         self.smallest = min(self.smallest, event["smallest"])
         if event["largest"] > self.largest:

@@ -1,10 +1,9 @@
 """Inputs of any size to a store, in two passes and within a memory budget.
 
-First pass (`ingest`): text is parsed on all cores and its rows go to buckets on disk; to shuffle, each
-row to a random bucket, else to the same one until it is full. Second pass (`assemble`): each bucket is
-read back, permuted, coded and written as chunks. A random bucket for each row followed by a random
-order within each bucket is a uniformly random permutation of all rows. Everything happens in
-`STORE.unfinished/`, and the store appears by a rename at the end.
+First pass (`first_pass`): text is parsed on all cores, and its rows go to buckets on disk: to a random bucket each, or
+without a shuffle to the same bucket until it is full. Second pass (`second_pass`): each bucket is read, permuted, coded
+and written as chunks. A random bucket for each row and a random order within each bucket are a uniformly random
+permutation of all rows. All files are in `STORE.unfinished/`, and a rename publishes the store at the end.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ from ooc_pegasos.util.files import published_error, read_file, sync_folder, writ
 from ooc_pegasos.util.locks import has_lock, locked
 
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
-_SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # buckets, and bytes of rows in each
+_SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # cores that get a bucket each, and the least bytes of rows for that
 _PLAN = "plan.json"
-_STREAM_SIZE = 4 << 30  # what standard input is taken to hold
+_STREAM_SIZE = 4 << 30  # the assumed size of standard input
 
 
 def convert(
@@ -84,15 +83,15 @@ def convert(
             raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
         progress = progress or Progress()
         with locked(scratch / "lock", str(target), progress.note):
-            sync_folder(scratch)  # the lock is what a folder that is left by a power cut is known by
+            sync_folder(scratch)  # after a power failure the lock identifies the folder as ours
             place = Place(target, scratch)
-            before = check_output(target, existing, place.published())  # another process may have been faster
+            before = check_output(target, existing, place.published())  # another process may have made the store
             place = dataclasses.replace(place, base=before if existing.append else None)
-            return _work(place, names, config, existing, progress)
+            return _Conversion(place, names, config, existing, progress).run()
 
 
 def _weights_file(given: str | None, names: list[str]) -> str | None:
-    """The one file that --weights names, checked to be there and to be no input."""
+    """Return the file that --weights names, checked to exist and not to be an input."""
     if given is None:
         return None
     found = sources.expand([given])
@@ -107,37 +106,8 @@ def _weights_file(given: str | None, names: list[str]) -> str | None:
     return found[0]
 
 
-def _work(place: Place, names: list[str], config: ConvertConfig, existing: Existing, progress: Progress) -> Store:
-    """Run one job, and leave a scratch folder only if it can be taken up again."""
-    scratch = place.scratch
-    keep = place.published() or (existing.resume and (scratch / _PLAN).exists())
-    job = None
-    try:
-        if place.base:
-            refuse_contradiction(Store.open(place.target).manifest, config)
-        job = _Job(place, names, config, existing, progress)
-        left = job.run()
-        store = Store.open(place.target)
-    except (InputError, CorruptFileError, UsageError, OSError, MemoryError) as error:
-        if job and place.published():
-            advice = (
-                "run the same command again to finish" if job.can_be_read_again else "do not convert its rows again"
-            )
-            raise published_error(place.target, error, advice) from error
-        if job or not keep:
-            discard(scratch)
-        raise
-    except KeyboardInterrupt:
-        if not (scratch / _PLAN).exists():
-            discard(scratch)
-        raise
-    for path in [*left, *discard(scratch)]:
-        progress.note(f"{path}: could not be removed; the store is complete, and the next conversion tries again")
-    return store
-
-
-class _Job:
-    """One conversion, new or taken up again."""
+class _Conversion:
+    """A conversion, new or resumed, by the process that holds the lock on the output."""
 
     def __init__(
         self, place: Place, names: list[str], config: ConvertConfig, existing: Existing, progress: Progress
@@ -146,22 +116,57 @@ class _Job:
         self.target, self.scratch, self.base = place.target, place.scratch, place.base
         self.names = names
         self.config = config
+        self.existing = existing
         self.progress = progress
+
+    def run(self) -> Store:
+        """Convert, and open the store. The scratch folder is kept only if the conversion can be resumed."""
+        keep = self.place.published() or (self.existing.resume and (self.scratch / _PLAN).exists())
+        is_started = False
+        try:
+            if self.base:
+                refuse_contradiction(Store.open(self.target).manifest, self.config)
+            self._start()
+            is_started = True
+            if not self.place.published():
+                self._convert()
+            left = self.place.finish()
+            store = Store.open(self.target)
+        except (InputError, CorruptFileError, UsageError, OSError, MemoryError) as error:
+            if is_started and self.place.published():
+                can_finish = self.can_be_read_again
+                advice = "run the same command again to finish" if can_finish else "do not convert its rows again"
+                raise published_error(self.target, error, advice) from error
+            if is_started or not keep:
+                discard(self.scratch)
+            raise
+        except KeyboardInterrupt:
+            if not (self.scratch / _PLAN).exists():
+                discard(self.scratch)
+            raise
+        for path in [*left, *discard(self.scratch)]:
+            note = f"{path}: could not be removed; the store is complete, and the next conversion tries again"
+            self.progress.note(note)
+        return store
+
+    def _start(self) -> None:
+        """Resume the conversion that is recorded in the scratch folder if that is this one, else begin anew."""
+        names, config, progress, place = self.names, self.config, self.progress, self.place
         self.declared = declared_by(self.base.labels) if self.base else config.declared_labels()
         self.recorded_names = [sources.recorded(name) for name in names]
         self.stamps = [registry.stamp_of(name) for name in names]
         self.beside = {name: file for name in BESIDE if (file := getattr(config, name)) is not None}
         self.beside_stamps = {name: sources.stamp_of(file) for name, file in self.beside.items()}
         self.plan_path = self.scratch / _PLAN
-        published = place.published()  # by a conversion that did not come to its end
+        published = place.published()  # by an interrupted conversion
         recorded = self._recorded()
-        if recorded and (existing.resume or (published and self._is_wanted(recorded))):
-            self.plan = self._taken_up(recorded)
-            if published and not existing.resume:
-                progress.note("these inputs are in the store, where the last conversion put them; nothing was added")
+        if recorded and (self.existing.resume or (published and self._is_wanted(recorded))):
+            self.plan = self._resumed_plan(recorded)
+            if published and not self.existing.resume:
+                progress.note("an interrupted conversion has added these inputs already; nothing was added")
         else:
             if published:
-                if not (self.base or existing.force):
+                if not (self.base or self.existing.force):
                     raise already_there(self.target)
                 place.finish()
             elif recorded:
@@ -173,11 +178,11 @@ class _Job:
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether what is read are files, not pipes."""
+        """True if all inputs are files, not pipes."""
         return all(stamp.regular for stamp in [*self.stamps, *self.beside_stamps.values()])
 
     def _request(self) -> dict[str, Any]:
-        """What must be the same for a conversion to be taken up again."""
+        """Return the inputs and settings that a resumed conversion must share."""
         settings = dataclasses.asdict(self.config)
         request = {name: value for name, value in settings.items() if name not in _NOT_IN_PLAN}
         request["inputs"] = [
@@ -191,44 +196,44 @@ class _Job:
         return normal
 
     def _differences(self, recorded: dict[str, Any]) -> list[str]:
-        """What the conversion that was begun is not as this one."""
+        """Return the names of the settings in which the recorded conversion differs from this one."""
         wanted = self._request()
         if self.place.published():
             wanted["append_to"] = recorded["request"]["append_to"]
         return [name for name, value in wanted.items() if recorded["request"].get(name) != value]
 
     def _recorded(self) -> dict[str, Any] | None:
-        """What stands in the scratch folder of a conversion that was begun, if there was one and it can be read."""
+        """Return the recorded conversion in the scratch folder; None if there is none, or it is damaged."""
         try:
             recorded = json_checksum.decode(read_file(self.plan_path))
             typed_json.load(IngestPlan, recorded["ingest"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, LookupError, RecursionError):
-            self.progress.note(f"{self.plan_path} is damaged: all is read again")
+            self.progress.note(f"{self.plan_path} is damaged; the conversion begins anew")
             return None
         return recorded
 
     def _is_wanted(self, recorded: dict[str, Any]) -> bool:
-        """Whether the conversion that was begun is this one."""
+        """True if the recorded conversion is this one."""
         alike = (recorded["request"]["append_to"] is None) == (self.base is None)
         return alike and self.can_be_read_again and not self._differences(recorded)
 
-    def _taken_up(self, recorded: dict[str, Any]) -> IngestPlan:
-        """The plan of the conversion that was begun, if it is this one."""
+    def _resumed_plan(self, recorded: dict[str, Any]) -> IngestPlan:
+        """Return the plan of the recorded conversion. Raises UsageError if it differs from this one."""
         if not self.can_be_read_again:
             raise UsageError("{resume}: standard input and pipes cannot be read again; start over without {resume}")
         for name in self._differences(recorded):
             what = f"the {name} were" if name in ("inputs", *BESIDE) else f"'{name.replace('_', '-')}' was"
             raise UsageError(f"{{resume}}: {what} different when the conversion began; start over without {{resume}}")
         self.rejected_before = recorded["rejected_before"]
-        (self.scratch / "store").mkdir(exist_ok=True)  # which a power cut may have dropped
+        (self.scratch / "store").mkdir(exist_ok=True)  # a power failure may have undone its creation
         plan = typed_json.load(IngestPlan, recorded["ingest"])
-        # the same files, by the names that they have from here
+        # the same files, by their current names
         return dataclasses.replace(plan, names=self.names, weights=self.config.weights, labels=self.config.labels)
 
     def _start_over(self) -> None:
-        self.plan_path.unlink(missing_ok=True)  # first: without it nothing of the rest is taken up again
+        self.plan_path.unlink(missing_ok=True)  # first, so that the rest is not resumed
         for path in self.scratch.iterdir():
             if path.name != "lock":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -281,7 +286,7 @@ class _Job:
         )
 
     def _recipe(self) -> tuple[Recipe, Vocabulary | None]:
-        """How rows are made, and the vocabulary that this needs, if any."""
+        """Return the recipe, and the vocabulary that it needs, if any."""
         if self.base:
             registry.refuse_unsuited(self.config, self.names)
             recipe = self.base.recipe
@@ -299,7 +304,7 @@ class _Job:
         )
 
     def _bucket_number(self, recipe: Recipe) -> int:
-        """So many that each fits the memory budget; where rows are many, at least one for each of some cores."""
+        """Return the number of buckets: each fits the memory budget, and large inputs keep several cores busy."""
         expected = 0.0
         for name, stamp in zip(self.names, self.stamps, strict=True):
             size = stamp.size if stamp.regular else _STREAM_SIZE
@@ -307,69 +312,61 @@ class _Job:
         least = min(_SOME_CORES, expected // _WORTH_A_CORE)
         return int(min(MOST_BUCKETS, max(1 + expected // self.config.bucket_limit(), least)))
 
-    def run(self) -> list[Path]:
-        """Both passes, then publish; returns what could not be removed."""
-        if not self.place.published():
-            self._convert()
-        return self.place.finish()
-
     def _convert(self) -> None:
+        """Run both passes and publish the store."""
         with (
             closing(Journal(self.scratch / "read.journal")) as read_journal,
             closing(Journal(self.scratch / "write.journal")) as write_journal,
         ):
-            self._run(read_journal, write_journal)
+            config = self.config
+            assembled_before = {event["bucket"] for _end, event in write_journal.events()}
+            ingest = Ingest(self.plan, self.declared, self.scratch, read_journal)
+            read_journal.truncate(ingest.replay(read_journal.events(), assembled_before))
+            self.progress.begin("reading", sum(stamp.size for stamp in self.stamps))
+            reader = registry.reader_for(
+                self.names,
+                self.plan.recipe,
+                self.plan.block_size,
+                text_labels=self.plan.text_labels,
+                smallest_index=self.plan.smallest_index,
+                largest_index=self.plan.largest_index,
+                stop_at_bad=not self.plan.skip_bad,
+                feature_names=self.plan.feature_names,
+                labels=self.plan.labels,
+                label_column=self.plan.recipe.label_column,
+                vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
+                memory=config.memory,
+            )
+            features = self._columns(reader)
+            ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
+            if ingest.totals.rows == 0:
+                rejected = f"{ingest.totals.rejected:,} were rejected"
+                raise InputError(f"{sources.spoken(self.names[0])}: no row to keep, {rejected}; check the file")
+            labels = settle(ingest.totals.collector, self.declared)
+            plan = plan_assembly(ingest, labels, features, config, self.place)
+            labels = dataclasses.replace(labels, kind=plan.layout.labels)
+            assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
+            assembly.replay(write_journal.events(), self.place.first_chunk, self.target)
+            self.progress.begin("writing", sum(ingest.totals.sizes.values()))
+            room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
+            threads = max(1, min(config.workers, config.memory // room))
+            assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
+            self._publish(ingest, plan, labels, assembled)
         self.progress.end()
 
-    def _run(self, read_journal: Journal, write_journal: Journal) -> None:
-        config = self.config
-        assembled_before = {event["bucket"] for _end, event in write_journal.events()}
-        ingest = Ingest(self.plan, self.declared, self.scratch, read_journal)
-        read_journal.truncate(ingest.replay(read_journal.events(), assembled_before))
-        self.progress.begin("reading", sum(stamp.size for stamp in self.stamps))
-        reader = registry.reader_for(
-            self.names,
-            self.plan.recipe,
-            self.plan.block_size,
-            text_labels=self.plan.text_labels,
-            smallest_index=self.plan.smallest_index,
-            largest_index=self.plan.largest_index,
-            stop_at_bad=not self.plan.skip_bad,
-            feature_names=self.plan.feature_names,
-            labels=self.plan.labels,
-            label_column=self.plan.recipe.label_column,
-            vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
-            memory=config.memory,
-        )
-        features = self._columns(reader)
-        ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
-        if ingest.totals.rows == 0:
-            rejected = f"{ingest.totals.rejected:,} were rejected"
-            raise InputError(f"{sources.spoken(self.names[0])}: no row to keep, {rejected}; check the file")
-        labels = settle(ingest.totals.collector, self.declared)
-        plan = plan_assembly(ingest, labels, features, config, self.place)
-        labels = dataclasses.replace(labels, kind=plan.layout.labels)
-        assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
-        assembly.replay(write_journal.events(), self.place.first_chunk, self.target)
-        self.progress.begin("writing", sum(ingest.totals.sizes.values()))
-        room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
-        threads = max(1, min(config.workers, config.memory // room))
-        assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
-        self._publish(ingest, plan, labels, assembled)
-
     def _columns(self, reader: Reader) -> int:
-        """How many columns the inputs say that they have, empty ones included; 0 if they do not."""
-        told = getattr(reader, "features", None)
-        if told is None or self.plan.recipe.features is not None:
+        """Return the number of columns that the inputs declare, with empty ones; 0 if they declare none."""
+        declared = getattr(reader, "features", None)
+        if declared is None or self.plan.recipe.features is not None:
             return 0
-        columns: int = told()
+        columns: int = declared()
         if columns > LARGEST_INDEX + 1:
-            problem = f"a matrix of {columns:,} columns is too wide; say with {{features}} how many of them count"
+            problem = f"a matrix of {columns:,} columns is too wide; limit the columns with {{features}}"
             raise InputError(f"{sources.spoken(self.names[0])}: {problem}")
         return columns
 
     def _publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
-        """Give the chunks their names and put the store in place."""
+        """Give the chunks their final names and publish the store."""
         chunks = self.place.named(assembled)
         made = manifest_of(ingest, plan, labels.info, chunks, assembled, self._made_of(ingest))
         known = Vocabulary()
@@ -381,7 +378,7 @@ class _Job:
         self.place.publish(made, known, self._rejected(ingest))
 
     def _rejected(self, ingest: Ingest) -> bytes:
-        """The list of all bad rows, those of the store that is appended to before the new ones."""
+        """Return the list of rejected rows, those of the store that is appended to first."""
         if not ingest.totals.rejected:
             return b""
         before = self.target / REJECTED_FILE
@@ -401,7 +398,7 @@ class _Job:
         ]
 
     def _labels_hash(self) -> str | None:
-        """Of the file of labels, if it can be read once more."""
+        """Return the checksum of the file of labels, None if it cannot be read again."""
         before = self.beside_stamps.get("labels")
         if before is None or not before.regular:
             return None
@@ -414,6 +411,6 @@ class _Job:
 
 
 def _modified(name: str, stamp: sources.Stamp) -> int | None:
-    """When a file was last changed, where that means something: not of a piece that was written for the occasion."""
+    """Return the time of the last change of an input; None for staged files and folders."""
     is_file = stamp.regular and not os.path.isdir(name)
     return stamp.modified_ns if is_file and not isinstance(name, sources.Called) else None

@@ -1,4 +1,4 @@
-"""What a conversion would do, without doing it: the recipe, some rows as vectors, and what to expect."""
+"""Dry run of a conversion: the recipe, some rows as vectors, and the expected size and time."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ooc_pegasos.util.buffers import Scratch
 _SHOWN_ROWS, _SHOWN_ENTRIES = 3, 12
 _SURVEYED = 2  # tasks
 _BYTES_A_ROW, _PASSES = 8, 2.0
-"""What a row takes in a store besides its entries, and how much longer it takes to write as well, more or less."""
+"""Bytes of a row besides its entries, and the ratio of both passes' time to parsing; both estimates."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What was found."""
+    """Result of a dry run."""
 
     inputs: list[str]
     recipe: Recipe
@@ -40,37 +40,37 @@ class Preview:
     rows: list[dict[str, Any]]
     problems: list[str]
     bytes: float
-    """That the store will take, more or less."""
+    """Estimated size of the store."""
     seconds: float
 
     def table(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result for JSON."""
         return dataclasses.asdict(self) | {"recipe": typed_json.dump(self.recipe)}
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the result as lines of text."""
         recipe = typed_json.dump(self.recipe)
         table = recipe.pop("table") or {}
         columns = table.pop("columns", [])
-        told = [f"inputs: {len(self.inputs):,} read as {self.recipe.reader}, the first is {self.inputs[0]}"]
-        told += self.remarks
-        told += [f"recipe: {_words(recipe)}"]
+        lines = [f"inputs: {len(self.inputs):,} read as {self.recipe.reader}, the first is {self.inputs[0]}"]
+        lines += self.remarks
+        lines += [f"recipe: {_words(recipe)}"]
         if table:
-            told.append(f"table: {_words(table)}")
+            lines.append(f"table: {_words(table)}")
         for kind in ("numeric", "categorical", "text", "entries"):
             names = [column["name"] for column in columns if column["kind"] == kind]
             if names:
-                told.append(f"  {kind}: {', '.join(names[:20])}" + (" ..." if len(names) > 20 else ""))
+                lines.append(f"  {kind}: {', '.join(names[:20])}" + (" ..." if len(names) > 20 else ""))
         for row in self.rows:
             entries = " ".join(f"{index}:{value:g}" for index, value in row["entries"][:_SHOWN_ENTRIES])
-            told.append(f"row {row['row']:,}: {row['label']} {entries}" + (" ..." if row["more"] else ""))
-        told += [f"bad: {problem}" for problem in self.problems]
-        told.append(f"the store will take about {size_text(round(self.bytes))}, and about {self.seconds:.0f} seconds")
-        return told
+            lines.append(f"row {row['row']:,}: {row['label']} {entries}" + (" ..." if row["more"] else ""))
+        lines += [f"bad: {problem}" for problem in self.problems]
+        lines.append(f"the store will take about {size_text(round(self.bytes))}, and about {self.seconds:.0f} seconds")
+        return lines
 
 
 def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
-    """Look at the beginning of the inputs."""
+    """Read the beginning of the inputs and return the result."""
     names, kind = registry.find(inputs, config.format)
     if sources.STDIN in names:
         raise InputError("standard input can be read only once; name a file to see what would be done with it")
@@ -81,7 +81,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         from ooc_pegasos.readers.survey import Survey, surveyed
 
         recipe, known = surveyed(recipe, Survey(names, config, remarks.append, tasks=_SURVEYED))
-        remarks.append("what a first pass finds is that of the beginning of the first input only")
+        remarks.append("dictionary, idf and standard deviations are those of the beginning of the first input only")
     text = config.declared_labels().wants_text()
     if text is None:
         text = registry.labels_are_text(names[:1], config.format, recipe, config.labels, config.memory)
@@ -100,7 +100,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     task = next(iter(reader.tasks()), None)
     if task is None:
         raise InputError(f"{sources.spoken(names[0])}: no rows in it; leave it out or check how it was made")
-    reader.read(task)  # compiles what is needed
+    reader.read(task)  # so that compilation is not timed
     began = time.perf_counter()
     task = next(iter(reader.tasks()))
     parsed = reader.read(task)
@@ -133,7 +133,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
 
 
 def _bytes_of(block: CsrBlock, config: ConvertConfig) -> int:
-    """What rows take in a store."""
+    """Return the estimated size of rows in a store."""
     assert block.values is not None
     nowhere = np.zeros(block.rows, np.int64)
     scattered = scatter(0, block.labels, block.indptr, block.indices, block.values, nowhere, 1, Scratch())

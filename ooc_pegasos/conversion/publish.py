@@ -1,4 +1,4 @@
-"""A finished conversion takes its place: a new store by one rename, an old one extended or replaced."""
+"""Publication of a finished conversion: a new store by one rename, or an existing store extended or replaced."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ooc_pegasos.util.files import sync_folder, write_atomically
 
 @dataclass(frozen=True)
 class Place:
-    """Where a store is made, and where it is going to stand."""
+    """Paths of a conversion: the store, the scratch folder, and the store that is appended to."""
 
     target: Path
     scratch: Path
     base: Manifest | None = None
-    """Of the store that is appended to."""
+    """Manifest of the store that is appended to."""
 
     def published(self) -> bool:
-        """True if the store is in place already and only the scratch folder is left.
+        """True if the store is in place and only the scratch folder is left.
 
-        That folder is what tells that the rows are in the store, so it stays until nothing else is left to be done.
+        The scratch folder records that the rows are in the store, so the folder remains until everything else is done.
         """
         intended = self.scratch / "manifest.json"
         current = self.target / manifest.FILE_NAME
@@ -39,13 +39,13 @@ class Place:
 
     @property
     def first_chunk(self) -> int:
-        """The number of the first new one: above all that there are, of which the first may have expired."""
+        """The number of the first new chunk, above all existing numbers; the first chunks may have expired."""
         return 1 + max((int(chunk.file.split("-")[1]) for chunk in self.base.chunks), default=-1) if self.base else 0
 
     def named(self, assembled: list[Assembled]) -> list[ChunkInfo]:
-        """The new chunks, which have the names now that they keep."""
+        """Rename the new chunks to their final names, and return them."""
         built = self.scratch / "store"
-        for path in built.glob(".*.tmp"):  # of a process that was killed
+        for path in built.glob(".*.tmp"):  # left by a killed process
             path.unlink()
         chunks: list[ChunkInfo] = []
         for chunk in (chunk for part in assembled for chunk in part.chunks):
@@ -56,7 +56,7 @@ class Place:
         return chunks
 
     def publish(self, made: Manifest, known: Vocabulary, rejected: bytes) -> None:
-        """Put the store in place by one rename: what is new, what is known of its features, and what was rejected."""
+        """Publish the store with its new chunks, vocabulary and list of rejected rows by one rename."""
         built = self.scratch / "store"
         if self.base:
             made = joined(self.base, made)
@@ -74,7 +74,7 @@ class Place:
             os.rename(built, self.target)
 
     def finish(self) -> list[Path]:
-        """Bring the rest of a store in line with the manifest that is in place; returns what could not be removed."""
+        """Complete the files of a store whose manifest is in place; return those that could not be removed."""
         made = manifest.read(self.target)
         built = self.scratch / "store"
         listing = built / REJECTED_FILE
@@ -94,7 +94,7 @@ class Place:
         manifest.write(self.target, made)
 
     def _move(self, built: Path) -> None:
-        """Bring new files to where the store is."""
+        """Move new files to the store."""
         for path in built.iterdir():
             if path.name not in (REJECTED_FILE, manifest.FILE_NAME):
                 os.rename(path, self.target / path.name)
@@ -109,7 +109,7 @@ def manifest_of(
     assembled: list[Assembled],
     sources: list[SourceInfo],
 ) -> Manifest:
-    """Of the new rows alone."""
+    """Return the manifest of the new rows alone."""
     rows = sum((part.statistics for part in assembled), RowStatistics())
     number = sum(chunk.rows for chunk in chunks)
     weighted = any(chunk.starts.weights is not None for chunk in chunks)

@@ -35,7 +35,7 @@ _SPLIT = 1000  # part j of bucket b is scratch bucket (b + 1) * 1000 + j
 
 @dataclass(frozen=True)
 class AssemblyPlan:
-    """What the chunks are to look like, known once all rows have been read."""
+    """Layout and coding of the chunks, determined after the first pass."""
 
     layout: Layout
     index_base: int
@@ -46,12 +46,12 @@ class AssemblyPlan:
     chunk_size: int
     bucket_limit: int
     ids_as_words: bool = False
-    """Whether they are of more types than one."""
+    """True if ids have several types."""
 
 
 @dataclass
 class RowStatistics:
-    """Of some rows as stored; `+` in bucket order gives those of the store."""
+    """Statistics of stored rows; the sum in bucket order gives the statistics of the store."""
 
     norm_sum: float = 0.0
     max_norm: float = 0.0
@@ -77,7 +77,7 @@ class RowStatistics:
 
 @dataclass
 class Assembled:
-    """The chunks of one bucket. Their names are temporary: `ChunkInfo.files` are in the scratch folder."""
+    """The chunks of a bucket. Their names are temporary: `ChunkInfo.files` are in the scratch folder."""
 
     bucket: int
     chunks: list[ChunkInfo]
@@ -85,13 +85,13 @@ class Assembled:
 
 
 def named(number: int, chunk: ChunkInfo) -> ChunkInfo:
-    """A chunk whose files have the names that they have in a store."""
+    """Return a chunk with the final names of its files."""
     of_ids = chunk.ids and dataclasses.replace(chunk.ids, file=f"ids-{number:06d}-{chunk.ids.xxh64[:8]}.arrow")
     return dataclasses.replace(chunk, file=f"chunk-{number:06d}-{chunk.crc32}.arrow", ids=of_ids)
 
 
 def _are_whole(chunk: ChunkInfo, files: list[list[Path]]) -> bool:
-    """Whether each file of a chunk is in one of the places where it may be."""
+    """True if each file of a chunk is intact in one of its possible places."""
 
     def is_chunk(path: Path) -> bool:
         return path.exists() and f"{zlib.crc32(path.read_bytes()):08x}" == chunk.crc32
@@ -103,7 +103,7 @@ def _are_whole(chunk: ChunkInfo, files: list[list[Path]]) -> bool:
 
 
 def coded_sizes(stats: np.ndarray, index_base: int, values: str | None) -> dict[str, int]:
-    """The bytes that rows of these summed statistics take in each index coding, beside values of this coding."""
+    """Return the bytes of rows with these summed statistics in each index coding, including values in this coding."""
     pairs = int(stats[kernels.PAIRS])
     escapes8 = int(stats[kernels.ESCAPES8_BASE1 if index_base else kernels.ESCAPES8_BASE0])
     escapes16 = int(stats[kernels.ESCAPES16_BASE1 if index_base else kernels.ESCAPES16_BASE0])
@@ -112,7 +112,7 @@ def coded_sizes(stats: np.ndarray, index_base: int, values: str | None) -> dict[
 
 
 def choose_coding(stats: np.ndarray, index_base: int, values: str | None) -> str:
-    """The index coding with the fewest bytes."""
+    """Return the index coding with the fewest bytes."""
     sizes = coded_sizes(stats, index_base, values)
     return min(sizes, key=sizes.__getitem__)
 
@@ -131,13 +131,13 @@ class Assembly:
         self._levels = all_levels(plan.layout.levels) if plan.layout.levels else NO_LEVELS
         self._keys, self._places = np.zeros(SLOTS, np.uint32), np.zeros(SLOTS, np.uint8)
         fill_places(self._levels[: len(plan.layout.levels)], self._keys, self._places)
-        self._disk = ThreadPoolExecutor(1)  # brings finished chunks to the disk while others are made
+        self._disk = ThreadPoolExecutor(1)  # syncs finished chunks while others are made
         self._syncing: list[Future[None]] = []
 
     def replay(self, events: Iterator[tuple[int, dict[str, Any]]], first: int, target: Path) -> None:
-        """Take up the buckets whose chunks are finished.
+        """Take over the buckets whose chunks are finished.
 
-        If all were, chunks may have been given their names already, from number `first` on, and may be in `target`.
+        If all were finished, chunks may already have their final names, from number `first` on, and may be in `target`.
         """
         number = first
         for event in sorted((event for _end, event in events), key=lambda event: int(event["bucket"])):
@@ -152,13 +152,13 @@ class Assembly:
                 number += 1
             if whole:
                 self.done[event["bucket"]] = Assembled(event["bucket"], chunks, statistics)
-                for path in found:  # the process that wrote it may have been killed before that
+                for path in found:  # the process that wrote the file may have been killed before the sync
                     sync_file(path)
 
     def run(
         self, buckets: Iterator[tuple[int, np.ndarray]], threads: int, advance: Callable[[int], None]
     ) -> list[Assembled]:
-        """Assemble what is left; all buckets in order."""
+        """Assemble the remaining buckets; return all in order."""
         left = ((bucket, stats) for bucket, stats in buckets if bucket not in self.done)
         for assembled, size in ordered_map(self._assemble, left, threads):
             event = {
@@ -188,7 +188,7 @@ class Assembly:
         return assembled, size
 
     def _split(self, bucket: int, parts: int) -> list[tuple[int, np.ndarray]]:
-        """Scatter a bucket that is too large to smaller ones; a uniform permutation stays one."""
+        """Scatter a bucket that is too large to smaller buckets; the permutation remains uniform."""
         assert self.plan.shuffle_seed is not None
         first = (bucket + 1) * _SPLIT
         parts = min(parts, _SPLIT - 1)
@@ -211,7 +211,7 @@ class Assembly:
         return [(first + part, total[part]) for part in range(parts) if total[part, kernels.ROWS]]
 
     def _write(self, assembled: Assembled, bucket: int, stats: np.ndarray) -> None:
-        """Put the rows of a bucket in order and write them as chunks of even size."""
+        """Permute the rows of a bucket and write them as chunks of even size."""
         scratch = self._pool.take()
         expected = int(stats[kernels.ROWS]), int(stats[kernels.PAIRS])
         rows = self._spill.load(bucket, *expected, scratch, words=self.plan.ids_as_words)
@@ -228,7 +228,7 @@ class Assembly:
         layout = self.plan.layout
         row_bytes = _ROW_BYTES + (_WEIGHT_BYTES if len(rows.weights) else 0)
         ends = np.cumsum(entries * entry_bytes(layout.index_coding, layout.values) + row_bytes)
-        of_ids = rows.ids.nbytes if rows.ids is not None else 0  # beside the chunk, but read as a whole as well
+        of_ids = rows.ids.nbytes if rows.ids is not None else 0  # in a separate file, which is read as a whole as well
         pieces = math.ceil(max(int(ends[-1]), of_ids) / self.plan.chunk_size)
         cuts = np.searchsorted(ends, [int(ends[-1]) * piece // pieces for piece in range(1, pieces)])
         for chosen in np.split(np.arange(number), cuts):

@@ -1,4 +1,4 @@
-"""Whether the files that a store was made of are still what they were."""
+"""Check that the files from which a store was made are unchanged."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ooc_pegasos.store.manifest import Manifest, SourceInfo
 
 
 def sources_by_name(made: Manifest) -> dict[str, SourceInfo]:
-    """The sources that can be found again, as `recorded` calls them; of those that came several times the last.
+    """Return the sources that can be found again by their recorded names; of a name that occurs several times the last.
 
-    What never was a file, like `standard input`, is left out. So are the relative paths that older programs have
-    recorded: nothing is known of where they were seen from, and from here they may lead to other files.
+    Sources that are not files, like `standard input`, are left out. So are relative paths, which old versions recorded:
+    their base folder is not known, and from here they may lead to other files.
     """
     there = (source for source in made.sources if is_remote(source.name) or os.path.isabs(source.name))
     return {recorded(source.name): source for source in there}
@@ -28,27 +28,26 @@ def _content_of(name: str, stamp: Stamp) -> str:
 
 
 def content_of(name: str) -> str:
-    """The checksum of an input, folders of texts included; of a file whose size and time are the same read once."""
+    """Return the checksum of an input, also of a folder of texts; cached while size and time are the same."""
     if is_remote(name) or os.path.isdir(name):
         return registry.hash_of(name)
     return _content_of(name, Stamp.of(os.stat(name)))
 
 
 def looks_unchanged(source: SourceInfo, name: str, stamp: Stamp) -> bool:
-    """Whether the size, the time and the samples of a file are those that were recorded."""
+    """True if the size, the time and the samples of a file are the recorded ones."""
     if (stamp.size, stamp.modified_ns) != (source.size, source.modified_ns):
         return False
     try:
         return source.samples is None or samples_of(name) == source.samples
-    except OSError:  # whoever uses the store may not be allowed to read what it was made of
+    except OSError:  # the user of a store may not have access to its sources
         return True
 
 
 def changed_sources(made: Manifest, *, every_byte: bool = False) -> list[str]:
-    """What is wrong with sources that are still where they were: one line each.
+    """Return a message for each source that still exists and has changed.
 
-    Those with the size, the time and the samples that were recorded are taken to be the same, unless every byte is to
-    be looked at.
+    Sources with the recorded size, time and samples count as unchanged, unless `every_byte` is to be compared.
     """
     return [
         f"{name}: changed after the store was made of it"
@@ -71,7 +70,7 @@ def _is_changed(source: SourceInfo, name: str, every_byte: bool) -> bool:
     try:
         stamp = Stamp.of(os.stat(name))
     except OSError:
-        return False  # gone, or moved, which changes nothing in the store
+        return False  # a source that was deleted or moved does not affect the store
     if not stamp.regular:
         return False
     if stamp.size != source.size:

@@ -1,4 +1,4 @@
-"""What is in memory, a table or a matrix, to a file that readers know; and whether such pieces go together."""
+"""Staging: write tables and matrices in memory to files that readers know, and check that partitions are compatible."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ SHARED = "workers must share the file system of the store; choose a path that al
 
 
 class Written(NamedTuple):
-    """What a worker says of the piece that it wrote."""
+    """A staged file, as reported by the worker that wrote it."""
 
     file: str
-    """Its name within the folder."""
+    """The name within the folder."""
     bytes: int
     rows: int
     schema: Any = None
-    """Of a table."""
+    """The schema of a table."""
     columns: int = 0
-    """Of a matrix."""
+    """The number of columns of a matrix."""
     words: bool = False
-    """Whether the labels of a matrix are words."""
+    """True if the labels of a matrix are words."""
 
 
 def _new_file(folder: Path, name: str, suffix: str) -> Path:
-    """A file for a piece, of this attempt alone."""
+    """Return the path of a new file for a partition, unique to this attempt."""
     if not folder.is_dir():
         here = f"the worker on {socket.gethostname()} does not see {folder.parent.parent}, or not what is new in it"
         raise InputError(f"{name}: {here}; {SHARED}")
@@ -45,7 +45,7 @@ def _new_file(folder: Path, name: str, suffix: str) -> Path:
 
 
 def write_table(data: Any, folder: Path, name: str) -> Written:
-    """Write a table as a stream of Arrow, whose dictionaries may change from batch to batch."""
+    """Write a table as an Arrow stream, in which dictionaries may change from batch to batch."""
     import pyarrow as pa
 
     schema, batches = batches_of(data, name)
@@ -58,7 +58,7 @@ def write_table(data: Any, folder: Path, name: str) -> Written:
 
 
 def batches_of(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
-    """(schema, record batches) of whatever is a table."""
+    """Return (schema, record batches) of any kind of table."""
     import pyarrow as pa
 
     origin, kind = type(data).__module__.split(".")[0], type(data).__name__
@@ -92,7 +92,7 @@ def batches_of(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
 
 
 def _table_of_rows(data: Iterable[Any], name: str) -> Any:
-    """Dictionaries, as in a bag; what one of them lacks is null."""
+    """Return a table of dictionaries, as in a Dask bag; missing values are null."""
     import pyarrow as pa
 
     rows = list(data)
@@ -112,7 +112,7 @@ def _table_of_rows(data: Iterable[Any], name: str) -> Any:
 def make_alike(
     pieces: dict[Path, tuple[str, Written]], categorical: tuple[str, ...], *, may_lack_columns: bool
 ) -> None:
-    """Refuse pieces whose columns differ in kind, and fill in columns of which a piece has only nulls, or None."""
+    """Refuse partitions with incompatible columns; fill columns that are missing in a partition or of type null."""
     import pyarrow as pa
 
     known, where = types_of([(name, piece.schema) for name, piece in pieces.values()], categorical)
@@ -126,7 +126,7 @@ def make_alike(
 
 
 def types_of(schemas: Iterable[tuple[str, Any]], categorical: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(the type, whose it is) of each column of pieces; those that differ in kind are refused."""
+    """Return (types, names of the partitions they come from) of all columns; refuse incompatible types."""
     import pyarrow as pa
 
     known: dict[str, Any] = {}
@@ -146,7 +146,7 @@ def types_of(schemas: Iterable[tuple[str, Any]], categorical: tuple[str, ...]) -
 
 
 def _sort_of(kind: Any, exact: bool) -> str:
-    """What a type counts as; exactly, whole numbers differ from others, as their categories are spelled otherwise."""
+    """Return the class of a type; if `exact`, integers differ from other numbers, as their categories are spelled."""
     import pyarrow as pa
 
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -160,7 +160,7 @@ def _sort_of(kind: Any, exact: bool) -> str:
 
 
 def _fill_in(file: Path, columns: dict[str, Any]) -> None:
-    """Write a piece once more, with nulls of the right type where it has none or None."""
+    """Rewrite a partition with columns of nulls in place of missing columns and of columns of type null."""
     import pyarrow as pa
 
     new = file.with_suffix(".new")
@@ -185,7 +185,7 @@ def _fill_in(file: Path, columns: dict[str, Any]) -> None:
 
 
 def write_matrix(matrix: Any, labels: Any, weights: Any, folder: Path, name: str) -> Written:
-    """Write rows as scipy's save_npz does, with their labels."""
+    """Write rows in the format of scipy's save_npz, with their labels."""
     rows = csr_of(matrix, name)
     count = int(rows.shape[0])
     members = {"indices": rows.indices, "indptr": rows.indptr, "data": rows.data}
@@ -200,12 +200,12 @@ def write_matrix(matrix: Any, labels: Any, weights: Any, folder: Path, name: str
 
 
 def plain_of(given: Any, rows: int, what: str, name: str) -> np.ndarray:
-    """Labels or weights as numbers or words, one a row."""
+    """Return labels or weights as an array of numbers or words, one a row."""
     refuse_masked(given, what, name)
     array, kinds = np.asarray(given), _KINDS[what]
     if array.shape != (rows,):
         raise InputError(f"{name}: {rows:,} rows and {what} of shape {array.shape}; give every row one")
-    if array.dtype.kind in "OT":  # as pandas, or numpy itself, may have words
+    if array.dtype.kind in "OT":  # object or StringDType arrays, the forms of words in pandas and numpy
         items = array.tolist()
         odd = sum(not isinstance(item, str) for item in items)
         if 0 < odd < len(items):
@@ -217,7 +217,7 @@ def plain_of(given: Any, rows: int, what: str, name: str) -> np.ndarray:
 
 
 def check_alike(pieces: list[tuple[str, Written]]) -> None:
-    """Refuse matrices of other widths, and labels that are words in one piece and numbers in another."""
+    """Refuse matrices of different widths, and labels that are words in one partition and numbers in another."""
     spoken = {True: "words", False: "numbers"}
     (first, one), *others = pieces
     for name, piece in others:

@@ -1,4 +1,4 @@
-"""What a run takes of the disks that it writes to, estimated before it begins."""
+"""Disk space that a run needs, estimated before the run begins."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from ooc_pegasos.store.manifest import Manifest, Recipe
 from ooc_pegasos.util.escaping import printable
 
 _CHUNKS = 0.6
-"""Bytes of chunks for each byte of rows while they are shuffled, at most, more or less."""
+"""Bytes of chunks for each byte of rows during the shuffle, an upper estimate."""
 _ROW = 200
-"""Bytes of such a row, where nothing tells."""
+"""Bytes of a row, if there is no store yet."""
 _FEATURES, _BYTES_A_FEATURE = 1 << 20, 4
-"""Of a store that is to be made of text with indices: so many, or one in so many bytes if they are fewer."""
+"""Number of features of a new store from text with indices: the first number, or one per so many bytes if fewer."""
 _ON_TOP = 64 << 10
-"""For records, the log, what a folder takes."""
+"""Allowance for records, the log and folders."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is needed of a disk and what is free on it."""
+    """Space needed on a disk, and free space."""
 
     folder: str
     needed: int
     free: int
 
     def line(self) -> str:
-        """For people."""
+        """Return the estimate as a line of text."""
         free = size_text(self.free)
         return f"space at {printable(self.folder)}: about {size_text(self.needed)} of {free} that are free"
 
 
 def space_for(job: Job, made: Manifest | None, new: list[str], looking: bool) -> list[Space]:
-    """What a run takes of each disk; `looking`: for a lambda."""
+    """Return the space that a run needs on each disk; `looking`: lambdas are compared."""
     recipe = made.recipe if made else _new_recipe(job.convert, new)
     sizes = {name: registry.stamp_of(name).size for name in new}
     spilled = sum(registry.bytes_of_rows(name, size, recipe) for name, size in sizes.items())
@@ -68,7 +68,7 @@ def space_for(job: Job, made: Manifest | None, new: list[str], looking: bool) ->
 
 
 def refuse_too_little(spaces: list[Space], reserve: int) -> None:
-    """Refuse to begin what a disk cannot hold."""
+    """Refuse a run that a disk cannot hold."""
     for one in spaces:
         if one.needed + reserve > one.free:
             raise InputError(
@@ -78,13 +78,13 @@ def refuse_too_little(spaces: list[Space], reserve: int) -> None:
 
 
 def _new_recipe(config: ConvertConfig, new: list[str]) -> Recipe:
-    """How the rows of a store that is to be made will be made, as far as that is known before."""
+    """Return the recipe of a new store, as far as known before the inputs are read."""
     kind = registry.find(new, config.format)[1]
     return registry.new_recipe(dataclasses.replace(config, format=kind), new, lambda _remark: None)
 
 
 def _bytes_of_training(config: TrainConfig, features: int, rows: int, looking: bool) -> int:
-    """A checkpoint, what is known of rows, and the same once more while they take the place of the last ones."""
+    """Return the size of two checkpoints, the new one and the one that it replaces."""
     models = (len(config.lambdas) if config.lambdas else LENGTH) if config.comparing and looking else 1
     vectors = VECTORS + 5 * (models - 1)
     return 2 * (8 * vectors * features + row_bytes(config, models) * rows)

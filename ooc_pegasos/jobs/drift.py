@@ -1,4 +1,4 @@
-"""How the rows that have just come differ from those before: labels, features, and what the champion says of them."""
+"""Drift: differences between new rows and earlier rows in labels, features and scores of the champion."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.store import Store
 
 _CHUNKS = 8
-"""Of each side, spread over it, are looked at."""
+"""Number of chunks sampled on each side."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """The rows before, or those that are new. What the champion says of them is None if there is none."""
+    """Statistics of the earlier or the new rows. Scores are None without a champion."""
 
     rows: int
     label_shares: dict[str, float]
-    """Of classes."""
+    """Shares of the classes."""
     nonzeros_per_row: float
     mean_label: float | None = None
-    """Of real targets."""
+    """Mean of real targets."""
     deviation_of_labels: float | None = None
     known_features: float | None = None
-    """The share of non-zeros whose feature the champion weighs."""
+    """Share of non-zeros whose feature has a weight in the champion."""
     mean_score: float | None = None
     deviation_of_scores: float | None = None
 
 
 def drift(store: Store, new_sources: int, champion: Model | None) -> dict[str, Side] | None:
-    """Figures of the rows of the last sources beside those before; None if there are none of either."""
+    """Return the statistics of the rows of the last sources and of those before; None if either is empty."""
     made = store.manifest
     first, before = 0, len(made.sources) - new_sources
     for part in made.all_parts():
@@ -66,7 +66,8 @@ def _side(store: Store, chunks: range, champion: Model | None) -> Side:
         inside = matrix.indices[matrix.indices < len(weighs)]
         known += int(weighs[inside].sum())
         entries += matrix.nnz
-        matrix.resize(matrix.shape[0], max(matrix.shape[1], len(weighs)))  # the store may have fewer features by now
+        # the store may have fewer features than the model
+        matrix.resize(matrix.shape[0], max(matrix.shape[1], len(weighs)))
         scores.append(champion.decision_function(matrix).ravel())
     every = np.concatenate(scores)
     return dataclasses.replace(

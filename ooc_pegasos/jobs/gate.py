@@ -1,4 +1,4 @@
-"""Whether a new model may take the place of the one in use: measured on the same rows, and how sure that is."""
+"""Gate: comparison of a new model with the model in use on the same rows, with a bootstrap confidence."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _LABELS = {"binary": "two classes", "multiclass": "several classes", "regression
 
 @dataclass(frozen=True)
 class Measured:
-    """A model on a set of rows."""
+    """Metrics of a model on a set of rows, with a sample of the rows."""
 
     metrics: dict[str, Any]
     scores: np.ndarray
-    """Of some rows, the same for every model."""
+    """Scores of the sample, which has the same rows for every model."""
     labels: np.ndarray
     losses: np.ndarray
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was asked for."""
+    """A condition of the gate, and its outcome."""
 
     what: str
     passed: bool
@@ -52,12 +52,12 @@ class Check:
 
 
 def measure(model: Model, data: str, judge: Model) -> Measured:
-    """A model on a store or file, by the loss of another."""
+    """Return the metrics of a model on a store or file; the loss is that of `judge`."""
     return _measured(model, score(model, data, cores(), with_labels=True), data, judge)
 
 
-def measure_apart(model: Model, store: Store, holdout: float, judge: Model) -> Measured:
-    """A model on a fraction of the rows of a store that are kept apart from every training."""
+def measure_holdout(model: Model, store: Store, holdout: float, judge: Model) -> Measured:
+    """Return the metrics of a model on the holdout rows of a store."""
     folds = Folds(store, holdout, None)
 
     def kept() -> Iterator[Scored]:
@@ -68,14 +68,14 @@ def measure_apart(model: Model, store: Store, holdout: float, judge: Model) -> M
                 assert block.labels is not None
                 yield Scored(block.scores[chosen], block.labels[chosen])
 
-    return _measured(model, kept(), f"{store.path}, rows kept apart", judge)
+    return _measured(model, kept(), f"{store.path}, holdout rows", judge)
 
 
 def _measured(model: Model, blocks: Iterable[Scored], what: str, judge: Model) -> Measured:
     differ = _loss_of(model) != _loss_of(judge)
     sample = _Sample(judge if differ else None)
     metrics = metrics_of(model, sample.watch(blocks), what)
-    if differ:  # means of two losses tell nothing of each other
+    if differ:  # means of different losses cannot be compared
         metrics["mean_loss"] = sample.mean_loss()
     scores, labels = sample.rows()
     return Measured(metrics, scores, labels, losses_of_rows(judge, scores, labels))
@@ -86,7 +86,7 @@ def _loss_of(model: Model) -> tuple[Any, ...]:
 
 
 class _Sample:
-    """Every row, or every second, fourth, ... so that they are not too many; and the mean loss of all, by a judge's."""
+    """A systematic sample of rows (each, every second, every fourth, ...), and the judge's mean loss of all rows."""
 
     def __init__(self, judge: Model | None = None) -> None:
         self._judge, self._loss = judge, 0.0
@@ -96,7 +96,7 @@ class _Sample:
         self._kept = 0
 
     def watch(self, blocks: Iterable[Scored]) -> Iterator[Scored]:
-        """The same blocks, while some of their rows are remembered."""
+        """Yield the blocks unchanged, and sample their rows."""
         for block in blocks:
             assert block.labels is not None
             if self._judge:
@@ -114,22 +114,22 @@ class _Sample:
             yield block
 
     def mean_loss(self) -> float:
-        """Of all rows so far."""
+        """Return the mean loss of all rows so far."""
         return self._loss / self._seen
 
     def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """(scores, labels) of the rows that were remembered."""
+        """Return (scores, labels) of the sample."""
         return np.concatenate(self._scores), np.concatenate(self._labels)
 
 
 def metric_for(gate: Gate, labels: LabelInfo) -> Metric:
-    """The metric by which models are compared."""
+    """Return the metric by which models are compared."""
     default: dict[str, Metric] = {"binary": "roc_auc", "multiclass": "error", "regression": "mean_absolute_error"}
     return gate.metric or default[labels.task]
 
 
 def refuse_unfit(gate: Gate, labels: LabelInfo) -> None:
-    """Refuse a gate that no model for such labels could pass."""
+    """Refuse a gate that cannot be applied to such labels."""
     if gate.metric is not None and labels.task not in _TASKS[gate.metric]:
         problem = f"is not for {_LABELS[labels.task]}"
         fit = ", ".join(name for name, tasks in _TASKS.items() if labels.task in tasks)
@@ -139,9 +139,9 @@ def refuse_unfit(gate: Gate, labels: LabelInfo) -> None:
 
 
 def regression(metric: str, champion: float, challenger: float) -> float:
-    """How much worse the challenger is, as a share of the champion's; negative if it is better.
+    """Return the regression of the challenger relative to the champion; negative if the challenger is better.
 
-    Infinite if it is worse than a champion that is without fault.
+    Infinite if the challenger is worse than a champion without errors.
     """
     worse = champion - challenger if metric in _LARGER_IS_BETTER else challenger - champion
     if champion == 0:
@@ -149,10 +149,10 @@ def regression(metric: str, champion: float, challenger: float) -> float:
     return worse / abs(champion)
 
 
-def sureness(metric: Metric, champion: Measured, challenger: Measured, allowed: float) -> float:
-    """In which share of resamples of the rows the challenger is worse by no more than is allowed.
+def confidence(metric: Metric, champion: Measured, challenger: Measured, allowed: float) -> float:
+    """Return the share of bootstrap resamples in which the challenger is worse by at most `allowed`.
 
-    A resample that cannot tell, as it has rows of one class alone, is no reason to be sure.
+    A resample without a defined metric, for example with rows of one class only, counts as worse.
     """
     rng = np.random.default_rng(0)
     rows = len(champion.labels)
@@ -161,12 +161,12 @@ def sureness(metric: Metric, champion: Measured, challenger: Measured, allowed: 
     for _resample in range(_RESAMPLES):
         times = np.bincount(rng.integers(0, rows, rows), minlength=rows).astype(np.float64)
         before, after = (one(times) for one in measures)
-        good += regression(metric, before, after) <= allowed  # which NaN is not
+        good += regression(metric, before, after) <= allowed  # False for NaN
     return good / _RESAMPLES
 
 
 def _resampled(metric: Metric, found: Measured) -> Any:
-    """What gives the metric where each row counts so many times."""
+    """Return a function from the multiplicities of the rows to the metric."""
     if metric == "roc_auc":
         order = np.argsort(found.scores, kind="stable")
         positive = (found.labels > 0)[order]
@@ -196,7 +196,7 @@ def _resampled(metric: Metric, found: Measured) -> Any:
 def verdict(
     gate: Gate, challenger: Model, champion: Model | None, sets: dict[str, tuple[Measured, Measured | None]]
 ) -> list[Check]:
-    """All checks; the challenger is promoted if each is passed. `sets` has (challenger, champion) by name."""
+    """Return all checks; the challenger is promoted if each passes. `sets` has (challenger, champion) by name."""
     checks = []
     certificate = challenger.info.certificate
     if gate.require_certified:
@@ -217,14 +217,14 @@ def verdict(
         before, after = old.metrics.get(metric), new.metrics.get(metric)
         allowed = gate.max_relative_regression
         if before is None or after is None:
-            checks.append(Check(f"{name}: {metric}, which these rows do not tell", False, after, before))
+            checks.append(Check(f"{name}: {metric}, which is undefined on these rows", False, after, before))
             continue
         worse = regression(metric, before, after)
         if math.isinf(worse):
-            checks.append(Check(f"{name}: {metric}, of which the champion has none,", False, after, before))
+            checks.append(Check(f"{name}: {metric}, which is 0 for the champion,", False, after, before))
         else:
             checks.append(Check(f"{name}: {metric} worse than the champion's by", worse <= allowed, worse, allowed))
         if gate.confidence is not None:
-            sure = sureness(metric, old, new, allowed)
-            checks.append(Check(f"{name}: {metric}, sure of that", sure >= gate.confidence, sure, gate.confidence))
+            sure = confidence(metric, old, new, allowed)
+            checks.append(Check(f"{name}: {metric}, confidence", sure >= gate.confidence, sure, gate.confidence))
     return checks

@@ -1,4 +1,4 @@
-"""What a job file says. Its paths are seen from the folder it stands in, wherever it is run from."""
+"""Job files. Paths in a job file are relative to the folder of the file, not to the working directory."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from ooc_pegasos.util.files import is_same_file, is_within
 
 Metric = Literal["roc_auc", "error", "mean_loss", "mean_absolute_error"]
 HOLDOUT = "holdout"
-"""What the rows kept apart are called among the sets that models are compared on."""
-_APART = 0.1
-"""The share of the rows that are kept apart, if a job does not say: models are compared on them."""
-_ASIDE = ("name", "keep", "reserve", "log", "metrics", "notify")
-"""Settings that change nothing of what comes out."""
+"""Name of the holdout rows among the sets on which models are compared."""
+_DEFAULT_HOLDOUT = 0.1
+"""Default fraction of holdout rows, on which models are compared."""
+_WITHOUT_EFFECT = ("name", "keep", "reserve", "log", "metrics", "notify")
+"""Settings that do not affect the result of a run."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What a new model has to show before it takes the place of the one in use."""
+    """Conditions under which a new model replaces the model in use."""
 
     metric: Metric | None = None
-    """By which models are compared. None: the area under the ROC curve; the error of several classes, the mean absolute
-    error of real targets."""
+    """Metric of the comparison. None: the area under the ROC curve for two classes, the error for several classes, the
+    mean
+    absolute error for real targets."""
     min_auc: float | None = None
-    """On every set, whether there is a model to compare with or not."""
+    """Least area under the ROC curve on every set, also without a model to compare with."""
     max_relative_regression: float = 0.0
-    """How much worse than the champion it may be, as a share of the champion's."""
+    """Largest allowed regression relative to the champion."""
     require_certified: bool = True
-    """Its distance to the optimum must be proved to be within the tolerance."""
+    """True if the distance to the optimum must be certified to be within the tolerance."""
     confidence: float | None = None
-    """That it is no worse than that must be this sure, by the bootstrap. None: what was measured is enough."""
+    """Least bootstrap confidence of the comparison. None: the measured values decide."""
 
     def __post_init__(self) -> None:
         if self.min_auc is not None and not 0 <= self.min_auc <= 1:
@@ -54,34 +55,34 @@ class Gate:
 
 @dataclass(frozen=True)
 class Job:
-    """One job."""
+    """A job."""
 
     store: str
-    """Where rows are kept; made by the first run."""
+    """The store of training rows, created by the first run."""
     models: str
-    """The folder of models: one below it for each that was promoted, and `current`, a link to the one in use."""
+    """The folder of models: a folder for each promoted version, and `current`, a link to the version in use."""
     inputs: tuple[str, ...]
-    """Files or patterns; those that are not in the store yet are appended."""
+    """Files or patterns; files that are not in the store yet are appended."""
     name: str = ""
-    """For the metrics; the name of the file if none is given."""
+    """Name in the metrics; by default the name of the job file."""
     golden: tuple[str, ...] = ()
-    """Stores or files that models are compared on, besides the rows kept apart."""
+    """Reference sets: stores or files on which models are compared, besides the holdout rows."""
     expire_days: float | None = None
-    """Rows of files that were last changed before so many days leave the store, and older files are not taken."""
+    """Age in days at which files expire: their rows are removed from the store, and older files are not appended."""
     warm_start: bool = True
-    """Begin with the weights in use, where the algorithm can."""
+    """Start from the weights in use, if the algorithm can."""
     retune: bool = False
-    """Look for a lambda in every run, not only in the first."""
+    """Compare lambdas in every run, not only in the first."""
     keep: int = 5
-    """How many versions are kept: the newest, and the one in use."""
+    """Number of versions kept: the version in use, those before, and the newest."""
     reserve: int = GIB
-    """Bytes that must stay free on the disk."""
+    """Bytes of disk space that must remain free."""
     log: str | None = None
-    """A file to which each step adds a line of JSON."""
+    """A log file: each step appends a line of JSON."""
     metrics: str | None = None
-    """A file in the text format of Prometheus, written at the end."""
+    """A file in the text format of Prometheus, written at the end of a run."""
     notify: str | None = None
-    """A command to run at the end, with the record of the run as JSON on its standard input."""
+    """A command run at the end, with the record of the run as JSON on its standard input."""
     convert: ConvertConfig = field(default_factory=ConvertConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     gate: Gate = field(default_factory=Gate)
@@ -96,9 +97,9 @@ class Job:
         if self.expire_days is not None and not 0 < self.expire_days < 1e6:
             raise UsageError(f"expire_days {self.expire_days} is out of range; choose a positive number")
         if self.train.folds or self.train.bias == "search":
-            raise UsageError("train: folds and bias = 'search' have no rows kept apart to compare by; leave them out")
+            raise UsageError("train: folds and bias = 'search' have no holdout rows to compare by; leave them out")
         if self.train.holdout == 0 and not self.golden:
-            raise UsageError("train: holdout = 0 leaves nothing to compare by; leave it out, or name golden sets")
+            raise UsageError("train: holdout = 0 leaves no rows to compare models by; leave it out, or set golden")
         try:
             wrong = self.notify is not None and not shlex.split(self.notify)
         except ValueError as error:
@@ -108,14 +109,14 @@ class Job:
 
     @classmethod
     def load(cls, path: Path, notify: str | None = None) -> Job:
-        """Read and check a job file; `notify` takes the place of what stands there."""
+        """Read and check a job file; `notify` overrides the command in the file."""
         job = typed_json.load(cls, load_toml(cls, path, _complete))
         here = str(path.resolve().parent)
 
         def placed(name: str, folder: str = here) -> str:
             if not name or "\0" in name:
-                raise UsageError(f"{path}: {name!r} is no name that a file can have; correct it")
-            return name if "://" in name else os.path.join(folder, name)  # which keeps /./, as `Path` does not
+                raise UsageError(f"{path}: {name!r} is not a valid file name; correct it")
+            return name if "://" in name else os.path.join(folder, name)  # not `Path`, which would remove /./
 
         def sought(name: str) -> str:
             return placed(name, glob.escape(here) if glob.has_magic(name) else here)
@@ -135,14 +136,14 @@ class Job:
             golden=tuple(map(sought, job.golden)),
             log=maybe(job.log),
             metrics=maybe(job.metrics),
-            notify=_seen_from(here, job.notify) if notify is None and job.notify else notify,
+            notify=_with_absolute_program(here, job.notify) if notify is None and job.notify else notify,
             convert=convert,
         )
         placed_job._refuse_to_overwrite(path)
         return placed_job
 
     def _refuse_to_overwrite(self, path: Path) -> None:
-        """Refuse a log and metrics that would be written over something else of the job."""
+        """Refuse a log or metrics file that would overwrite other files of the job."""
         written = {"log": self.log, "metrics": self.metrics}
         for name, place in written.items():
             if place is None:
@@ -157,41 +158,41 @@ class Job:
             elif is_within(place, self.store):
                 problem = f"is in the store {self.store}" if not is_same_file(place, self.store) else "is the store"
             elif any(is_within(place, golden) for golden in self.golden):
-                problem = "is a golden set, or in one"
+                problem = "is a reference set, or in one"
             if problem:
                 raise UsageError(f"{path}: {name}: {place} {problem}; name another file")
 
     def digest(self) -> str:
-        """What tells whether a job is the one that was begun."""
-        settings = {name: value for name, value in dataclasses.asdict(self).items() if name not in _ASIDE}
+        """Return a hash of the settings that affect the result of a run."""
+        settings = {name: value for name, value in dataclasses.asdict(self).items() if name not in _WITHOUT_EFFECT}
         content = json.dumps(settings, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def sets(self) -> dict[str, str]:
-        """The golden sets by a short name that tells them apart."""
+        """Return the reference sets by a short unique name."""
         short = [os.path.basename(os.path.normpath(golden)) for golden in self.golden]
         clear = [short.count(name) == 1 and name != HOLDOUT for name in short]
-        told = zip(short, clear, self.golden, strict=True)
-        return {name if is_clear else golden: golden for name, is_clear, golden in told}
+        named = zip(short, clear, self.golden, strict=True)
+        return {name if is_clear else golden: golden for name, is_clear, golden in named}
 
     def training(self) -> TrainConfig:
-        """The options of the training, with rows kept apart to compare models by."""
+        """Return the options of training, with holdout rows for the comparison of models."""
         if self.train.holdout is None:
-            return dataclasses.replace(self.train, holdout=_APART)
+            return dataclasses.replace(self.train, holdout=_DEFAULT_HOLDOUT)
         return self.train
 
 
 def _complete(table: dict[str, Any]) -> None:
-    """Parse sizes, and add the holdout that a job has by default, which options that need one must know of."""
+    """Parse sizes, and add the default holdout, which the checks of other options depend on."""
     if isinstance(table.get("reserve"), str):
         table["reserve"] = parse_size(table["reserve"])
     train = table.setdefault("train", {})
     if isinstance(train, dict) and "folds" not in train:
-        train.setdefault("holdout", _APART)
+        train.setdefault("holdout", _DEFAULT_HOLDOUT)
 
 
-def _seen_from(folder: str, command: str) -> str:
-    """A command whose program, if it is a relative path and no name to be looked for, is seen from a folder."""
+def _with_absolute_program(folder: str, command: str) -> str:
+    """Return a command with its program, if given as a relative path, relative to `folder`."""
     program, *words = shlex.split(command)
     if "/" not in program or os.path.isabs(program):
         return command

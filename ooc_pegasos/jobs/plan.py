@@ -1,4 +1,4 @@
-"""What a run is going to do, and what it takes, found out before anything is done."""
+"""Plan of a run: its work and its needs, determined before anything is changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.jobs import gate
 from ooc_pegasos.jobs.disk_space import Space, refuse_too_little, space_for
 from ooc_pegasos.jobs.job import Job
-from ooc_pegasos.jobs.reference_sets import look_at_golden_sets, refuse_trained_on
+from ooc_pegasos.jobs.reference_sets import check_reference_sets, refuse_trained_on
 from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.readers import registry, sources
 from ooc_pegasos.readers.remote import is_remote
@@ -32,16 +32,16 @@ _DAY_NS = 86_400 * 10**9
 
 @dataclass(frozen=True)
 class Plan:
-    """Files to append, what expires, what the new model is compared with, and the space that is needed."""
+    """Files to append, rows that expire, the model to compare with, and the space needed."""
 
     new: list[str]
     known: int
-    """Files that are in the store already."""
+    """Number of files that are in the store already."""
     doubled: int
-    """Files whose content another of them has."""
+    """Number of files with the same content as another of the new files."""
     too_old: int
     unmatched: list[str]
-    """Patterns that name nothing."""
+    """Patterns that match no file."""
     expire_before_ns: int | None
     rows_before: int
     expired_before: int
@@ -49,37 +49,37 @@ class Plan:
     rows_expiring: int
     champion: str | None
     golden_sets: int
-    """How many sets."""
+    """Number of reference sets."""
     space: list[Space]
     unfinished: str | None = None
-    """A run that was interrupted and goes on with this."""
+    """The interrupted run that is resumed."""
 
     def lines(self) -> list[str]:
-        """For people."""
-        told = []
+        """Return the plan as lines of text."""
+        lines = []
         if self.unfinished:
-            told.append(f"go on with run {self.unfinished}, which was interrupted; this is what it found when it began")
-        told += [f"note: {printable(pattern)}: no such file" for pattern in self.unmatched]
-        told.append(f"append {_files_words(len(self.new))} ({self.known:,} in the store already)")
-        told += [f"  {printable(name)}" for name in self.new[:20]]
+            lines.append(f"resume run {self.unfinished}, which was interrupted; this was its plan when it began")
+        lines += [f"note: {printable(pattern)}: no such file" for pattern in self.unmatched]
+        lines.append(f"append {_files_words(len(self.new))} ({self.known:,} in the store already)")
+        lines += [f"  {printable(name)}" for name in self.new[:20]]
         if len(self.new) > 20:
-            told.append(f"  and {len(self.new) - 20:,} more")
+            lines.append(f"  and {len(self.new) - 20:,} more")
         if self.doubled:
-            told.append(f"leave out {_files_words(self.doubled)}: another of them has the same content")
+            lines.append(f"leave out {_files_words(self.doubled)}: another of them has the same content")
         if self.too_old:
-            told.append(f"leave out {_files_words(self.too_old)}, older than the window")
+            lines.append(f"leave out {_files_words(self.too_old)}, older than the window")
         if self.expire_before_ns is not None:
-            told.append(f"take {self.rows_expiring:,} of {self.rows_before:,} rows out of the store: they are older")
-        on = f"on the rows kept apart and {self.golden_sets} golden set{'s' if self.golden_sets != 1 else ''}"
+            lines.append(f"remove {self.rows_expiring:,} of {self.rows_before:,} rows from the store: they are older")
+        on = f"on the holdout rows and {self.golden_sets} reference set{'s' if self.golden_sets != 1 else ''}"
         if self.champion is None:
-            told.append(f"train and measure {on}; no model is in use yet")
+            lines.append(f"train and measure {on}; no model is in use yet")
         else:
-            told.append(f"train, unless nothing has changed, and compare with version {self.champion} {on}")
-        return told + [one.line() for one in self.space]
+            lines.append(f"train, unless nothing has changed, and compare with version {self.champion} {on}")
+        return lines + [one.line() for one in self.space]
 
 
 def plan(job: Job, now: datetime) -> Plan:
-    """Look at the inputs, the store, the model in use and the disk, and refuse now what would fail later."""
+    """Check the inputs, the store, the model in use and the disk, and refuse a run that would fail later."""
     with writing_errors(Path(job.store)):
         return _plan(job, now)
 
@@ -103,14 +103,14 @@ def _plan(job: Job, now: datetime) -> Plan:
     if made and before is not None:
         number = expired_parts(made, before)
         if number == len(made.all_parts()) and not new:
-            raise InputError(f"{target}: all its rows are older than expire_days, and nothing new has come")
+            raise InputError(f"{target}: all its rows are older than expire_days, and there are no new files")
         expiring = sum(part.rows for part in made.all_parts()[:number])
     if made is None and not new:
         old = f"; {_files_words(too_old)} left out, older than expire_days" if too_old else ""
         raise InputError(f"{job.inputs[0]}: no new file, and no store at {target}{old}; check the inputs of the job")
     refuse_trained_on(job, new, made)
-    look_at_golden_sets(job, Store.open(target) if made else None)
-    _look_at_places(job)
+    check_reference_sets(job, Store.open(target) if made else None)
+    _check_folders(job)
     spaces = space_for(job, made, new, looking=champion is None or job.retune)
     refuse_too_little(spaces, job.reserve)
     at_hand = (made.rows, made.first_row, made.rejected) if made else (0, 0, 0)
@@ -119,14 +119,14 @@ def _plan(job: Job, now: datetime) -> Plan:
 
 
 def refuse_changed_sources(made: Manifest) -> None:
-    """Refuse a store that has rows of a file as it was before it changed."""
+    """Refuse a store with rows of a file that has changed since."""
     for problem in changed_sources(made):
-        raise InputError(f"{problem}, so its old rows are in it; give new data a new name, or make the store anew")
+        raise InputError(f"{problem}, so the store has its old rows; give new data a new name, or make the store again")
 
 
 @dataclass
 class _Sifted:
-    """Files to append, and how many are in the store, like another of them, too old."""
+    """Files to append, and the numbers of files that are in the store already, duplicated, or too old."""
 
     new: list[str] = field(default_factory=list)
     known: int = 0
@@ -135,9 +135,9 @@ class _Sifted:
 
 
 class _Contents:
-    """What is in files, which are read no further than it takes to tell them apart: size, samples, then all of it.
+    """Contents of files, compared by size, then by samples, then completely, reading no more than needed.
 
-    Of tables folders called `key=value` are columns, so the same content in others of these is something else.
+    Folders of tables named `key=value` are columns, so the same content in folders with other values is different data.
     """
 
     def __init__(self, of_tables: bool) -> None:
@@ -145,19 +145,19 @@ class _Contents:
         self._digests: dict[tuple[int, tuple[str, ...]], dict[str | None, list[Callable[[], str]]]] = {}
 
     def add(self, name: str, size: int, samples: str | None, digest: Callable[[], str]) -> None:
-        """Remember a file; its digest is asked for when it is needed."""
-        self._digests.setdefault(self._at_a_glance(name, size), {}).setdefault(samples, []).append(digest)
+        """Add a file; its digest is computed when needed."""
+        self._digests.setdefault(self._cheap_key(name, size), {}).setdefault(samples, []).append(digest)
 
     def have(self, name: str, size: int) -> bool:
-        """Whether the content of a file is that of one that is remembered."""
-        alike = self._digests.get(self._at_a_glance(name, size))
+        """True if an added file has the same content."""
+        alike = self._digests.get(self._cheap_key(name, size))
         if alike is None:
             return False
-        samples = sources.samples_of(name)  # None, here or there: not known, of what is no file at hand
+        samples = sources.samples_of(name)  # None on either side: not known, for inputs that are not local files
         maybe = [samples, None] if samples else [*alike]
         return any(digest() == content_of(name) for one in maybe for digest in alike.get(one, []))
 
-    def _at_a_glance(self, name: str, size: int) -> tuple[int, tuple[str, ...]]:
+    def _cheap_key(self, name: str, size: int) -> tuple[int, tuple[str, ...]]:
         folders = Path(name).parts[:-1] if self._of_tables else ()
         return size, tuple(folder for folder in folders if "=" in folder)
 
@@ -169,18 +169,18 @@ def _sift(files: list[str], are_tables: bool, made: Manifest | None, before: int
         stored.add(source.name, source.size, source.samples, partial(getattr, source, "xxh64"))
     for name in files:
         stamp = registry.stamp_of(name)
-        has_time = stamp.modified_ns or not is_remote(name)  # some URLs have none
+        has_time = stamp.modified_ns or not is_remote(name)  # some URLs have no time
         if before is not None and has_time and stamp.modified_ns < before:
             sifted.too_old += 1
             continue
         before_it = by_name.get(sources.recorded(name))
         if (before_it and looks_unchanged(before_it, name, stamp)) or stored.have(name, stamp.size):
-            sifted.known += 1  # moved, perhaps, or touched
+            sifted.known += 1  # also if moved or touched
         elif before_it:
-            problem = "changed after it was appended, so its old rows are in the store"
-            raise InputError(f"{name}: {problem}; give new data a new name, or make the store anew")
+            problem = "changed after it was appended, so the store has its old rows"
+            raise InputError(f"{name}: {problem}; give new data a new name, or make the store again")
         elif found.have(name, stamp.size):
-            sifted.doubled += 1  # as it would be known if it came tomorrow
+            sifted.doubled += 1  # a later run would find it in the store
         else:
             sifted.new.append(name)
             found.add(name, stamp.size, sources.samples_of(name), partial(content_of, name))
@@ -188,14 +188,14 @@ def _sift(files: list[str], are_tables: bool, made: Manifest | None, before: int
 
 
 def _files(job: Job) -> tuple[list[str], bool, list[str]]:
-    """(what the patterns name, whether these are tables, the patterns that name nothing), which does no harm."""
+    """Return the files that the patterns match, True if they are tables, and the patterns that match no file."""
     names, kinds, unmatched = list[str](), set[str](), list[str]()
     for pattern in job.inputs:
         is_pattern = glob.has_magic(pattern) and not is_remote(pattern) and not os.path.exists(pattern)
         found = glob.glob(pattern, recursive=True) if is_pattern else [pattern]
         for name in found:
             if not is_remote(name) and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
-                raise InputError(f"{name}: neither a file nor a folder, so it cannot be known again; name files")
+                raise InputError(f"{name}: neither a file nor a folder, so later runs cannot recognise it; name files")
         if found:
             some, kind = registry.find([pattern], job.convert.format)
             names += some
@@ -205,8 +205,8 @@ def _files(job: Job) -> tuple[list[str], bool, list[str]]:
     return list(dict.fromkeys(names)), "table" in kinds, unmatched
 
 
-def _look_at_places(job: Job) -> None:
-    """Refuse a log and metrics that have no folder to be in."""
+def _check_folders(job: Job) -> None:
+    """Refuse a log or metrics file whose folder does not exist."""
     for place in (job.log, job.metrics):
         if place is not None and not Path(place).parent.is_dir():
             raise InputError(f"{Path(place).parent}: no such folder; create it, or write {Path(place).name} elsewhere")

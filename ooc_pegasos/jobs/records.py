@@ -1,4 +1,4 @@
-"""What a run leaves for those who were asleep: a log, a record, metrics, and a word to whoever wants one."""
+"""Reports of a run: log, record, metrics, and a notification."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from ooc_pegasos.util.json_checksum import plainly
 from ooc_pegasos.util.memory_limits import peak_rss
 
 NOTIFY_SECONDS = 60.0
-"""Seconds that a command to notify may take."""
+"""Timeout of the notification command in seconds."""
 _PAUSE = 0.02
-"""Seconds between two looks at it."""
+"""Seconds between two polls of the command."""
 _HEARD = 1 << 12
-"""Bytes of what it says on standard error that are kept; the rest is read and forgotten, so that it need not wait."""
+"""Bytes of its standard error that are kept; the rest is read and discarded, so that the command is not blocked."""
 _LIBRARIES = ("numpy", "numba", "pyarrow")
 OUTCOMES = ("promoted", "refused", "unchanged", "failed", "interrupted")
 
 
 def timestamp(now: datetime | None = None) -> str:
-    """The time as ISO 8601 has it."""
+    """Return the time in ISO 8601."""
     return (now or datetime.now(UTC)).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 @cache
 def software() -> dict[str, str]:
-    """Versions of what runs. Asked for when a run begins: at its end it may be allowed to open no file any more."""
+    """Return the versions of the software. Called when a run begins: at its end opening files may fail."""
     libraries = {name: version(name) for name in _LIBRARIES}
     return {"ooc-pegasos": __version__, "python": platform.python_version(), **libraries}
 
@@ -61,7 +61,7 @@ def record_of(
     in_use: str | None = None,
     error: str | None = None,
 ) -> dict[str, Any]:
-    """All that is known of a run; `in_use`: the version that is, at its end."""
+    """Return the record of a run; `in_use` is the version in use at its end."""
     compared, appended, trained = state.compare, state.append, plainly(state.train)
     store = {"path": job.store, **_store(job, compared)}
     store |= {
@@ -101,7 +101,7 @@ def record_of(
 
 
 def _store(job: Job, compared: Compared | None) -> dict[str, Any]:
-    """The store that models were compared on, else what it is by now, if that can be told."""
+    """Return the store on which models were compared, else the current store if it can be read."""
     if compared:
         return {"rows": compared.rows, "features": compared.features, "checksum": compared.checksum}
     try:
@@ -112,14 +112,14 @@ def _store(job: Job, compared: Compared | None) -> dict[str, Any]:
 
 
 def as_json(record: dict[str, Any]) -> bytes:
-    """A record as a file."""
+    """Return a record as the content of a file."""
     return (json.dumps(record, indent=1, allow_nan=False) + "\n").encode()
 
 
 class Log:
-    """Lines of JSON, one an event; each is whole, whoever else writes to the file.
+    """Log of JSON lines, one an event, each written at once, so that other writers cannot split a line.
 
-    A log that cannot be written is no reason to stop: `problem` is what it was, if anything.
+    A log that cannot be written does not stop a run: `problem` is the last error.
     """
 
     def __init__(self, path: str | None, **always: Any) -> None:
@@ -128,12 +128,12 @@ class Log:
         self.problem: str | None = None
 
     def write(self, event: str, **facts: Any) -> None:
-        """Add a line."""
+        """Append a line."""
         if self._path is None:
             return
         table = plainly({"time": timestamp(), "event": event, **self._always, **facts})
         line = (json.dumps(table) + "\n").encode()
-        # a pipe that nobody reads, or not fast enough, must not keep the run waiting
+        # a pipe without a reader, or with a slow one, must not block the run
         try:
             descriptor = open_in_place(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, streams=True)
             try:
@@ -146,32 +146,32 @@ class Log:
 
 
 def write_metrics(path: Path, record: dict[str, Any]) -> None:
-    """The text format of Prometheus, for its node exporter to pick up."""
+    """Write metrics in the text format of Prometheus, for the textfile collector of its node exporter."""
     families: dict[str, list[str]] = {}
 
     def add(name: str, value: float | None, help_text: str, **labels: Any) -> None:
         try:
             number = float(value)  # type: ignore[arg-type]
-        except (TypeError, OverflowError):  # not known
+        except (TypeError, OverflowError):  # unknown
             return
         head = [f"# HELP oocpeg_{name} {help_text}", f"# TYPE oocpeg_{name} gauge"]
-        told = ",".join(f'{key}="{_escaped(str(one))}"' for key, one in {"name": record["job"], **labels}.items())
-        families.setdefault(name, head).append(f"oocpeg_{name}{{{told}}} {number:.17g}")
+        shown = ",".join(f'{key}="{_escaped(str(one))}"' for key, one in {"name": record["job"], **labels}.items())
+        families.setdefault(name, head).append(f"oocpeg_{name}{{{shown}}} {number:.17g}")
 
     add("run_timestamp_seconds", _seconds(record["ended"]), "When the last run ended.")
-    add("run_exit_code", record["exit_code"], "What the last run ended with.")
+    add("run_exit_code", record["exit_code"], "Exit code of the last run.")
     for outcome in OUTCOMES:
         add("run_outcome", outcome == record["outcome"], "1 for the outcome of the last run.", outcome=outcome)
     for step, seconds in record["seconds"].items():
-        add("run_step_seconds", seconds, "How long a step of the last run took.", step=step)
-    add("run_peak_memory_bytes", record["peak_rss"], "The most memory that the last run had in use.")
+        add("run_step_seconds", seconds, "Duration of a step of the last run.", step=step)
+    add("run_peak_memory_bytes", record["peak_rss"], "Peak memory of the last run.")
     if record["in_use"]:
         made = datetime.strptime(record["in_use"], FORM).replace(tzinfo=UTC).timestamp()
-        add("model_timestamp_seconds", made, "When the run began that made the model in use.")
+        add("model_timestamp_seconds", made, "When the run that trained the model in use began.")
     add("store_rows", record["store"].get("rows"), "Rows of the store.")
     add("new_rows", record["store"]["new_rows"], "Rows appended by the last run.")
-    add("rejected_rows", record["store"]["rejected_rows"], "Rows of new files that the last run left out as bad.")
-    add("expired_rows", record["store"]["expired_rows"], "Rows that the last run took out of the store.")
+    add("rejected_rows", record["store"]["rejected_rows"], "Rows of new files that the last run rejected.")
+    add("expired_rows", record["store"]["expired_rows"], "Rows that the last run removed from the store.")
     model = record["model"] or {}
     add("model_gap", model.get("gap"), "Certified relative gap of the new model.")
     add("model_certified", model.get("converged"), "1 if the gap of the new model is within the tolerance.")
@@ -185,7 +185,7 @@ def write_metrics(path: Path, record: dict[str, Any]) -> None:
             add("label_share", share, "Share of the rows with a label.", rows=side, label=label)
         names = ("known_features", "mean_score", "deviation_of_scores", "mean_label", "deviation_of_labels")
         for name in (*names, "nonzeros_per_row"):
-            add(name, facts[name], "Of the rows before, and of the new ones.", rows=side)
+            add(name, facts[name], "A statistic of the earlier rows, and of the new rows.", rows=side)
     text = "".join(f"{line}\n" for lines in families.values() for line in lines)
     write_atomically(path, text.encode(errors="replace"))
 
@@ -199,35 +199,35 @@ def _escaped(text: str) -> str:
 
 
 def notify(command: str, record: dict[str, Any], seconds: float = NOTIFY_SECONDS) -> str | None:
-    """Run a command with the record on its standard input; what went wrong, if anything did.
+    """Run a command with the record on its standard input; return a description of the failure, or None.
 
-    It is waited for, not what it may have started in the background; what it prints is not kept, but for the first of
-    its complaints.
+    The command is waited for, but not its background processes. Its output is discarded except for the beginning of
+    standard error.
     """
     environment = {**os.environ, "OOCPEG_JOB": record["job"], "OOCPEG_OUTCOME": record["outcome"]}
-    told = f"{printable(command)}: "
+    prefix = f"{printable(command)}: "
     try:
         words = shlex.split(command)
         with _in_memory(json.dumps(record).encode()) as content:
-            process = subprocess.Popen(  # noqa: S603 (the job's owner says what to run, and no shell looks at it)
+            process = subprocess.Popen(  # noqa: S603 (the owner of the job chooses the command, and no shell parses it)
                 words,
                 stdin=content,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env=environment,
-                start_new_session=True,  # so that all of it can be stopped
+                start_new_session=True,  # so that its whole process group can be stopped
             )
     except (OSError, ValueError) as error:
-        return f"{told}{error}"
-    complaints = _complaints(process, seconds)
+        return f"{prefix}{error}"
+    complaints = _standard_error(process, seconds)
     if complaints is None:
-        return f"{told}took longer than {seconds:g} seconds, and was stopped"
-    return f"{told}exit code {process.returncode}: {complaints}" if process.returncode else None
+        return f"{prefix}took longer than {seconds:g} seconds, and was stopped"
+    return f"{prefix}exit code {process.returncode}: {complaints}" if process.returncode else None
 
 
 @contextmanager
 def _in_memory(content: bytes) -> Iterator[int]:
-    """A file of this content that needs no disk, which may be what the record tells is full."""
+    """Yield an in-memory file, because the problem to be reported may be a full disk."""
     descriptor = os.memfd_create("record")
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -238,8 +238,8 @@ def _in_memory(content: bytes) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _complaints(process: subprocess.Popen[bytes], seconds: float) -> str | None:
-    """The first that a command says on standard error, on one line, when it has ended; None if it had to be stopped."""
+def _standard_error(process: subprocess.Popen[bytes], seconds: float) -> str | None:
+    """Return the beginning of a command's standard error on one line, after its end; None if it was stopped."""
     assert process.stderr is not None
     head, end = b"", time.monotonic() + seconds
     try:
@@ -248,19 +248,19 @@ def _complaints(process: subprocess.Popen[bytes], seconds: float) -> str | None:
             while process.poll() is None:
                 if time.monotonic() >= end:
                     return None
-                head = (head + _heard(pipe.fileno(), _PAUSE))[:_HEARD]
-            while len(head) < _HEARD and (more := _heard(pipe.fileno(), 0.0)):
+                head = (head + _read(pipe.fileno(), _PAUSE))[:_HEARD]
+            while len(head) < _HEARD and (more := _read(pipe.fileno(), 0.0)):
                 head += more
-    finally:  # after Ctrl-C as well
+    finally:  # also after Ctrl-C
         if process.poll() is None:
-            with suppress(OSError):  # what runs as somebody else cannot be stopped, and is not waited for
+            with suppress(OSError):  # a process of another user cannot be stopped, and is not waited for
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     return printable(head.decode(errors="backslashreplace").strip()[:200])
 
 
-def _heard(pipe: int, seconds: float) -> bytes:
-    """What has come through a pipe, after a wait for it; nothing if it is closed, after the same wait."""
+def _read(pipe: int, seconds: float) -> bytes:
+    """Return the bytes that arrive in a pipe within some seconds, none if the pipe is closed or silent."""
     waiting = select.poll()
     waiting.register(pipe, select.POLLIN)
     if not waiting.poll(1000 * seconds):

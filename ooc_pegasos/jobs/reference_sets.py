@@ -1,6 +1,6 @@
-"""Golden sets of a job, looked at before anything is done: can models be measured on them, and none be trained on them.
+"""Reference sets of a job, checked before a run begins: readable by the model, and not part of the training data.
 
-Rows that a model was trained on say nothing of how good it is, so neither the store of the job nor its inputs will do.
+Metrics on training rows are biased, so a reference set may neither be the store of the job nor one of its inputs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ooc_pegasos.store.manifest import Manifest, SourceInfo
 from ooc_pegasos.store.store import Store
 
 
-def look_at_golden_sets(job: Job, store: Store | None) -> None:
-    """Refuse those that are not there and, where there is a store, those that its models cannot be measured on."""
+def check_reference_sets(job: Job, store: Store | None) -> None:
+    """Refuse missing reference sets and, if there is a store, those on which its models cannot be evaluated."""
     known = Meaning.of_store(store) if store and job.golden else None
     for golden in job.golden:
         if known:
@@ -33,36 +33,36 @@ def look_at_golden_sets(job: Job, store: Store | None) -> None:
 
 
 def refuse_trained_on(job: Job, new: Sequence[str], made: Manifest | None) -> None:
-    """Refuse golden sets that are the store of the job, are to be appended to it, or are in it.
+    """Refuse reference sets that are the store of the job, one of its inputs, or in the store.
 
-    Files are known by where they are and by their content, so a copy under another name is known as well.
+    Files are compared by path and by content, so a copy under another name is detected as well.
     """
     inputs = _Lookup([_File(name) for name in new])
     stored = _Lookup([_File(source.name, source) for source in made.sources] if made else [])
     for golden in job.golden:
         if os.path.realpath(golden) == os.path.realpath(job.store):
-            problem = "a golden set, and the store that models are trained on"
-            raise UsageError(f"{golden}: {problem}; name rows that are kept out of it")
+            problem = "a reference set, and the store that models are trained on"
+            raise UsageError(f"{golden}: {problem}; name rows that are not in the store")
         for file in _contents(golden, job, made):
             if (other := inputs.same_as(file)) is not None:
-                problem = f"a golden set with rows of an input of the job, {other}"
+                problem = f"a reference set with rows of an input of the job, {other}"
                 raise UsageError(f"{golden}: {problem}; take it out of the inputs, or out of golden")
             if (other := stored.same_as(file)) is not None:
-                problem = f"a golden set with rows that models are trained on, those of {other} in the store"
-                raise UsageError(f"{golden}: {problem}; leave it out, or make the store anew without them")
+                problem = f"a reference set with rows that models are trained on, those of {other} in the store"
+                raise UsageError(f"{golden}: {problem}; leave it out, or make the store again without them")
 
 
 def fingerprints(job: Job, made: Manifest) -> dict[str, list[dict[str, Any]]]:
-    """What golden sets are, by their short names: whether one is still what it was can be told from records."""
+    """Return the fingerprints of the reference sets by short name, from which later changes can be detected."""
 
-    def told(file: _File) -> dict[str, Any]:
+    def fingerprint(file: _File) -> dict[str, Any]:
         return {"name": file.name, "size": file.size, "xxh64": file.digest}
 
-    return {name: [told(file) for file in _contents(golden, job, made)] for name, golden in job.sets().items()}
+    return {name: [fingerprint(file) for file in _contents(golden, job, made)] for name, golden in job.sets().items()}
 
 
 class _File:
-    """An input or a golden set, or a source of a store, which tells of itself what it was."""
+    """An input, a reference set, or a source recorded in a store."""
 
     def __init__(self, name: str, source: SourceInfo | None = None) -> None:
         self.name = sources.spoken(name)
@@ -70,14 +70,14 @@ class _File:
 
     @cached_property
     def place(self) -> str | None:
-        """Where it is; of a file that a store was made of that is not asked, as something else may lie there now."""
+        """The path of a file; None for a file recorded in a store, because another file may have its path now."""
         if self._source and not os.path.isdir(self._path):
             return None
         return self._path if is_remote(self._path) else os.path.realpath(self._path)
 
     @cached_property
     def size(self) -> int:
-        """-1 of what is known by its place alone: folders of texts, and what can be read only once."""
+        """The size; -1 for folders of texts and for pipes, which are compared by path alone."""
         if self._source:
             return self._source.size
         stamp = None if os.path.isdir(self._path) else sources.stamp_of(self._path)
@@ -85,12 +85,12 @@ class _File:
 
     @cached_property
     def digest(self) -> str:
-        """Of what is in it."""
+        """The checksum of the content."""
         return self._source.xxh64 if self._source else content_of(self._path)
 
 
 class _Lookup:
-    """Some files, to be looked through by place and by content; contents are read only where sizes agree."""
+    """Index of files by path and by content; contents are read only if sizes agree."""
 
     def __init__(self, files: Sequence[_File]) -> None:
         self._by_place = {file.place: file for file in files}
@@ -99,7 +99,7 @@ class _Lookup:
             self._by_size.setdefault(file.size, []).append(file)
 
     def same_as(self, file: _File) -> str | None:
-        """What the one is called that is this file or has its content."""
+        """Return the name of the file that is this file or has its content, or None."""
         if file.place is not None and file.place in self._by_place:
             return self._by_place[file.place].name
         alike = self._by_size.get(file.size, []) if file.size >= 0 else []
@@ -107,7 +107,7 @@ class _Lookup:
 
 
 def _contents(golden: str, job: Job, made: Manifest | None) -> list[_File]:
-    """What a golden set is made of."""
+    """Return the files of a reference set."""
     if _has_manifest(golden):
         return [_File(source.name, source) for source in manifest.read(Path(golden)).sources]
     return [_File(name) for name in _files(golden, job, made)]
@@ -118,5 +118,5 @@ def _has_manifest(golden: str) -> bool:
 
 
 def _files(golden: str, job: Job, made: Manifest | None) -> list[str]:
-    """The files that a golden set is, read as the store says, or as its inputs will be."""
+    """Return the files of a reference set, in the format of the store or of the inputs of the job."""
     return files_for(golden, made.recipe) if made else registry.find([golden], otherwise=job.convert.format)[0]

@@ -1,7 +1,7 @@
-"""One run of a job: append, expire, train, compare, promote or refuse.
+"""A run of a job: append, expire, train, compare, promote or refuse.
 
-What has been done stands in `MODELS/.run/state.json`, so that a run that was killed goes on where it stood, under the
-name that it began with. Nothing that is in use changes before the last step, which switches a link.
+`MODELS/.run/state.json` records the finished steps, so that an interrupted run resumes, under its first name. The model
+in use does not change before the last step, which switches a link.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ooc_pegasos.jobs import state as states
 from ooc_pegasos.jobs.drift import drift
 from ooc_pegasos.jobs.job import HOLDOUT, Job
 from ooc_pegasos.jobs.plan import Plan, plan, refuse_changed_sources
-from ooc_pegasos.jobs.reference_sets import fingerprints, look_at_golden_sets
+from ooc_pegasos.jobs.reference_sets import check_reference_sets, fingerprints
 from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
 from ooc_pegasos.jobs.versions import MODEL, RECORD, Versions
 from ooc_pegasos.objective.losses import loss_for
@@ -62,7 +62,7 @@ def run(
     progress: Progress | None = None,
     training_progress: TrainingProgress | None = None,
 ) -> dict[str, Any]:
-    """Run a job to its end; first to the end of the run that was interrupted, if there is one. Returns the record."""
+    """Run a job, after resuming an interrupted run if there is one; return the record of the last run."""
     versions, shown = Versions(job.models), progress or Progress()
     with ExitStack() as stack:
         try:
@@ -70,18 +70,18 @@ def run(
                 versions.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(versions.lock, str(versions.folder), shown.note))
         except OocPegasosError as error:
-            _tell_of_no_run(job, error, now(), shown)
+            _report_failed_start(job, error, now(), shown)
             raise
         while True:
             one = _Run(job, versions, now, shown, training_progress or default_training_progress())
             record = one.go()
-            if not one.resumed or (one.state.job == job.digest() and not _more_has_come(job, now())):
+            if not one.resumed or (one.state.job == job.digest() and not _has_new_input(job, now())):
                 return record
-            shown.note(f"run {record['run']}: {record['outcome']}; more has come since, so the next begins")
+            shown.note(f"run {record['run']}: {record['outcome']}; new files have arrived since, so another run begins")
 
 
-def foresee(job: Job, now: datetime) -> Plan:
-    """What a run would do by now: go on with what was interrupted, or what it plans."""
+def preview(job: Job, now: datetime) -> Plan:
+    """Return the plan of the next run, or of the interrupted run that it would resume."""
     found = states.load(Versions(job.models).work)
     if found and found.plan and found.job == job.digest() and (found.compare or not found.failed):
         return dataclasses.replace(found.plan, unfinished=found.run)
@@ -89,10 +89,10 @@ def foresee(job: Job, now: datetime) -> Plan:
 
 
 def rollback(versions: Versions, to: str | None = None) -> tuple[str | None, str]:
-    """Put an older version in use: (what was, what is).
+    """Put an older version in use; return the version that was in use, and the one that is.
 
-    A run that was interrupted is given up, as what it compared its model with is not in use any more; of what it has
-    appended the next one knows.
+    An interrupted run is discarded, because its model was compared with a version that is no longer in use. The next
+    run still knows the rows that it has appended.
     """
     was, to = versions.choose(to)
     with suppress(CorruptFileError):
@@ -103,8 +103,8 @@ def rollback(versions: Versions, to: str | None = None) -> tuple[str | None, str
     return was, to
 
 
-def _tell_of_no_run(job: Job, error: OocPegasosError, now: datetime, progress: Progress) -> None:
-    """Say that none could begin, and leave the records to who holds the lock."""
+def _report_failed_start(job: Job, error: OocPegasosError, now: datetime, progress: Progress) -> None:
+    """Report that no run could begin. The records are left to the process that holds the lock."""
     state = State(job.digest(), "", records.timestamp(now))
     record = records.record_of(job, state, "failed", error.exit_code, now, error=str(error))
     records.Log(job.log, job=job.name).write("failed", exit_code=error.exit_code, error=str(error))
@@ -113,8 +113,8 @@ def _tell_of_no_run(job: Job, error: OocPegasosError, now: datetime, progress: P
         progress.note(f"notify: {problem}")
 
 
-def _more_has_come(job: Job, now: datetime) -> bool:
-    """Whether there is something for another run, be it only to fail with the reason."""
+def _has_new_input(job: Job, now: datetime) -> bool:
+    """True if another run has work to do, or would fail."""
     try:
         return bool(plan(job, now).new)
     except OocPegasosError:
@@ -122,7 +122,7 @@ def _more_has_come(job: Job, now: datetime) -> bool:
 
 
 class _Run:
-    """One run, new or taken up again."""
+    """A run, new or resumed."""
 
     def __init__(
         self,
@@ -141,52 +141,53 @@ class _Run:
         self.problem: OocPegasosError | None = None
         try:
             with writing_errors(self.work):
-                self._take_up()
-        except OocPegasosError as error:  # told when it runs, and recorded then
+                self._resume()
+        except OocPegasosError as error:  # reported and recorded by `go`
             self.problem = error
         self.log = records.Log(job.log, job=job.name, run=self.state.run)
         records.software()
 
-    # --- what stands on disk ----------------------------------------------------------------------
+    # --- state on disk ----------------------------------------------------------------------
 
-    def _take_up(self) -> None:
-        """Go on with the run that was interrupted, if it is one of this job.
+    def _resume(self) -> None:
+        """Resume the interrupted run if it belongs to this job.
 
-        One that failed is given up if there are new files: what it failed of may be that there were too few rows. One
-        that has only to be published is not.
+        A failed run is discarded if there are new files, because too few rows may be the reason of the failure. A run
+        that only has to be published is not discarded.
         """
         found = states.load(self.work)
         if found is None:
             remove_folder(self.work)
-        elif found.compare and not self.candidate.exists():  # it is in its place, so that is what it came to
+        elif found.compare and not self.candidate.exists():  # the candidate was published or refused
             self.resumed, self.state = True, found
-        elif found.plan is None or found.job != self.job.digest() or self._is_given_up(found):
-            self.state.carried = self._forget(found)
+        elif found.plan is None or found.job != self.job.digest() or self._is_outdated(found):
+            self.state.carried = self._discard(found)
         else:
             self.resumed, self.state = True, dataclasses.replace(found, failed=False)
 
-    def _is_given_up(self, found: State) -> bool:
+    def _is_outdated(self, found: State) -> bool:
         if not found.failed or found.compare:
             return False
         try:
             return bool(plan(self.job, self.now()).new)
-        except OocPegasosError:  # which it may not come to
+        except OocPegasosError:  # the resumed run may not fail by it
             return False
 
-    def _forget(self, state: State) -> Appended:
-        """Forget a run, but for what it has appended; killed in between, it can be forgotten again."""
-        carried = _left_by(state, Path(self.job.store))
+    def _discard(self, state: State) -> Appended:
+        """Discard a run except for the record of the rows that it appended. May be repeated after an interruption."""
+        carried = _rows_left_by(state, Path(self.job.store))
         if carried.sources:
             State(state.job, state.run, state.began, carried=carried).save(self.work)
         else:
-            (self.work / states.FILE_NAME).unlink(missing_ok=True)  # first: it tells of what goes now
+            # first, because it refers to the folders removed next
+            (self.work / states.FILE_NAME).unlink(missing_ok=True)
         for folder in (self.candidate, self.checkpoint):
             remove_folder(folder)
         return carried
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
-        """A step of the run, which is remembered when it is done, so that it is not done again."""
+        """Record a step of the run when it is done, so that it is not repeated."""
         began = time.monotonic()
         self.log.write(f"{name} begins")
         yield
@@ -198,9 +199,9 @@ class _Run:
     # --- the run ----------------------------------------------------------------------------------
 
     def go(self) -> dict[str, Any]:
-        """All steps that are left; whatever comes of them is recorded."""
+        """Do the remaining steps, and record the outcome."""
         if self.resumed:
-            self.progress.note(f"run {self.state.run} did not come to its end and goes on")
+            self.progress.note(f"run {self.state.run} was interrupted and is resumed")
         try:
             if self.problem:
                 raise self.problem
@@ -209,38 +210,38 @@ class _Run:
         except KeyboardInterrupt:
             self._report(self._record("interrupted", exit_codes.INTERRUPTED))
             raise
-        except Exception as error:  # those that nobody thought of as well: nobody watches
+        except Exception as error:  # also internal errors, because runs are unattended
             if error is not self.problem:
-                self._give_up_if_hopeless(error)
-            code, words = _told(error)
+                self._record_failure(error)
+            code, words = _exit_code_and_message(error)
             self._report(self._record("failed", code, error=words))
             raise
         problems = self._remove_old_versions()
         record = self._record(outcome, exit_codes.REFUSED if outcome == "refused" else 0)
-        self._report(record, problems)  # if that is interrupted, the next run tells it again
+        self._report(record, problems)  # if that is interrupted, the next run repeats it
         self._remove_work()
         return record
 
     def _remove_work(self) -> None:
-        """Remove the folder of the run. What is left of it is reported, and removed by the next run."""
+        """Remove the folder of the run. Anything left is reported, and removed by the next run."""
         with suppress(OSError):
-            (self.work / states.FILE_NAME).unlink(missing_ok=True)  # first: without it there is nothing to take up
+            (self.work / states.FILE_NAME).unlink(missing_ok=True)  # first: without it nothing is resumed
         if not remove_folder(self.work):
             self.progress.note(f"{self.work}: could not be removed; the next run removes it")
 
     def _steps(self) -> str:
-        """What comes of the run: promoted, refused, or unchanged."""
-        self._bring_rows()
+        """Do the steps; return the outcome: promoted, refused, or unchanged."""
+        self._update_store()
         state = self.state
         if state.compare is not None and self.candidate.exists() and self._in_use() != state.champion:
-            state.compare = None  # somebody put another version in use since
-        if state.compare is None and not self._bring_candidate():
+            state.compare = None  # another version was put in use since
+        if state.compare is None and not self._make_candidate():
             return "unchanged"
         assert state.compare is not None
-        return self._settle(state.compare)
+        return self._promote_or_refuse(state.compare)
 
-    def _bring_rows(self) -> None:
-        """Append what is new, and let go of what is old."""
+    def _update_store(self) -> None:
+        """Append the new files and remove the expired rows."""
         job, state = self.job, self.state
         if state.plan is None:
             state.champion = self._in_use()
@@ -251,14 +252,14 @@ class _Run:
                 state.append = self._append(state.plan)
         if state.expire is None:
             if state.drift is None and state.append.sources:
-                with self._step("drift"):  # while the rows before are there
+                with self._step("drift"):  # before the earlier rows expire
                     store = Store.open(job.store)
                     state.drift = drift(store, len(state.append.sources), self._champion(store))
             with self._step("expire"):
                 state.expire = self._expire(state.plan)
 
-    def _bring_candidate(self) -> bool:
-        """Train, unless there is nothing to be trained, and compare, while the model in use is still there."""
+    def _make_candidate(self) -> bool:
+        """Train if there is a reason to, and compare; return False if there is none."""
         job, state, store = self.job, self.state, Store.open(self.job.store)
         gate.refuse_unfit(job.gate, store.manifest.labels)
         refuse_changed_sources(store.manifest)  # since it was planned
@@ -269,16 +270,16 @@ class _Run:
         if state.train and not (self.candidate / MODEL).exists():
             state.train = None
         if state.train is None:
-            if state.plan and not state.plan.rows_before:  # only now is it known what the store is like
-                look_at_golden_sets(job, store)
+            if state.plan and not state.plan.rows_before:  # a new store is known only now
+                check_reference_sets(job, store)
             with self._step("train"):
                 state.train = self._train(store, old)
         with self._step("compare"):
             state.compare = self._compare(store, old)
         return True
 
-    def _settle(self, compared: Compared) -> str:
-        """Put the candidate in use, or aside."""
+    def _promote_or_refuse(self, compared: Compared) -> str:
+        """Put the candidate in use, or store it among the refused versions."""
         passed = all(check.passed for check in compared.checks)
         if self.candidate.exists():
             record = (
@@ -295,7 +296,7 @@ class _Run:
         return self.versions.current(self.state.run)
 
     def _append(self, planned: Plan) -> Appended:
-        """The new files, at the end of the store, after those of a run that was given up."""
+        """Append the new files to the store; those of a discarded run are reported with them."""
         carried = self.state.carried
         if not planned.new:
             return carried
@@ -306,7 +307,7 @@ class _Run:
         return Appended(carried.rows + rows, carried.rejected + rejected, [*carried.sources, *sources])
 
     def _converted(self, planned: Plan) -> Manifest:
-        """The store with the new files; done already if a crash came between that and the note of it."""
+        """Return the manifest of the store with the new files, which an interrupted run may have appended already."""
         target = Path(self.job.store)
         there = (target / manifest.FILE_NAME).exists()
         existing = Existing(append=there, resume=self.resumed)
@@ -316,22 +317,22 @@ class _Run:
         except UsageError:
             if not self.resumed:
                 raise
-            fresh = dataclasses.replace(existing, resume=False)  # what was begun there is something else
+            fresh = dataclasses.replace(existing, resume=False)  # the interrupted conversion is another one
             return convert(*words, existing=fresh, progress=self.progress).manifest
         except InputError:
-            if self.resumed and _appended_by(planned, target):  # and moved away since
+            if self.resumed and _appended_by(planned, target):  # appended, and the files were moved since
                 return manifest.read(target)
             raise
 
     def _expire(self, planned: Plan) -> int:
-        """Take out what is too old; returns how many rows that were, also if a crash came after it."""
+        """Remove the expired rows; return their number, also if an interrupted run has removed them."""
         if planned.expire_before_ns is None:
             return 0
         expire(Path(self.job.store), planned.expire_before_ns)
         return max(Store.open(self.job.store).manifest.first_row - planned.expired_before, 0)
 
     def _champion(self, store: Store) -> Model | None:
-        """The model in use, which must know what the rows of the store mean."""
+        """Return the model in use, which must be compatible with the store."""
         if self.state.champion is None:
             return None
         model = Model.load(self.versions.model(self.state.champion))
@@ -342,7 +343,7 @@ class _Run:
         return model
 
     def _is_due(self, champion: Model, store: Store) -> bool:
-        """Whether there is anything to train: other rows, or other options, than those of the champion."""
+        """True if rows or options differ from those of the champion."""
         if self.state.train or champion.info.store_checksum != store.checksum:
             return True
         try:
@@ -350,7 +351,7 @@ class _Run:
             looking = self.job.retune and not record["options"]["retune"]
             return bool(looking or record["training"] != plainly(self.job.training()))
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            self.progress.note(f"what version {self.state.champion} was trained with is not known any more: once again")
+            self.progress.note(f"the options of version {self.state.champion} cannot be read; training again")
             return True
 
     def _train(self, store: Store, champion: Model | None) -> Trained:
@@ -373,7 +374,7 @@ class _Run:
         return Trained(*made, known.primal, known.lower_bound, known.gap, start is not None, why)
 
     def _how_to_train(self, store: Store, champion: Model | None) -> tuple[TrainConfig, Model | None, str]:
-        """(options, weights to begin with, why so)."""
+        """Return the options, the initial weights, and an explanation."""
         job, config = self.job, self.job.training()
         if champion is None:
             return config, None, ""
@@ -382,7 +383,7 @@ class _Run:
         if config.lam is None and config.C is None and not job.retune and same_loss:
             bias = config.bias or champion.info.config.get("bias") or "feature"
             config = dataclasses.replace(config, lam=champion.info.lam, bias=bias)
-            why = f"lambda {champion.info.lam:.3g} is that of the model in use; retune = true looks for it anew"
+            why = f"lambda {champion.info.lam:.3g} is that of the model in use; retune = true compares lambdas again"
         one = config.C is not None or (config.lambdas is not None and len(config.lambdas) == 1)
         if not (job.warm_start and one and same_loss and champion.weights.ndim == 1):
             return config, None, why
@@ -390,22 +391,23 @@ class _Run:
         lam = config.lambdas[0] if config.lambdas else 1.0 / (config.C or 1.0) / rows
         easy = is_easy(lam * rows, config.enough, store.manifest.statistics.largest_square)
         if config.algorithm == "sdca" or (config.algorithm == "auto" and not easy):
-            return config, None, f"{why}; sdca begins from nothing, and is faster here".removeprefix("; ")
+            return config, None, f"{why}; sdca starts from 0, and is faster here".removeprefix("; ")
         if bool(champion.bias) and config.biased not in ("feature", "free"):
             return config, None, why
         return config, champion, why
 
     def _compare(self, store: Store, champion: Model | None) -> Compared:
-        """Both models on the rows kept apart and on each golden set."""
+        """Evaluate both models on the holdout rows and on each reference set."""
         job = self.job
         challenger = Model.load(self.candidate / MODEL)
         holdout = job.training().holdout_fraction
         before = float(champion.info.config.get("holdout") or 0) if champion else 0.0
         sets: dict[str, Any] = {}
         if holdout:
-            kept = min(holdout, before) if before else holdout  # from both: the smaller share is part of the larger
+            # the smaller fraction is part of the larger, so neither model was trained on it
+            kept = min(holdout, before) if before else holdout
             models = [challenger, champion if before else None]
-            sets[HOLDOUT] = tuple(m and gate.measure_apart(m, store, kept, challenger) for m in models)
+            sets[HOLDOUT] = tuple(m and gate.measure_holdout(m, store, kept, challenger) for m in models)
         for name, golden in job.sets().items():
             sets[name] = tuple(m and gate.measure(m, golden, challenger) for m in (challenger, champion))
         checks = gate.verdict(job.gate, challenger, champion, sets)
@@ -416,17 +418,17 @@ class _Run:
         golden_sets = fingerprints(job, store.manifest)
         return Compared(checks, metrics, golden_sets, store.rows, store.features, store.checksum)
 
-    # --- its end ----------------------------------------------------------------------------------
+    # --- end of the run ----------------------------------------------------------------------------------
 
     def _record(
         self, outcome: str, exit_code: int, in_use: str | None = None, error: str | None = None
     ) -> dict[str, Any]:
-        with suppress(OocPegasosError, OSError):  # what the record is about may be that there is none
+        with suppress(OocPegasosError, OSError):  # the failure to be recorded may be that there is none
             in_use = in_use or self._in_use()
         return records.record_of(self.job, self.state, outcome, exit_code, self.now(), in_use, error)
 
     def _remove_old_versions(self) -> list[str]:
-        """All but those to be kept; what was in the way."""
+        """Remove the versions that are not to be kept; return the problems."""
         try:
             removed = self.versions.prune(self.job.keep)
         except (OSError, OocPegasosError) as error:
@@ -436,7 +438,7 @@ class _Run:
         return []
 
     def _report(self, record: dict[str, Any], before: Sequence[str] = ()) -> None:
-        """Tell of the end, and of problems before; what cannot be told does not change it."""
+        """Report the end of the run and earlier problems. Failures to report do not change the outcome."""
         problems = list(before)
         try:
             folder = self.versions.records
@@ -456,12 +458,12 @@ class _Run:
         for problem in problems:
             self.progress.note(problem)
 
-    def _give_up_if_hopeless(self, error: BaseException) -> None:
-        """Forget what would fail in the same way when it is taken up again, and remember of the rest that it failed."""
+    def _record_failure(self, error: BaseException) -> None:
+        """Discard a run that would fail in the same way when resumed; mark others as failed."""
         nothing_came = self.state.append is None and not isinstance(error, PublishedError)
         if isinstance(error, CorruptFileError) or nothing_came:
             with suppress(OSError):
-                self._forget(self.state)
+                self._discard(self.state)
             return
         self.state.failed = True
         with suppress(OSError):
@@ -469,20 +471,20 @@ class _Run:
 
 
 def _appended_by(planned: Plan, target: Path) -> list[SourceInfo]:
-    """The sources of a store that came with what was planned; none if it did not come so far."""
+    """Return the sources of a store that the plan has appended, none if the run was interrupted before that."""
     made = manifest.read(target)
     last = made.sources[-len(planned.new) :] if planned.new else []
     came = made.first_row + made.rows > planned.expired_before + planned.rows_before
     return last if came and [source.name for source in last] == [*map(recorded, planned.new)] else []
 
 
-def _left_by(found: State, target: Path) -> Appended:
-    """What a run that is given up has appended, so far as it is still there: no model knows of it."""
+def _rows_left_by(found: State, target: Path) -> Appended:
+    """Return the rows that a discarded run has appended and that are still there: no model was trained on them."""
     known = found.append or found.carried
     try:
         made = manifest.read(target)
         came = [] if found.append or not found.plan else _appended_by(found.plan, target)
-    except (OocPegasosError, OSError):  # which somebody may mend
+    except (OocPegasosError, OSError):  # may be repaired later
         return known
     rejected = known.rejected + (made.rejected - found.plan.rejected_before if came and found.plan else 0)
     there = set(made.sources)
@@ -490,8 +492,8 @@ def _left_by(found: State, target: Path) -> Appended:
     return Appended(sum(source.rows for source in kept), rejected, kept)
 
 
-def _told(error: Exception) -> tuple[int, str]:
-    """(exit code, words) of what ended a run."""
+def _exit_code_and_message(error: Exception) -> tuple[int, str]:
+    """Return the exit code and the message of the error that ended a run."""
     if isinstance(error, OocPegasosError):
         return error.exit_code, str(error)
     if isinstance(error, MemoryError):

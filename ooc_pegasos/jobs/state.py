@@ -1,4 +1,4 @@
-"""How far a run is. It stands in a file of its own, so that a run that was killed goes on where it stood."""
+"""State of a run, recorded in a file, from which an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FILE_NAME = "state.json"
 
 @dataclass(frozen=True)
 class Appended:
-    """What came to the store."""
+    """Rows and sources that a run has appended."""
 
     rows: int = 0
     rejected: int = 0
-    """Rows that were left out."""
+    """Number of rejected rows."""
     sources: list[SourceInfo] = field(default_factory=list)
 
 
@@ -45,7 +45,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Compared:
-    """What the gate found. `metrics`: of challenger and champion, by the set of rows; `golden`: what sets were."""
+    """Result of the gate. `metrics`: of challenger and champion, by set of rows; `golden`: fingerprints of the sets."""
 
     checks: list[Check]
     metrics: dict[str, dict[str, dict[str, Any] | None]]
@@ -53,12 +53,12 @@ class Compared:
     rows: int
     features: int
     checksum: str
-    """Of the store."""
+    """Checksum of the store."""
 
 
 @dataclass
 class State:
-    """The steps that are done, None for those that are not. `job`: which one it is; `run`: the name of the version."""
+    """The finished steps, None for the others. `job`: digest of the job; `run`: the name of the version."""
 
     job: str
     run: str
@@ -67,23 +67,23 @@ class State:
     champion: str | None = None
     plan: Plan | None = None
     carried: Appended = field(default_factory=Appended)
-    """What a run that was given up had appended: no model knows of it yet."""
+    """Rows appended by a discarded run, on which no model was trained."""
     append: Appended | None = None
     drift: dict[str, Side] | None = None
     expire: int | None = None
     train: Trained | None = None
     compare: Compared | None = None
     failed: bool = False
-    """Ended by an error and not by a kill: if new files have come since, they are what it is begun anew with."""
+    """True if ended by an error, not by an interruption: if new files have arrived since, the run begins anew."""
 
     def save(self, folder: Path) -> None:
-        """Write it down."""
+        """Write the state to a folder."""
         folder.mkdir(exist_ok=True)
         write_atomically(folder / FILE_NAME, json_checksum.encode(json_checksum.plainly(self)))
 
 
 def load(folder: Path) -> State | None:
-    """The state that stands in a folder, if there is one."""
+    """Return the state in a folder, if there is one."""
     path = folder / FILE_NAME
     try:
         state = typed_json.load(State, json_checksum.decode(read_file(path)))

@@ -1,4 +1,4 @@
-"""The folder of models: a folder below it for each version, and `current`, a link to the one in use, switched last."""
+"""The folder of models: a folder for each version, and `current`, a link to the version in use, switched last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REFUSED = "refused"
 
 
 def is_version(name: str) -> bool:
-    """Whether it is a name that a version can have."""
+    """True if the name has the form of a version's name."""
     try:
         return bool(_NAME.fullmatch(name)) and datetime.strptime(name, FORM).year < datetime.max.year
     except ValueError:
@@ -28,34 +28,34 @@ def is_version(name: str) -> bool:
 
 
 class Versions:
-    """The versions in a folder. Whoever changes them holds the lock."""
+    """The versions in a folder. Callers that change them hold the lock."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
     @property
     def lock(self) -> Path:
-        """The file to lock."""
+        """The lock file."""
         return self.folder / ".lock"
 
     @property
     def work(self) -> Path:
-        """Where the run at hand keeps what it has so far."""
+        """The folder of the current run."""
         return self.folder / ".run"
 
     @property
     def records(self) -> Path:
-        """Where there is a record of each run."""
+        """The folder of the records of all runs."""
         return self.folder / "runs"
 
     def names(self) -> list[str]:
-        """All versions, oldest first."""
+        """Return all versions, oldest first."""
         if not self.folder.is_dir():
             return []
         return sorted(entry.name for entry in os.scandir(self.folder) if entry.is_dir() and is_version(entry.name))
 
     def current(self, begun: str | None = None) -> str | None:
-        """The version in use. `begun`: one that may be there before the first link is."""
+        """Return the version in use. `begun`: a version that may exist before the first link does."""
         link = self.folder / "current"
         try:
             name = os.readlink(link)
@@ -75,11 +75,11 @@ class Versions:
         return name
 
     def model(self, name: str) -> Path:
-        """The model of a version."""
+        """Return the model file of a version."""
         return self.folder / name / MODEL
 
     def new_name(self, now: datetime) -> str:
-        """A name for the version of this time, after all others even if the clock was set back."""
+        """Return a name for a version of this time, after all others even if the clock was set back."""
         recorded = [name for name in map(_stem, self.records.glob("*.json")) if is_version(name)]
         taken = [*self.names(), *self._refused(), *recorded]
         if taken and now.strftime(FORM) <= max(taken):
@@ -87,19 +87,19 @@ class Versions:
         return now.strftime(FORM)
 
     def publish(self, candidate: Path, name: str) -> None:
-        """Put a version in its place and then in use; may be done again after a crash."""
+        """Move a version to its final folder and put it in use; may be repeated after a crash."""
         self._put(candidate, self.folder / name)
         self.switch(name)
 
     def refuse(self, candidate: Path, name: str) -> Path:
-        """Keep a version that is not to be used; returns where."""
+        """Store a refused version; return its folder."""
         place = self.folder / _REFUSED / name
         place.parent.mkdir(exist_ok=True)
         self._put(candidate, place)
         return place
 
     def switch(self, name: str) -> None:
-        """Make `current` lead to a version."""
+        """Make `current` a link to a version."""
         link, new = self.folder / "current", self.folder / ".current.new"
         if link.exists() and not link.is_symlink():
             raise InputError(f"{link}: not a link to a version; move it away, and try again")
@@ -109,12 +109,12 @@ class Versions:
         try:
             sync_folder(self.folder)
         except OSError as error:
-            raise published_error(link, error, "check the disk, as a power cut may undo it") from error
+            raise published_error(link, error, "check the disk; a power failure may undo the change") from error
 
     def before(self, name: str) -> str | None:
-        """The version that was in use when this one was made; None if there was none, or it is not known.
+        """Return the version that was in use when a version was made; None if there was none, or it is not known.
 
-        Not the one that was made before: that may have been rolled back.
+        The version made before may be another one, as that may have been rolled back.
         """
         try:
             found = json.loads(read_file(self.folder / name / RECORD))["champion"]
@@ -123,14 +123,14 @@ class Versions:
         return found if isinstance(found, str) and is_version(found) else None
 
     def choose(self, to: str | None = None) -> tuple[str | None, str]:
-        """(The version in use, one to be used instead): that which was before it, if none is named."""
+        """Return the version in use, and the one to be used instead: `to`, or the version before."""
         names = self.names()
         link = self.folder / "current"
         was = os.readlink(link) if link.is_symlink() else None
         if to is None:
             to = self.before(was) if was in names else None
             if to not in names:
-                problem = f"no version before {was} is there, or it is not known" if was else "none is in use"
+                problem = f"the version before {was} does not exist or is not known" if was else "none is in use"
                 raise InputError(f"{self.folder}: {problem}; name one with {{to}}, of {_some(names)}")
         if to not in names:
             raise UsageError(f"{self.folder}: no version {to}; there are {_some(names)}")
@@ -141,9 +141,9 @@ class Versions:
         return was, to
 
     def prune(self, keep: int) -> list[str]:
-        """Remove all versions but the current, those in use before it and the newest; of refused ones as many are kept.
+        """Remove old versions and as many refused ones; keep the current, those in use before it, and the newest.
 
-        Those in use before come first: they are what rolling back leads to.
+        Versions that were in use have priority, because a rollback leads to them.
         """
         names, refused, kept = self.names(), self._refused(), list[str]()
         one = self.current()
@@ -154,7 +154,7 @@ class Versions:
         old = [name for name in names if name not in kept]
         for place in [self.folder / name for name in old] + [self.folder / _REFUSED / n for n in refused[:-keep]]:
             gone = self.folder / f".gone-{place.name}"
-            os.rename(place, gone)  # so that no half of it can be taken for a version
+            os.rename(place, gone)  # a partly removed folder must not count as a version
         for left in self.folder.glob(".gone-*"):
             if not remove_folder(left):
                 raise OSError(errno.ENOTEMPTY, f"{left}: not removed")
@@ -166,7 +166,7 @@ class Versions:
 
     def _put(self, candidate: Path, place: Path) -> None:
         if not candidate.exists() and place.exists():
-            return  # before a crash
+            return  # moved before a crash
         if not candidate.exists():
             raise CorruptFileError(f"{candidate}: no such folder; remove {candidate.parent} to begin anew")
         for path in candidate.iterdir():

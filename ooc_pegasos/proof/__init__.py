@@ -1,3 +1,3 @@
-"""Proof files, and their check, which is independent of training.
+"""Proof files, and a check of proofs that is independent of training.
 May import: compiled, config, scoring, store, util.
 """

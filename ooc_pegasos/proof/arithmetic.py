@@ -16,11 +16,11 @@ from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.thread_map import ordered_map
 
 _ENTRIES_A_FEATURE = 16
-"""Entries in a block of rows: more make bounds on errors looser, fewer spend time on adding blocks up."""
+"""Entries in a block of rows: more entries loosen the error bounds, fewer cost time to add blocks."""
 
 
 class Arithmetic(Protocol):
-    """The sums of one thread: for each column of the model one number a feature."""
+    """The sums of one thread: for each column of the model a vector with a number a feature."""
 
     def __init__(self, weights: np.ndarray, biases: np.ndarray) -> None: ...
 
@@ -31,7 +31,7 @@ class Arithmetic(Protocol):
         """
 
     def end_rows(self, rows: int, entries: int) -> None:
-        """Note that so many rows were added to all columns."""
+        """Record that rows were added to all columns."""
 
     def total(self, others: list[Any]) -> tuple[np.ndarray, float, float]:
         """Return the sums of all threads, a bound on the norm of their error and one on the norm of a row.
@@ -41,7 +41,7 @@ class Arithmetic(Protocol):
 
 
 class Plain:
-    """Plain float64. Blocks of rows are added up first, so that errors grow with the size of a block."""
+    """Plain float64. Sums are accumulated over blocks of rows, so that errors grow with the size of a block."""
 
     def __init__(self, weights: np.ndarray, biases: np.ndarray) -> None:
         self._weights, self._biases = weights, biases
@@ -63,7 +63,7 @@ class Plain:
             self._rows, self._entries, self._blocks = 0, 0, self._blocks + 1
 
     def total(self, others: list[Plain]) -> tuple[np.ndarray, float, float]:
-        """The longest chain of additions is one of rows, blocks and threads; q itself may have one a column."""
+        """Return the sums; the longest chain of additions is over rows, blocks and threads, and one a column for q."""
         threads = [self, *others]
         vector = sum((thread._sums + thread._block for thread in threads), np.zeros(self._sums.shape))
         rows, blocks = (max(numbers) for numbers in zip(*((t._most_rows, t._blocks) for t in threads), strict=True))
@@ -71,7 +71,7 @@ class Plain:
 
 
 class Pairs:
-    """Pairs of float64: slower, and errors are those of twice the digits."""
+    """Pairs of float64: slower, with errors of twice the precision."""
 
     def __init__(self, weights: np.ndarray, biases: np.ndarray) -> None:
         top = weights * SPLITTER
@@ -90,7 +90,7 @@ class Pairs:
         self._rows += rows
 
     def total(self, others: list[Pairs]) -> tuple[np.ndarray, float, float]:
-        """Sizes of rows are largest absolute values here."""
+        """Return the sums; the size of a row is its largest absolute value here."""
         high, low = self._pairs[:, 0::2], self._pairs[:, 1::2]
         for other in others:
             total = high + other._pairs[:, 0::2]
@@ -104,7 +104,7 @@ class Pairs:
 def sum_over(
     store: Store, threads: int, step: int, work: Callable[[CsrBlock, int, int, int, int], np.ndarray]
 ) -> np.ndarray:
-    """The sum of `work(chunk, begin, end, first row of the chunk, thread)` over all rows, `step` of them at a time.
+    """Return the sum of `work(chunk, begin, end, first row of the chunk, thread)` over all rows, in steps of `step`.
 
     The order of additions depends on the number of threads alone, and each chunk is rounded once.
     """

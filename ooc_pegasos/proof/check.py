@@ -1,6 +1,6 @@
-"""Check a proof: objective and lower bound, recomputed in one pass over the store and rounded outward.
+"""Check of a proof: objective and lower bound, recomputed in one pass over the store and rounded outward.
 
-Formulas and error bounds are those of docs/proof-format.md. Nothing of training is imported here, neither its losses
+Formulas and error bounds are those of docs/proof-format.md. No code of training is imported here, neither its losses
 nor its compiled loops.
 """
 
@@ -16,20 +16,20 @@ from ooc_pegasos.proof.proof_file import REAL, Claim, Proof, belonging, is_reach
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.store.store import Store
 
-SUMMED = 256 * U  # relative to the sum of sizes, of sums by numpy, which adds in pairs
-LOSS, DUAL, WORTH, ERROR, UP, DOWN, REACH, COUNT, LINES = range(9)  # of the sums of some rows
+SUMMED = 256 * U  # error of numpy's pairwise sums, relative to the sum of absolute values
+LOSS, DUAL, WORTH, ERROR, UP, DOWN, REACH, COUNT, LINES = range(9)  # lines of `Sums.sums`
 MOST_ROWS = 1 << 12
 
 
 def difference(a: Any, b: Any, rest: Any) -> Any:
-    """A - b + rest with |rest| small: correct to a few units in the last place."""
+    """Return a - b + rest with small |rest|, correct to a few units in the last place."""
     high = a - b
     part = high - a
     return high + ((a - (high - part)) - (b + part) + rest)
 
 
 def loss_above(loss: str, parameter: float, y: np.ndarray, z: np.ndarray) -> Any:
-    """Losses of scores, rounded up."""
+    """Return the losses of scores, rounded up."""
     high, low, error = z[:, 0], z[:, 1], z[:, 2]
     if loss == "logistic":
         margin = y * high - 4 * U * abs(high) - error
@@ -47,7 +47,7 @@ def loss_above(loss: str, parameter: float, y: np.ndarray, z: np.ndarray) -> Any
 
 
 def dual_below(loss: str, parameter: float, y: np.ndarray, c: np.ndarray, q: np.ndarray) -> Any:
-    """(-c l*(-q / c), bounds on the errors)."""
+    """Return (-c l*(-q / c), error bounds)."""
     if loss == "logistic":
         p = np.minimum(y * q / c, 1.0)
         with np.errstate(all="ignore"):
@@ -60,7 +60,7 @@ def dual_below(loss: str, parameter: float, y: np.ndarray, c: np.ndarray, q: np.
 
 
 def classes_above(loss: str, costs: np.ndarray, z: np.ndarray, own: Any) -> Any:
-    """Losses of scores z[row, class] of all classes at once, rounded up; `own` are the places of the own classes."""
+    """Return multiclass losses of scores z[row, class], rounded up; `own` are the indices of the true classes."""
     short = difference(z[..., 0], z[own][:, :1], z[..., 1] - z[own][:, 1:2])
     slack = 8 * U * abs(short).max(axis=1) + 4 * z[..., 2].max(axis=1)
     if loss == "multiclass-hinge":
@@ -74,7 +74,7 @@ def classes_above(loss: str, costs: np.ndarray, z: np.ndarray, own: Any) -> Any:
 
 
 def classes_below(loss: str, costs: np.ndarray, c: np.ndarray, betas: np.ndarray, own: Any) -> Any:
-    """(-c l*, bounds on the errors, the part of each row that is left to its own class) of all classes at once."""
+    """Return (-c l*, error bounds, the dual variables of the true classes) of multiclass losses."""
     rest, more = 1 + betas.sum(axis=1), 2 + betas.shape[1]
     if loss == "multiclass-hinge":
         value = -(betas * costs[own[1]]).sum(axis=1)
@@ -86,13 +86,13 @@ def classes_below(loss: str, costs: np.ndarray, c: np.ndarray, betas: np.ndarray
 
 
 class Sums:
-    """Sums over some rows of a proof, and the check of their dual variables."""
+    """Sums over rows of a proof, and the check of their dual variables."""
 
     def __init__(self, proof: Proof, block: CsrBlock, begin: int, end: int, first: int) -> None:
-        self.block, self.begin, self.told, self.columns = block, begin, proof.header.problem, proof.header.columns
+        self.block, self.begin, self.problem, self.columns = block, begin, proof.header.problem, proof.header.columns
         self.rows = rows_of(proof, block, begin, end, first)
         self.kept, self.betas, self.labels, self.weights = self.rows.arrays
-        self.sums, self.shares = np.zeros((LINES, self.columns)), np.array(self.told.class_weights)
+        self.sums, self.shares = np.zeros((LINES, self.columns)), np.array(self.problem.class_weights)
         self.sums[COUNT] = self.kept.sum()
 
     def scores(self, k: int, q: np.ndarray, rest: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
@@ -104,23 +104,26 @@ class Sums:
         return z
 
     def check_column(self, k: int, arithmetic: Arithmetic) -> None:
-        """Add up a column that is a problem of its own."""
-        told, loss = self.told, self.told.loss
+        """Add the sums of a column that is a binary or regression problem."""
+        problem, loss = self.problem, self.problem.loss
         y = np.where(self.labels == k, 1.0, -1.0) if self.columns > 1 else self.labels
         c, b = self.shares[k, (y > 0).astype(int)] * self.weights, self.betas[:, k]
         size = abs(b) if loss in REAL else b * y
-        self.rows.require_domain(((size >= 0) & (size <= (told.parameter if loss == "huber" else 1))).all())
+        self.rows.require_domain(((size >= 0) & (size <= (problem.parameter if loss == "huber" else 1))).all())
         q = c * b * (1 - 4 * U if loss == "huber" else 1)
-        z, (value, error) = self.scores(k, q, np.zeros(len(q)), arithmetic), dual_below(loss, told.parameter, y, c, q)
-        self.sums[LOSS, k] = (c * loss_above(loss, told.parameter, y, z))[self.kept].sum()
+        z, (value, error) = (
+            self.scores(k, q, np.zeros(len(q)), arithmetic),
+            dual_below(loss, problem.parameter, y, c, q),
+        )
+        self.sums[LOSS, k] = (c * loss_above(loss, problem.parameter, y, z))[self.kept].sum()
         self.sums[DUAL, k], self.sums[WORTH, k], self.sums[ERROR, k] = value.sum(), abs(value).sum(), error.sum()
 
     def check_at_once(self, costs: np.ndarray, arithmetic: Arithmetic) -> None:
-        """Add up all classes at once."""
+        """Add the sums of a multiclass problem."""
         n, columns, own = len(self.labels), self.columns, (np.arange(len(self.labels)), self.labels.astype(int))
         c, b = self.shares[0, own[1]] * self.weights, self.betas.copy()
         b[own] = 0
-        value, error, rest = classes_below(self.told.loss, costs, c, b, own)
+        value, error, rest = classes_below(self.problem.loss, costs, c, b, own)
         self.rows.require_domain((b <= 0).all() and (rest >= 0).all())
         q, high, low = c[:, None] * b * (1 - 4 * (2 + columns) * U), np.zeros(n), np.zeros(n)
         for k in range(columns):
@@ -128,7 +131,7 @@ class Sums:
             low, high = low + ((high - (total - (total - high))) - (q[:, k] + (total - high))), total
         ways = ((np.where(own[1] == k, high, q[:, k]), low * (own[1] == k)) for k in range(columns))
         z = np.stack([self.scores(k, *way, arithmetic) for k, way in enumerate(ways)], axis=1)
-        self.sums[LOSS, 0] = (c * classes_above(self.told.loss, costs, z, own))[self.kept].sum()
+        self.sums[LOSS, 0] = (c * classes_above(self.problem.loss, costs, z, own))[self.kept].sum()
         self.sums[DUAL, 0] = value[self.kept].sum()
         self.sums[WORTH, 0], self.sums[ERROR, 0] = abs(value[self.kept]).sum(), error.sum()
 
@@ -136,13 +139,13 @@ class Sums:
 def verdict(
     store: Store, proof: Proof, weights: np.ndarray, biases: np.ndarray, arithmetics: list[Arithmetic]
 ) -> list[Claim]:
-    """Return the objectives rounded up and lower bounds rounded down, of a pass with a thread for each arithmetic."""
-    told, columns = proof.header.problem, proof.header.columns
+    """Return objectives rounded up and lower bounds rounded down, from a pass with one thread for each arithmetic."""
+    problem, columns = proof.header.problem, proof.header.columns
 
     def work(block: CsrBlock, begin: int, end: int, first: int, thread: int) -> np.ndarray:
         some = Sums(proof, block, begin, end, first)
-        if told.costs is not None:
-            some.check_at_once(np.array(told.costs), arithmetics[thread])
+        if problem.costs is not None:
+            some.check_at_once(np.array(problem.costs), arithmetics[thread])
         else:
             for k in range(columns):
                 some.check_column(k, arithmetics[thread])
@@ -151,26 +154,26 @@ def verdict(
 
     sums = sum_over(store, len(arithmetics), max(MOST_ROWS // columns, 256), work)
     vector, vector_error, row_norm = arithmetics[0].total(arithmetics[1:])
-    rows, constant, size = sums[COUNT, 0], told.bias_value, sums[UP] + sums[DOWN]
+    rows, constant, size = sums[COUNT, 0], problem.bias_value, sums[UP] + sums[DOWN]
     squares = (weights**2).sum(axis=1) + ((biases / constant) ** 2 if constant else 0.0)
     off = abs(sums[UP] - sums[DOWN]) + (2 * SUMMED + columns * U) * size
     norms = np.sqrt((vector**2).sum(axis=1)) * (1 + SUMMED) + vector_error * sums[REACH] + 1e-290
     norms = np.hypot(norms, constant * off) * (1 + 8 * U)
     error = sums[ERROR] * (1 + SUMMED) + SUMMED * sums[WORTH]
-    if told.bias == "free":  # the dual variables of the heavier sign are made smaller so that all add up to 0
+    if problem.bias == "free":  # the dual variables of the larger sum are scaled down, so that all add up to 0
         part = np.minimum(off / np.maximum(np.maximum(sums[UP], sums[DOWN]), TINY), 1) * (1 + 4 * SUMMED)
         error, norms = error + part * sums[WORTH], norms + part * row_norm * sums[REACH]
-    primal = (told.lam / 2 * squares * (1 + 2 * SUMMED) + sums[LOSS] / rows * (1 + 2 * SUMMED)) * (1 + 8 * U)
-    gain, cost = sums[DUAL] / rows, (norms / rows / math.sqrt(2 * told.lam)) ** 2 * (1 + 16 * U)
+    primal = (problem.lam / 2 * squares * (1 + 2 * SUMMED) + sums[LOSS] / rows * (1 + 2 * SUMMED)) * (1 + 8 * U)
+    gain, cost = sums[DUAL] / rows, (norms / rows / math.sqrt(2 * problem.lam)) ** 2 * (1 + 16 * U)
     bound = gain - cost - 4 * U * (abs(gain) + cost) - error / rows * (1 + 8 * U)
-    if told.costs is not None:
+    if problem.costs is not None:
         primal, bound = primal.sum(keepdims=True), bound.sum(keepdims=True)
     primal, bound = primal * (1 + 8 * U), np.maximum(bound * (1 - 8 * U), 0)
     return [Claim(*pair) for pair in zip(primal.tolist(), bound.tolist(), strict=True)]
 
 
 def prove(model_file: Path, store_path: Path, proof_file: Path, threads: int = 2) -> list[Claim]:
-    """Return for each claim of a proof the objective of the model and the lower bound that were found.
+    """Return for each claim of a proof the recomputed objective and lower bound.
 
     Raises CorruptFileError if the proof is not of this model and store, or claims more than it proves.
     """

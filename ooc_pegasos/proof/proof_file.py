@@ -1,4 +1,4 @@
-"""Proof files: the dual variables of all rows and what they claim of a model. See docs/proof-format.md."""
+"""Proof files: the dual variables of all rows and the bounds that they prove for a model. See docs/proof-format.md."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ALIGNMENT, _MOST_HEADER = 64, 1 << 24
 _BELOW_ONE = 1 - 2.0**-45
 _PIECE = 1 << 22
 _ALLOWED = 1e-9
-"""Of an objective: training rounds otherwise than the check."""
+"""Relative tolerance: training rounds differently from the check."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class ProofProblem:
     """For each claim the weights of the negative and the positive class, or of all classes at once."""
     costs: list[list[float]] | None
     left_out: int
-    """Rows whose hash is below this are not trained on."""
+    """Threshold: rows with a smaller hash are holdout rows."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What precedes the numbers in a proof file."""
+    """Header of a proof file."""
 
     format: str
     version: int
@@ -83,7 +83,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Proof:
-    """A proof file that was read and whose checksum matches; `duals` is mapped, a line a row of the store."""
+    """A proof file with a valid checksum; `duals` is mapped, with a line for each row of the store."""
 
     path: Path
     header: Header
@@ -92,12 +92,12 @@ class Proof:
     """The number of the store's first row."""
 
     def are_trained_on(self, begin: int, end: int) -> np.ndarray:
-        """Return for rows begin to end of the store if they are part of the problem."""
+        """Return a mask of rows begin to end: True for training rows."""
         return _are_trained_on(begin, end, self.first_row, self.header.problem.left_out)
 
 
 def _are_trained_on(begin: int, end: int, first_row: int, left_out: int) -> np.ndarray:
-    """Return for rows begin to end of the store if they are part of the problem, by a hash: splitmix64."""
+    """Return a mask of rows begin to end: True for training rows, by a hash of the row number (splitmix64)."""
     word = np.arange(begin + 1, end + 1, dtype=np.uint64) + np.uint64(first_row)
     word *= np.uint64(0x9E3779B97F4A7C15)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -108,7 +108,7 @@ def _are_trained_on(begin: int, end: int, first_row: int, left_out: int) -> np.n
 
 @dataclass(frozen=True)
 class ProofRows:
-    """Some rows of a store and their dual variables, 0 where rows are not part of the problem."""
+    """Rows of a store and their dual variables, which are 0 for rows that are not part of the problem."""
 
     path: Path
     where: str
@@ -116,9 +116,9 @@ class ProofRows:
     """(True if part of the problem, dual variables, labels, weights)."""
 
     def require(self, is_sound: object) -> None:
-        """Raise CorruptFileError if the rows of the store are not sound."""
+        """Raise CorruptFileError if the rows of the store are invalid."""
         if not is_sound:
-            problem = "of the store have an index, label or weight that cannot be"
+            problem = "of the store have an invalid index, label or weight"
             raise CorruptFileError(f"{self.where} {problem}; restore the store")
 
     def require_domain(self, is_inside: object) -> None:
@@ -128,7 +128,7 @@ class ProofRows:
 
 
 def rows_of(proof: Proof, block: CsrBlock, begin: int, end: int, first: int) -> ProofRows:
-    """Rows begin to end of a chunk whose first row is `first` in the store. Raises CorruptFileError."""
+    """Return rows begin to end of a chunk whose first row in the store is `first`. Raises CorruptFileError."""
     kept = proof.are_trained_on(first + begin, first + end)
     betas = proof.duals[first + begin : first + end].astype(np.float64)
     betas[~kept] = 0.0
@@ -144,12 +144,12 @@ def rows_of(proof: Proof, block: CsrBlock, begin: int, end: int, first: int) -> 
 
 
 def fingerprint(content: bytes) -> str:
-    """The SHA-256 of a model file, which identifies the model."""
+    """Return the SHA-256 of a model file, which identifies the model."""
     return hashlib.sha256(content).hexdigest()
 
 
 def labels_and_weights(store: Store, chunk: ChunkInfo) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and weights of the rows of a chunk."""
+    """Return labels and weights of the rows of a chunk."""
     path, kind = store.path / chunk.file, np.dtype(store.manifest.layout.labels)
     labels = np.fromfile(path, kind, chunk.rows, offset=chunk.starts.labels)
     if chunk.starts.weights is None:
@@ -170,9 +170,9 @@ def write_proof(
     record: DualRecord,
     holdout: float,
 ) -> None:
-    """Write the dual variables of the models `kept`, all or nothing, chunk by chunk."""
+    """Write the dual variables of the models `kept`, atomically, chunk by chunk."""
     specs, feature = [problem.specs[number] for number in kept], problem.bias and not problem.has_free_bias
-    told = ProofProblem(
+    header_problem = ProofProblem(
         loss=problem.loss.name,
         parameter=problem.parameter,
         lam=specs[0].lam,
@@ -191,19 +191,19 @@ def write_proof(
         store.rows,
         columns,
         "float64",
-        told,
+        header_problem,
         claims,
     )
     with writing_errors(path), replacing(path) as file:
         checksum = 0
-        for piece in _content(header, _Columns(store, problem, kept, record, told.left_out)):
+        for piece in _content(header, _Columns(store, problem, kept, record, header_problem.left_out)):
             file.write(piece)
             checksum = zlib.crc32(piece, checksum)
         file.write(checksum.to_bytes(4, "little"))
 
 
 def _content(header: Header, columns: _Columns) -> Iterator[bytes | memoryview]:
-    """The bytes of a proof file without its checksum."""
+    """Yield the bytes of a proof file without its checksum."""
     text = json.dumps(typed_json.dump(header), allow_nan=False).encode()
     text += b" " * (-(len(MAGIC) + 8 + len(text)) % _ALIGNMENT)
     yield MAGIC + len(text).to_bytes(8, "little") + text
@@ -213,7 +213,7 @@ def _content(header: Header, columns: _Columns) -> Iterator[bytes | memoryview]:
 
 @dataclass(frozen=True)
 class _Columns:
-    """The dual variables of the models `kept`, as they are written: chunk by chunk, without the weights of rows."""
+    """The dual variables of the models `kept` as written: chunk by chunk, without the weights of rows."""
 
     store: Store
     problem: Problem
@@ -227,7 +227,7 @@ class _Columns:
             yield duals if scales is None else duals * np.where(duals > 0, scales[0], scales[1])
 
     def _chunks(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """(number of the first row, dual variables, what rows count in each column) of each chunk."""
+        """Yield (number of the first row, dual variables, weights in each column) of each chunk."""
         first, regression = 0, self.problem.loss.task == "regression"
         for chunk in self.store.manifest.chunks:
             duals = self.record.best(self.kept, first, first + chunk.rows)
@@ -247,8 +247,8 @@ class _Columns:
     def _scales(self) -> np.ndarray:
         """Return factors of the positive and of the negative variables of each model, one of which is 1.
 
-        With them the weighted sum over the rows that are trained on is 0, as it has to be where the bias is not
-        regularised. Training has that but for rounding errors.
+        They make the weighted sum over the training rows 0, as a bias without regularisation requires. Training
+        satisfies that up to rounding errors.
         """
         sums = []
         for first, duals, weights in self._chunks():
@@ -261,7 +261,7 @@ class _Columns:
 
 
 def _within_domain(duals: np.ndarray, problem: Problem) -> np.ndarray:
-    """Dual variables without what rounding has put beyond the domain of the conjugate loss."""
+    """Return dual variables clipped to the domain of the conjugate loss, which rounding may have left."""
     if problem.costs is not None:
         total = -np.minimum(duals, 0.0).sum(axis=1, keepdims=True)
         scales = np.where(total > _BELOW_ONE, _BELOW_ONE / np.maximum(total, _BELOW_ONE), 1.0)
@@ -306,9 +306,9 @@ def read_proof(path: Path) -> Proof:
 
 
 def belonging(path: Path, model_file: Path, store: Store) -> tuple[Proof, np.ndarray, np.ndarray]:
-    """A proof that is one of this model and store, and the model's weights and biases, a line a column of the proof.
+    """Return a proof, and the weights and biases of its model, with a line for each column of the proof.
 
-    Raises CorruptFileError if it is another's.
+    Raises CorruptFileError if the proof belongs to another model or store.
     """
     from ooc_pegasos.scoring.model import Model
 
@@ -333,7 +333,7 @@ def belonging(path: Path, model_file: Path, store: Store) -> tuple[Proof, np.nda
 
 
 def _problem_of(model: Model, store: Store) -> ProofProblem:
-    """The problem as the model states it."""
+    """Return the problem that the model solves."""
     info, counts = model.info, store.manifest.labels.counts
     settings = typed_json.load(TrainConfig, info.config)
     claims = model.bias.size if info.costs is None else 1
@@ -350,7 +350,7 @@ def _problem_of(model: Model, store: Store) -> ProofProblem:
 
 
 def is_reached(proof: Proof, found: list[Claim]) -> bool:
-    """True if each claim of a proof was found, up to what roundings of training explain."""
+    """True if each claim of a proof was confirmed, up to the rounding errors of training."""
     pairs = zip(proof.header.claims, found, strict=True)
     return all(_reaches(one, claim) for claim, one in pairs)
 
@@ -361,7 +361,7 @@ def _reaches(one: Claim, claim: Claim) -> bool:
 
 
 def refuse_overclaiming(proof: Proof, found: list[Claim]) -> None:
-    """Raise CorruptFileError if a proof claims more than was found."""
+    """Raise CorruptFileError if a proof claims more than was confirmed."""
     for claim, one in zip(proof.header.claims, found, strict=True):
         if not _reaches(one, claim):
             claimed = f"claims an objective of {claim.primal:.9g} and a bound of {claim.lower_bound:.9g}"

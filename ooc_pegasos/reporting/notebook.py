@@ -1,4 +1,4 @@
-"""What a notebook shows: stores, models and runs as small tables, the gap by epoch as a plot, a run as it goes."""
+"""Displays in notebooks: stores, models and runs as tables, the gap by epoch as a plot, progress of a run."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _MOST_CLASSES, _MOST_POINTS = 8, 500
 _WIDTH, _HEIGHT = 440, 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 10, 34
 _SECONDS = 0.25
-"""Between two looks at a run."""
+"""Seconds between two updates of a display."""
 
 
 def _safe(text: object) -> str:
-    """Any text as part of HTML, with control characters escaped: XML forbids most of them."""
+    """Return any text as part of HTML, with control characters escaped: XML forbids most of them."""
     return html.escape(printable(str(text)).encode("utf-8", "replace").decode())
 
 
 def _framed(*parts: str) -> str:
-    """As one piece, in which no dollar begins a formula."""
+    """Return parts as one element, in which a dollar does not begin a formula."""
     return f'<div class="tex2jax_ignore mathjax_ignore">{"".join(parts)}</div>'
 
 
 def _table(title: str, rows: Iterable[Sequence[object]], heads: Sequence[str] = ()) -> str:
-    """A small table; all its cells are escaped."""
+    """Return a small table with escaped cells."""
     lines = [f"<table><caption>{_safe(title)}</caption>"]
     if heads:
         lines.append("<tr>" + "".join(f"<th>{_safe(head)}</th>" for head in heads) + "</tr>")
     for name, *cells in rows:
-        told = "".join(f'<td style="text-align:left">{_safe(cell)}</td>' for cell in cells)
-        lines.append(f'<tr><th style="text-align:left">{_safe(name)}</th>{told}</tr>')
+        columns = "".join(f'<td style="text-align:left">{_safe(cell)}</td>' for cell in cells)
+        lines.append(f'<tr><th style="text-align:left">{_safe(name)}</th>{columns}</tr>')
     return "".join([*lines, "</table>"])
 
 
@@ -56,7 +56,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 
 def _points(history: Sequence[dict[str, Any]]) -> list[tuple[float, float, bool]]:
-    """(epoch, relative gap, whether it is certified) where one is known."""
+    """Return (epoch, relative gap, True if certified) of the epochs with a known gap."""
     found = []
     for entry in history:
         measured = entry.get("gap") is not None
@@ -68,7 +68,7 @@ def _points(history: Sequence[dict[str, Any]]) -> list[tuple[float, float, bool]
 
 
 def gap_plot(history: Sequence[dict[str, Any]], tolerance: float | None = None) -> str:
-    """The gap by epoch as SVG, on a logarithmic scale: a line for estimates, dots for what is certified."""
+    """Return the gap by epoch as SVG, on a logarithmic scale: a line for estimates, dots for certified gaps."""
     points = _points(history)
     positive = [gap for _epoch, gap, _measured in points if gap > 0]
     if not positive:
@@ -85,7 +85,7 @@ def gap_plot(history: Sequence[dict[str, Any]], tolerance: float | None = None) 
         return _LEFT + (epoch - first) / (last - first) * (_WIDTH - _LEFT - _RIGHT)
 
     def down(gap: float) -> float:
-        level = math.log10(gap) if gap > 0 else low  # a gap of 0 lies on the floor
+        level = math.log10(gap) if gap > 0 else low  # a gap of 0 is drawn at the bottom
         return _TOP + (high - level) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
 
     right, floor = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
@@ -110,9 +110,9 @@ def gap_plot(history: Sequence[dict[str, Any]], tolerance: float | None = None) 
     lines.append(f'<polyline points="{trace}" fill="none" stroke="#0072b2" stroke-width="1.5"/>')
     for epoch, gap, measured in points:
         if measured:
-            told = f"epoch {epoch:g}: certified gap {100 * gap:.3g} %"
+            text = f"epoch {epoch:g}: certified gap {100 * gap:.3g} %"
             dot = f'<circle cx="{across(epoch):.1f}" cy="{down(gap):.1f}" r="3.5" fill="#0072b2">'
-            lines.append(f"{dot}<title>{told}</title></circle>")
+            lines.append(f"{dot}<title>{text}</title></circle>")
     return "".join([*lines, "</svg>"])
 
 
@@ -149,13 +149,13 @@ def _certificate_rows(model: Model) -> list[tuple[str, str]]:
 
 
 def _heaviest(model: Model, heaviest: Iterable[tuple[int, str | None, np.ndarray]]) -> str:
-    """The features with the largest weights, by name where they have one."""
+    """Return a table of the features with the largest weights, by name if known."""
     classes = model.info.labels.classes
     rows: list[list[object]] = []
     for place, name, weight in heaviest:
         row: list[object] = [f"#{place}" if name is None else name]
         if model.bias.ndim:
-            largest = int(weight.argmax())  # the class that it speaks for most
+            largest = int(weight.argmax())  # the class with the largest weight
             rows.append([*row, classes[largest], f"{weight[largest]:.6g}"])
         else:
             rows.append([*row, f"{weight:.6g}"])
@@ -164,7 +164,7 @@ def _heaviest(model: Model, heaviest: Iterable[tuple[int, str | None, np.ndarray
 
 
 def store_html(store: Store) -> str:
-    """A store: what `oocpeg info` begins with. Nothing is read for it."""
+    """Return a table of a store's properties, without reading the store."""
     made = store.manifest
     rows = [
         ("rows", f"{made.rows:,}"),
@@ -174,25 +174,25 @@ def store_html(store: Store) -> str:
         ("chunks", f"{len(made.chunks):,}"),
         ("task", made.labels.task),
     ]
-    told = list(zip(made.labels.classes, made.labels.counts, strict=True))
-    rows += [(f"label {name}", f"{count:,} rows") for name, count in told[:_MOST_CLASSES]]
-    if len(told) > _MOST_CLASSES:
-        rows.append(("", f"and {len(told) - _MOST_CLASSES:,} more labels"))
+    counts = list(zip(made.labels.classes, made.labels.counts, strict=True))
+    rows += [(f"label {name}", f"{count:,} rows") for name, count in counts[:_MOST_CLASSES]]
+    if len(counts) > _MOST_CLASSES:
+        rows.append(("", f"and {len(counts) - _MOST_CLASSES:,} more labels"))
     return _framed(_table(f"Store {store.path}", rows))
 
 
 def model_html(model: Model, heaviest: Iterable[tuple[int, str | None, np.ndarray]]) -> str:
-    """A model: its certificate, its heaviest features (number, name, weight or one a class), the gap by epoch."""
+    """Return a model's certificate, heaviest features (number, name, weight or one a class), and gap by epoch."""
     rows = [("features", f"{model.info.features:,}"), *_certificate_rows(model)]
     return _framed(_table("Model", rows), _heaviest(model, heaviest), _plot_of(model))
 
 
 def result_html(result: TrainResult) -> str:
-    """A run: the certificate of the model that was kept, the lambdas it was chosen from, the gap by epoch."""
+    """Return a run's certificate, the lambdas compared, and the gap by epoch."""
     rows = _certificate_rows(result.model)
     rows.append(("stopped by", result.stopped_by))
     if result.holdout:
-        rows.append(("rows kept apart", holdout_words(result.holdout).removeprefix("holdout: ")))
+        rows.append(("holdout", holdout_words(result.holdout).removeprefix("holdout: ")))
     rows.append(("seconds", f"{result.seconds:.2f}"))
     parts = [_table("TrainResult", rows)]
     if len(result.trials) > 1:
@@ -200,7 +200,7 @@ def result_html(result: TrainResult) -> str:
         for trial in result.trials:
             kept = "kept" if trial.lam == result.model.info.lam else ""
             tried.append((f"{trial.lam:.4g}", f"{trial.loss:.5g}", _percent(trial.error) if trial.error else "", kept))
-        parts.append(_table("lambdas compared", tried, ("lambda", "loss apart", "error apart", "")))
+        parts.append(_table("lambdas compared", tried, ("lambda", "holdout loss", "holdout error", "")))
     return _framed(*parts, _plot_of(result.model))
 
 
@@ -209,7 +209,7 @@ def result_html(result: TrainResult) -> str:
 
 @guarded
 class NotebookTraining(TrainingProgress):
-    """A display below the cell that changes as the run goes on, and is one line at the end."""
+    """A display below the cell that is updated during the run, and is one line at the end."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -227,7 +227,7 @@ class NotebookTraining(TrainingProgress):
 
     def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
         if self._epochs and entry["epoch"] <= self._epochs[-1]["epoch"]:
-            self._epochs = []  # another run of a search
+            self._epochs = []  # another run, as in the search for a bias
         self._epochs.append(entry)
         self._tolerance, self._now = tolerance, ""
         self._look()

@@ -1,4 +1,4 @@
-"""Displays of long jobs: a status line on a terminal, a display below the cell of a notebook, else notes on stderr."""
+"""Progress displays: a status line on a terminal, a display below the cell of a notebook, else notes on stderr."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from typing import Any, TypeVar
 from ooc_pegasos.util.escaping import printable
 
 _FRAME_SECONDS = 0.1
-"""Between two writes of a status line."""
+"""Seconds between two updates of a status line."""
 _DAY = 86_400.0
 _HOOKS = ("__init__", "begin", "advance", "presented", "epoch_done", "note", "end")
 
 
 class Progress:
-    """Shows nothing; the base of those that do."""
+    """Base class of displays, which shows nothing."""
 
     def begin(self, what: str, total: int) -> None:
-        """A new phase over `total` bytes (0: unknown) begins."""
+        """Begin a phase over `total` bytes (0: unknown)."""
 
     def advance(self, count: int) -> None:
-        """This many more bytes are done."""
+        """Count bytes as done."""
 
     def note(self, text: str) -> None:
-        """Something the user should know."""
+        """Show a note to the user."""
 
     def end(self) -> None:
-        """The job is over."""
+        """End the display."""
 
 
 class TrainingProgress:
-    """Shows nothing of a training run; the base of those that do."""
+    """Base class of displays of training, which shows nothing."""
 
     def presented(self, epoch: int, rows: int, total: int) -> None:
-        """So many rows of an epoch are done."""
+        """Report the number of processed rows of an epoch."""
 
     def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
-        """What is known at the end of an epoch."""
+        """Report the log entry of an epoch."""
 
     def note(self, text: str) -> None:
-        """Something the user should know."""
+        """Show a note to the user."""
 
     def end(self) -> None:
-        """The run is over."""
+        """End the display."""
 
 
 # --- the guard ----------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ Display = TypeVar("Display", bound=type)
 def guarded(kind: Display) -> Display:
     """Decorate a class of displays so that none of its errors ends the job it displays.
 
-    The first error is reported as a note and switches the display off; notes are printed plainly from then on.
+    The first error is reported as a note and switches the display off; later notes are printed plainly.
     """
     for name in _HOOKS:
         if name in vars(kind):
@@ -89,16 +89,16 @@ def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
 
 
 class StatusLine:
-    """A line on a terminal that is overwritten in place. The width is read each time: terminals are resized."""
+    """A line on a terminal that is overwritten in place. The width is read each time, because terminals are resized."""
 
     def __init__(self) -> None:
         self._written = -math.inf
         self._is_shown = False
 
     def show(self, text: str) -> None:
-        """Overwrite the line, unless that was done a moment ago; text beyond the width of the terminal is cut."""
+        """Overwrite the line, unless done within the last frame; text beyond the width of the terminal is cut."""
         if time.monotonic() - self._written >= _FRAME_SECONDS:
-            # the last column stays empty: some terminals go to the next line after it
+            # the last column stays empty, because some terminals wrap after it
             self._write(f"\r{printable(text)[: _columns() - 1]}\x1b[K")
             self._written, self._is_shown = time.monotonic(), True
 
@@ -109,20 +109,20 @@ class StatusLine:
             self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
-        """Write to the descriptor: control characters that are printed on stderr are escaped."""
+        """Write to the descriptor, because control characters printed on stderr are escaped."""
         sys.stderr.flush()
         with suppress(BlockingIOError):  # a slow terminal that another process made non-blocking: skip this text
             os.write(sys.stderr.fileno(), text.encode("ascii", "backslashreplace"))
 
 
 def _columns() -> int:
-    """The width of the terminal of stderr; the usual one if the terminal does not report any."""
+    """Return the width of the terminal of stderr; a default if the terminal does not report any."""
     fallback = os.environ.get("COLUMNS", "")
     return os.get_terminal_size(sys.stderr.fileno()).columns or int(fallback if fallback.isdecimal() else 0) or 80
 
 
 _line = StatusLine()
-"""The only one: displays of several jobs share the terminal."""
+"""Shared by all displays, because they share the terminal."""
 
 
 def _print_note(text: str) -> None:
@@ -135,7 +135,7 @@ def _print_note(text: str) -> None:
 
 
 def _has_status_line() -> bool:
-    """True if stderr is a terminal that knows escape sequences, as all do that do not call themselves dumb."""
+    """True if stderr is a terminal with escape sequences: any terminal except those named dumb or unknown."""
     return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
@@ -143,9 +143,9 @@ def _has_status_line() -> bool:
 
 
 def epochs_left(gaps: list[float], tolerance: float) -> float | None:
-    """Epochs until the gap is within the tolerance, if it goes on falling as a power of their number.
+    """Return the number of epochs until the gap is within the tolerance, assuming a power law.
 
-    None if that is not known, infinity if the number is too large for a float.
+    None if unknown, infinity if the number is too large for a float.
     """
     number = len(gaps)
     if number < 3:
@@ -161,7 +161,7 @@ def epochs_left(gaps: list[float], tolerance: float) -> float | None:
 
 
 def duration_words(seconds: float | None) -> str | None:
-    """A duration as people write it: seconds, minutes, or hours as h:mm; None beyond a day, or if it is not known."""
+    """Return a duration in seconds, minutes, or hours as h:mm; None beyond a day, or if unknown."""
     if seconds is None or not 0 <= seconds <= _DAY:
         return None
     minutes = round(seconds / 60)
@@ -171,7 +171,7 @@ def duration_words(seconds: float | None) -> str | None:
 
 
 def epoch_line(entry: dict[str, Any]) -> str:
-    """One epoch in words."""
+    """Return an epoch's log entry as text."""
     primal, bound, gap = entry["primal"], entry["lower_bound"], entry["gap"]
     parts = [f"epoch {entry['epoch']}"]
     objective = f"objective {primal:.6g}" if primal is not None else f"objective about {entry['estimate']:.6g}"
@@ -236,7 +236,7 @@ class LiveProgress(Progress):
 
 @guarded
 class LoggedTraining(TrainingProgress):
-    """A line now and then, where there is no terminal."""
+    """A line from time to time, without a terminal."""
 
     def __init__(self, seconds: float = 10.0) -> None:
         self._seconds = seconds
@@ -253,7 +253,7 @@ class LoggedTraining(TrainingProgress):
 
 @guarded
 class LiveTraining(TrainingProgress):
-    """A status line on a terminal: the epoch, rows a second, what is known, time left."""
+    """A status line on a terminal: the epoch, rows a second, objective and gap, time left."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -290,20 +290,20 @@ class LiveTraining(TrainingProgress):
 
 
 def progress_for(quiet: bool) -> Progress:
-    """A status line on a terminal, notes elsewhere, nothing when asked to be quiet."""
+    """Return a status line on a terminal, notes elsewhere, nothing if quiet."""
     if quiet:
         return Progress()
     return LiveProgress() if _has_status_line() else NotedProgress()
 
 
 def in_notebook() -> bool:
-    """True if this runs in the kernel of a notebook; if nobody has imported IPython, it does not."""
+    """True if this process is the kernel of a notebook; without IPython imported, it is not."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
 
 def default_training_progress() -> TrainingProgress:
-    """A live display in a notebook, else nothing: the display of a call from Python that names none."""
+    """Return the default display of a call from Python: a live display in a notebook, else nothing."""
     if not in_notebook():
         return TrainingProgress()
     from ooc_pegasos.reporting.notebook import NotebookTraining
@@ -312,7 +312,7 @@ def default_training_progress() -> TrainingProgress:
 
 
 def training_progress_for(quiet: bool) -> TrainingProgress:
-    """A status line on a terminal, a display in a notebook, a line now and then elsewhere, nothing when quiet."""
+    """Return a status line on a terminal, a display in a notebook, occasional lines elsewhere, nothing if quiet."""
     if quiet:
         return TrainingProgress()
     if in_notebook():

@@ -1,4 +1,4 @@
-"""Stores, training runs and metrics in words and as JSON."""
+"""Stores, training runs and metrics as text and as JSON."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 20
 """Classes up to which a confusion matrix is printed."""
 _LABELS_SHOWN = 6
-"""Labels whose rows are told after a conversion."""
+"""Number of labels whose row counts are printed after a conversion."""
 
 
-def summary(store: Store, speed: float, sample: int) -> dict[str, Any]:
-    """All of it, as for --json; `speed` is that of the disk in bytes a second, measured on `sample` bytes."""
+def summary(store: Store, disk: tuple[float, int] | None = None) -> dict[str, Any]:
+    """Return the properties of a store for --json.
+
+    `disk` is the measured speed of the disk in bytes a second, and the number of bytes that were read to measure it.
+    """
     made = store.manifest
+    speed, sample = disk or (None, None)
     entries = sum(chunk.entries for chunk in made.chunks)
-    windows = -(-4 * made.bytes // max(available_memory(), 1))  # of half of what is free, two at a time
+    windows = -(-4 * made.bytes // max(available_memory(), 1))  # two windows share half of the free memory
     sizes = sorted(chunk.bytes for chunk in made.chunks)
     cells = made.rows * made.features
     return {
@@ -57,7 +61,7 @@ def summary(store: Store, speed: float, sample: int) -> dict[str, Any]:
         "max_weight": made.statistics.max_weight,
         "disk_bytes_per_second": speed,
         "disk_sample_bytes": sample,
-        "epoch_seconds_from_disk": epoch_seconds(made.bytes, entries, made.features, speed, windows),
+        "epoch_seconds_from_disk": speed and epoch_seconds(made.bytes, entries, made.features, speed, windows),
         "epoch_seconds_in_memory": epoch_seconds(made.bytes, entries, made.features, None),
         "chunks": len(made.chunks),
         "chunk_bytes": [sizes[0], sizes[len(sizes) // 2], sizes[-1]] if sizes else [],
@@ -67,7 +71,7 @@ def summary(store: Store, speed: float, sample: int) -> dict[str, Any]:
 
 
 def size_text(count: float) -> str:
-    """Bytes as people write them."""
+    """Return a size with its unit."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if abs(count) < 1024 or unit == "GB":
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
@@ -76,68 +80,73 @@ def size_text(count: float) -> str:
 
 
 def weight_words(made: Manifest) -> str:
-    """The weights of the rows of a store."""
-    told = made.statistics
-    return f"mean {told.mean_weight:.4g}, largest {told.max_weight:.4g}, together {made.weight_sum:.6g}"
+    """Return the statistics of row weights as text."""
+    found = made.statistics
+    return f"mean {found.mean_weight:.4g}, largest {found.max_weight:.4g}, together {made.weight_sum:.6g}"
 
 
-def table(store: Store, speed: float, sample: int) -> list[tuple[str, str]]:
-    """(name, text) lines for people, with the speed of the disk as for `summary`."""
-    told, made = summary(store, speed, sample), store.manifest
+def table(store: Store, disk: tuple[float, int] | None = None) -> list[tuple[str, str]]:
+    """Return the properties of a store as pairs of name and text; `disk` as for `summary`."""
+    found, made = summary(store, disk), store.manifest
     rows = [
-        ("rows", f"{told['rows']:,}"),
-        ("features", f"{told['features']:,}"),
+        ("rows", f"{found['rows']:,}"),
+        ("features", f"{found['features']:,}"),
         (
             "non-zeros",
-            f"{made.nonzeros:,} ({made.nonzeros / max(made.rows, 1):.1f} a row, density {told['density']:.2g})",
+            f"{made.nonzeros:,} ({made.nonzeros / max(made.rows, 1):.1f} a row, density {found['density']:.2g})",
         ),
-        ("task", told["task"]),
+        ("task", found["task"]),
     ]
     total = max(made.rows, 1)
-    shown = list(told["labels"].items())[:8]
-    meaning = {"binary": ("-1", "+1")}.get(told["task"], ())
+    shown = list(found["labels"].items())[:8]
+    meaning = {"binary": ("-1", "+1")}.get(found["task"], ())
     for number, (name, count) in enumerate(shown):
         sign = f"  stored as {meaning[number]}" if meaning else ""
         rows.append((f"  label {printable(name)}", f"{count:,} rows ({100 * count / total:.1f} %){sign}"))
-    if len(told["labels"]) > len(shown):
-        rows.append(("", f"and {len(told['labels']) - len(shown):,} more labels"))
-    shuffled = f"seed {told['shuffle_seed']}" if told["shuffle_seed"] is not None else "no: rows are in input order"
-    small, middle, large = (size_text(size) for size in told["chunk_bytes"])
-    values = told["values"] or "all 1, not stored"
-    if told["values"] == "code8":
+    if len(found["labels"]) > len(shown):
+        rows.append(("", f"and {len(found['labels']) - len(shown):,} more labels"))
+    shuffled = f"seed {found['shuffle_seed']}" if found["shuffle_seed"] is not None else "no: rows are in input order"
+    small, middle, large = (size_text(size) for size in found["chunk_bytes"])
+    values = found["values"] or "all 1, not stored"
+    if found["values"] == "code8":
         values = f"as codes of {len(made.layout.levels)} levels, exact"
     if made.recipe.values:
-        values += f" (rounded to {made.recipe.values}, relative error at most {told['rounding_error']:.1e})"
+        values += f" (rounded to {made.recipe.values}, relative error at most {found['rounding_error']:.1e})"
     rows += [
-        ("row norms", f"mean {told['mean_row_norm']:.4g}, largest {told['max_row_norm']:.4g}"),
+        ("row norms", f"mean {found['mean_row_norm']:.4g}, largest {found['max_row_norm']:.4g}"),
         ("weights", weight_words(made) if made.weighted else "all 1, not stored"),
-        ("longest row", f"{told['max_row_nonzeros']:,} non-zeros; {told['empty_rows']:,} rows are empty"),
-        ("size", f"{size_text(told['bytes'])}, {told['bytes_per_nonzero'] or 0:.2f} bytes a non-zero"),
-        ("coding", f"indices {told['index_coding']}, values {values}"),
-        ("chunks", f"{told['chunks']:,} files: smallest {small}, median {middle}, largest {large}"),
-        (
-            "an epoch",
-            f"about {told['epoch_seconds_from_disk']:.2g} s from disk (at {speed / 1e9:.1f} GB/s, measured now on "
-            f"{size_text(told['disk_sample_bytes'])}), {told['epoch_seconds_in_memory']:.2g} s in memory",
-        ),
+        ("longest row", f"{found['max_row_nonzeros']:,} non-zeros; {found['empty_rows']:,} rows are empty"),
+        ("size", f"{size_text(found['bytes'])}, {found['bytes_per_nonzero'] or 0:.2f} bytes a non-zero"),
+        ("coding", f"indices {found['index_coding']}, values {values}"),
+        ("chunks", f"{found['chunks']:,} files: smallest {small}, median {middle}, largest {large}"),
+        ("an epoch", _epoch_words(found)),
         ("shuffled", shuffled),
-        ("recipe", f"indices from {told['index_base']}, normalize {told['normalize'] or 'no'}"),
+        ("recipe", f"indices from {found['index_base']}, normalize {found['normalize'] or 'no'}"),
     ]
-    if told["rejected"]:
-        rows.append(("rejected", f"{told['rejected']:,} rows, listed in rejected.jsonl"))
-    for source in told["sources"][:8]:
+    if found["rejected"]:
+        rows.append(("rejected", f"{found['rejected']:,} rows, listed in rejected.jsonl"))
+    for source in found["sources"][:8]:
         origin = f"{source['name']}, {size_text(source['size'])}, {source['rows']:,} rows, xxh64 {source['xxh64']}"
         if source["weights"]:
             origin += f", weights {source['weights']}"
         rows.append(("source", origin))
-    if len(told["sources"]) > 8:
-        rows.append(("", f"and {len(told['sources']) - 8:,} more sources"))
-    rows.append(("written by", told["written_by"]))
+    if len(found["sources"]) > 8:
+        rows.append(("", f"and {len(found['sources']) - 8:,} more sources"))
+    rows.append(("written by", found["written_by"]))
     return rows
 
 
+def _epoch_words(found: dict[str, Any]) -> str:
+    """Return the predicted time of an epoch as text."""
+    in_memory = f"about {found['epoch_seconds_in_memory']:.2g} s in memory"
+    if found["disk_bytes_per_second"] is None:
+        return f"{in_memory}; --benchmark measures the disk"
+    disk = f"{found['disk_bytes_per_second'] / 1e9:.1f} GB/s, measured on {size_text(found['disk_sample_bytes'])}"
+    return f"{in_memory}, {found['epoch_seconds_from_disk']:.2g} s from disk (at {disk})"
+
+
 def conversion_summary(store: Store, output: str, seconds: float) -> dict[str, Any]:
-    """What a conversion made, as for --json."""
+    """Return the result of a conversion for --json."""
     made = store.manifest
     return {
         "rows": made.rows,
@@ -155,7 +164,7 @@ def conversion_summary(store: Store, output: str, seconds: float) -> dict[str, A
 
 
 def conversion_lines(store: Store, output: str, seconds: float) -> list[str]:
-    """The same for people."""
+    """Return the result of a conversion as lines of text."""
     made = store.manifest
     counts = zip(made.labels.classes[:_LABELS_SHOWN], made.labels.counts, strict=False)
     labels = ", ".join(f"{name}: {count:,}" for name, count in counts)
@@ -175,15 +184,15 @@ def conversion_lines(store: Store, output: str, seconds: float) -> list[str]:
 
 
 def rounding_words(made: Manifest) -> str:
-    """What rounding did to the values of a store."""
+    """Return the rounding error of the values of a store as text."""
     error = made.statistics.rounding_error
     above = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING).create_decimal_from_float(error)
-    told = f"relative error at most {float(above):.1e}" if error else "none changed by it"
-    return f"values rounded to {made.recipe.values}: {told}"
+    effect = f"relative error at most {float(above):.1e}" if error else "none changed by it"
+    return f"values rounded to {made.recipe.values}: {effect}"
 
 
 def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
-    """A training run, as for --json."""
+    """Return the result of a training run for --json."""
     info = result.model.info
     return {
         "model": output,
@@ -233,13 +242,13 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
 
 
 def profile_lines(result: TrainResult, since_start: float) -> list[str]:
-    """Where the time of a whole command went, and what the threads did that load beside it."""
+    """Return the time of a command by activity, and that of the loader threads."""
     foreground = {"starting, and writing the model": since_start - result.seconds, **result.profile["foreground"]}
     rest = since_start - sum(foreground.values())
     lines = [f"{since_start:.3f} seconds, {len(result.costs)} epochs"]
     for name, seconds in [*sorted(foreground.items(), key=lambda item: -item[1]), ("the rest", rest)]:
         lines.append(f"  {seconds:9.3f}  {100 * seconds / max(since_start, 1e-9):5.1f} %  {name}")
-    lines.append("beside it, in threads that load:")
+    lines.append("concurrently, in loader threads:")
     for name, seconds in sorted(result.profile["background"].items(), key=lambda item: -item[1]):
         lines.append(f"  {seconds:9.3f}  {100 * seconds / max(since_start, 1e-9):5.1f} %  {name}")
     speed = result.bytes_read / max(result.profile["background"].get("reading and checksums", 0.0), 1e-9) / 1e9
@@ -251,27 +260,27 @@ def profile_lines(result: TrainResult, since_start: float) -> list[str]:
 
 
 def _trials_words(result: TrainResult) -> list[str]:
-    """The lambdas that were compared, as a table."""
+    """Return a table of the lambdas that were compared."""
     if len(result.trials) < 2:
         return []
-    lines = ["  lambda      loss apart  +-         error      gap          epochs"]
+    lines = ["  lambda      holdout loss  +-         error      gap          epochs"]
     for trial in result.trials:
-        of_it = [model for model in result.models if model.lam == trial.lam]
-        gaps = [model.certificate.gap for model in of_it]
+        of_lambda = [model for model in result.models if model.lam == trial.lam]
+        gaps = [model.certificate.gap for model in of_lambda]
         known = [gap for gap in gaps if gap is not None]
         gap = f"{100 * max(known):.3g} %" if len(known) == len(gaps) else "unknown"
         error = "" if trial.error is None else f"{100 * trial.error:.2f} %"
         mark = "  <- kept" if trial.lam == result.model.info.lam else ""
-        epochs = max(model.epochs for model in of_it)
+        epochs = max(model.epochs for model in of_lambda)
         line = (
-            f"  {trial.lam:<10.4g}  {trial.loss:<10.5g}  {trial.deviation:<9.2g}  {error:<9}  {gap:<11}  {epochs}{mark}"
+            f"  {trial.lam:<10.4g}  {trial.loss:<12.5g}  {trial.deviation:<9.2g}  {error:<9}  {gap:<11}  {epochs}{mark}"
         )
         lines.append(line)
     return lines
 
 
 def training_lines(result: TrainResult, output: str) -> list[str]:
-    """A training run in words."""
+    """Return the result of a training run as lines of text."""
     info = result.model.info
     found = info.certificate
     why = f" ({result.why_algorithm})" if result.why_algorithm else ""
@@ -297,13 +306,13 @@ def training_lines(result: TrainResult, output: str) -> list[str]:
 
 
 def holdout_words(found: dict[str, float | None]) -> str:
-    """What rows kept apart say, in words."""
+    """Return the holdout metrics as text."""
     error = "" if found["error"] is None else f"error {100 * found['error']:.2f} %, "
     return f"holdout: {error}mean loss {found['loss']:.4g}"
 
 
 def proof_summary(found: list[Claim]) -> dict[str, Any]:
-    """What a proof shows, ready for JSON: over all classes, and of each."""
+    """Return the bounds that a proof shows for JSON: over all classes, and of each class."""
     primal, bound = math.fsum(one.primal for one in found), math.fsum(one.lower_bound for one in found)
     if len(found) > 1:
         primal, bound = math.nextafter(primal, math.inf), math.nextafter(bound, 0.0)
@@ -317,24 +326,23 @@ def proof_summary(found: list[Claim]) -> dict[str, Any]:
 
 
 def proof_words(found: list[Claim]) -> str:
-    """What a proof shows, in words; numbers are rounded so that the statement stays true."""
-    told = proof_summary(found)
-    within = told["relative_accuracy"]
-    if within is None and told["primal"]:
-        return f"proved: the objective is at most {_upward(told['primal']):g}, and the optimum not negative"
+    """Return the bounds that a proof shows as text, rounded so that the statement remains true."""
+    bounds = proof_summary(found)
+    within = bounds["relative_accuracy"]
+    if within is None and bounds["primal"]:
+        return f"proved: the objective is at most {_upward(bounds['primal']):g}, and the optimum not negative"
     words = f"proved: within {_upward(100 * (within or 0.0), 3):f} % of the optimum"
-    return (
-        f"{words}; objective at most {_upward(told['primal']):g}, optimum at least {-_upward(-told['lower_bound']):g}"
-    )
+    objective, optimum = _upward(bounds["primal"]), -_upward(-bounds["lower_bound"])
+    return f"{words}; objective at most {objective:g}, optimum at least {optimum:g}"
 
 
 def _upward(number: float, digits: int = 6) -> decimal.Decimal:
-    """A number rounded up to some significant digits."""
+    """Return a number rounded up to some significant digits."""
     return decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING).create_decimal(number).normalize()
 
 
 def evaluation_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
-    """Metrics in words."""
+    """Return metrics as lines of text."""
 
     def text(name: str) -> str:
         value = result[name]
@@ -363,7 +371,7 @@ def evaluation_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
 
 
 def _confusion(table: list[list[float]], classes: list[str]) -> list[str]:
-    """A line a class, a column a prediction."""
+    """Return the lines of a confusion matrix: a line for each class, a column for each prediction."""
     classes = [printable(name) for name in classes]
     width = max(*map(len, classes), 10)
     lines = [f"  {'':{width}}  predicted " + " ".join(f"{name:>{width}}" for name in classes)]
@@ -373,25 +381,25 @@ def _confusion(table: list[list[float]], classes: list[str]) -> list[str]:
 
 
 def run_lines(record: dict[str, Any]) -> list[str]:
-    """How a run of a job ended."""
+    """Return the result of a run of a job as lines of text."""
     store, model = record["store"], record["model"]
     lines = [f"{record['job']}, run {record['run']}: {record['outcome']}"]
     if store.get("new_rows"):
         files = len(record["inputs"])
         lines.append(f"{store['new_rows']:,} rows appended from {files:,} file{'s' if files != 1 else ''}")
     if store.get("rejected_rows"):
-        lines.append(f"{store['rejected_rows']:,} bad rows left out; {store['path']}/rejected.jsonl says why")
+        lines.append(f"{store['rejected_rows']:,} rows rejected; see {store['path']}/rejected.jsonl")
     if store.get("expired_rows"):
         lines.append(f"{store['expired_rows']:,} rows expired")
     if model:
         gap = f"certified gap {100 * model['gap']:.3g} %" if model["gap"] is not None else "no certificate"
         lines.append(f"model: {model['algorithm']}, lambda {model['lambda']:.3g}, {model['epochs']} epochs, {gap}")
     if record["checks"] and record["champion"] is None:
-        lines.append("no model was in use that it could be compared with")
+        lines.append("no model was in use to compare with")
     for check in record["checks"]:
         found = "" if check["found"] is None else f" {check['found']:.4g}"
         needed = "" if check["needed"] is None else f" (limit {check['needed']:.4g})"
         lines.append(f"{'passed' if check['passed'] else 'FAILED'}: {check['what']}{found}{needed}")
     if record["outcome"] == "unchanged":
-        lines.append("neither the rows nor the options are other than those of the model in use")
+        lines.append("rows and options are the same as those of the model in use")
     return lines

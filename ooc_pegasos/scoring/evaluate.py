@@ -1,4 +1,4 @@
-"""`evaluate` and `predict`: a model on data, streaming."""
+"""Evaluation and prediction: a model applied to a store or to files, in a stream."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from ooc_pegasos.util.thread_map import cores
 
 
 def evaluate(model: Model, data: str | Path, threads: int | None = None) -> dict[str, Any]:
-    """The metrics of a model on a store or a raw file."""
+    """Return the metrics of a model on a store or a raw file."""
     return metrics_of(model, score(model, str(data), threads or cores(), with_labels=True), str(data))
 
 
 def metrics_of(model: Model, blocks: Iterable[Scored], what: str) -> dict[str, Any]:
-    """The metrics of a model on rows that it has scored; `what` they are, for messages."""
+    """Return the metrics of a model on scored rows; `what` names the rows in messages."""
     tally = Tally(model)
     tally.take(model, blocks)
     return tally.result(model, what)
 
 
 class Tally:
-    """What is known of the rows that a model has scored so far; those of several machines can be merged."""
+    """Metrics of a model, accumulated over scored rows; those of several machines can be merged."""
 
     def __init__(self, model: Model, exact_rows: int = EXACT_ROWS) -> None:
         labels = model.info.labels
@@ -55,7 +55,7 @@ class Tally:
         self.probable = ProbabilityMetrics() if labels.task == "binary" and model.has_probabilities else None
 
     def take(self, model: Model, blocks: Iterable[Scored]) -> None:
-        """Take in some rows."""
+        """Add rows."""
         for scored in blocks:
             assert scored.labels is not None
             losses = losses_of_rows(model, scored.scores, scored.labels)
@@ -65,18 +65,18 @@ class Tally:
                 self.probable.add(model.probabilities_of(scored.scores), scored.labels)
 
     def merge(self, other: Tally) -> None:
-        """Take in the rows of another, which come after."""
+        """Add the rows of another tally, which follow those of this one."""
         self.metrics.merge(other.metrics)
         if self.probable and other.probable:
             self.probable.merge(other.probable)
 
     def copy(self) -> Tally:
-        """Another that knows the same."""
+        """Return a copy."""
         return copy.deepcopy(self)
 
     def result(self, model: Model, what: str) -> dict[str, Any]:
-        """All metrics; `what` the rows are, for messages."""
-        # a bias that is a feature is one of the weights
+        """Return all metrics; `what` names the rows in messages."""
+        # the bias of a constant feature is regularised like a weight
         config, bias = model.info.config, model.bias.ravel()
         scale = float(config.get("bias_scale", 1.0)) if config.get("bias") == "feature" else 0.0
         square = float((model.weights**2).sum()) + (float((bias / scale) @ (bias / scale)) if scale else 0.0)
@@ -90,7 +90,7 @@ class Tally:
 
 
 def losses_of_rows(model: Model, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """What each row costs; with several classes, added up over them."""
+    """Return the loss of each row, with several classes the sum of their losses."""
     number, parameter = LOSSES[model.info.loss].number, model.info.parameter
     losses = np.zeros(len(labels))
     if model.info.costs is not None:
@@ -107,9 +107,9 @@ def losses_of_rows(model: Model, scores: np.ndarray, labels: np.ndarray) -> np.n
 def predict(
     model: Model, data: str | Path, output: str | Path, threads: int | None = None, *, proba: bool = False
 ) -> int:
-    """Write score, label and, if wanted, probability of each row to a .parquet, .csv or .arrow file; returns the rows.
+    """Write score, label and optionally probability of each row to a .parquet, .csv or .arrow file; return the rows.
 
-    With several classes there is a score, and a probability, for each of them.
+    With several classes there are a score and a probability for each class.
     """
     if proba:
         model.check_probabilities()
@@ -117,14 +117,14 @@ def predict(
 
 
 def names_of_columns(model: Model, proba: bool) -> list[str]:
-    """What is told of a row: score, label and, if wanted, probability; of several classes each."""
+    """Return the columns of predictions: score, label and optionally probability, or one a class."""
     endings = [f" {name}" for name in model.info.labels.classes] if model.bias.ndim else [""]
     names = [*(f"score{ending}" for ending in endings), "label"]
     return names + [f"probability{ending}" for ending in endings] if proba else names
 
 
 def write_scores(model: Model, blocks: Iterable[Scored], target: Path, proba: bool) -> int:
-    """Write what is told of rows to a file, which appears when all is written; returns how many they are."""
+    """Write scores and labels of rows to a file, atomically; return the number of rows."""
     import pyarrow as pa
 
     some = np.zeros((1, *model.bias.shape))
@@ -133,7 +133,7 @@ def write_scores(model: Model, blocks: Iterable[Scored], target: Path, proba: bo
     schema = pa.schema([(name, labels if name == "label" else pa.float64()) for name in names])
     rows, found = 0, iter(blocks)
     first = next(found, None)
-    if first is not None and first.ids is not None:  # what rows are told apart by comes first
+    if first is not None and first.ids is not None:  # the row ids are the first column
         called = f"id {first.id_name}" if first.id_name in names else first.id_name  # a column called `score`
         schema = schema.insert(0, pa.field(called, first.ids.type))
     with writing_errors(target), _writer(target, schema) as writer:
@@ -149,7 +149,7 @@ def write_scores(model: Model, blocks: Iterable[Scored], target: Path, proba: bo
 
 
 def _ids_as(scored: Scored, kind: Any) -> Any:
-    """The ids of rows as the type that those before them have."""
+    """Return the ids of rows as the type of the preceding rows."""
     import pyarrow as pa
 
     try:
@@ -165,7 +165,7 @@ def _columns(table: np.ndarray) -> list[Any]:
 
 @contextmanager
 def _writer(target: Path, schema: Any) -> Iterator[Any]:
-    """A writer of the kind the name asks for; the file appears when all is written."""
+    """Yield a writer of the format that the suffix names; the file appears when complete."""
     import pyarrow as pa
 
     kind = target.suffix.lower()
@@ -181,6 +181,6 @@ def _writer(target: Path, schema: Any) -> Iterator[Any]:
         elif kind in (".arrow", ".feather"):
             made = pa.ipc.new_file(file, schema)
         else:
-            raise UsageError(f"{target}: the name says no format; end it in .parquet, .csv or .arrow")
+            raise UsageError(f"{target}: the name has no known suffix; end it in .parquet, .csv or .arrow")
         with made as writer:
             yield writer

@@ -1,4 +1,4 @@
-"""The features with the largest weights in a model, with their names and the signs that hashing gave their values."""
+"""The features with the largest weights in a model, with their names and the signs from signed hashing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ooc_pegasos.store.vocabulary import Vocabulary
 
 
 def signs(names: Mapping[int, str], recipe: Recipe) -> dict[int, float]:
-    """By which values are multiplied before their weight is: -1 where a signed hash says so."""
+    """Return the factors of values from signed hashing: 1 or -1."""
     table, hashing = recipe.table, recipe.hashing_of_names
     if hashing is None or (table and is_dense(table)) or not hashing.signed or hashing.dictionary:
         return {}
@@ -24,9 +24,9 @@ def signs(names: Mapping[int, str], recipe: Recipe) -> dict[int, float]:
 def weighed(
     weights: np.ndarray, number: int, vocabulary: Vocabulary, recipe: Recipe
 ) -> list[tuple[int, str | None, np.ndarray]]:
-    """(number, name, weight or one a class) of the heaviest features, with the signs that their values have.
+    """Return (index, name, weight or one a class) of the heaviest features, with the signs of signed hashing.
 
-    Numbers are those of the data: from 1 where it counts from 1.
+    Indices are those of the data: they begin at 1 if the data's do.
     """
     chosen = heaviest(weights, number).tolist()
     names = dict(zip(chosen, vocabulary.names_of(chosen), strict=True))
@@ -35,7 +35,7 @@ def weighed(
 
 
 def heaviest(weights: np.ndarray, number: int) -> np.ndarray:
-    """The features with the largest weights, of several classes the largest of each, in falling order."""
+    """Return the features with the largest absolute weight in any class, in decreasing order."""
     size = np.abs(weights).max(axis=1) if weights.ndim > 1 else np.abs(weights)
     number = min(number, int(np.count_nonzero(size)))
     some = np.argpartition(-size, number - 1)[:number] if 0 < number < len(size) else np.flatnonzero(size)

@@ -1,4 +1,4 @@
-"""How good scores are: errors, areas under curves, losses, in one pass and bounded memory."""
+"""Metrics of scores: errors, areas under curves, losses, in one pass and bounded memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 EXACT_ROWS = 20_000_000
-"""Up to so many rows the areas are exact; beyond, scores are put in bins."""
+"""Number of rows up to which areas are exact; beyond, scores are binned."""
 MOST_CLASSES = 4096
 MOST_LISTED = 100
-"""A confusion matrix of so many classes is still listed among the metrics."""
+"""Number of classes up to which the confusion matrix is among the metrics."""
 _BIN_BITS = 20
 _LEAST_CHANCE = float(np.finfo(np.float64).eps)
 
 
 class BinaryMetrics:
-    """Takes scores with labels of -1 and 1, block by block."""
+    """Metrics of scores with labels of -1 and 1, accumulated block by block."""
 
     def __init__(self, exact_rows: int = EXACT_ROWS) -> None:
         self._exact_rows = exact_rows
@@ -28,11 +28,11 @@ class BinaryMetrics:
 
     @property
     def rows(self) -> int:
-        """Rows so far."""
+        """The number of rows so far."""
         return int(self._confusion.sum())
 
     def add(self, scores: np.ndarray, labels: np.ndarray, losses: np.ndarray) -> None:
-        """Take in some rows and what each costs. A score above 0 predicts the positive class."""
+        """Add rows with their losses. A score above 0 predicts the positive class."""
         positive, predicted = labels > 0, scores > 0
         for actual in (0, 1):
             hits = int((predicted & (positive == bool(actual))).sum())
@@ -43,7 +43,7 @@ class BinaryMetrics:
         self._settle()
 
     def merge(self, other: BinaryMetrics) -> None:
-        """Take in the rows of another, which come after."""
+        """Add the rows of another, which follow those of this one."""
         self._confusion += other._confusion
         self._loss.merge(other._loss)
         self._kept += other._kept
@@ -52,7 +52,7 @@ class BinaryMetrics:
         self._settle()
 
     def _settle(self) -> None:
-        """Put what is kept in bins, if it is too much or others are there."""
+        """Bin the kept scores if there are too many, or if other scores are binned."""
         if self._bins is None:
             if self.rows <= self._exact_rows:
                 return
@@ -68,7 +68,7 @@ class BinaryMetrics:
             self._bins[:, actual] += np.bincount(bins[positive == bool(actual)], minlength=1 << _BIN_BITS)
 
     def _by_threshold(self) -> tuple[np.ndarray, np.ndarray]:
-        """(negatives, positives) at each distinct score or bin, from the highest down."""
+        """Return (negatives, positives) at each distinct score or bin, in decreasing order."""
         if self._bins is not None:
             counts = self._bins[self._bins.any(axis=1)][::-1]
             return counts[:, 0], counts[:, 1]
@@ -81,7 +81,7 @@ class BinaryMetrics:
         return negatives[::-1], positives[::-1]
 
     def result(self, norm_term: float) -> dict[str, Any]:
-        """All metrics; those that need both classes are None without. `norm_term` is (lam / 2) ||w||^2."""
+        """Return all metrics; those that need both classes are None without. `norm_term` is (lam / 2) ||w||^2."""
         (true_negative, false_positive), (false_negative, true_positive) = self._confusion.tolist()
         rows = max(self.rows, 1)
         negatives, positives = true_negative + false_positive, false_negative + true_positive
@@ -107,14 +107,14 @@ class BinaryMetrics:
         }
 
     def _roc_auc(self) -> float:
-        """Area under the ROC curve; ties count half."""
+        """Return the area under the ROC curve; ties count half."""
         negatives, positives = self._by_threshold()
         above = np.cumsum(positives) - positives
         pairs = (negatives * (above + positives / 2)).sum()
         return float(pairs / (negatives.sum() * positives.sum()))
 
     def _pr_auc(self) -> float:
-        """Average precision: the sum over thresholds of precision times the step in recall."""
+        """Return the average precision: the sum over thresholds of precision times the step in recall."""
         negatives, positives = self._by_threshold()
         found = np.cumsum(positives)
         precision = found / (found + np.cumsum(negatives))
@@ -122,32 +122,32 @@ class BinaryMetrics:
 
 
 class ProbabilityMetrics:
-    """Takes probabilities of the positive class with labels of -1 and 1, block by block."""
+    """Metrics of probabilities of the positive class with labels of -1 and 1, accumulated block by block."""
 
     def __init__(self) -> None:
         self._rows = 0
         self._weight, self._log_loss, self._brier = _Sum(), _Sum(), _Sum()
 
     def add(self, probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> None:
-        """Take in some rows; those without a weight have weight 1."""
+        """Add rows; rows without a weight have weight 1."""
         positive = labels > 0
         self._rows += len(labels)
         self._weight.add(_total(np.ones(len(labels)), weights))
-        # a 0 that should be 1 would be an infinite loss; the least probability is that of scikit-learn
+        # clipped as in scikit-learn, because a probability of 0 for a positive would be an infinite loss
         probabilities = np.asarray(probabilities, np.float64)
         chance = np.clip(probabilities, _LEAST_CHANCE, 1.0 - _LEAST_CHANCE)
         self._log_loss.add(_total(-np.where(positive, np.log(chance), np.log1p(-chance)), weights))
         self._brier.add(_total((probabilities - positive) ** 2, weights))
 
     def merge(self, other: ProbabilityMetrics) -> None:
-        """Take in the rows of another."""
+        """Add the rows of another."""
         self._rows += other._rows
         for mine, more in ((self._weight, other._weight), (self._log_loss, other._log_loss)):
             mine.merge(more)
         self._brier.merge(other._brier)
 
     def result(self) -> dict[str, Any]:
-        """All metrics; None where no row has weight."""
+        """Return all metrics; None where no row has weight."""
         total = self._weight.value
         return {
             "rows": self._rows,
@@ -157,19 +157,19 @@ class ProbabilityMetrics:
 
 
 class RegressionMetrics:
-    """Takes predictions with targets, and the losses of the rows, block by block."""
+    """Metrics of predictions with targets, accumulated block by block."""
 
     def __init__(self) -> None:
         self._rows = 0
         self._weight, self._absolute, self._square, self._loss = _Sum(), _Sum(), _Sum(), _Sum()
         self._origin = 0.0
-        self._mean = 0.0  # of the targets, seen from the origin
+        self._mean = 0.0  # of the targets minus the origin
         self._spread = 0.0  # sum of the squared distances of targets to their mean
 
     def add(
         self, predictions: np.ndarray, targets: np.ndarray, losses: np.ndarray, weights: np.ndarray | None = None
     ) -> None:
-        """Take in some rows; those without a weight have weight 1."""
+        """Add rows; rows without a weight have weight 1."""
         targets = np.asarray(targets, np.float64)
         off = predictions - targets
         before, weight = self._weight.value, _total(np.ones(len(targets)), weights)
@@ -182,13 +182,13 @@ class RegressionMetrics:
         self._loss.add(_total(losses, weights))
         if before == 0:
             self._origin = float(targets[0 if weights is None else np.argmax(weights > 0)])
-        # seen from one of them, targets far from 0 lose no digits, and those that are all alike have no spread
+        # relative to one target: no cancellation for targets far from 0, and no variance if all are equal
         shifted = targets - self._origin
         mean = _total(shifted, weights) / weight
         self._spread_more(before, weight, mean, _total((shifted - mean) ** 2, weights))
 
     def merge(self, other: RegressionMetrics) -> None:
-        """Take in the rows of another."""
+        """Add the rows of another."""
         self._rows += other._rows
         before, weight = self._weight.value, other._weight.value
         if weight == 0:
@@ -200,13 +200,13 @@ class RegressionMetrics:
         self._spread_more(before, weight, other._mean + (other._origin - self._origin), other._spread)
 
     def _spread_more(self, before: float, weight: float, mean: float, spread: float) -> None:
-        """Chan's rule: the spread of two sets is that of each and that between their means."""
-        apart = mean - self._mean
-        self._spread += spread + apart * apart * before * weight / (before + weight)
-        self._mean += apart * weight / (before + weight)
+        """Merge variances by Chan's rule: the sum of both, plus the variance between the means."""
+        between = mean - self._mean
+        self._spread += spread + between * between * before * weight / (before + weight)
+        self._mean += between * weight / (before + weight)
 
     def result(self, norm_term: float) -> dict[str, Any]:
-        """All metrics; None where no row has weight, and R^2 if all targets are alike."""
+        """Return all metrics; None where no row has weight, and R^2 None if all targets are equal."""
         total, square = self._weight.value, self._square.value
         mean_square, mean_loss = _ratio(square, total), _ratio(self._loss.value, total)
         return {
@@ -221,7 +221,7 @@ class RegressionMetrics:
 
 
 class MulticlassMetrics:
-    """Takes predicted and true classes, numbered from 0, and the losses of the rows, block by block."""
+    """Metrics of predicted and true classes, numbered from 0, accumulated block by block."""
 
     def __init__(self, classes: int) -> None:
         if not 0 < classes <= MOST_CLASSES:
@@ -241,29 +241,29 @@ class MulticlassMetrics:
     def add(
         self, predicted: np.ndarray, labels: np.ndarray, losses: np.ndarray, weights: np.ndarray | None = None
     ) -> None:
-        """Take in some rows; those without a weight have weight 1."""
+        """Add rows; rows without a weight have weight 1."""
         for numbers in (predicted, labels):
             if len(numbers) and not (numbers.min() >= 0 and numbers.max() < self._classes):
                 raise ValueError(f"classes are numbered from 0 to {self._classes - 1}")
         place = np.asarray(labels).astype(np.int64) * self._classes + np.asarray(predicted).astype(np.int64)
-        # not bincount, which would make a whole matrix for every block
+        # not bincount, which would allocate a whole matrix for every block
         np.add.at(self._confusion, place, 1.0 if weights is None else np.asarray(weights, np.float64))
         self._weighted |= weights is not None
         self._loss.add(_total(losses, weights))
         self._rows += len(labels)
 
     def merge(self, other: MulticlassMetrics) -> None:
-        """Take in the rows of another, of the same classes."""
+        """Add the rows of another, of the same classes."""
         self._confusion += other._confusion
         self._weighted |= other._weighted
         self._loss.merge(other._loss)
         self._rows += other._rows
 
     def result(self, norm_term: float) -> dict[str, Any]:
-        """All metrics; None where no row has weight. Classes that do not occur count for nothing.
+        """Return all metrics; None where no row has weight. Classes that do not occur are ignored.
 
         Balanced accuracy is the mean recall of the classes among the labels; macro F1 is the mean F1 of the classes
-        among labels and predictions. The confusion matrix is None, to be had as `confusion`, if it is large.
+        among labels and predictions. A large confusion matrix is None here; the property `confusion` returns it.
         """
         matrix = self._confusion.reshape(self._classes, self._classes)
         actual, predicted, hits = matrix.sum(axis=1), matrix.sum(axis=0), matrix.diagonal()
@@ -282,7 +282,7 @@ class MulticlassMetrics:
 
 
 class _Sum:
-    """Adds up blocks' sums and keeps what each addition rounds away (Neumaier), so that many blocks are no matter."""
+    """Compensated sum (Neumaier), exact enough for any number of blocks."""
 
     def __init__(self) -> None:
         self._high = self._low = 0.0
@@ -294,7 +294,7 @@ class _Sum:
         self._high = total
 
     def merge(self, other: _Sum) -> None:
-        """Add another."""
+        """Add another sum."""
         self.add(other._high)
         self._low += other._low
 
@@ -304,7 +304,7 @@ class _Sum:
 
 
 def _total(values: np.ndarray, weights: np.ndarray | None) -> float:
-    """The weighted sum; numpy adds in pairs, so that rounding hardly grows with the rows."""
+    """Return the weighted sum; numpy sums pairwise, so that rounding errors hardly grow with the rows."""
     exact = np.asarray(values, np.float64)
     return float((exact if weights is None else exact * weights).sum())
 
@@ -314,7 +314,7 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def bin_of(scores: np.ndarray) -> np.ndarray:
-    """The high bits of the scores' float32, so arranged that a larger score has no smaller bin."""
+    """Return bins in the order of the scores: the high bits of float32, rearranged to be monotonic."""
     bits = (np.asarray(scores, np.float32) + np.float32(0)).view(np.uint32)  # -0 is 0
     ordered = np.where(bits >> 31 == 1, ~bits, bits | np.uint32(1 << 31))
     return (ordered >> (32 - _BIN_BITS)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Model: one Arrow file with the weights that are not 0, and everything else as JSON in its metadata."""
+"""Model: one Arrow file with the non-zero weights, and everything else as JSON in its metadata."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "ooc-pegasos model", 1
 _KEY = b"ooc-pegasos"
 _ROWS = "memory"
-"""What rows that are given to be scored are called."""
+"""Name of in-memory rows in messages."""
 _MOST_SHOWN = 10
-"""Features that a notebook shows."""
+"""Number of features shown in a notebook."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known of the distance to the optimum: `lower_bound` and `gap` are None if nothing is."""
+    """Bounds on the distance to the optimum; `lower_bound` and `gap` are None if not known."""
 
     primal: float
     lower_bound: float | None
@@ -45,21 +45,21 @@ class Certificate:
 
     @property
     def relative_accuracy(self) -> float | None:
-        """(P - D)/D: by how much the objective is at most above the optimum, as a part of the lower bound."""
+        """(P - D)/D: an upper bound on the excess of the objective over the optimum, relative to the lower bound."""
         return relative_accuracy(self.primal, self.lower_bound)
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """How a model came about and how its scores are to be read."""
+    """Origin of a model and meaning of its scores."""
 
     features: int
     lam: float
     loss: str
     parameter: float
-    """What the loss has of its own, 0 if nothing."""
+    """Parameter of the loss, 0 if it has none."""
     costs: list[list[float]] | None
-    """What it costs to take a class for another, where all classes were learnt at once."""
+    """Costs of confusing classes, if all classes were trained at once."""
     algorithm: str
     sampling: str
     seed: int
@@ -67,9 +67,9 @@ class ModelInfo:
     certificate: Certificate
     history: list[dict[str, Any]]
     trials: list[dict[str, Any]]
-    """What rows kept apart say of each lambda that was tried."""
+    """Holdout metrics of each lambda that was compared."""
     calibrations: list[Calibration]
-    """From scores to probabilities, one a class; empty if none were fitted."""
+    """Maps from scores to probabilities, one a class; empty if not fitted."""
     labels: LabelInfo
     recipe: Recipe
     config: dict[str, Any]
@@ -78,7 +78,7 @@ class ModelInfo:
 
 
 def _problem_of(info: ModelInfo, features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> str | None:
-    """What in a model contradicts itself, if anything: kernels do not look."""
+    """Return a contradiction within a model, or None; compiled loops do not check."""
     if not 0 <= info.features <= MOST_FEATURES or (features >= info.features).any():
         return "a feature is out of range"
     wrong = problem_of_labels(info.labels) or problem_of_recipe(info.recipe)
@@ -108,14 +108,14 @@ def _problem_of(info: ModelInfo, features: np.ndarray, weights: np.ndarray, bias
 
 
 def check_width(columns: float, features: int, name: str) -> None:
-    """Refuse a matrix with fewer columns than the model has features: nobody knows which are missing."""
+    """Refuse a matrix with fewer columns than the model has features, because the missing columns are unknown."""
     if columns < features:
         problem = f"{name}: a matrix of {columns:,} columns, but the model has {features:,} features"
         raise InputError(f"{problem}; give it all columns, in the order of the training data")
 
 
 def _check_values(matrix: scipy.sparse.csr_matrix) -> None:
-    """Refuse values that no store can have: scores of such are no numbers, and yet would have a class."""
+    """Refuse values that no store can have; their scores would be NaN, and yet be assigned a class."""
     values = matrix.data[: matrix.nnz]
     with np.errstate(over="ignore", invalid="ignore"):
         ends = (values.min(), values.max()) if values.size else ()  # both are nan if any value is
@@ -123,36 +123,36 @@ def _check_values(matrix: scipy.sparse.csr_matrix) -> None:
             return
         place = int(np.flatnonzero(~np.isfinite(values.astype(np.float32)))[0])
     value, row = values[place], int(np.searchsorted(matrix.indptr, place, "right"))
-    said = f"{_ROWS}: row {row:,}: the value {value:g} in column {matrix.indices[place]}"
+    where = f"{_ROWS}: row {row:,}: the value {value:g} in column {matrix.indices[place]}"
     if np.isfinite(value):
-        raise InputError(f"{said} is too large for float32; scale the data")
-    raise InputError(f"{said} is not finite; leave out the row or correct it")
+        raise InputError(f"{where} is too large for float32; scale the data")
+    raise InputError(f"{where} is not finite; leave out the row or correct it")
 
 
 @dataclass(frozen=True)
 class Model:
-    """Weights and what is known of them: one vector, or for several classes a matrix with a column each."""
+    """Weights with their origin: one vector, or for several classes a matrix with a column each."""
 
     weights: np.ndarray
     info: ModelInfo = field(repr=False)
     bias: np.ndarray = field(default_factory=lambda: np.array(0.0))
-    """What is added to scores: one number, or one a class."""
+    """Bias, added to scores: one number, or one a class."""
     vocabulary: Vocabulary = field(default_factory=Vocabulary, repr=False)
-    """What is known of features."""
+    """Names and document frequencies of features."""
 
     def save(self, path: str | Path) -> None:
-        """Write the model, all or nothing."""
+        """Write the model atomically."""
         content = self.encode()
         with writing_errors(Path(path)):
             write_atomically(Path(path), content)
 
     def encode(self) -> bytes:
-        """The content of the file that `save` writes."""
+        """Return the content of the file that `save` writes."""
         import pyarrow as pa
 
         several = self.weights.ndim > 1
         chosen = np.flatnonzero(self.weights.any(axis=1) if several else self.weights)
-        if self.info.recipe.needs_vocabulary:  # also of features without weight
+        if self.info.recipe.needs_vocabulary:  # includes features of weight 0
             chosen = np.union1d(chosen, self.vocabulary.places.astype(np.int64))
         features, weights = chosen.astype(np.uint32), self.weights[chosen]
         column = array_of(weights.ravel())
@@ -174,7 +174,7 @@ class Model:
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
-        """Read a model and check every byte that matters."""
+        """Read a model and check every byte."""
         import pyarrow as pa
 
         try:
@@ -193,7 +193,7 @@ class Model:
             vocabulary = Vocabulary.of_columns(table.drop_columns("weight"))
             features = vocabulary.places
             info = typed_json.load(ModelInfo, json.loads(head["info"]))
-            json.dumps(typed_json.dump(info), allow_nan=False)  # or there is a number that is none
+            json.dumps(typed_json.dump(info), allow_nan=False)  # raises for NaN and infinities
             column, bias = table.column("weight").combine_chunks(), np.array(head["bias"], np.float64)
             numbers = column.flatten() if bias.ndim else column
             if column.null_count or numbers.null_count:
@@ -230,11 +230,11 @@ class Model:
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether scores can be turned into probabilities: by a calibration, or as the logistic loss means them."""
+        """True if scores have probabilities: by a calibration, or by the logistic loss."""
         return bool(self.info.calibrations) or self.info.loss in ("logistic", "multiclass-logistic")
 
     def check_probabilities(self) -> None:
-        """Refuse where there are none."""
+        """Refuse a model without probabilities."""
         if self.info.labels.task == "regression":
             raise UsageError("the model is one of real targets, which have no probabilities; leave out {proba}")
         if not self.has_probabilities:
@@ -243,7 +243,7 @@ class Model:
             )
 
     def probabilities_of(self, scores: np.ndarray) -> np.ndarray:
-        """The probability of the positive class for each score; of each class, if there are several, adding up to 1."""
+        """Return the probability of the positive class for each score, or of each class, adding up to 1."""
         self.check_probabilities()
         columns = scores[:, None] if scores.ndim == 1 else scores
         if self.info.calibrations:
@@ -263,14 +263,14 @@ class Model:
         return shares
 
     def predict_proba(self, rows: Matrix) -> np.ndarray:
-        """As `probabilities_of`, for rows as `decision_function` takes them."""
+        """Return `probabilities_of` the scores of rows; rows as for `decision_function`."""
         return self.probabilities_of(self.decision_function(rows))
 
     def decision_function(self, rows: Matrix) -> np.ndarray:
         """Return the score of each row of a matrix, or one a class.
 
-        Rows are a matrix as `Store.from_scipy` takes them: sparse in any format, an array, lists, a dataframe of
-        numbers, with the columns where the store has them. Further columns count for nothing; fewer are refused.
+        Rows are a matrix as for `Store.from_scipy`: sparse in any format, an array, lists, a dataframe of numbers, with
+        the columns of the store. Further columns are ignored; fewer columns are refused.
         """
         if self.info.recipe.reader == "table" and hasattr(rows, "columns"):
             problem = "the model was trained on a table, whose columns it knows by name"
@@ -285,11 +285,11 @@ class Model:
         return scores
 
     def predict(self, rows: Matrix) -> np.ndarray:
-        """The label of each row, as the training data spelled it; rows as `decision_function` takes them."""
+        """Return the label of each row in the spelling of the training data; rows as for `decision_function`."""
         return self.labels_of(self.decision_function(rows))
 
     def labels_of(self, scores: np.ndarray) -> np.ndarray:
-        """Labels for scores: numbers where the labels were numbers, else words."""
+        """Return labels for scores: numbers if the labels were numbers, else words."""
         labels = self.info.labels
         if labels.task == "regression":
             return scores

@@ -38,18 +38,18 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Scored:
-    """Some rows' scores, one each or one a class, and, where they are wanted, their labels as stores have them."""
+    """Scores of rows, one a row or one a class, and optionally their labels as stored."""
 
     scores: np.ndarray
     labels: np.ndarray | None
     ids: Any = None
-    """An Arrow array that tells rows apart, where the data has one; of one type in all blocks of a store."""
+    """An Arrow array of row ids, if the data has them; of one type in all blocks of a store."""
     id_name: str = ""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """What rows and labels are to a model, or in a store: all it takes to read other data in the same way."""
+    """Encoding of rows and labels of a model or store, with which other data is read in the same way."""
 
     recipe: manifest.Recipe
     labels: manifest.LabelInfo
@@ -58,19 +58,19 @@ class Meaning:
 
     @classmethod
     def of_model(cls, model: Model) -> Meaning:
-        """To a model."""
+        """Return the encoding of a model."""
         return cls(model.info.recipe, model.info.labels, len(model.weights), model.vocabulary)
 
     @classmethod
     def of_store(cls, store: Store) -> Meaning:
-        """In a store, and so to every model that is trained on it."""
+        """Return the encoding of a store, and so of every model trained on it."""
         made = store.manifest
         known = vocabulary.of_store(store.path, made) if made.recipe.needs_vocabulary else Vocabulary()
         return cls(made.recipe, made.labels, made.features, known)
 
 
 def score(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
-    """All rows of `data`, a store or a raw file, in order."""
+    """Return the scores of all rows of `data`, a store or a raw file, in order."""
     if _is_store(data, model.info.recipe):
         store = Store.open(data)
         check_store(model, store, with_labels)
@@ -79,9 +79,9 @@ def score(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[
 
 
 def check_data(known: Meaning, data: str) -> None:
-    """Refuse a store or files on which no model could be measured to which rows mean this.
+    """Refuse a store or files on which no model with this encoding could be evaluated.
 
-    Of files only as many blocks are read as it takes to see a row with its label.
+    Files are read only up to the first row with its label.
     """
     if _is_store(data, known.recipe):
         _check_meaning(known, Store.open(data), with_labels=True)
@@ -92,23 +92,23 @@ def check_data(known: Meaning, data: str) -> None:
 
 
 def _is_store(data: str, recipe: manifest.Recipe) -> bool:
-    """Whether data is to be opened as a store, rather than read as the recipe says."""
+    """True if `data` is to be opened as a store, and not read by the recipe."""
     raw = recipe.reader in ("table", "folders")
     return (Path(data) / manifest.FILE_NAME).exists() or (Path(data).is_dir() and not raw)
 
 
 def two_chunks(store: Store) -> int:
-    """The least memory in which a store can be read: a chunk in use and the next."""
+    """Return the least memory in which a store can be read: for a chunk in use and the next one."""
     return 2 * max(map(cost_of, store.manifest.chunks))
 
 
 def check_store(model: Model, store: Store, with_labels: bool) -> None:
-    """Refuse a store whose rows are not such as the model knows."""
+    """Refuse a store whose encoding differs from the model's."""
     _check_meaning(Meaning.of_model(model), store, with_labels)
 
 
 def _check_meaning(known: Meaning, store: Store, with_labels: bool) -> None:
-    """Refuse a store whose rows mean something else; of labels only if they are wanted."""
+    """Refuse a store with another encoding; labels are compared only `with_labels`."""
     made = store.manifest
     _refuse_other_recipe(str(store.path), made.recipe, known.recipe)
     if known.recipe.needs_vocabulary and not known.vocabulary.serves_as(
@@ -122,7 +122,7 @@ def _check_meaning(known: Meaning, store: Store, with_labels: bool) -> None:
 
 
 def _refuse_other_recipe(where: str, made: manifest.Recipe, wanted: manifest.Recipe) -> None:
-    """Refuse a store whose rows mean something else, and say what is different."""
+    """Refuse a store with another recipe, and report the differences."""
     one, other = _of_scores(made), _of_scores(wanted)
     if one != other:
         problem = f"{where}: made with {_differences(one, other)}, the model's data with {_differences(other, one)}"
@@ -130,7 +130,7 @@ def _refuse_other_recipe(where: str, made: manifest.Recipe, wanted: manifest.Rec
 
 
 def score_store(model: Model, store: Store, threads: int, with_labels: bool, id_type: Any) -> Iterator[Scored]:
-    """All rows of a store in order, after a check; `id_type` is that of the ids, None if none are wanted."""
+    """Return the scores of all rows of a store in order, checked; `id_type` is the type of ids, None for no ids."""
     scorer = Scorer(model, store.features)
     with in_use(store.path):
         loader = open_loader(store, two_chunks(store), threads=threads)
@@ -144,7 +144,7 @@ def score_store(model: Model, store: Store, threads: int, with_labels: bool, id_
 
 
 class Scorer:
-    """A model ready to score blocks of rows that have at least `features` features."""
+    """A model prepared to score blocks of rows with at least `features` features."""
 
     def __init__(self, model: Model, features: int) -> None:
         self._bias, self._classes = model.bias, model.bias.shape
@@ -158,11 +158,11 @@ class Scorer:
             fill_panel(self._weights[: len(model.weights) * self._width], self._width, list(model.weights.T))
 
     def new_scores(self, rows: int) -> np.ndarray:
-        """Room for the scores of some rows."""
+        """Return an array for the scores of some rows."""
         return np.empty((rows, *self._classes))
 
     def rows(self, block: CsrBlock, begin: int, end: int, scores: np.ndarray) -> int:
-        """Put the scores of rows begin to end where they are wanted; returns the row with a bad index, or -1."""
+        """Write the scores of rows begin to end to `scores`; return the row with an invalid index, or -1."""
         if self._classes:
             what = (self._features, self._width, self._weights, self._bias)
             return int(score_panel(begin, end, *block.entries, *what, scores))
@@ -171,7 +171,7 @@ class Scorer:
         return bad
 
     def window(self, loader: Loader, window: Window, threads: int) -> np.ndarray:
-        """Scores of the rows of a window."""
+        """Return the scores of the rows of a window."""
         scores = self.new_scores(window.block.rows)
 
         def piece(stretches: list[tuple[int, int]]) -> None:
@@ -186,12 +186,12 @@ class Scorer:
 
 
 def files_for(data: str, recipe: manifest.Recipe) -> list[str]:
-    """The files that a name or a pattern stands for, of a kind that a model of this recipe can read.
+    """Return the files that a name or a pattern matches, of a format that a model of this recipe can read.
 
-    Those that do not say by their first bytes or names what they are, are taken to be what the recipe is for: then
-    they are either that, or refused by its reader with the line.
+    Files whose format cannot be detected by first bytes or names are taken to have the format of the recipe: its reader
+    refuses invalid lines.
     """
-    in_folders = recipe.reader == "folders" and Path(data).is_dir()  # without labels in any
+    in_folders = recipe.reader == "folders" and Path(data).is_dir()  # folders of texts without class folders
     names, kind = registry.find([data], "folders" if in_folders else "auto", recipe.reader)
     if kind != recipe.reader and not {kind, recipe.reader} <= set(registry.PLAIN):
         problem = f"read as {kind}, but the model was trained on data read as {recipe.reader}"
@@ -200,7 +200,7 @@ def files_for(data: str, recipe: manifest.Recipe) -> list[str]:
 
 
 class _Rows:
-    """Rows of raw files, read as they are meant, with their labels or, where these are not wanted, without."""
+    """Rows of raw files in the encoding of a model, with or without labels."""
 
     def __init__(self, known: Meaning, data: str, with_labels: bool) -> None:
         recipe, info = known.recipe, known.labels
@@ -209,7 +209,7 @@ class _Rows:
         self.labels = settle(LabelCollector(info.text, single_exact=False), declared)
         self._with_labels = with_labels
         self._memory = max(sources.DEFAULT_MEMORY, available_memory() // 2)
-        # without labels any word will do in their place, so that files to be predicted may hold a dummy
+        # without labels any word is accepted in their place, so that files to be predicted may contain a placeholder
         self._reader = registry.reader_for(
             self.names,
             needed(recipe, ids=not with_labels),
@@ -223,7 +223,7 @@ class _Rows:
         )
 
     def blocks(self, threads: int, work: Callable[[CsrBlock], Made]) -> Iterator[tuple[ParsedBlock, Made]]:
-        """All blocks in order, with what `work` makes of their rows; a row that is bad ends it with its line."""
+        """Yield all blocks in order, with the result of `work`; raise InputError with the line of a bad row."""
         reader = self._reader
         line = source = 0
 
@@ -245,7 +245,7 @@ class _Rows:
             raise InputError(f"{where}: {error.problem}") from error
 
     def _refuse_bad(self, parsed: ParsedBlock, name: str, before: int) -> None:
-        """Refuse a bad row, and a label that is not known, where it is wanted; so many lines come before the block."""
+        """Refuse a bad row or, if labels are needed, an unknown label; `before` lines precede the block."""
         if parsed.bad:
             where = place(name, self._reader.unit, before + parsed.bad[0].line + 1)
             raise InputError(f"{where}: {parsed.bad[0].problem}")
@@ -264,15 +264,16 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
     anything = False
     for parsed, scores in files.blocks(threads, lambda block: score_block(model, scorer, block)):
         anything = True
-        told = files.labels.apply(parsed.block.labels) if with_labels else None
-        yield Scored(scores, told, parsed.ids, _id_name(recipe))
-    if not anything and recipe.table and recipe.table.id and not with_labels:  # files without rows have ids as well
+        labels = files.labels.apply(parsed.block.labels) if with_labels else None
+        yield Scored(scores, labels, parsed.ids, _id_name(recipe))
+    # ids have a type even if there are no rows
+    if not anything and recipe.table and recipe.table.id and not with_labels:
         kind = columns_plan.schema_of(files.names[0], recipe.table)[recipe.table.id]
         yield Scored(scorer.new_scores(0), None, row_ids.plain(pa.nulls(0, kind)), recipe.table.id)
 
 
 def score_block(model: Model, scorer: Scorer, block: CsrBlock) -> np.ndarray:
-    """Scores of rows as a reader of the model's recipe gives them."""
+    """Return the scores of rows that a reader of the model's recipe has parsed."""
     block = _known_features(block, Meaning.of_model(model))
     scores = scorer.new_scores(block.rows)
     scorer.rows(block, 0, block.rows, scores)
@@ -280,14 +281,14 @@ def score_block(model: Model, scorer: Scorer, block: CsrBlock) -> np.ndarray:
 
 
 def _id_name(recipe: manifest.Recipe) -> str:
-    """What the ids are called: Vowpal Wabbit has tags, and texts in folders have names."""
+    """Return the name of the ids: tags in Vowpal Wabbit, names of texts in folders."""
     if recipe.table:
         return recipe.table.id or ""
     return "document" if recipe.reader == "folders" else "tag"
 
 
 def needed(recipe: manifest.Recipe, *, ids: bool) -> manifest.Recipe:
-    """The recipe without columns that have no part in scores: weights and, unless rows are given back, their ids."""
+    """Return the recipe without columns that do not affect scores: weights and optionally ids."""
     if recipe.table is None:
         return recipe
     table = dataclasses.replace(recipe.table, weight=None, id=recipe.table.id if ids else None)
@@ -295,12 +296,12 @@ def needed(recipe: manifest.Recipe, *, ids: bool) -> manifest.Recipe:
 
 
 def _of_scores(recipe: manifest.Recipe) -> manifest.Recipe:
-    """What must be the same in two stores for their rows to mean the same."""
+    """Return the part of a recipe that two stores must share for rows to have the same encoding."""
     return dataclasses.replace(needed(recipe, ids=False), features=None)
 
 
 def _known_features(block: CsrBlock, known: Meaning) -> CsrBlock:
-    """Indices from 0, rows scaled as those that are known, and features that are not known without effect."""
+    """Return a block with indices from 0, in the scale of the training data, and with unknown features set to 0."""
     assert block.values is not None
     indices, values = block.indices - np.uint32(known.recipe.index_base), block.values
     rounding = known.recipe.values
@@ -319,7 +320,7 @@ def _known_features(block: CsrBlock, known: Meaning) -> CsrBlock:
 
 
 def _refuse_unknown(parsed: ParsedBlock, labels: LabelMap, where: Callable[[int], str]) -> None:
-    """Refuse a label that the model does not know."""
+    """Refuse a label that the model does not have."""
     if labels.otherwise is not None or labels.info.task == "regression":
         return
     keys = parsed.block.labels.view(np.uint64)
@@ -332,23 +333,23 @@ def _refuse_unknown(parsed: ParsedBlock, labels: LabelMap, where: Callable[[int]
 
 
 def _differences(recipe: Any, other: Any) -> str:
-    """What of a recipe is not so in another."""
-    told = []
+    """Return the settings of a recipe that differ in another."""
+    found = []
     for field in dataclasses.fields(recipe):
         mine, theirs = getattr(recipe, field.name), getattr(other, field.name)
         if mine == theirs:
             continue
         if dataclasses.is_dataclass(mine) and dataclasses.is_dataclass(theirs):
-            told.append(_differences(mine, theirs))
+            found.append(_differences(mine, theirs))
         elif field.name == "index_base":
-            told.append(f"indices from {mine}")
+            found.append(f"indices from {mine}")
         else:
-            told.append(f"{field.name} {_short(mine, theirs)}")
-    return ", ".join(told)
+            found.append(f"{field.name} {_short(mine, theirs)}")
+    return ", ".join(found)
 
 
 def _short(mine: Any, theirs: Any) -> str:
-    """A setting, of many things only those that are different."""
+    """Return a setting; of a list only the items that differ."""
     if isinstance(mine, list) and isinstance(theirs, list):
         names = [str(getattr(one, "name", one)) for one in mine if one not in theirs]
         return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "") if names else "without them"

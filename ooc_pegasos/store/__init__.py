@@ -1,3 +1,3 @@
-"""The format on disk: manifest, chunk files, labels, row identifiers, vocabulary; to append, expire, verify.
+"""The format on disk: manifest, chunk files, labels, row identifiers, vocabulary; append, expire, verify.
 May import: compiled, config, reporting, util.
 """

@@ -1,7 +1,7 @@
-"""How a store grows by rows appended and shrinks by rows that expire: what its manifest says then.
+"""Manifests of stores to which rows were appended and from which rows have expired.
 
-Rows are appended in parts, and expire part by part from the oldest on. `Manifest.first_row` counts the rows that have
-expired, so that each row keeps its number, and with it its fold: rows kept apart once are kept apart ever after.
+Rows are appended in parts, and expire part by part, the oldest first. `Manifest.first_row` counts the expired rows, so
+that each row keeps its number and therefore its fold: a holdout row remains a holdout row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ooc_pegasos.util.locks import locked, unused
 
 
 def joined(base: Manifest, new: Manifest) -> Manifest:
-    """The rows of one and then those of the other, which was made to fit."""
+    """Return the manifest of the rows of `base` followed by those of `new`."""
     parts = [*base.all_parts(), *new.all_parts()]
     counts = [a + b for a, b in zip(base.labels.counts, new.labels.counts, strict=True)]
     return dataclasses.replace(
@@ -39,7 +39,7 @@ def joined(base: Manifest, new: Manifest) -> Manifest:
 
 
 def without_first(made: Manifest, number: int) -> Manifest:
-    """What is left without the rows of the first parts."""
+    """Return the manifest without the rows of the first `number` parts."""
     gone, parts = made.all_parts()[:number], made.all_parts()[number:]
     chunks = made.chunks[sum(part.chunks for part in gone) :]
     counts = [sum(column) for column in zip(*(chunk.label_counts for chunk in chunks), strict=True)]
@@ -58,7 +58,7 @@ def without_first(made: Manifest, number: int) -> Manifest:
 
 
 def only(made: Manifest, first: int, end: int) -> Manifest:
-    """The manifest of some chunks that follow each other, whose rows keep their numbers."""
+    """Return the manifest of consecutive chunks, whose rows keep their numbers."""
     chunks = made.chunks[first:end]
     counts = [sum(column) for column in zip(*(chunk.label_counts for chunk in chunks), strict=True)]
     return dataclasses.replace(
@@ -73,7 +73,7 @@ def only(made: Manifest, first: int, end: int) -> Manifest:
 
 
 def expired_parts(made: Manifest, before_ns: int) -> int:
-    """How many parts, from the first on, are of files that were all last changed before an instant."""
+    """Return the number of leading parts whose source files were all last changed before `before_ns`."""
     ends, first = [], 0
     for part in made.all_parts():
         ends.append(made.sources[first : first + part.sources])
@@ -83,7 +83,7 @@ def expired_parts(made: Manifest, before_ns: int) -> int:
 
 
 def expire(target: Path, before_ns: int) -> int:
-    """Take the parts that are older out of a store; returns how many rows they had."""
+    """Remove the expired parts from a store; return the number of their rows."""
     scratch = Path(os.path.abspath(target) + ".unfinished")
     with writing_errors(target), locked(scratch / "lock", str(target)):
         made = manifest.read(target)
@@ -93,16 +93,16 @@ def expire(target: Path, before_ns: int) -> int:
         left = without_first(made, number) if number else made
         if number:
             manifest.write(target, left)
-        remove_strays(target, left)  # also of a run that was killed
+        remove_strays(target, left)  # also those that a killed process has left
         if os.listdir(scratch) == ["lock"]:
             remove_folder(scratch)
         return sum(part.rows for part in made.all_parts()[:number])
 
 
 def remove_strays(target: Path, made: Manifest) -> list[Path]:
-    """Remove the chunks, ids and vocabularies that a store does not name any more; returns what could not be removed.
+    """Remove files of chunks, ids and vocabularies that the manifest does not name; return those that remain.
 
-    If somebody reads the store, who may be at those still, they stay until the next time.
+    While a process reads the store, the files remain, because the process may read the old manifest.
     """
     keep = {file for chunk in made.chunks for file in chunk.files}
     if made.vocabulary:
@@ -115,7 +115,7 @@ def remove_strays(target: Path, made: Manifest) -> list[Path]:
 
 
 def _is_removed(path: Path) -> bool:
-    """True if a file is removed."""
+    """Remove a file; return True if that succeeded."""
     try:
         path.unlink()
     except OSError:
@@ -124,17 +124,17 @@ def _is_removed(path: Path) -> bool:
 
 
 def statistics_of_all(parts: list[Part]) -> Statistics:
-    """The statistics of all rows, from those of parts."""
+    """Return the statistics of all rows from those of the parts."""
     rows = sum(part.rows for part in parts)
-    told = [(part.rows, part.statistics) for part in parts]
-    weighted = any(one.max_weighted_square is not None for _rows, one in told)
+    known = [(part.rows, part.statistics) for part in parts]
+    weighted = any(one.max_weighted_square is not None for _rows, one in known)
     return Statistics(
-        max(one.max_row_norm for _rows, one in told),
-        sum(one.mean_row_norm * number for number, one in told) / rows,
-        max(one.max_row_nonzeros for _rows, one in told),
-        sum(one.empty_rows for _rows, one in told),
-        max(one.rounding_error for _rows, one in told),
-        sum(one.mean_weight * number for number, one in told) / rows,
-        max(one.max_weight for _rows, one in told),
-        max(one.largest_square for _rows, one in told) if weighted else None,
+        max(one.max_row_norm for _rows, one in known),
+        sum(one.mean_row_norm * number for number, one in known) / rows,
+        max(one.max_row_nonzeros for _rows, one in known),
+        sum(one.empty_rows for _rows, one in known),
+        max(one.rounding_error for _rows, one in known),
+        sum(one.mean_weight * number for number, one in known) / rows,
+        max(one.max_weight for _rows, one in known),
+        max(one.largest_square for _rows, one in known) if weighted else None,
     )

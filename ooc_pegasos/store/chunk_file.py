@@ -1,4 +1,4 @@
-"""One chunk of a store: an Arrow IPC file with a single record batch. See docs/store-format.md."""
+"""Chunk files: Arrow IPC files with a single record batch. See docs/store-format.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ooc_pegasos.util.files import create_file
 
 
 class ChecksummedFile:
-    """A new file that knows the number and the checksums of the bytes written to it."""
+    """A new file with the number and the checksums of its bytes."""
 
     def __init__(self, path: Path) -> None:
         self._file = create_file(path, buffered=False)
@@ -41,10 +41,10 @@ class ChecksummedFile:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: writes are unbuffered."""
 
     def close(self) -> None:
-        """Close the file. Its bytes are not on the disk yet: see `files.sync_file`."""
+        """Close the file. Its bytes may not be on disk yet: see `files.sync_file`."""
         self.closed = True
         self._file.close()
 
@@ -60,7 +60,7 @@ class Written:
 
 
 def schema_of(block: CsrBlock) -> pa.Schema:
-    """The Arrow schema of a chunk with the columns of `block`."""
+    """Return the Arrow schema of a chunk with the columns of `block`."""
     kind = pa.from_numpy_dtype(block.indices.dtype)
     index = pa.field("index" if block.coding == "uint32" else "gap", kind, nullable=False)
     item, name = index.type, index.name
@@ -96,7 +96,7 @@ def _batch_of(block: CsrBlock) -> pa.RecordBatch:
 
 
 class _Recorder:
-    """A file that only remembers what was written: references, not copies."""
+    """A file that records references to what is written, without copies."""
 
     def __init__(self) -> None:
         self.pieces: list[memoryview] = []
@@ -113,7 +113,7 @@ class _Recorder:
         self.closed = True
 
     def bytes(self, begin: int, end: int) -> bytearray:
-        """Some of what was written."""
+        """Return a range of the recorded bytes."""
         found, at = bytearray(), 0
         for piece in self.pieces:
             found += piece[max(begin - at, 0) : max(end - at, 0)]
@@ -122,13 +122,13 @@ class _Recorder:
 
 
 def _arrow_file(block: CsrBlock, columns: list[np.ndarray]) -> tuple[bytearray, bytearray, bytearray]:
-    """(all before the batch's columns, all after them, the description of the columns in both) as Arrow writes them."""
+    """Return the Arrow file before and after the columns of the batch, and the metadata of the batch."""
     batch = _batch_of(block)
     written = _Recorder()
     with pa.ipc.new_file(pa.PythonFile(written, mode="w"), batch.schema) as writer:
         writer.write_batch(batch)
     total = sum(map(len, written.pieces))
-    # a message is a mark, the size of its description, the description and a body; schema, [levels], batch
+    # messages: schema, [dictionary], batch; each is a marker, the size of its metadata, the metadata and a body
     at, bodies = 8, [0] if block.value_coding != "code8" else [0, round_up(4 * LEVELS, 8)]
     for body in bodies:
         at += 8 + int.from_bytes(written.bytes(at + 4, at + 8), "little") + body
@@ -137,9 +137,9 @@ def _arrow_file(block: CsrBlock, columns: list[np.ndarray]) -> tuple[bytearray, 
     return written.bytes(0, start), written.bytes(end, total), written.bytes(at, start)
 
 
-# In Arrow's files a record of FlatBuffers is a table: it begins with the distance back to a list of where its fields
-# are, each two bytes. A field that is a table or a list itself holds the distance to it.
-_BODY_SIZE, _HEADER, _BUFFERS, _BATCHES = 3, 2, 2, 3  # numbers of fields: of Message, Message, RecordBatch, Footer
+# An Arrow file contains FlatBuffers. A table of FlatBuffers begins with the distance back to its vtable, the list of
+# the offsets of its fields, two bytes each. A field that is a table or a list contains the distance to it.
+_BODY_SIZE, _HEADER, _BUFFERS, _BATCHES = 3, 2, 2, 3  # field numbers in Message, Message, RecordBatch, Footer
 
 
 def _follow(data: bytearray, at: int) -> int:
@@ -152,7 +152,7 @@ def _field(data: bytearray, table: int, number: int) -> int:
 
 
 def _move_columns(description: bytearray, foot: bytearray, places: list[int], size: int) -> None:
-    """Make the description of a batch say where its columns begin, and how many bytes they take together."""
+    """Set the offsets of the columns in the metadata of a batch, and the size of its body there and in the footer."""
     message = _follow(description, 8)
     struct.pack_into("<q", description, _field(description, message, _BODY_SIZE), size)
     batch = _follow(description, _field(description, message, _HEADER))
@@ -161,7 +161,7 @@ def _move_columns(description: bytearray, foot: bytearray, places: list[int], si
     for number in range(struct.unpack_from("<I", description, buffers)[0]):
         entry = buffers + 4 + 16 * number
         before, length = struct.unpack_from("<qq", description, entry)
-        # an empty one stands for marks of nulls, of which there are none, unless only empty columns are left
+        # an empty buffer is a validity bitmap that is left out, unless only empty columns are left
         struct.pack_into("<q", description, entry, left[0] if left else size)
         if length:
             left.pop(0)
@@ -175,9 +175,9 @@ def _move_columns(description: bytearray, foot: bytearray, places: list[int], si
 def write_chunk(path: Path, block: CsrBlock) -> Written:
     """Write `block` (indptr int32) to a new file.
 
-    Arrow writes columns one after the other. Here indices and values begin where pages do, so that they can be
-    mapped, or read around the page cache, to where they are wanted. In Arrow's format a column may begin anywhere:
-    only the places in the description of the batch, and the sizes that follow from them, are changed.
+    Arrow writes columns one after the other. Here indices and values begin at page boundaries, so that they can be
+    mapped, or read with O_DIRECT, to their final address. Arrow allows a column at any offset: only the offsets in
+    the metadata of the batch, and the sizes that follow from them, are changed.
     """
     columns = [block.labels, block.weights, block.indptr.astype(np.int32, copy=False), block.indices, block.values]
     present = [column for column in columns if column is not None]
@@ -206,7 +206,7 @@ def write_chunk(path: Path, block: CsrBlock) -> Written:
 
 
 def read_chunk(buffer: pa.Buffer, features: int, name: str) -> tuple[CsrBlock, Starts]:
-    """The rows of a chunk file's bytes as read-only views of them, none of which leaves it; indices are not checked."""
+    """Return the rows in the bytes of a chunk file as read-only views within these bytes; indices are not checked."""
     try:
         reader = pa.ipc.open_file(buffer)
         if reader.num_record_batches != 1:
@@ -230,7 +230,7 @@ def read_chunk(buffer: pa.Buffer, features: int, name: str) -> tuple[CsrBlock, S
         raise CorruptFileError(f"{name}: not an Arrow file of a store: {problem}") from error
     if block.indptr[0] != 0 or block.indptr[-1] != len(block.indices):
         raise CorruptFileError(f"{name}: the row offsets do not span the entries")
-    if (block.indptr[1:] < block.indptr[:-1]).any():  # kernels do not look
+    if (block.indptr[1:] < block.indptr[:-1]).any():  # compiled loops do not check
         raise CorruptFileError(f"{name}: row offsets decrease or leave the file; restore it or convert again")
     return block, starts
 

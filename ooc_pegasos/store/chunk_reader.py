@@ -1,8 +1,7 @@
-"""Reading chunk files: around the page cache, several requests at a time, into memory that is there already.
+"""Reads of chunk files: around the page cache, several requests at a time, into existing memory.
 
-A file that is read once an epoch and is larger than memory only drives other things out of the page cache, and
-putting it there costs a copy. So it is read with O_DIRECT, unless it is in the page cache already (a store that was
-just converted): then it is taken from there.
+A file that is larger than memory and read once an epoch would evict other files from the page cache, and buffering
+costs a copy. So the file is read with O_DIRECT, unless the page cache already contains it, as after a conversion.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from ooc_pegasos.util.files import unreadable
 from ooc_pegasos.util.thread_map import ordered_map
 
 REQUEST = 4 << 20
-"""Bytes asked for at a time: larger ones are no faster."""
+"""Bytes in a request: larger requests are no faster."""
 READERS = 4
-"""Requests under way at the same time: what it takes for a disk in the network or a fast one to be busy."""
+"""Requests in flight, enough to saturate a network disk or a fast local disk."""
 _TRIES = 3
 _LOOKS = 4
 _ADVICE = "restore it or convert again"
@@ -36,10 +35,10 @@ _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class ChunkReader:
-    """An open chunk file. Reads begin and end where pages do, except at the end of the file."""
+    """An open chunk file. Reads begin and end at page boundaries, except at the end of the file."""
 
     def __init__(self, path: Path, info: ChunkInfo, cached: bool | None = None) -> None:
-        """`cached` says whether to take it from the page cache; None: if it is there."""
+        """`cached`: True to read through the page cache, False to bypass it, None to decide by its content."""
         self.path = path
         self.size = info.bytes
         self._descriptor = -1
@@ -57,9 +56,9 @@ class ChunkReader:
             self._go_direct()
 
     def _is_cached(self) -> bool:
-        """Whether it is in the page cache, by a look at some pages.
+        """True if the file is in the page cache, judged by some pages.
 
-        The look may bring a page to the cache. So these are other ones each time, and no more than they.
+        The probe may load a page into the cache. So the pages are random and few.
         """
         if not _NO_WAIT:
             return False
@@ -70,7 +69,7 @@ class ChunkReader:
             except BlockingIOError:
                 return False
             except OSError:
-                return True  # a file system that cannot say, such as one in memory
+                return True  # a file system without RWF_NOWAIT, such as tmpfs
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         return True
 
@@ -86,7 +85,7 @@ class ChunkReader:
             self._descriptor, self._drop = direct, False
 
     def read(self, at: int, into: memoryview) -> None:
-        """Fill `into` with the bytes from `at` on; at the end of the file, as far as they go."""
+        """Fill `into` with the bytes from `at` on, up to the end of the file."""
         wanted = min(len(into), self.size - at)
         done = tries = 0
         while done < wanted:
@@ -107,12 +106,12 @@ class ChunkReader:
                 raise CorruptFileError(f"{self.path}: ends at byte {at + done:,} instead of {self.size:,}; {_ADVICE}")
             done += got
             if done < wanted:
-                done = done // PAGE * PAGE  # direct reads go on where a page begins
+                done = done // PAGE * PAGE  # direct reads must begin at a page boundary
         if self._drop:
             os.posix_fadvise(self._descriptor, at, wanted, os.POSIX_FADV_DONTNEED)
 
     def _go_buffered(self) -> None:
-        """A file system that takes O_DIRECT and then refuses to read."""
+        """Reopen without O_DIRECT, for a file system that accepts O_DIRECT and then refuses to read."""
         plain = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         os.dup2(plain, self._descriptor)  # other threads may be reading
         os.close(plain)
@@ -127,7 +126,7 @@ class ChunkReader:
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a chunk file and where its bytes are wanted; `last` ends the file."""
+    """A range of a chunk file and its destination; `last` ends the file."""
 
     reader: ChunkReader
     at: int
@@ -136,7 +135,7 @@ class Part:
 
 
 def parts_of(reader: ChunkReader, places: Iterable[memoryview]) -> Iterator[Part]:
-    """The whole file in requests; `places` are page after page where it goes, whatever they are in memory."""
+    """Split a file into requests; `places` are the consecutive destinations, in multiples of a page."""
     at = 0
     for place in places:
         if at >= reader.size:
@@ -148,12 +147,12 @@ def parts_of(reader: ChunkReader, places: Iterable[memoryview]) -> Iterator[Part
 
 
 def read_checked(parts: Iterable[Part], check: Any = None) -> Generator[tuple[Part, RunningHash], None, None]:
-    """Read all parts, several at a time, and give them back in order with the checksum of the file so far.
+    """Read all parts, several at a time, and yield them in order with the checksum of the file so far.
 
-    `check` is called between two parts and may raise. Close it if it is left early.
+    `check` is called between two parts and may raise. Close the generator if it is left early.
     """
     seen = RunningHash()
-    # closed, not left to the garbage collector: no read may be under way when somebody else is given the memory
+    # closed here, not by the garbage collector: no read may be in flight when the memory is reused
     with closing(ordered_map(_read, parts, READERS)) as arrived:
         for part in arrived:
             if check:
@@ -166,13 +165,13 @@ def read_checked(parts: Iterable[Part], check: Any = None) -> Generator[tuple[Pa
 
 
 def refuse_checksum(path: Path, info: ChunkInfo, seen: RunningHash) -> None:
-    """Refuse a file whose bytes are not those that were written."""
+    """Refuse a file whose checksum does not match."""
     if seen.hexdigest() != info.xxh64:
         raise CorruptFileError(f"{path}: the checksum does not match, so it is damaged; {_ADVICE}")
 
 
 def read_whole(path: Path, info: ChunkInfo, arena: Arena) -> memoryview:
-    """All bytes of a chunk file, checked."""
+    """Return the bytes of a chunk file after a check of the checksum."""
     arena.clear()
     place = arena.bytes(round_up(info.bytes))
     reader = ChunkReader(path, info)
@@ -187,7 +186,7 @@ def read_whole(path: Path, info: ChunkInfo, arena: Arena) -> memoryview:
 
 
 def measure_speed(folder: Path, chunks: list[ChunkInfo], seconds: float = 0.3) -> tuple[float, int]:
-    """(bytes a second, bytes read) of the disk, around the page cache, in about so many seconds."""
+    """Return the read speed of the disk in bytes a second, and the bytes read; takes about `seconds`."""
     arena = Arena(READERS * REQUEST)
     began, total = time.perf_counter(), 0
     slots = [arena.bytes(REQUEST) for _ in range(READERS)]

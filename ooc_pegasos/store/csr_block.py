@@ -1,4 +1,4 @@
-"""CsrBlock: some rows of sparse data, as arrays. The only data that crosses a boundary."""
+"""CsrBlock: rows of sparse data as arrays. No other form of rows passes between folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import scipy.sparse
 
 CODINGS: dict[str, Any] = {"gap8": np.uint8, "gap16": np.uint16, "uint32": np.uint32}
-"""How indices may be coded, and the type that holds them."""
+"""Codings of indices, and the types of their arrays."""
 
 VALUE_CODINGS: dict[str, Any] = {
     "float32": np.float32,
@@ -20,27 +20,27 @@ VALUE_CODINGS: dict[str, Any] = {
     "bfloat16": np.uint16,
     "code8": np.uint8,
 }
-"""How values may be coded: as numbers, as the upper half of a float32, or as places in a table of levels."""
+"""Codings of values: numbers, the upper half of a float32 (bfloat16), or codes in a dictionary of levels."""
 
 LEVELS = 256
-"""How many levels `code8` can tell apart."""
+"""Number of levels in the dictionary of `code8`."""
 NO_LEVELS = np.empty(0, np.float32)
 
 
 def escape_of(coding: str) -> int:
-    """The gap that means "advance and touch nothing"; 0 where indices are plain."""
+    """Return the gap that advances the index without an entry; 0 if indices are not coded as gaps."""
     return 0 if coding == "uint32" else int(np.iinfo(CODINGS[coding]).max)
 
 
 def entry_bytes(index_coding: str, value_coding: str | None) -> int:
-    """What an entry takes."""
+    """Return the bytes of an entry."""
     value = np.dtype(VALUE_CODINGS[value_coding]).itemsize if value_coding else 0
     return int(np.dtype(CODINGS[index_coding]).itemsize) + value
 
 
 @dataclass(frozen=True)
 class CsrBlock:
-    """Rows whose entries `indptr[i]:indptr[i + 1]` stand in `indices` and `values`.
+    """Rows in CSR form: the entries `indptr[i]:indptr[i + 1]` of `indices` and `values`.
 
     `indices` holds gaps (uint8, uint16) or plain indices (uint32); `values` is None when all are 1. With `code8`
     a value is `levels[code]`, and there are 256 levels.
@@ -56,7 +56,7 @@ class CsrBlock:
 
     @property
     def rows(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.labels)
 
     @property
@@ -73,14 +73,14 @@ class CsrBlock:
 
     @cached_property
     def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
-        """(indptr, indices, values, levels) as kernels take them: read-only, and float16 as its bits."""
+        """(indptr, indices, values, levels) as compiled loops take them: read-only, and float16 as its bits."""
         values = self.values
         if values is not None and values.dtype == np.float16:
             values = values.view(np.int16)
         return read_only(self.indptr), read_only(self.indices), read_only(values), read_only(self.levels)
 
     def decode(self) -> CsrBlock:
-        """The same rows with plain uint32 indices, checked, and values written out."""
+        """Return the rows with plain uint32 indices, checked, and decoded values."""
         from ooc_pegasos.compiled.rows import coding as kernels
         from ooc_pegasos.errors import CorruptFileError
 
@@ -96,7 +96,7 @@ class CsrBlock:
         return CsrBlock(indptr, indices[:pairs], out[:pairs], self.labels, self.features, self.weights)
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
-        """The rows as a scipy CSR matrix of float32."""
+        """Return the rows as a scipy CSR matrix of float32."""
         import scipy.sparse
 
         plain = self.decode()
@@ -106,14 +106,14 @@ class CsrBlock:
 
 
 def all_levels(levels: Any) -> np.ndarray:
-    """A table of as many levels as a code can name, so that no code is out of range; those not used are 0."""
+    """Return a table with a level for every code, so that no code is out of range; unused levels are 0."""
     table = np.zeros(LEVELS, np.float32)
     table[: len(levels)] = levels
     return table
 
 
 def read_only(array: Any) -> Any:
-    """A view that cannot be written to: numba compiles kernels anew for arrays that can."""
+    """Return a read-only view; numba compiles a function once more for writable arrays."""
     if array is None or not array.flags.writeable:
         return array
     view = array.view()
@@ -122,7 +122,7 @@ def read_only(array: Any) -> Any:
 
 
 OVERFLOWS: dict[str, Any] = {"float16": np.float32(65_520), "bfloat16": np.uint32(0x7F7F8000).view(np.float32)}
-"""The smallest values that would be rounded to infinity."""
+"""The smallest values that are rounded to infinity."""
 
 STRUCTURE_PROBLEMS = {
     1: "an index is not below the number of features",
@@ -131,4 +131,4 @@ STRUCTURE_PROBLEMS = {
     4: "an escape entry has a value other than 0",
     5: "a value is not finite",
 }
-"""Words for what `compiled.rows.coding.decode_rows` may find."""
+"""Messages for the problems that `compiled.rows.coding.decode_rows` finds."""

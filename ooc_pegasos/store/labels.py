@@ -1,7 +1,7 @@
-"""What the labels of an input are, and what the store puts in their place.
+"""Labels of an input, and their codes in a store.
 
-While rows are read a label is a key of 64 bits: those of the number, or a hash of the text. When all
-rows have been seen, the keys are given their meaning: negative and positive, a class number, a target.
+While rows are read, a label is a key of 64 bits: the bits of the number, or a hash of the text. After the last row the
+keys are mapped to codes: negative and positive, a class number, or a target.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_CLASSES = 65_536
 
 
 def key_of(text: str, as_text: bool) -> int:
-    """The key that the label `text` has while rows are read."""
+    """Return the key of the label `text`."""
     if as_text:
         raw = np.frombuffer(text.encode(), np.uint8)
         hashes = np.empty(1, np.uint64)
@@ -33,7 +33,7 @@ def key_of(text: str, as_text: bool) -> int:
 
 
 def declared_by(info: LabelInfo) -> Declared:
-    """The labels of an existing store."""
+    """Return the labels that an existing store declares."""
     if info.task == "regression":
         return Declared("regression", as_text=False)
     classes = tuple(str(name) for name in info.classes)
@@ -43,26 +43,26 @@ def declared_by(info: LabelInfo) -> Declared:
 
 
 def allowed_keys(declared: Declared, as_text: bool) -> dict[int, str] | None:
-    """The keys of the only labels that may occur, or None if any may."""
+    """Return the keys of the allowed labels, or None if all labels are allowed."""
     return {key_of(name, as_text): name for name in declared.classes} if declared.classes else None
 
 
 @dataclass
 class Distinct:
-    """The distinct labels of a block: keys, how often, in which row first; or that they are targets."""
+    """The distinct labels of a block: keys, counts, and the first row of each."""
 
     keys: list[int]
     counts: list[int]
     first_rows: list[int]
     many: bool
-    """Too many to be classes, so `keys` is empty."""
+    """True if there are too many for classes; then `keys` is empty."""
     fractional: bool
     single_exact: bool
-    """Whether float32 holds every one of them exactly."""
+    """True if float32 represents all of them exactly."""
 
 
 def distinct_of(labels: np.ndarray, as_text: bool, classes: bool) -> Distinct:
-    """Count the labels of one block. Unless said to be `classes`, several fractions are taken for real targets."""
+    """Count the labels of a block. Unless declared as `classes`, several fractions are regression targets."""
     bits = labels.view(np.uint64)
     keys, counts, first = np.empty(16, np.uint64), np.empty(16, np.int64), np.empty(16, np.int64)
     found = kernels.distinct_labels(bits, keys, counts, first)
@@ -81,7 +81,7 @@ def distinct_of(labels: np.ndarray, as_text: bool, classes: bool) -> Distinct:
 
 @dataclass
 class LabelCollector:
-    """All labels seen so far."""
+    """All distinct labels so far."""
 
     as_text: bool
     counts: dict[int, int] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class LabelCollector:
     single_exact: bool = True
 
     def add(self, seen: Distinct, names: dict[int, str]) -> None:
-        """Take in the labels of one block."""
+        """Add the labels of a block."""
         self.fractional |= seen.fractional
         self.single_exact &= seen.single_exact
         self.many |= seen.many
@@ -105,11 +105,11 @@ class LabelCollector:
             self.names.clear()
 
     def name(self, key: int) -> str:
-        """The label of a key, as the input spells it."""
+        """Return the label of a key in the spelling of the input."""
         return self.names.get(key, "?") if self.as_text else spell(_number(key))  # "?": no text at all
 
     def in_order(self) -> list[int]:
-        """Keys by size of the number, or by the alphabet."""
+        """Return the keys sorted by number, or alphabetically."""
         if self.as_text:
             return sorted(self.counts, key=self.names.__getitem__)
         return sorted(self.counts, key=_number)
@@ -117,7 +117,7 @@ class LabelCollector:
 
 @dataclass(frozen=True)
 class LabelMap:
-    """What to store for each key."""
+    """Map from keys to stored labels."""
 
     info: LabelInfo
     keys: np.ndarray
@@ -126,7 +126,7 @@ class LabelMap:
     kind: Literal["float32", "float64"]
 
     def apply(self, labels: np.ndarray) -> np.ndarray:
-        """Stored labels for a column of keys."""
+        """Return the stored labels of a column of keys."""
         if self.info.task == "regression":
             return labels.astype(self.kind)
         bits = labels.view(np.uint64)
@@ -137,7 +137,7 @@ class LabelMap:
         return codes
 
     def count(self, stored: np.ndarray) -> list[int]:
-        """How many rows of each class, in the order of `info.classes`."""
+        """Return the number of rows of each class, in the order of `info.classes`."""
         if self.info.task == "regression":
             return []
         if self.info.task == "binary":
@@ -148,7 +148,7 @@ class LabelMap:
 
 
 def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
-    """Decide what the labels mean, or say what must be told."""
+    """Map keys to stored labels. Raises InputError if the task or the classes must be declared."""
     task = declared.task
     if task == "auto" and declared.positive is None and not declared.classes:
         if seen.many and not seen.fractional:
@@ -184,7 +184,7 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
 
 
 def _one_against(declared: Declared, seen: LabelCollector) -> LabelMap:
-    """Binary, with the positive class named."""
+    """Map the positive class to 1 and all others to -1."""
     assert declared.positive is not None
     positive = key_of(declared.positive, seen.as_text)
     known = [key_of(name, seen.as_text) for name in declared.classes] or seen.in_order()

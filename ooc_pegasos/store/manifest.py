@@ -1,4 +1,4 @@
-"""manifest.json: all that is known of a store besides its rows. See docs/store-format.md."""
+"""manifest.json: everything about a store except its rows. See docs/store-format.md."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ooc_pegasos.util.files import read_file, write_atomically
 FORMAT, VERSION = "ooc-pegasos store", 1
 FILE_NAME = "manifest.json"
 _LARGEST = 1e100
-"""Above all norms and weights that rows can have, and squared still a number."""
+"""Above all norms and weights of rows, with a finite square."""
 MOST_FEATURES = 2**32 - 1
 _MOST_ROWS = 2**62
 READERS = ("svmlight", "vw", "table", "arrays", "folders")
 PAGE = 4096
-"""Indices and values begin at multiples of this, so that they can be mapped or read to where they are wanted."""
+"""Indices and values begin at multiples of this number, so that they can be mapped, or read to their final address."""
 _CHUNK_NAME = re.compile(r"chunk-\d{6,}-[0-9a-f]{8}\.arrow")
 _IDS_NAME = re.compile(r"ids-\d{6,}-[0-9a-f]{8}\.arrow")
 _VOCABULARY_NAME = re.compile(r"features-[0-9a-f]{16}\.arrow")
@@ -33,13 +33,13 @@ Task = Literal["binary", "multiclass", "regression"]
 
 
 def round_up(count: int, unit: int = PAGE) -> int:
-    """The next multiple of `unit`: bytes to whole pages, if nothing else is said."""
+    """Return the next multiple of `unit`, by default a page."""
     return -(-count // unit) * unit
 
 
 @dataclass(frozen=True)
 class Starts:
-    """Where in a chunk file the numbers of each column begin. Indices and values begin where a page does."""
+    """Offsets of the columns in a chunk file. Indices and values begin at page boundaries."""
 
     labels: int
     weights: int | None
@@ -59,7 +59,7 @@ class IdsInfo:
 
 @dataclass(frozen=True)
 class ChunkInfo:
-    """One chunk file. `entries` counts escapes."""
+    """A chunk file. `entries` includes escapes."""
 
     file: str
     rows: int
@@ -71,39 +71,39 @@ class ChunkInfo:
     label_counts: list[int]
     starts: Starts
     ids: IdsInfo | None = None
-    """Where some row has an identifier. Training never opens this file."""
+    """None if no row has an identifier. Training never opens this file."""
 
     @property
     def files(self) -> list[str]:
-        """The names of all its files."""
+        """The names of all files of the chunk."""
         return [self.file, self.ids.file] if self.ids else [self.file]
 
 
 @dataclass(frozen=True)
 class SourceInfo:
-    """The fingerprint of one input: size and XXH64 of its bytes as they lay on disk."""
+    """Fingerprint of an input: size and XXH64 of its bytes on disk."""
 
     name: str
-    """Where a file lies, from the root on; a URL without its secrets; or what else it is called, like `memory`."""
+    """The absolute path of a file, a URL without its secrets, or another name such as `memory`."""
     size: int
     xxh64: str
     rows: int
     weights: str | None = None
-    """XXH64 of the file of weights that came with it; None if there was none and its rows count 1."""
+    """XXH64 of the file of weights; None if there was none and all weights are 1."""
     labels: str | None = None
-    """XXH64 of the file of labels that came with it; None if there was none, or it was a pipe."""
+    """XXH64 of the file of labels; None if there was none, or the labels came from a pipe."""
     modified_ns: int | None = None
-    """When it was last changed; None if that is not known."""
+    """Time of the last change; None if not known."""
     samples: str | None = None
-    """XXH64 of some blocks of it, see `readers.sources.samples_of`; None if that is not known."""
+    """XXH64 of some of its blocks, see `readers.sources.samples_of`; None if not known."""
 
 
 @dataclass(frozen=True)
 class LabelInfo:
-    """What labels mean. In chunks: -1 and 1 (binary), 0, 1, ... (multiclass), the target (regression).
+    """Meaning of the stored labels: -1 and 1 (binary), 0, 1, ... (multiclass), the target (regression).
 
-    `classes` are the labels as the input spells them: the negative and the positive one, or by class number.
-    With `rest`, every label but the last class is negative. `text`: labels are words, compared byte by byte.
+    `classes` are the labels in the spelling of the input: the negative and the positive label, or by class number. With
+    `rest`, every label but the last class is negative. `text`: labels are words, compared byte by byte.
     """
 
     task: Task
@@ -115,7 +115,7 @@ class LabelInfo:
 
 @dataclass(frozen=True)
 class Layout:
-    """How chunks code their columns; the same for all chunks of a store. `levels` are those of `code8`."""
+    """Codings of the columns, the same for all chunks of a store. `levels` are those of `code8`."""
 
     index_coding: Literal["gap8", "gap16", "uint32"]
     values: Literal["float32", "float16", "bfloat16", "code8"] | None
@@ -125,31 +125,31 @@ class Layout:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What turns a row of the input into a row of the store; needed again to append or to score new files."""
+    """Map from a row of the input to a row of the store; also applied to append and to score new files."""
 
     reader: str
     index_base: int
     features: int | None
     normalize: Literal["l2"] | None
     values: Literal["float16", "bfloat16"] | None
-    """What values were rounded to, last of all."""
+    """The type to which values were rounded, as the last step."""
     table: Table | None = None
-    """The columns that count, where the input are tables."""
+    """The columns used, if the inputs are tables."""
     hashing: Hashing | None = None
-    """Of names of features, where the input is text with names or without."""
+    """Hashing of feature names, if the input is text, with or without names."""
     label_column: int | None = None
-    """Of dense arrays that hold labels as well."""
+    """The column of labels in dense arrays."""
     tokens: Tokens | None = None
-    """What text falls into, where rows are whole texts."""
+    """The tokens of text, if rows are whole texts."""
 
     @property
     def needs_vocabulary(self) -> bool:
-        """True if rows depend on more than the recipe: on places of names, or on how rare each is."""
+        """True if rows also depend on a vocabulary: a dictionary of names, or document frequencies."""
         hashing, tokens = self.hashing_of_names, self.tokens_of_texts
         return bool((hashing and hashing.dictionary) or (tokens and tokens.texts))
 
     def without_findings(self) -> Recipe:
-        """The same before anything was found out by a pass over the inputs."""
+        """Return the recipe without the results of a pass over the inputs."""
         hashing = self.hashing and replace(self.hashing, dictionary=0)
         tokens, table = self.tokens and replace(self.tokens, texts=0), self.table
         if table:
@@ -160,18 +160,18 @@ class Recipe:
 
     @property
     def hashing_of_names(self) -> Hashing | None:
-        """Wherever it stands."""
+        """The hashing of feature names, of the table or of the recipe."""
         return self.table.hashing if self.table else self.hashing
 
     @property
     def tokens_of_texts(self) -> Tokens | None:
-        """Wherever they stand."""
+        """The tokens of texts, of the table or of the recipe."""
         return self.table.tokens if self.table else self.tokens
 
 
 @dataclass(frozen=True)
 class VocabularyInfo:
-    """The file with what is known of features: their names, how many texts have them."""
+    """The file with properties of features: names and document frequencies."""
 
     file: str
     features: int
@@ -181,14 +181,14 @@ class VocabularyInfo:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of the rows as stored."""
+    """Statistics of the stored rows."""
 
     max_row_norm: float
     mean_row_norm: float
     max_row_nonzeros: int
     empty_rows: int
     rounding_error: float
-    """The largest relative error of a value, 0 if all are what they were."""
+    """The largest relative rounding error of a value, 0 if all are exact."""
     mean_weight: float = 1.0
     max_weight: float = 1.0
     max_weighted_square: float | None = None
@@ -196,13 +196,13 @@ class Statistics:
 
     @property
     def largest_square(self) -> float:
-        """The largest c ||x||^2 of a row, whether there are weights or not."""
+        """The largest c ||x||^2 of a row, with c = 1 without weights."""
         return self.max_row_norm**2 if self.max_weighted_square is None else self.max_weighted_square
 
 
 @dataclass(frozen=True)
 class Part:
-    """What came in one conversion: the next so many chunks and sources, and the statistics of their rows."""
+    """The rows of one conversion: its numbers of chunks and sources, and the statistics of its rows."""
 
     rows: int
     chunks: int
@@ -212,7 +212,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The whole manifest, less its own checksum."""
+    """The manifest without its own checksum."""
 
     format: str
     version: int
@@ -229,24 +229,24 @@ class Manifest:
     sources: list[SourceInfo]
     written_by: str
     vocabulary: VocabularyInfo | None = None
-    """Where something is known of features; see `store/vocabulary.py`."""
+    """None if nothing is known about features; see `store/vocabulary.py`."""
     parts: list[Part] = field(default_factory=list)
-    """What was appended one after the other; empty if all came at once. See `store/append_expire.py`."""
+    """One for each conversion that has appended rows; empty if there was only one. See `store/append_expire.py`."""
     first_row: int = 0
-    """The number of the first row: how many before it have expired."""
+    """The number of the first row, which is the number of expired rows."""
 
     def all_parts(self) -> list[Part]:
-        """The parts of the store, at least one."""
+        """Return the parts of the store, at least one."""
         return self.parts or [Part(self.rows, len(self.chunks), len(self.sources), self.statistics)]
 
     @property
     def bytes(self) -> int:
-        """Size of all chunk files."""
+        """The size of all chunk files."""
         return sum(chunk.bytes for chunk in self.chunks)
 
     @property
     def weighted(self) -> bool:
-        """Whether some row has a weight other than 1."""
+        """True if some row has a weight other than 1."""
         return any(chunk.starts.weights is not None for chunk in self.chunks)
 
     @property
@@ -255,7 +255,7 @@ class Manifest:
         return self.statistics.mean_weight * self.rows
 
     def grouping_by_label(self) -> float:
-        """The share of the labels' variance that is between chunks: about 0 in random order, 1 if sorted."""
+        """Return the share of the variance of labels between chunks: about 0 in random order, 1 if sorted."""
         total = self.rows - sum(count**2 for count in self.labels.counts) / self.rows
         if self.labels.task == "regression" or total <= 0:
             return 0.0
@@ -264,12 +264,12 @@ class Manifest:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The file's content: readable JSON whose last key is the CRC-32 of the rest."""
+    """Return the content of the file: readable JSON whose last key is the CRC-32 of the rest."""
     return json_checksum.encode(typed_json.dump(manifest))
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Make `folder` hold the store that `manifest` describes, from this instant on."""
+    """Replace the manifest of a store atomically."""
     write_atomically(folder / FILE_NAME, encode(manifest))
 
 
@@ -288,7 +288,7 @@ def read(folder: Path) -> Manifest:
 
 
 def is_one(content: bytes) -> bool:
-    """Whether some bytes are a manifest of this format, be it damaged or of another version."""
+    """True if the bytes are a manifest of this format, possibly damaged or of another version."""
     try:
         table: Any = json.loads(content)
     except (ValueError, RecursionError):
@@ -297,7 +297,7 @@ def is_one(content: bytes) -> bool:
 
 
 def names_file(name: str) -> bool:
-    """Whether a store calls one of its own Arrow files so."""
+    """True if the name is that of an Arrow file of a store."""
     return any(pattern.fullmatch(name) for pattern in (_CHUNK_NAME, _IDS_NAME, _VOCABULARY_NAME))
 
 
@@ -323,7 +323,7 @@ def decode(content: bytes, path: Path) -> Manifest:
 
 
 def inconsistency(manifest: Manifest) -> str | None:
-    """What in the manifest contradicts itself, if anything."""
+    """Return a contradiction within the manifest, or None."""
     for chunk in manifest.chunks:
         if not _CHUNK_NAME.fullmatch(chunk.file):
             return f"{chunk.file!r} is not the name of a chunk file"
@@ -372,25 +372,25 @@ def inconsistency(manifest: Manifest) -> str | None:
         return f"more than {_MOST_ROWS:,} rows"
     if min([0, manifest.first_row, *(min(p.rows, p.chunks, p.sources) for p in manifest.parts)]) < 0:
         return "a negative count"
-    told = manifest.statistics
-    numbers = [told.max_row_norm, told.mean_row_norm, told.rounding_error, told.mean_weight, told.max_weight]
-    numbers += [told.max_weighted_square or 0.0, told.max_row_nonzeros, told.empty_rows]
+    known = manifest.statistics
+    numbers = [known.max_row_norm, known.mean_row_norm, known.rounding_error, known.mean_weight, known.max_weight]
+    numbers += [known.max_weighted_square or 0.0, known.max_row_nonzeros, known.empty_rows]
     if not all(0 <= number < _LARGEST for number in numbers):
         return "a number among the statistics is none that rows can have"
-    if not 0 < told.mean_weight <= told.max_weight * (1 + 1e-9):  # a mean may be rounded
+    if not 0 < known.mean_weight <= known.max_weight * (1 + 1e-9):  # a mean may be rounded
         return "the statistics of the weights contradict each other"
-    if not manifest.weighted and (told.mean_weight, told.max_weight, told.max_weighted_square) != (1, 1, None):
-        return "the statistics tell of weights, of which there are none"
+    if not manifest.weighted and (known.mean_weight, known.max_weight, known.max_weighted_square) != (1, 1, None):
+        return "the statistics mention weights, but no row has one"
     return None
 
 
 def _totals(parts: list[Part]) -> tuple[int, int, int]:
-    """(rows, chunks, sources) of all."""
+    """Return the numbers of rows, chunks and sources of all parts."""
     return sum(p.rows for p in parts), sum(p.chunks for p in parts), sum(p.sources for p in parts)
 
 
 def problem_of_labels(labels: LabelInfo) -> str | None:
-    """What in the meaning of labels contradicts itself, if anything."""
+    """Return a contradiction within the labels, or None."""
     least, most = {"binary": (2, 2), "multiclass": (2, math.inf), "regression": (0, 0)}[labels.task]
     if not least <= len(labels.classes) <= most or len(set(labels.classes)) != len(labels.classes):
         return f"{len(labels.classes)} classes of a {labels.task} task, or one of them twice"
@@ -407,7 +407,7 @@ def _is_number(word: str) -> bool:
 
 
 def problem_of_recipe(recipe: Recipe) -> str | None:
-    """What in a recipe contradicts itself, if anything."""
+    """Return a contradiction within a recipe, or None."""
     if recipe.reader not in READERS or (recipe.reader == "table") != (recipe.table is not None):
         return f"a reader {recipe.reader!r} that is none, or columns that are not of its kind"
     if recipe.index_base not in (0, 1):
@@ -421,7 +421,7 @@ def problem_of_recipe(recipe: Recipe) -> str | None:
 
 
 def _float32(number: float) -> float:
-    """The nearest finite float32, which differs from `number` if that is none."""
+    """Return the nearest finite float32, or NaN."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", number))[0]) if math.isfinite(number) else math.nan
     except OverflowError:
@@ -429,7 +429,7 @@ def _float32(number: float) -> float:
 
 
 def _columns_fit(chunk: ChunkInfo, layout: Layout) -> bool:
-    """Whether each column lies within the file, in the order that is read, and entries begin where a page does."""
+    """True if each column lies within the file, in order, with entries at page boundaries."""
     starts, index = chunk.starts, entry_bytes(layout.index_coding, None)
     value = entry_bytes(layout.index_coding, layout.values) - index
     after_indices = starts.indices + index * chunk.entries
@@ -451,5 +451,5 @@ def _columns_fit(chunk: ChunkInfo, layout: Layout) -> bool:
 
 
 def checksum_of(manifest: Manifest) -> str:
-    """The checksum that stands in the file: it identifies the content of a store."""
+    """Return the checksum in the file, which identifies the content of a store."""
     return json_checksum.checksum_of(typed_json.dump(manifest))

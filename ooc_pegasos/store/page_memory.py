@@ -1,4 +1,4 @@
-"""Memory that begins where pages do: reused for reading, or parts of files side by side without a copy."""
+"""Page-aligned memory: reusable buffers, and parts of files mapped contiguously without a copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 class Arena:
-    """Memory that is used again and again: fresh pages have to be found and cleared by the system."""
+    """Reusable memory, because the system must find and clear fresh pages."""
 
     def __init__(self, size: int) -> None:
         self._map = mmap.mmap(-1, max(round_up(size), PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -32,32 +32,32 @@ class Arena:
         self._next = 0
 
     def clear(self) -> None:
-        """Whatever was taken is not needed any more."""
+        """Release everything that was taken."""
         self._next = 0
 
     def bytes(self, count: int) -> memoryview:
-        """The next `count` bytes."""
+        """Return the next `count` bytes."""
         view = memoryview(self._map)[self._next : self._next + count]
         self._next = round_up(self._next + count)
         return view
 
     def take(self, count: int, kind: Any) -> np.ndarray:
-        """An array with arbitrary content that begins at a page and owns all of its last one."""
+        """Return an array with arbitrary content that shares no page with other arrays."""
         array = np.frombuffer(self._map, kind, count, self._next) if count else np.empty(0, kind)
         self._next = round_up(self._next + array.nbytes)
         return array
 
 
 def can_map() -> bool:
-    """Whether parts of files can be put side by side: on Linux, with pages of the store's size."""
+    """True if parts of files can be mapped contiguously: on Linux, with pages of the size that stores use."""
     return sys.platform == "linux" and mmap.PAGESIZE == PAGE and sys.maxsize > 2**32
 
 
 class SideBySide:
-    """Parts of files mapped one after the other, so that they are one array without a copy.
+    """Parts of files mapped contiguously, so that they are one array without a copy.
 
-    A file that is cut short while it is mapped has pages that are not there any more. Touching one is a signal,
-    SIGBUS, that ends the process; so that it does not, zeros are put in their place and `torn` says so.
+    Accessing a mapped page of a file that was truncated raises SIGBUS, which ends the process. To avoid that, zeros are
+    mapped in place of such pages, and `torn` is set.
     """
 
     def __init__(self, size: int) -> None:
@@ -72,7 +72,7 @@ class SideBySide:
         _watch(self)
 
     def put(self, at: int, descriptor: int, offset: int, length: int) -> None:
-        """Let `length` bytes of a file appear `at` bytes from the start. All numbers are multiples of a page."""
+        """Map `length` bytes of a file at offset `at`. All numbers are multiples of a page."""
         assert 0 <= at <= at + length <= self.size
         if not length:
             return
@@ -83,7 +83,7 @@ class SideBySide:
         self._parts.append((self.address + at, length))
 
     def array(self, at: int, count: int, kind: Any) -> np.ndarray:
-        """A read-only array over what was put there; it keeps all of it in place as long as it lives."""
+        """Return a read-only array over the mapping, which exists as long as the array."""
         if not count:
             return np.empty(0, kind)
         memory = (ctypes.c_ubyte * (count * np.dtype(kind).itemsize)).from_address(self.address + at)
@@ -93,7 +93,7 @@ class SideBySide:
         return array
 
     def mend(self, address: int) -> bool:
-        """Put zeros from the page at `address` to the end of its part; False if it is not here."""
+        """Map zeros from the page at `address` to the end of its part; return False if no part contains it."""
         for start, length in self._parts:
             if start <= address < start + length:
                 page = address // PAGE * PAGE
@@ -110,9 +110,9 @@ class SideBySide:
 
 
 # --- SIGBUS -------------------------------------------------------------------------------------
-# Python's own handlers run between two of its instructions, which is too late: the instruction that failed would be
-# tried again for ever. So this one is given to the system directly. It runs in the thread that touched the page,
-# between two machine instructions of a kernel, a checksum or a copy, none of which holds a lock.
+# Python runs signal handlers between two bytecode instructions, which is too late: the machine instruction that failed
+# would be repeated forever. So this handler is given to the system directly. The handler runs in the thread that
+# accessed the page, between two machine instructions of a compiled loop, a checksum or a copy, which hold no lock.
 
 
 class _SignalAction(ctypes.Structure):
@@ -155,7 +155,7 @@ def _on_bus_error(_number: int, info: int, _context: int) -> None:
         mapping = reference()
         if mapping is not None and mapping.mend(address):
             return
-    # a page of somebody else's: let it happen again, with the handler that was there before
+    # not a page of ours: let the signal recur with the previous handler
     _libc().sigaction(signal.SIGBUS, ctypes.byref(_before), None)
 
 

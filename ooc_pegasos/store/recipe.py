@@ -1,4 +1,4 @@
-"""How a row of the input becomes a row of the store. It goes from store to model, to append and to score new files."""
+"""Recipe: the map from a row of the input to a row of the store, kept in stores and models to score new files."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ Nulls = Literal["absent", "mark", "bad"]
 
 @dataclass(frozen=True)
 class Hashing:
-    """Names of features to places: murmur3 of the name modulo 2^bits; signed: its sign bit is that of the value."""
+    """Feature hashing to 2^bits buckets: murmur3 of the name modulo 2^bits; signed: the sign bit gives the sign."""
 
     bits: int = 22
     signed: bool = True
     dictionary: int = 0
-    """If not 0, so many names have a place of their own, in the vocabulary; nothing is hashed, others do not count."""
+    """If not 0, the number of names in the dictionary, which replaces hashing; other names are ignored."""
 
     @property
     def places(self) -> int:
-        """How many there are."""
+        """The number of buckets, or of names in the dictionary."""
         return self.dictionary or 1 << self.bits
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """How text falls into tokens, each counted: words of two or more letters, digits or _, in lower case."""
+    """Tokenisation: words of two or more letters, digits or _, or characters; tokens or their n-grams are counted."""
 
     lowercase: bool = True
     characters: bool = False
     """Tokens are characters instead of words."""
     least: int = 1
     most: int = 1
-    """n-grams from `least` to `most` are counted."""
+    """n-grams of lengths from `least` to `most` are counted."""
     texts: int = 0
-    """If not 0, counts are multiplied by ln((1 + texts) / (1 + those that have the n-gram)) + 1; see the vocabulary."""
+    """If not 0, the number of documents; counts are multiplied by ln((1 + texts) / (1 + document frequency)) + 1."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table that counts.
+    """A column of a table that becomes features.
 
     numeric: the feature `name` with the number as value; categorical: `name=value`, 1; text: its tokens, counted;
-    entries: a list of indices, or of indices and values, or a map, which stand as they are.
+    entries: a list of indices, or of indices and values, or a map, used as they are.
     """
 
     name: str
     kind: Kind
     scale: float = 1.0
-    """What numbers are multiplied with, last of all."""
+    """Factor applied to numbers as the last step."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Which columns of a table count, and for what."""
+    """Columns of a table and their use."""
 
     columns: list[Column]
     label: str | None
@@ -70,39 +70,39 @@ class Table:
     log1p: bool = False
     """Numbers x become sign(x) log(1 + |x|)."""
     clip: float | None = None
-    """Numbers are cut to at most this size, after that."""
+    """Numbers are clipped to at most this size, after log1p."""
     hashing: Hashing = field(default_factory=Hashing)
     tokens: Tokens = field(default_factory=Tokens)
     header: bool = True
-    """Of delimited text: whether the first line names the columns; else they are 0, 1, ..."""
+    """Delimited text: True if the first line names the columns; else the names are 0, 1, ..."""
     delimiter: str = ","
     multiline: bool = False
-    """Whether line breaks may stand in quotes."""
+    """True if quoted cells may contain line breaks."""
 
 
 def named_by(patterns: Iterable[str], columns: Collection[str]) -> list[str]:
-    """The columns that patterns name: a column's name as it stands is that column alone, whatever letters are in it."""
+    """Return the columns that match patterns; a pattern equal to a column's name matches that column alone."""
     plain = set(patterns).intersection(columns)
     others = set(patterns) - plain
     return [one for one in columns if one in plain or any(fnmatch.fnmatchcase(one, pattern) for pattern in others)]
 
 
 def problem_of_hashing(hashing: Hashing) -> str | None:
-    """What is out of range, if anything."""
+    """Return the value that is out of range, or None."""
     if not 0 <= hashing.dictionary <= MOST_NAMES:
         return f"a dictionary of {hashing.dictionary} names"
     return None if 1 <= hashing.bits <= 31 else f"{hashing.bits} bits of hash, not 1 to 31"
 
 
 def problem_of_tokens(tokens: Tokens) -> str | None:
-    """What is out of range, if anything."""
+    """Return the value that is out of range, or None."""
     if not 1 <= tokens.least <= tokens.most <= 10:
         return "lengths of n-grams that cannot be"
     return "a negative number of texts" if tokens.texts < 0 else None
 
 
 def problem_of_table(table: Table) -> str | None:
-    """What contradicts itself, if anything."""
+    """Return a contradiction, or None."""
     if not table.columns:
         return "a table without columns"
     if len({column.name for column in table.columns}) != len(table.columns):

@@ -1,4 +1,4 @@
-"""Identifiers of rows: Arrow arrays that follow the rows through a conversion, and lie in files beside the chunks."""
+"""Row identifiers: Arrow arrays that follow the rows through a conversion, stored in separate files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADVICE = "restore it or convert again"
 
 
 def plain(ids: Any) -> Any:
-    """The same without a dictionary, and of one type if they are whole numbers, other numbers or words."""
+    """Return the ids without a dictionary, as int64, float64 or strings if they are numbers or text."""
     import pyarrow as pa
 
     kind = ids.type
@@ -33,7 +33,7 @@ def plain(ids: Any) -> Any:
 
 
 def common_type(kinds: Iterable[Any]) -> Any:
-    """One for all: words, unless they are the same."""
+    """Return the common type: the type of all, or else strings."""
     import pyarrow as pa
 
     found = set(kinds)
@@ -41,14 +41,14 @@ def common_type(kinds: Iterable[Any]) -> Any:
 
 
 def of_type(ids: Any, rows: int, kind: Any) -> Any:
-    """The ids of so many rows as this type; null if there are none."""
+    """Return the ids of `rows` rows as a type; nulls if `ids` is None."""
     import pyarrow as pa
 
     return pa.nulls(rows, kind) if ids is None else ids.cast(kind)
 
 
 def packed(ids: Any) -> np.ndarray:
-    """As bytes, for the way between the two passes of a conversion."""
+    """Return ids as bytes, for the temporary files of a conversion."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -59,7 +59,7 @@ def packed(ids: Any) -> np.ndarray:
 
 
 def unpacked(content: np.ndarray) -> Any:
-    """What was packed, without a copy."""
+    """Return the ids that `packed` has encoded, without a copy."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
@@ -67,9 +67,9 @@ def unpacked(content: np.ndarray) -> Any:
 
 
 def joined(parts: Sequence[tuple[int, Any]], *, words: bool) -> Any:
-    """The ids of some rows and of so many more, and so on; null where there are none, and None if nowhere are any.
+    """Concatenate the ids of parts, given with their row counts; nulls for parts without ids, None if all lack ids.
 
-    `words`: as words, because elsewhere there are ids of another type.
+    `words`: return strings, because other rows have ids of another type.
     """
     import pyarrow as pa
 
@@ -78,7 +78,7 @@ def joined(parts: Sequence[tuple[int, Any]], *, words: bool) -> Any:
         return None
     kind = pa.string() if words else kinds[0]
     if pa.types.is_string(kind):
-        kind = pa.large_string()  # they may take more than 2 GB together
+        kind = pa.large_string()  # the text may exceed 2 GB
     return pa.concat_arrays([of_type(ids, rows, kind) for rows, ids in parts])
 
 
@@ -101,7 +101,7 @@ def write(path: Path, ids: Any) -> IdsInfo | None:
 
 
 def type_of(path: Path) -> Any:
-    """The type of the ids in a file."""
+    """Return the type of the ids in a file."""
     import pyarrow as pa
 
     try:
@@ -114,7 +114,7 @@ def type_of(path: Path) -> Any:
 
 
 def read(path: Path, info: IdsInfo, rows: int) -> Any:
-    """The ids of a chunk of so many rows, after a check of every byte."""
+    """Return the ids of a chunk with `rows` rows, after a check of every byte."""
     import pyarrow as pa
 
     try:

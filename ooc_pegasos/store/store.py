@@ -1,4 +1,4 @@
-"""Store: a folder of chunk files and the manifest that vouches for them."""
+"""Store: a folder of chunk files and their manifest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REJECTED_FILE = "rejected.jsonl"
 
 @dataclass(frozen=True)
 class Store:
-    """An open store. `blocks()` gives its chunks, `to_scipy()` all of a small one."""
+    """An open store. `blocks()` yields its chunks, `to_scipy()` returns all rows of a small one."""
 
     path: Path
     manifest: Manifest
@@ -47,7 +47,7 @@ class Store:
     def from_arrow(
         cls, data: ArrowTable, path: str | Path, config: ConvertConfig | None = None, existing: Existing | None = None
     ) -> Store:
-        """Make a store of a table: of pyarrow, pandas, polars, or any that exports itself as an Arrow stream."""
+        """Make a store of a table: of pyarrow, pandas, polars, or any object with an Arrow stream interface."""
         from ooc_pegasos.conversion.from_memory import store_from_arrow
 
         return store_from_arrow(data, path, config, existing)
@@ -80,29 +80,29 @@ class Store:
         *,
         weights: DaskCollection | Labels | None = None,
     ) -> Store:
-        """Make a store of a Dask dataframe, bag of dictionaries, or array with labels, on whatever scheduler is set."""
+        """Make a store of a Dask dataframe, bag of dictionaries, or array with labels, on the active scheduler."""
         from ooc_pegasos.conversion.from_memory import store_from_dask
 
         return store_from_dask(collection, path, labels, weights, config, existing)
 
     @cached_property
     def checksum(self) -> str:
-        """That of the manifest, which identifies the content."""
+        """The checksum of the manifest, which identifies the content."""
         return manifests.checksum_of(self.manifest)
 
     @property
     def rows(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return self.manifest.rows
 
     @property
     def features(self) -> int:
-        """How many columns."""
+        """The number of columns."""
         return self.manifest.features
 
     @property
     def nonzeros(self) -> int:
-        """How many stored entries, escapes not counted."""
+        """The number of stored entries without escapes."""
         return self.manifest.nonzeros
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ class Store:
             raise CorruptFileError(f"{file}: {size:,} bytes instead of {chunk.bytes:,}; restore it or convert again")
 
     def block(self, number: int) -> CsrBlock:
-        """Chunk `number` as read-only views of its mapped file, after a check of its checksum."""
+        """Return chunk `number` as read-only views of its mapped file, after a check of its checksum."""
         import pyarrow as pa
 
         chunk = self.manifest.chunks[number]
@@ -142,7 +142,7 @@ class Store:
         return self.parse(number, buffer)
 
     def parse(self, number: int, content: Any) -> CsrBlock:
-        """Chunk `number` as views of the bytes of its file, whose checksum is right."""
+        """Return chunk `number` as views of the bytes of its file, whose checksum was checked."""
         import pyarrow as pa
 
         from ooc_pegasos.store.chunk_file import read_chunk
@@ -150,25 +150,25 @@ class Store:
         chunk = self.manifest.chunks[number]
         file = self.path / chunk.file
         block, starts = read_chunk(pa.py_buffer(content), self.features, str(file))
-        same_places = starts == chunk.starts or chunk.entries == 0  # where nothing is, Arrow gives no place
+        same_places = starts == chunk.starts or chunk.entries == 0  # Arrow gives no address to empty columns
         if (block.rows, int(block.indptr[-1]), same_places) != (chunk.rows, chunk.entries, True):
             raise CorruptFileError(f"{file}: not the rows the manifest counts; restore it or convert again")
         return block
 
     def blocks(self) -> Iterator[CsrBlock]:
-        """All chunks in order."""
+        """Yield all chunks in order."""
         for number in range(len(self.manifest.chunks)):
             yield self.block(number)
 
     def ids(self, number: int) -> Any:
-        """What tells the rows of chunk `number` apart, an Arrow array, after a check of its checksum; None: nothing."""
+        """Return the row identifiers of chunk `number` after a check of their checksum; None if there are none."""
         from ooc_pegasos.store import row_ids
 
         chunk = self.manifest.chunks[number]
         return row_ids.read(self.path / chunk.ids.file, chunk.ids, chunk.rows) if chunk.ids else None
 
     def id_type(self) -> Any:
-        """The Arrow type that the ids of all chunks can have; None if there are none and none were asked for."""
+        """Return the common Arrow type of the ids of all chunks; None if the store has no ids."""
         from ooc_pegasos.store import row_ids
 
         files, table = [chunk.ids.file for chunk in self.manifest.chunks if chunk.ids], self.manifest.recipe.table
@@ -177,12 +177,12 @@ class Store:
         return row_ids.common_type(row_ids.type_of(self.path / file) for file in files)
 
     def weights(self) -> np.ndarray:
-        """The weights of all rows in memory, 1 where none was given."""
+        """Return the weights of all rows, 1 by default."""
         parts = [np.ones(block.rows, np.float32) if block.weights is None else block.weights for block in self.blocks()]
         return np.concatenate(parts)
 
     def to_scipy(self) -> tuple[scipy.sparse.csr_matrix, np.ndarray]:
-        """The whole store in memory: (float32 CSR matrix, labels). See `weights` for the weights of its rows."""
+        """Return the whole store in memory: (float32 CSR matrix, labels). `weights` returns the weights of its rows."""
         import scipy.sparse
 
         parts = list(self.blocks())

@@ -1,4 +1,4 @@
-"""Check every byte of a store, and that its rows have the structure its manifest promises."""
+"""Check of every byte of a store, and of the structure of its rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ooc_pegasos.util.thread_map import cores, ordered_map
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found: `problems` is empty for a sound store; `strays` are files nobody names, which do no harm."""
+    """Result of a check: `problems` is empty for a sound store; `strays` are files that do not belong to it."""
 
     chunks: int
     rows: int
@@ -35,7 +35,7 @@ class Verification:
 
 
 def verify(store: Store, progress: Progress | None = None) -> Verification:
-    """Read all of `store`; a damaged chunk is reported and the others are still checked."""
+    """Read all of `store`; a damaged chunk is reported, and the others are still checked."""
     progress = progress or Progress()
     progress.begin("verifying", store.manifest.bytes)
     problems: list[str] = []
@@ -54,8 +54,8 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
             problems = list(block_problems(block, chunk, store.manifest))
             if f"{zlib.crc32(content):08x}" != chunk.crc32:
                 problems.append("the CRC-32 does not match")
-            told = [f"{store.path / chunk.file}: {problem}" for problem in problems]
-            return block.rows, *_sum_and_largest(block), told
+            messages = [f"{store.path / chunk.file}: {problem}" for problem in problems]
+            return block.rows, *_sum_and_largest(block), messages
         except CorruptFileError as error:
             return 0, 0.0, 0.0, [str(error)]
         finally:
@@ -91,7 +91,7 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
 
 
 def block_problems(block: CsrBlock, chunk: ChunkInfo, manifest: Manifest) -> Iterator[str]:
-    """What is wrong with the rows of one chunk."""
+    """Yield the problems of the rows of a chunk."""
     layout = manifest.layout
     found = (block.coding, str(block.labels.dtype), block.value_coding)
     if found != (layout.index_coding, layout.labels, layout.values):
@@ -120,23 +120,23 @@ def block_problems(block: CsrBlock, chunk: ChunkInfo, manifest: Manifest) -> Ite
 
 
 def _sum_and_largest(block: CsrBlock) -> tuple[float, float]:
-    """Of the weights of some rows."""
+    """Return the sum and the maximum of the weights of some rows."""
     if block.weights is None:
         return float(block.rows), 1.0 if block.rows else 0.0
     return float(block.weights.sum(dtype=np.float64)), float(block.weights.max(initial=0))
 
 
 def weight_problems(weight_sum: float, max_weight: float, store: Store) -> Iterator[str]:
-    """What the manifest says of all weights and is not so."""
+    """Yield contradictions between the weights and the manifest."""
     made = store.manifest
-    if not math.isclose(weight_sum, made.weight_sum, rel_tol=1e-9):  # added up in another order
+    if not math.isclose(weight_sum, made.weight_sum, rel_tol=1e-9):  # sums in different orders
         yield f"{store.path}: the weights add up to {weight_sum:g} instead of {made.weight_sum:g}"
     if max_weight != made.statistics.max_weight:
         yield f"{store.path}: the largest weight is {max_weight:g} instead of {made.statistics.max_weight:g}"
 
 
 def label_problems(labels: np.ndarray, chunk: ChunkInfo, manifest: Manifest) -> Iterator[str]:
-    """What is wrong with the labels of one chunk."""
+    """Yield the problems of the labels of a chunk."""
     task, classes = manifest.labels.task, manifest.labels.classes
     if not np.isfinite(labels).all():
         yield "a label is not finite"

@@ -1,7 +1,8 @@
-"""What is known of features by place: their names, and how many texts have them.
+"""Vocabulary: names and document frequencies of features, by feature index.
 
-It is `features-XXXX.arrow` in a store, and columns of the file of a model. Names are for people, unless the recipe has
-a dictionary: then they say which place is whose. Counts of texts are there if the recipe weighs words by them.
+The vocabulary is the file `features-XXXX.arrow` of a store, and columns of the file of a model. If the recipe has a
+dictionary, the names determine the indices; otherwise they are for display only. Document frequencies are present if
+the recipe applies tf-idf.
 """
 
 from __future__ import annotations
@@ -23,35 +24,35 @@ from ooc_pegasos.util.files import read_file, unreadable, write_atomically
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Some features, by increasing place."""
+    """Some features, sorted by index."""
 
     places: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint32))
     names: Any = None
-    """An Arrow array of strings, null where a place has no name; None if there are none."""
+    """An Arrow array of strings, null where a feature has no name; None if there are none."""
     texts: np.ndarray | None = None
-    """How many texts have each."""
+    """The document frequency of each feature."""
 
     @classmethod
     def of_names(cls, names: Mapping[int, str]) -> Vocabulary:
-        """Places that have names."""
+        """Return a vocabulary of the given names."""
         import pyarrow as pa
 
         places = sorted(names)
         return cls(np.array(places, np.uint32), pa.array([names[place] for place in places], pa.string()))
 
     def __len__(self) -> int:
-        """How many features are known."""
+        """Return the number of features in the vocabulary."""
         return len(self.places)
 
     def known_names(self) -> dict[int, str]:
-        """The name of each place that has one."""
+        """Return the known names by feature index."""
         if self.names is None:
             return {}
-        told = zip(self.places.tolist(), self.names.to_pylist(), strict=True)
-        return {place: name for place, name in told if name is not None}
+        known = zip(self.places.tolist(), self.names.to_pylist(), strict=True)
+        return {place: name for place, name in known if name is not None}
 
     def names_of(self, places: Iterable[int]) -> list[str | None]:
-        """The names of some places."""
+        """Return the names of some features."""
         wanted = np.fromiter(places, np.int64)
         if self.names is None or not len(self.places):
             return [None] * len(wanted)
@@ -61,32 +62,32 @@ class Vocabulary:
         return [name if known else None for name, known in zip(found, there.tolist(), strict=True)]
 
     def named(self, names: Mapping[int, str]) -> Vocabulary:
-        """The same with names of places that had none."""
+        """Return the vocabulary with additional names of features that had none."""
         return self.at(np.union1d(self.places, np.array(sorted(names), np.uint32)), names)
 
     def at(self, places: np.ndarray, names: Mapping[int, str] | None = None) -> Vocabulary:
-        """What is known of the features at these places, which increase; with names besides its own."""
+        """Return the vocabulary of the features with increasing indices `places`, with additional names."""
         import pyarrow as pa
 
-        told = self.names_of(places)
+        found = self.names_of(places)
         if names:
-            told = [names.get(place, known) for place, known in zip(places.tolist(), told, strict=True)]
+            found = [names.get(place, known) for place, known in zip(places.tolist(), found, strict=True)]
         texts = None
         if self.texts is not None:
             texts = np.zeros(len(places), np.int64)
             both, mine, theirs = np.intersect1d(self.places, places, assume_unique=True, return_indices=True)
             texts[theirs[: len(both)]] = self.texts[mine]
-        some = any(name is not None for name in told)
-        return Vocabulary(places.astype(np.uint32), pa.array(told, pa.string()) if some else None, texts)
+        some = any(name is not None for name in found)
+        return Vocabulary(places.astype(np.uint32), pa.array(found, pa.string()) if some else None, texts)
 
     def columns(self) -> dict[str, Any]:
-        """As columns of a table."""
+        """Return the columns of an Arrow table."""
         found = {} if self.names is None else {"name": self.names}
         return found if self.texts is None else found | {"texts": array_of(self.texts)}
 
     @classmethod
     def of_columns(cls, table: Any) -> Vocabulary:
-        """What `columns` has made, in an Arrow table that has the places as `feature`. Raises ValueError."""
+        """Return the vocabulary of an Arrow table with the columns of `columns` and `feature`. Raises ValueError."""
         columns = {name: table.column(name).combine_chunks() for name in table.schema.names}
         if any(column.null_count for name, column in columns.items() if name != "name"):
             raise ValueError("numbers that are missing")
@@ -104,8 +105,8 @@ class Vocabulary:
         return cls(places, names, counts)
 
     def serves_as(self, other: Vocabulary, recipe: Recipe) -> bool:
-        """Whether this recipe makes the same rows with either."""
-        places = np.union1d(self.places, other.places)  # features of models that weigh nothing may be left out
+        """True if the recipe makes the same rows with either vocabulary."""
+        places = np.union1d(self.places, other.places)  # models may omit features of weight 0
         mine, theirs = self.at(places), other.at(places)
         hashing = recipe.hashing_of_names
         same_names = not (hashing and hashing.dictionary) or mine.names.equals(theirs.names)
@@ -114,7 +115,7 @@ class Vocabulary:
         return same_names and np.array_equal(mine.texts, theirs.texts)
 
     def check(self, recipe: Recipe) -> str | None:
-        """What is missing for rows to be made by this recipe, if anything."""
+        """Return a problem that prevents rows from being made by a recipe, or None."""
         hashing, tokens = recipe.hashing_of_names, recipe.tokens_of_texts
         if hashing and hashing.dictionary:
             whole = len(self) == hashing.dictionary == int(self.places[-1]) + 1
@@ -128,7 +129,7 @@ class Vocabulary:
 
 
 def write(folder: Path, vocabulary: Vocabulary) -> VocabularyInfo:
-    """Write it; the file is called after its content, so that no older one is ever overwritten."""
+    """Write a vocabulary; its file is named after the content, so that no older file is overwritten."""
     import pyarrow as pa
 
     columns = {"feature": array_of(vocabulary.places)} | vocabulary.columns()
@@ -144,7 +145,7 @@ def write(folder: Path, vocabulary: Vocabulary) -> VocabularyInfo:
 
 
 def read(folder: Path, info: VocabularyInfo) -> Vocabulary:
-    """What was written, after a check of every byte."""
+    """Read a vocabulary and check every byte."""
     import pyarrow as pa
 
     file = folder / info.file
@@ -165,7 +166,7 @@ def read(folder: Path, info: VocabularyInfo) -> Vocabulary:
 
 
 def of_store(folder: Path, made: Manifest) -> Vocabulary:
-    """All that is known of the features of a store."""
+    """Return the vocabulary of a store."""
     if made.vocabulary is None:
         return of_recipe(made.recipe)
     found = read(folder, made.vocabulary)
@@ -176,7 +177,7 @@ def of_store(folder: Path, made: Manifest) -> Vocabulary:
 
 
 def of_recipe(recipe: Recipe) -> Vocabulary:
-    """Names that follow from the columns: where all are numbers, each has a place of its own."""
+    """Return the names that follow from the columns: if all are numeric, each column is a feature."""
     table = recipe.table
     if table is None or not all(column.kind == "numeric" for column in table.columns):
         return Vocabulary()

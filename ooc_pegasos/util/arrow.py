@@ -8,7 +8,7 @@ import numpy as np
 
 
 def array_of(numbers: np.ndarray) -> Any:
-    """The same numbers, without a copy."""
+    """Return an Arrow array over the memory of a numpy array."""
     import pyarrow as pa
 
     whole = np.ascontiguousarray(numbers)
@@ -19,7 +19,7 @@ _KINDS = {"float": np.float32, "double": np.float64, "uint32": np.uint32, "int64
 
 
 def numbers_of(column: Any) -> np.ndarray:
-    """The numbers of an Arrow array without nulls, without a copy."""
+    """Return a numpy array over the memory of an Arrow array without nulls."""
     kind = np.dtype(_KINDS[str(column.type)])
     held = column.buffers()[1]
     if not len(column):

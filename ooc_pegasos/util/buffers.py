@@ -1,4 +1,4 @@
-"""Arrays that are used again. Fresh memory costs more than the work done in it: the system must find and clear it."""
+"""Arrays that are reused, because fresh memory costs more than the work done in it: the system must clear each page."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 _RARE, _SMALL = 4, 1 << 20
-"""An array that is so many times larger than what is wanted, and not small, was made for an exception."""
+"""An array `_RARE` times and `_SMALL` elements larger than requested is an outlier and is replaced."""
 
 
 class Scratch:
-    """Arrays by name, each as large as it has ever been asked for, within reason."""
+    """Arrays by name, reused and enlarged on request."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray] = {}
 
     def array(self, name: str, size: int, kind: Any = np.float64) -> np.ndarray:
-        """An array with arbitrary content; whoever was given it before must be done with it."""
+        """Return an array with arbitrary content; its memory is that of the last array of the same name."""
         held = self._arrays.get(name)
         if held is None or not size <= len(held) <= _RARE * size + _SMALL or held.dtype != kind:
             self._arrays.pop(name, None)
@@ -27,18 +27,18 @@ class Scratch:
 
 
 class Pool:
-    """Scratch memory for whoever needs it now."""
+    """Scratch memory that threads borrow and return."""
 
     def __init__(self) -> None:
         self._free: deque[Scratch] = deque()
 
     def take(self) -> Scratch:
-        """Some that nobody is using."""
+        """Return scratch memory that no other thread uses."""
         try:
             return self._free.pop()
         except IndexError:
             return Scratch()
 
     def give_back(self, scratch: Scratch) -> None:
-        """The arrays of `scratch` are not needed any more."""
+        """Return borrowed memory to the pool."""
         self._free.append(scratch)

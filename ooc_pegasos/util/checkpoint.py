@@ -1,4 +1,4 @@
-"""Where a training run stands, on disk: vectors, counters and a cursor. No generator state is needed."""
+"""Checkpoint of a training run: vectors, counters and a position. No state of a random generator is needed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def _schema() -> Any:
 
 @contextmanager
 def sound(place: Path) -> Iterator[None]:
-    """Refuse a checkpoint whose facts are not those of a run: what is taken from it goes to kernels, which do not look.
+    """Refuse a checkpoint whose content is invalid for this run, because compiled loops do not check their arguments.
 
-    Its checksum is right, so it is the work of another version or of somebody who means harm.
+    The checksum of such a file is right: another version of the program has written the file, or it was forged.
     """
     try:
         yield
@@ -43,14 +43,14 @@ def sound(place: Path) -> Iterator[None]:
 
 
 def take(arrays: dict[str, np.ndarray], name: str, like: np.ndarray) -> np.ndarray:
-    """An array of a checkpoint that has the length of another. Raises ValueError."""
+    """Return an array of a checkpoint, which must have the shape of `like`. Raises ValueError."""
     if arrays[name].shape != like.shape:
         raise ValueError(f"{len(arrays[name]):,} numbers for '{name}' instead of {like.size:,}")
     return arrays[name]
 
 
 def whole(number: Any, least: int, most: int, what: str) -> int:
-    """A whole number from `least` to `most`. Raises ValueError."""
+    """Return an integer from `least` to `most`. Raises ValueError."""
     if type(number) is not int or not least <= number <= most:
         raise ValueError(f"{what} {number!r:.40}")
     return number
@@ -58,13 +58,13 @@ def whole(number: Any, least: int, most: int, what: str) -> int:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`arrays` by name and `facts` that JSON can hold exactly (Python writes floats so that they read back alike)."""
+    """Arrays by name, and facts in JSON, which keeps floats exactly."""
 
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
 
     def save(self, folder: Path) -> None:
-        """Replace the checkpoint in `folder` by this one, all or nothing."""
+        """Replace the checkpoint in `folder` by this one, atomically."""
         import pyarrow as pa
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, folder: Path) -> Checkpoint | None:
-        """The checkpoint in `folder`, if there is one."""
+        """Return the checkpoint in `folder`, or None if there is none."""
         import pyarrow as pa
 
         path = folder / FILE_NAME

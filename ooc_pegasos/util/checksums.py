@@ -1,4 +1,4 @@
-"""XXH64 of data that arrives in pieces, with a state that can be written down and taken up again."""
+"""XXH64 of data that arrives in parts, with a state that can be saved and restored."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ WORD = 0xFFFFFFFFFFFFFFFF
 
 
 class RunningHash:
-    """XXH64 of everything passed to `update` so far."""
+    """XXH64 of everything passed to `update`."""
 
     def __init__(self) -> None:
         self._lanes = np.array([lane & WORD for lane in xxh64.START], dtype=np.uint64)
@@ -18,7 +18,7 @@ class RunningHash:
         self.total = 0
 
     def update(self, data: Any) -> None:
-        """Take in more bytes (anything with the buffer protocol)."""
+        """Add bytes (anything with the buffer protocol)."""
         view = np.frombuffer(data, dtype=np.uint8)
         view.flags.writeable = False
         self.total += len(view)
@@ -33,17 +33,17 @@ class RunningHash:
         self._tail = view[len(view) // 32 * 32 :].tobytes()
 
     def hexdigest(self) -> str:
-        """The hash as `xxhsum -H64` prints it."""
+        """Return the hash as `xxhsum -H64` prints it."""
         tail = np.frombuffer(self._tail.ljust(40, b"\0"), dtype=np.uint8)
         return f"{int(xxh64.finish(self._lanes, self.total, tail)) & WORD:016x}"
 
     def state(self) -> dict[str, Any]:
-        """What `resume` needs to go on from here."""
+        """Return the state in JSON types, for `resume`."""
         return {"lanes": [f"{int(x):016x}" for x in self._lanes], "tail": self._tail.hex(), "total": self.total}
 
     @classmethod
     def resume(cls, state: dict[str, Any]) -> "RunningHash":
-        """The hash whose `state()` was kept."""
+        """Return the hash with a state that `state` returned."""
         running = cls()
         running._lanes[:] = [int(x, 16) for x in state["lanes"]]
         running._tail = bytes.fromhex(state["tail"])

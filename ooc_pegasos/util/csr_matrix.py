@@ -1,4 +1,4 @@
-"""Matrices in memory, of any kind, as sparse matrices of scipy."""
+"""Matrices in memory, of any kind, as scipy sparse matrices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def csr_of(matrix: Any, name: str) -> Any:
     import scipy.sparse as sp
 
     if not sp.issparse(matrix):
-        matrix = matrix.to_coo() if hasattr(matrix, "to_coo") else matrix  # pydata/sparse, as is what follows
+        matrix = matrix.to_coo() if hasattr(matrix, "to_coo") else matrix  # pydata/sparse
         if not hasattr(matrix, "to_scipy_sparse"):
             refuse_masked(matrix, "values", name)
             matrix = _dense_of(matrix, name)
@@ -31,7 +31,7 @@ def csr_of(matrix: Any, name: str) -> Any:
 
 
 def _dense_of(given: Any, name: str) -> np.ndarray:
-    """Return what numpy takes for an array: lists of lists, dataframes of numbers."""
+    """Return a dense array of lists of lists or a dataframe of numbers."""
     try:
         return np.asarray(given)
     except (TypeError, ValueError, OverflowError) as error:
@@ -40,6 +40,6 @@ def _dense_of(given: Any, name: str) -> np.ndarray:
 
 
 def refuse_masked(given: Any, what: str, name: str) -> None:
-    """Refuse a masked array; `what` it holds and `name` it for messages."""
+    """Refuse a masked array; `what` is its content and `name` its name in messages."""
     if np.ma.is_masked(given):
         raise InputError(f"{name}: some {what} are masked; leave out their rows, or fill them with .filled(value)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""They reverse what is shown after them."""
+"""Characters that reverse the direction of the text after them."""
 _LINE_SEPARATORS = (0x2028, 0x2029)
 _CONTROLS = (*range(0x20), *range(0x7F, 0xA0), *_BIDIRECTIONAL, *_LINE_SEPARATORS)
 _IN_LINE = {code: ascii(chr(code))[1:-1] for code in _CONTROLS if chr(code) != "\t"}
@@ -11,10 +11,10 @@ _IN_TEXT = {code: escape for code, escape in _IN_LINE.items() if chr(code) != "\
 
 
 def escaped(text: str) -> str:
-    """Text of several lines with its control characters escaped, except line breaks and tabs."""
+    """Return text of several lines with its control characters escaped, except line breaks and tabs."""
     return text.translate(_IN_TEXT)
 
 
 def printable(name: str) -> str:
-    """A name on one line: line breaks are escaped as well."""
+    """Return a name on one line: line breaks are escaped as well."""
     return name.translate(_IN_LINE)

@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old one or the new one, and names that stay inside a folder."""
+"""Atomic writes, which leave the old file or the new one after a crash, and checks of paths."""
 
 import errno
 import fcntl
@@ -17,15 +17,15 @@ from ooc_pegasos.errors import CorruptFileError, InputError, OocPegasosError, Pu
 
 
 class UnsyncedError(OSError):
-    """A file is in place under its name (`filename`), but its folder could not be synced to disk."""
+    """A file has its final name (`filename`), but its folder could not be synced to disk."""
 
 
 def open_in_place(path: str | Path, flags: int, *, streams: bool = False) -> int:
-    """Open a file to change what is in it: a regular one, through no symbolic link, and without another hard link.
+    """Open a file to change its content: only a regular file, not a symbolic link, and without other hard links.
 
-    Somebody who may write to the folder could have put a link there, and what it leads to would be overwritten. With
-    `streams` a pipe or a terminal is accepted too, also through a link such as /dev/stdout. Nothing is waited for: the
-    descriptor is non-blocking, which matters to streams only. O_TRUNC takes effect after the checks. Raises OSError.
+    Anyone who may write to the folder could have placed a link there, and the target of the link would be overwritten.
+    With `streams` a pipe or a terminal is accepted too, also through a link such as /dev/stdout. The descriptor is
+    non-blocking, which matters to streams only. O_TRUNC takes effect after the checks. Raises OSError.
     """
     cut, flags = flags & os.O_TRUNC, flags & ~os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
     linked = False
@@ -72,7 +72,7 @@ def open_new(path: Path) -> int:
 
 
 def cut_file(path: Path, size: int) -> None:
-    """Cut a file to its first `size` bytes."""
+    """Truncate a file to its first `size` bytes."""
     descriptor = open_in_place(path, os.O_WRONLY)
     try:
         os.ftruncate(descriptor, size)
@@ -81,23 +81,23 @@ def cut_file(path: Path, size: int) -> None:
 
 
 def create_file(path: Path, *, buffered: bool = True) -> BinaryIO:
-    """Create a file in place of what has the name now; if that is a link, the file that it leads to stays as it is."""
+    """Create a file; an existing file is replaced, and the target of an existing symbolic link is not changed."""
     path.unlink(missing_ok=True)
     return open(open_new(path), "wb", buffering=-1 if buffered else 0)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by a file of this content."""
+    """Replace `path` by a file with this content, atomically."""
     with replacing(path) as file:
         file.write(content)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file beside `path`, which is renamed to it at the end: fsync, rename, fsync of the folder.
+    """Yield a new file, which replaces `path` at the end: fsync, rename, fsync of the folder.
 
-    A symbolic link of this name is replaced as well, and the file that it leads to stays as it is. The new file is
-    locked as long as it is written, so that those of processes that were killed can be recognised, and are removed.
+    A symbolic link of this name is replaced, and its target is not changed. The new file is locked while it is written:
+    so files left by killed processes can be recognised, and are removed.
     """
     _remove_left_overs(path)
     temporary, file = _locked_file(path)
@@ -117,14 +117,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_can_be_replaced(path: Path) -> None:
-    """Create a file beside `path` and remove it again. Raises OSError where `replacing` would."""
+    """Create a file next to `path` and remove it. Raises OSError if `replacing` would."""
     temporary, file = _locked_file(path)
     file.close()
     temporary.unlink(missing_ok=True)
 
 
 def _locked_file(path: Path) -> tuple[Path, BinaryIO]:
-    """A new file beside `path` with a random name, locked and still there."""
+    """Return a new temporary file next to `path`, locked."""
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         file = open(open_new(temporary), "wb")  # noqa: SIM115 (the caller closes it)
@@ -132,11 +132,11 @@ def _locked_file(path: Path) -> tuple[Path, BinaryIO]:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
         if is_still(temporary, file.fileno()):
             return temporary, file
-        file.close()  # another process took it for a left-over before it was locked
+        file.close()  # another process removed it as a left-over before it was locked
 
 
 def is_still(path: Path, descriptor: int) -> bool:
-    """True if the open file is the one that has this name."""
+    """True if `path` still names the open file."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def _remove_left_overs(path: Path) -> None:
     """Remove the temporary files of `path` that no process is writing."""
     form = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]+\.tmp")
     names = list[str]()
-    with suppress(OSError):  # a folder that can be written to and not listed
+    with suppress(OSError):  # a folder that is writable but not readable
         names = [name for name in os.listdir(path.parent) if form.fullmatch(name)]
     for temporary in map(path.with_name, names):
         with suppress(OSError):  # it is locked, was renamed, or belongs to another user
@@ -161,28 +161,28 @@ def _remove_left_overs(path: Path) -> None:
 
 
 def is_same_file(one: str | Path, other: str | Path) -> bool:
-    """Whether two names are one file, by whatever links."""
+    """True if two paths lead to the same file, also by links."""
     try:
         return os.path.samefile(one, other)
-    except OSError:  # one of them is not there yet
+    except OSError:  # a path does not exist yet
         return os.path.realpath(one) == os.path.realpath(other)
 
 
 def is_within(place: str | Path, folder: str | Path) -> bool:
-    """Whether it is a folder or file, or something in it."""
+    """True if `place` is a folder or a file in it."""
     inner, outer = os.path.realpath(place), os.path.realpath(folder)
     return is_same_file(place, folder) or inner.startswith(os.path.join(outer, ""))
 
 
 def refuse_to_write_over(option: str, place: str | Path | None, others: Mapping[str, str | Path | None]) -> None:
-    """Refuse an output that would take the place of something that is needed, or of another output."""
+    """Refuse an output that would overwrite a file that is needed, or another output."""
     for what, other in others.items():
         if place is not None and other is not None and is_within(place, other):
             raise UsageError(f"{option} {place}: is {what}, or in it; name another file")
 
 
 class ReadOnlyFile(io.FileIO):
-    """A file to read. Errors of closing it are ignored, as there is nothing to lose."""
+    """A file to read. Errors of closing it are ignored, as no data can be lost."""
 
     def close(self) -> None:
         """Close the file."""
@@ -191,13 +191,13 @@ class ReadOnlyFile(io.FileIO):
 
 
 def close(descriptor: int) -> None:
-    """Close a descriptor of a file that is synced, locked or only read: an error then loses nothing, and is ignored."""
+    """Close the descriptor of a file that is synced, locked or only read; an error loses no data and is ignored."""
     with suppress(OSError):
         os.close(descriptor)
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A file, which is a file: devices and pipes may never end, or never begin."""
+    """Open a regular file; devices and pipes, which may block or never end, are refused. Raises OSError."""
     file = io.BufferedReader(ReadOnlyFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -206,13 +206,13 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path, size: int | None = None) -> bytes:
-    """All of a file; nothing if it has another size than this, if one is given."""
+    """Return the content of a file, or no bytes if its size is not `size`."""
     with open_file(path) as file:
         return file.read() if size in (None, os.fstat(file.fileno()).st_size) else b""
 
 
 def sync_file(path: Path) -> None:
-    """Bring the bytes of a file to the disk."""
+    """Write the cached bytes of a file to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -234,22 +234,22 @@ def sync_name(path: Path) -> None:
 
 
 def remove_folder(folder: Path) -> bool:
-    """Remove a folder with all in it, as far as possible; True if nothing of it is left."""
-    for _attempt in range(2):  # an error that passes leaves nothing
+    """Remove a folder and its content as far as possible; return True if nothing is left."""
+    for _attempt in range(2):  # a second attempt succeeds after a transient error
         with suppress(OSError):  # of closing a folder, which `ignore_errors` does not cover
             shutil.rmtree(folder, ignore_errors=True)
     return not os.path.lexists(folder)
 
 
 def published_error(what: str | Path, error: Exception, advice: str) -> PublishedError:
-    """The error to raise for one that happened when the new state of `what` was in place already."""
+    """Return the error to raise if finishing fails after the new state of `what` is in place."""
     problem = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return PublishedError(f"{what}: the new state is in place, but was not finished ({problem.lower()}); {advice}")
 
 
 _SCARCE = {
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.ENFILE: "close what has many files open",
+    errno.ENFILE: "close programs that have many files open",
     errno.ENOMEM: "give a smaller --memory",
 }
 _ADVICE = {
@@ -265,7 +265,7 @@ _ADVICE = {
 
 
 def unreadable(path: Path, error: OSError, advice: str) -> OocPegasosError:
-    """What to raise of a file that is part of a whole: it is damaged, unless the machine is short of something."""
+    """Return the error for an unreadable file of a store or model: damaged, unless the machine lacks resources."""
     if error.errno in _SCARCE:
         return InputError(f"{path}: {(error.strerror or str(error)).lower()}; {_SCARCE[error.errno]}")
     return CorruptFileError(f"{path}: {error.strerror or error}; {advice}")
@@ -273,12 +273,12 @@ def unreadable(path: Path, error: OSError, advice: str) -> OocPegasosError:
 
 @contextmanager
 def writing_errors(place: Path) -> Iterator[None]:
-    """Turn what the operating system says when `place` cannot be written into one line that helps."""
+    """Turn errors of the operating system while `place` is written into messages with advice."""
     try:
         yield
     except OSError as error:
         if isinstance(error, UnsyncedError) and error.filename == os.fspath(place):
-            raise published_error(place, error, "check the disk, as a power cut may undo it") from error
+            raise published_error(place, error, "check the disk; a power failure may undo the change") from error
         name = error.filename or place
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(

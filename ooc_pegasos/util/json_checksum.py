@@ -1,4 +1,4 @@
-"""What is written as JSON: plain values, and tables with a checksum of themselves, so that no flip goes unnoticed."""
+"""JSON for files: values that JSON can represent, and tables with a checksum, which detects a change of any bit."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _KEY = "checksum"
 
 
 def checksum_of(table: dict[str, Any]) -> str:
-    """The CRC-32 of a table without its checksum, however it is laid out. Raises ValueError if a number is none."""
+    """Return the CRC-32 of a table without its checksum, independent of formatting. Raises ValueError for NaN."""
     canonical = json.dumps({key: table[key] for key in table if key != _KEY}, sort_keys=True, allow_nan=False)
     return f"{zlib.crc32(canonical.encode()):08x}"
 
 
 def encode(table: dict[str, Any]) -> bytes:
-    """Readable JSON with the checksum."""
+    """Return readable JSON with the checksum."""
     whole = {**table, _KEY: checksum_of(table)}
     return (json.dumps(whole, indent=1, allow_nan=False) + "\n").encode()
 
 
 def decode(content: bytes) -> dict[str, Any]:
-    """The table without its checksum. Raises ValueError or RecursionError."""
+    """Return the table without its checksum. Raises ValueError or RecursionError."""
     table: Any = json.loads(content)
     if not isinstance(table, dict):
         raise ValueError("not a table")
@@ -35,12 +35,12 @@ def decode(content: bytes) -> dict[str, Any]:
 
 
 def is_sound(table: dict[str, Any]) -> bool:
-    """Whether a table has the checksum of itself. Raises ValueError if a number is none."""
+    """True if the checksum of a table matches. Raises ValueError for NaN and inf."""
     return table.get(_KEY) == checksum_of(table)
 
 
 def plainly(value: Any) -> Any:
-    """What JSON can hold and gives back as it was: numbers that are none become null."""
+    """Return values that JSON can represent; NaN and infinities become null."""
     if isinstance(value, dict):
         return {str(key): plainly(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

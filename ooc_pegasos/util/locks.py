@@ -1,7 +1,7 @@
 """Locks: one process at a time writes an output, and no file is removed that another process reads.
 
-The lock on an output is an flock on its lock file, which ends with the process. Where the file system has no flock, the
-owner that is recorded in the lock file holds the lock until it lets go or has ended.
+The lock on an output is an flock on its lock file, which ends with the process. Where the file system does not support
+flock, the process that is recorded in the lock file holds the lock until it releases the lock or ends.
 """
 
 import errno
@@ -24,19 +24,19 @@ Flock = Callable[[int, int], None]
 Note = Callable[[str], None]
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _RECORD_SIZE = 512
-"""Bytes of a record: all have the same size, so that one write replaces one by another."""
+"""Size of a record in bytes. All records have the same size, so that a single write replaces a record."""
 _ATTEMPTS, _PAUSE = 20, 0.05
-"""Reads of a record that may just be written, and the seconds between them."""
+"""Attempts to read a record that may be incomplete because it is being written, and the seconds between them."""
 _noted = set[int]()
-"""The file systems without flock of which a note was given."""
+"""File systems without flock for which the note was given."""
 
 
 @contextmanager
 def locked(path: Path, what: str, note: Note | None = None, *, flock: Flock = fcntl.flock) -> Iterator[None]:
     """Hold the lock on `what`, whose lock file is `path`. Raises LockedError if another process holds the lock.
 
-    The file stays, unless the caller removes it while the lock is held. `note` is called once for each file system that
-    has no flock.
+    The lock file stays, unless the caller removes it while the lock is held. `note` is called once for each file system
+    without flock.
     """
     owner = Owner.this_process()
     descriptor = _acquire(path, what, owner, flock)
@@ -48,7 +48,7 @@ def locked(path: Path, what: str, note: Note | None = None, *, flock: Flock = fc
     finally:
         if os.getpid() == owner.pid:  # not in a fork
             with suppress(OSError):  # the lock ends with the process at the latest
-                _let_go(path, owner) if descriptor is None else _write(descriptor, replace(owner, pid=0))
+                _release(path, owner) if descriptor is None else _write(descriptor, replace(owner, pid=0))
         if descriptor is not None:
             close(descriptor)
 
@@ -62,7 +62,7 @@ def _note_missing_flock(path: Path, note: Note | None) -> None:
 
 @contextmanager
 def making(path: Path, note: Note | None = None) -> Iterator[None]:
-    """Hold the lock on a file that takes long to make. The lock file is removed at the end."""
+    """Hold the lock on a file while it is made. The lock file is removed at the end."""
     lock = path.with_name(f".{path.name}.lock")
     with ExitStack() as stack:
         with writing_errors(path):
@@ -70,7 +70,7 @@ def making(path: Path, note: Note | None = None) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # the file is in nobody's way
+            with suppress(OSError):  # a left-over lock file does no harm
                 lock.unlink()
 
 
@@ -79,25 +79,25 @@ def making(path: Path, note: Note | None = None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that is recorded in a lock file."""
+    """The process recorded in a lock file."""
 
     token: str
-    """Random, another one for each lock that is taken."""
+    """Random, different for each time that a lock is taken."""
     pid: int
-    """0 once the lock was let go."""
+    """0 after the lock was released."""
     start: int
-    """Start time of the process in clock ticks since boot, which a later process of the same pid does not have."""
+    """Start time of the process in clock ticks since boot; it distinguishes processes with the same pid."""
     host: str
     machine: str
     boot: str
     namespace: str
-    """Of pids: in another namespace, a container for example, the same pid is another process."""
+    """The pid namespace: in another one, for example of a container, the same pid is another process."""
     has_flock: bool = True
-    """False if the record is the lock."""
+    """False if the record itself is the lock."""
 
     @classmethod
     def this_process(cls) -> "Owner":
-        """A new owner that stands for this process."""
+        """Return a new owner for this process."""
         pid = os.getpid()
         boot, machine = _content_of("/proc/sys/kernel/random/boot_id"), _content_of("/etc/machine-id")
         namespace = ""
@@ -108,7 +108,7 @@ class Owner:
 
     @classmethod
     def parse(cls, content: bytes) -> "Owner | None":
-        """The owner in a lock file; None if the content is no record."""
+        """Return the owner in a lock file; None if the content is not a record."""
         try:
             owner = cls(**json.loads(content))
         except (ValueError, TypeError, RecursionError):
@@ -120,11 +120,11 @@ class Owner:
         return owner if sound else None
 
     def record(self) -> bytes:
-        """The content of a lock file."""
+        """Return the content of a lock file."""
         return json.dumps(asdict(self)).encode().ljust(_RECORD_SIZE - 1) + b"\n"
 
     def has_ended(self) -> bool:
-        """True if the process has certainly ended, or let go of the lock."""
+        """True if the process has certainly ended, or has released the lock."""
         here = Owner.this_process()
         if not self.pid:
             return True
@@ -151,7 +151,7 @@ def _content_of(path: str) -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot; -1 if it has ended, None if not known."""
+    """Return the start time of a process in clock ticks since boot; -1 if it has ended, None if not known."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         is_dead = fields[0] in (b"Z", b"X") and len(os.listdir(f"/proc/{pid}/task")) <= 1
@@ -164,21 +164,21 @@ def _start_of(pid: int) -> int | None:
 
 
 def _acquire(path: Path, what: str, owner: Owner, flock: Flock) -> int | None:
-    """The descriptor of the lock file with an flock on it; None if there is no flock and the record is the lock."""
+    """Return the descriptor of the lock file with an flock on it; None if the record is the lock, without flock."""
     while True:
         with ExitStack() as stack:
             descriptor = _open(path, owner)
             stack.callback(close, descriptor)
             if _has_flock(descriptor, path, what, flock):
                 if not is_still(path, descriptor):
-                    continue  # the holder removed the file just before letting go
+                    continue  # the holder removed the file just before releasing the lock
                 found = _parsed(descriptor)
                 if found and not found.has_flock and not found.has_ended():  # flock failed when the holder called it
                     raise _refusal(path, what, found)
                 _write(descriptor, owner)
                 stack.pop_all()
                 return descriptor
-        with suppress(FileNotFoundError):  # the holder removed the file just before letting go
+        with suppress(FileNotFoundError):  # the holder removed the file just before releasing the lock
             _take(path, what, replace(owner, has_flock=False))
             return None
 
@@ -261,12 +261,12 @@ def _put(temporary: Path, path: Path, owner: Owner) -> None:
 
 
 def has_lock(path: Path) -> bool:
-    """True if the lock file is there, or was just being created when the power was cut."""
+    """True if a lock file exists, or a crash interrupted its creation."""
     return path.exists() or bool(_left_overs(path))
 
 
 def _left_overs(path: Path) -> list[Path]:
-    """Second names of a lock file, which processes leave that end while they create it."""
+    """Return temporary names of a lock file, which processes leave that end while they create the file."""
     form = re.compile(rf"\.{re.escape(path.name)}(\.[0-9a-f]{{16}})+\.tmp")
     with suppress(OSError):  # a folder that cannot be listed
         return [path.with_name(name) for name in os.listdir(path.parent) if form.fullmatch(name)]
@@ -286,7 +286,7 @@ def _remove_left_overs(path: Path) -> None:
 def _write(descriptor: int, owner: Owner) -> None:
     if os.pwrite(descriptor, owner.record(), 0) < _RECORD_SIZE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    os.ftruncate(descriptor, _RECORD_SIZE)  # of an older program
+    os.ftruncate(descriptor, _RECORD_SIZE)  # older versions wrote longer records
 
 
 def _rewrite(path: Path, owner: Owner) -> None:
@@ -299,18 +299,18 @@ def _rewrite(path: Path, owner: Owner) -> None:
 
 
 def _read(path: Path) -> Owner | None:
-    """The owner in a lock file; None if the content is no record. Raises FileNotFoundError."""
+    """Return the owner in a lock file; None if the content is not a record. Raises FileNotFoundError."""
     for _attempt in range(_ATTEMPTS):
         with open_file(path) as file:
             owner = Owner.parse(file.read(_RECORD_SIZE))
         if owner:
             return owner
-        time.sleep(_PAUSE)  # it may just have been created
+        time.sleep(_PAUSE)  # it may be incomplete
     return None
 
 
-def _let_go(path: Path, owner: Owner) -> None:
-    """Record that the owner holds the lock no more, if the lock file is still the owner's."""
+def _release(path: Path, owner: Owner) -> None:
+    """Record that the owner has released the lock, if the lock file still names the owner."""
     found = _read(path)
     if found and found.token == owner.token:
         _rewrite(path, replace(found, pid=0))
@@ -344,12 +344,12 @@ def _take(path: Path, what: str, owner: Owner) -> None:
         _rewrite(path, owner)
     except BaseException:
         with suppress(OSError):
-            _let_go(path, owner)
+            _release(path, owner)
         if claim:
             claim.unlink(missing_ok=True)
         raise
     successor = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{16}}")
-    with suppress(OSError):  # they are in nobody's way
+    with suppress(OSError):  # left-over files do no harm
         for name in filter(successor.fullmatch, os.listdir(path.parent)):
             path.with_name(name).unlink(missing_ok=True)
 
@@ -359,7 +359,7 @@ def _successor_of(path: Path, owner: Owner) -> Path:
 
 
 def _holder(path: Path) -> Owner | None:
-    """The end of the chain of successors; None if its record cannot be read. Raises FileNotFoundError."""
+    """Return the end of the chain of successors; None if its record cannot be read. Raises FileNotFoundError."""
     owner = _read(path)
     with suppress(FileNotFoundError):
         while owner:
@@ -368,7 +368,7 @@ def _holder(path: Path) -> Owner | None:
 
 
 def _refusal(path: Path, what: str, found: Owner | None, *, by_flock: bool = False) -> LockedError:
-    """The error that says who holds a lock."""
+    """Return the error that names the holder of a lock."""
     if found is None and not by_flock:
         advice = f"remove {path} if no other process is at work on it"
         return LockedError(f"{what}: the lock file {path} names no process; {advice}")
@@ -388,7 +388,7 @@ def _refusal(path: Path, what: str, found: Owner | None, *, by_flock: bool = Fal
 
 @contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """While this lasts nobody removes what `unused` guards; any number of processes may hold it."""
+    """Hold a shared lock on a folder, which keeps `unused` from yielding True. Any number of processes may hold it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # a file system without locks, where nobody waits for them either
@@ -400,7 +400,7 @@ def in_use(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def unused(folder: Path) -> Iterator[bool]:
-    """Whether nobody holds `in_use`; if so, nobody can until this ends."""
+    """Yield True if no process holds `in_use`; then none can until this context ends."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

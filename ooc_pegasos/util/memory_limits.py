@@ -1,4 +1,4 @@
-"""What this process may use of the machine and what it has used."""
+"""Limits on the memory of this process, and the memory that it uses."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _LIMITS = (
     (resource.RLIMIT_AS, "ulimit -v", 1_000_000_000),
     (resource.RLIMIT_DATA, "ulimit -d", 500_000_000),
 )
-"""Limits, how to change each, and the bytes that numpy, numba and pyarrow need of it before any data is read."""
+"""Limits, how to change each, and the bytes of it that numpy, numba and pyarrow need before any data is read."""
 _LEAST_GROUP = 128 << 20
-"""The memory that the same libraries touch."""
+"""Memory in bytes that the same libraries touch."""
 _NOT_LOADED = ("failed to map segment", "annot allocate memory")
-"""What the dynamic linker reports when there is no memory for a library."""
+"""Messages of the dynamic linker when there is no memory to load a library."""
 
 
 def refuse_low_limits(root: Path = Path("/")) -> None:
-    """Raise an error if a limit leaves too little memory for the libraries alone.
+    """Raise an error if a limit leaves too little memory to load the libraries.
 
-    Out of memory while they start, OpenBLAS never returns, and LLVM and Arrow abort, which nothing can catch.
+    If memory runs out while they load, OpenBLAS hangs, and LLVM and Arrow abort the process; neither can be caught.
     """
     limits = [(_limit_of(number), name, needed) for number, name, needed in _LIMITS]
     limits.append((_group_limit(root), "the limit of the control group", _LEAST_GROUP))
@@ -59,7 +59,7 @@ def _limit_of(number: int) -> int | None:
 
 
 def _group_limit(root: Path) -> int | None:
-    """The lowest limit on memory of the control groups that this process is in, None if there is none."""
+    """Return the lowest memory limit of the control groups of this process, None if there is none."""
     found = []
     for folder, limit, _used, _cache in _groups(root):
         try:
@@ -70,16 +70,16 @@ def _group_limit(root: Path) -> int | None:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that can be had without swapping, within `ulimit -v` and the limits of control groups (version 1 and 2).
+    """Return the bytes available without swapping, within `ulimit -v` and the limits of control groups (v1 and v2).
 
-    What a group holds of files, page cache, counts as free: the system gives it back when it is asked for memory.
+    The page cache of a control group counts as free, because the system reclaims it on demand.
     """
     free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
-        pass  # not Linux: all of the memory is the best guess there is
+        pass  # not Linux: the physical memory is the best estimate
     if (allowed := _limit_of(resource.RLIMIT_AS)) is not None:
         free = min(free, max(allowed - _address_space(), 0))
     for folder, limit, used, cache in _groups(root):
@@ -95,9 +95,9 @@ def available_memory(root: Path = Path("/")) -> int:
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, str, str, str]]:
-    """The control group of this process and those it is in: folder, names of limit and usage, prefix of what is cache.
+    """Yield the control groups of this process: folder, names of limit and usage, prefix of the cache statistics.
 
-    Inside a container the group's folder is often mounted as the root of the hierarchy, so that is looked at too.
+    Inside a container the group's folder is often mounted as the root of the hierarchy, so the root is checked as well.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -122,17 +122,17 @@ def _groups(root: Path) -> Iterator[tuple[Path, str, str, str]]:
 
 
 def peak_rss() -> int:
-    """Largest resident size of this process so far, in bytes."""
+    """Return the largest resident size of this process so far, in bytes."""
     return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def _address_space() -> int:
-    """Bytes of address space in use, which is what `ulimit -v` limits."""
+    """Return the bytes of address space in use, which `ulimit -v` limits."""
     return _status("VmSize") or 0
 
 
 def _status(name: str) -> int | None:
-    """A size that the system reports of this process, in bytes."""
+    """Return a field of /proc/self/status in bytes, None if there is none."""
     try:
         status = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in status if line.startswith(name))

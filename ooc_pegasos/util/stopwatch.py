@@ -1,4 +1,4 @@
-"""Seconds by what they were spent on."""
+"""Seconds by activity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Seconds by what they were spent on. Threads may share one."""
+    """Seconds by activity. Threads may share a stopwatch."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -17,7 +17,7 @@ class Stopwatch:
 
     @contextmanager
     def measuring(self, name: str) -> Iterator[None]:
-        """Count the time of a block."""
+        """Add the duration of a block."""
         began = time.perf_counter()
         try:
             yield
@@ -25,10 +25,10 @@ class Stopwatch:
             self.add(name, time.perf_counter() - began)
 
     def add(self, name: str, seconds: float) -> None:
-        """Count some time."""
+        """Add seconds to an activity."""
         with self._lock:
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def of(self, *names: str) -> float:
-        """The time counted under some names."""
+        """Return the seconds of some activities together."""
         return sum(self.seconds.get(name, 0.0) for name in names)

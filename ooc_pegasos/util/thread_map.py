@@ -1,4 +1,4 @@
-"""Work on several cores with results in order and a bounded number of items under way."""
+"""Parallel map over threads with results in order and a bounded number of items in flight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -25,10 +25,10 @@ def ordered_map(
     size: Callable[[Item], int] = lambda _item: 0,
     room: float = math.inf,
 ) -> Generator[Result, None, None]:
-    """`map` over `threads` threads: at most `threads + 1` items are taken ahead of the result asked for.
+    """`map` with `threads` threads, at most `threads + 1` items ahead of the result that the caller waits for.
 
-    Of several items taken ahead the sizes add up to at most `room`. An error of `items` comes after the results of the
-    items before it. When it is closed, no thread is at work any more.
+    The sizes of several items in flight add up to at most `room`. An error of `items` is raised after the results of
+    the items before it. Closing the generator waits for all threads.
     """
     if threads <= 1:
         yield from map(function, items)

@@ -1,4 +1,4 @@
-"""JSON and TOML tables to frozen dataclasses and back, with every type checked and unknown keys refused."""
+"""Conversion of JSON and TOML tables to frozen dataclasses and back; types are checked, unknown keys refused."""
 
 import dataclasses
 import os
@@ -11,11 +11,11 @@ Record = TypeVar("Record")
 
 
 class TypedError(ValueError):
-    """A table that does not have the shape of its dataclass; says where and what."""
+    """A table that does not fit its dataclass; the message contains the key and the problem."""
 
 
 def load(cls: type[Record], table: Any, where: str = "") -> Record:
-    """Make a `cls` of `table`, or say precisely what does not fit."""
+    """Return a `cls` made of `table`. Raises TypedError."""
     if not isinstance(table, dict):
         raise TypedError(f"{where or 'the whole'} should be a table, not {_kind(table)}")
     hints = _hints_of(cls)  # type: ignore[arg-type]
@@ -33,20 +33,20 @@ def load(cls: type[Record], table: Any, where: str = "") -> Record:
 
 
 def settle(record: Any, plainly: Callable[[str, Any], Any]) -> None:
-    """Check the fields of a new dataclass as `load` does a table, frozen or not; numbers of numpy become Python's.
+    """Check the fields of a new dataclass, frozen or not, as `load` checks a table; numpy numbers become Python's.
 
-    `plainly` is given each name and value, and may return another where a field can be written in several ways.
+    `plainly` maps a name and a value to the canonical form of a value that can be written in several ways.
     """
     kind: Any = type(record)
     defaults = _defaults_of(kind)
     for name, wanted in _hints_of(kind).items():
         value = getattr(record, name)
-        if value is not defaults[name]:  # most are, and need no look
+        if value is not defaults[name]:  # defaults are valid
             object.__setattr__(record, name, _check(wanted, plainly(name, _native(value)), name))
 
 
 def _native(value: Any) -> Any:
-    """What a table might hold instead: numbers and lists for those of numpy, text for paths."""
+    """Return numbers and lists for those of numpy, and text for paths."""
     if isinstance(value, list | tuple):
         return [_native(one) for one in value]
     if hasattr(value, "tolist"):  # scalars and arrays alike
@@ -65,7 +65,7 @@ def _hints_of(cls: type) -> dict[str, Any]:
 
 
 def dump(record: Any) -> dict[str, Any]:
-    """The table of a dataclass, ready for JSON."""
+    """Return the table of a dataclass, ready for JSON."""
     kind: Any = type(record)
     return {name: _plain(getattr(record, name)) for name in _names_of(kind)}
 

@@ -1,4 +1,4 @@
-"""Limit on the time from a request to stop to the end of the process, kept by the kernel instead of by Python.
+"""Limit on the time from a request to stop to the end of the process, enforced by the kernel instead of Python.
 
 Python calls signal handlers in the main thread, between two bytecode instructions. While that thread is in native code,
 no handler runs, and no other thread can run one if the native code holds the GIL. Therefore the first step needs no
@@ -21,7 +21,7 @@ _state = {"started": False, "answered": False}
 
 
 def start() -> None:
-    """Watch over this process from now on; called in the main thread of a command, and not for use as a library.
+    """Start the watchdog of this process; to be called in the main thread of a command, not in library use.
 
     Every Python signal handler that is installed afterwards must call `answered`, and nothing else may set SIGALRM or
     its timer.
@@ -41,19 +41,19 @@ def start() -> None:
 
 
 def answered() -> None:
-    """Allow the time of a clean stop at the first signal; at others the 10 seconds stay."""
+    """Allow the time for a clean stop after the first signal; after others the limit remains 10 seconds."""
     if _state["started"] and not _state["answered"]:
         _state["answered"] = True
         signal.alarm(CLEAN_STOP)
 
 
 def expect_again() -> None:
-    """Take the next signal for a repetition of the last one, which got lost, and not for another request to stop."""
+    """Treat the next signal as a repetition of the last one, which was lost, not as another request to stop."""
     _state["answered"] = False
 
 
 def _leave() -> None:
-    """Keep the signals of a forked child away from the pipe, which reports to its parent."""
+    """Disconnect a forked child from the pipe, whose signals go to its parent."""
     if _state["started"]:
         _state["started"] = False
         signal.set_wakeup_fd(-1)

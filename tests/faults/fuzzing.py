@@ -703,7 +703,7 @@ def unfinished(folder: Path) -> Attempt:
     from unittest.mock import patch
 
     from ooc_pegasos.conversion.first_pass import Ingest
-    from ooc_pegasos.conversion.pipeline import _Job
+    from ooc_pegasos.conversion.pipeline import _Conversion
     from ooc_pegasos.conversion.second_pass import Assembly
 
     text = svmlight_text(0) * 8 + b"bad row\n" + svmlight_text(1) * 8
@@ -716,7 +716,7 @@ def unfinished(folder: Path) -> Attempt:
     for number, (name, options) in enumerate(kinds):
         whole = convert([str(folder / name)], folder / "place" / "store", ConvertConfig(**options), existing=REPLACE)
         expected = {path.name: path.read_bytes() for path in whole.path.iterdir()}
-        for home, step in ((Ingest, "_finish_sources"), (Assembly, "run"), (_Job, "_publish")):
+        for home, step in ((Ingest, "_finish_sources"), (Assembly, "run"), (_Conversion, "_publish")):
             shutil.rmtree(folder / "place")
             (folder / "place").mkdir()
             calls = [0]

@@ -1,1 +1,1 @@
-"""Rows as they are stored: codings of indices and values, random orders, the checksum."""
+"""Rows as stored: codings of indices and values, random orders, the checksum."""

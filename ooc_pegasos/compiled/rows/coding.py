@@ -1,8 +1,8 @@
-"""Moving whole sparse rows: scattering a block to buckets, and coding rows as gaps.
+"""Codings of sparse rows: scatter a block to buckets, and encode indices as gaps.
 
-A gap-coded row stores the differences between successive indices in a narrow unsigned type, the
-first from 0. Its largest number is the escape: "advance by that much and touch nothing" (its value,
-if there are values, is 0). See docs/store-format.md.
+A gap-coded row stores the differences between successive indices in a narrow unsigned type, the first from 0. The
+largest number of the type is the escape: it advances the index by that number without an entry (its value, if there are
+values, is 0). See docs/store-format.md.
 """
 
 import numpy as np
@@ -13,8 +13,8 @@ from ooc_pegasos.compiled.rows.values import SLOTS, bits_of, norm_of, rounded_va
 from ooc_pegasos.compiled.rows.xxh64 import START, absorb_stripes, finish
 
 ESCAPE8, ESCAPE16 = 255, 65_535
-# Columns of the per-bucket statistics that `scatter_rows` adds to. Escapes are counted for rows whose
-# first index is taken as it stands (BASE0) and reduced by one (BASE1).
+# Columns of the statistics of each bucket, to which `scatter_rows` adds. Escapes are counted for rows with unchanged
+# first index (BASE0) and with a first index reduced by one (BASE1).
 ROWS, PAIRS, ESCAPES8_BASE0, ESCAPES8_BASE1, ESCAPES16_BASE0, ESCAPES16_BASE1 = range(6)
 
 _START = np.array([lane & 0xFFFFFFFFFFFFFFFF for lane in START], dtype=np.uint64)
@@ -22,7 +22,7 @@ _START = np.array([lane & 0xFFFFFFFFFFFFFFFF for lane in START], dtype=np.uint64
 
 @kernel
 def random_buckets(first_row: int, seed: int, buckets: np.ndarray, number: int) -> None:
-    """Give row `first_row + i` the bucket `splitmix64(seed, row) mod number`."""
+    """Assign to row `first_row + i` the bucket `splitmix64(seed, row) mod number`."""
     for i in range(len(buckets)):
         word = np.uint64(seed) + np.uint64(first_row + i + 1) * np.uint64(0x9E3779B97F4A7C15)
         word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -32,7 +32,7 @@ def random_buckets(first_row: int, seed: int, buckets: np.ndarray, number: int) 
 
 @kernel
 def count_rows(indptr: np.ndarray, buckets: np.ndarray, stats: np.ndarray) -> None:
-    """Rows and pairs of each bucket."""
+    """Count rows and pairs of each bucket."""
     for row in range(len(buckets)):
         stats[buckets[row], ROWS] += 1
         stats[buckets[row], PAIRS] += indptr[row + 1] - indptr[row]
@@ -51,11 +51,10 @@ def scatter_rows(
     out_indices: np.ndarray,
     out_values: np.ndarray,
 ) -> tuple[bool, int, int, int, int]:
-    """Copy rows so that those of a bucket stand together, in their order, and count the escapes they need.
+    """Copy rows so that those of a bucket are contiguous, in their order, and count the escapes they need.
 
-    `stats` holds the counts of `count_rows`. With one bucket there is nothing to move: `out_indices` and
-    `out_values` are `indices` and `values`. Returns (whether all values are 1, smallest index, its row, largest
-    index, its row).
+    `stats` holds the counts of `count_rows`. With one bucket no row moves: `out_indices` and `out_values` are `indices`
+    and `values`. Returns (True if all values are 1, smallest index, its row, largest index, its row).
     """
     number = len(stats)
     move = number > 1
@@ -126,7 +125,7 @@ def segment_checksums(
     with_values: bool,
     out: np.ndarray,
 ) -> None:
-    """One checksum for each bucket's slice of the columns (as bytes), of which `values` may be left out."""
+    """Compute a checksum for the slice of the columns (as bytes) of each bucket; `values` are optional."""
     row, pair = 0, 0
     for bucket in range(len(stats)):
         row_end = row + stats[bucket, ROWS]
@@ -142,7 +141,7 @@ def segment_checksums(
 
 @kernel
 def add_weights_to_checksums(stats: np.ndarray, weights: np.ndarray, checksums: np.ndarray) -> None:
-    """Make the checksums of `segment_checksums` cover a column of weights (as bytes) as well."""
+    """Extend the checksums of `segment_checksums` by a column of weights (as bytes)."""
     row = 0
     for bucket in range(len(stats)):
         row_end = row + stats[bucket, ROWS]
@@ -154,7 +153,7 @@ def add_weights_to_checksums(stats: np.ndarray, weights: np.ndarray, checksums: 
 def entries_of_rows(
     order: np.ndarray, indptr: np.ndarray, indices: np.ndarray, base: int, escape: int, entries: np.ndarray
 ) -> None:
-    """How many entries row `order[i]` needs when coded as gaps with this escape; 0 means plain indices."""
+    """Count the entries of row `order[i]` when coded as gaps with this escape; 0 means plain indices."""
     for i in range(len(order)):
         begin, end = indptr[order[i]], indptr[order[i] + 1]
         needed = end - begin
@@ -185,11 +184,11 @@ def encode_rows(
     out_values: np.ndarray,
     norms: np.ndarray,
 ) -> tuple[int, float]:
-    """Write rows `order` in the coding of `out_indices` (plain if `escape` is 0) and their l2 norms as stored.
+    """Write rows `order` in the coding of `out_indices` (plain if `escape` is 0), and their l2 norms as stored.
 
-    An empty `values` means all ones, an empty `out_values` that values are left out. Values go to float32 as they
-    are, to uint16 as the bits of what they are rounded to, to uint8 as places in the table of `fill_places`.
-    Returns (number of entries written, -1 if a value is not in the table; largest relative error of rounding).
+    An empty `values` means all ones, an empty `out_values` that values are left out. Values are written to float32
+    unchanged, to uint16 as the bits of the rounded value, to uint8 as codes in the table of `fill_places`. Returns
+    (number of entries written, -1 if a value is not in the table; largest relative rounding error).
     """
     to = np.int64(0)
     offsets[0] = 0
@@ -248,7 +247,7 @@ def encode_rows(
     return to, worst
 
 
-# What `decode_rows` may find wrong.
+# Status of `decode_rows`.
 DECODED, INDEX_OUT_OF_RANGE, NOT_INCREASING, LOOSE_ESCAPE, ESCAPE_WITH_VALUE, NOT_FINITE = range(6)
 
 
@@ -264,7 +263,7 @@ def decode_rows(
     indices: np.ndarray,
     out_values: np.ndarray,
 ) -> tuple[int, int]:
-    """Undo `encode_rows`, checking the structure: (status, row where it stopped).
+    """Decode the rows of `encode_rows` and check their structure; return (status, row where it stopped).
 
     `offsets` must have been checked to lie within `coded`. `values` None: all ones. Empty `indices`: only check
     (then `indptr` still receives the row starts).
@@ -273,7 +272,7 @@ def decode_rows(
     indptr[0] = 0
     for row in range(len(offsets) - 1):
         index = np.int64(0)
-        least = np.int64(0)  # the smallest index that may come next
+        least = np.int64(0)  # the smallest valid next index
         loose = False
         for at in range(np.uint64(offsets[row]), np.uint64(offsets[row + 1])):
             code = np.int64(coded[at])
@@ -311,7 +310,7 @@ def decode_rows(
 
 @kernel
 def place_offsets(offsets: np.ndarray, first_entry: int, entries: int, out: np.ndarray) -> bool:
-    """`out = offsets + first_entry`; False if offsets decrease or leave 0 to `entries`: then no kernel may use them."""
+    """Set `out = offsets + first_entry`; return False if offsets decrease or leave 0 to `entries`."""
     before = np.int64(0)
     sound = offsets[0] == 0 and offsets[-1] == entries
     for row in range(len(offsets)):
@@ -324,7 +323,7 @@ def place_offsets(offsets: np.ndarray, first_entry: int, entries: int, out: np.n
 
 @kernel
 def distinct_labels(labels: np.ndarray, keys: np.ndarray, counts: np.ndarray, first_rows: np.ndarray) -> int:
-    """The distinct bit patterns of `labels` (uint64), their counts and first rows; -1 if `keys` is too short."""
+    """Find the distinct bit patterns of `labels` (uint64), their counts and first rows; -1 if `keys` is too short."""
     found = 0
     for row in range(len(labels)):
         at = 0
@@ -351,7 +350,7 @@ def normalize_rows(indptr: np.ndarray, values: np.ndarray) -> None:
 
 @kernel
 def row_norms(indptr: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The l2 norm of every row, as `encode_rows` says it."""
+    """Return the l2 norm of every row, as `encode_rows` computes it."""
     norms = np.empty(len(indptr) - 1)
     for row in range(len(norms)):
         norms[row] = norm_of(values, indptr[row], indptr[row + 1])

@@ -1,8 +1,8 @@
-"""A uniformly random order, without the GIL: numpy's shuffle keeps all other threads waiting.
+"""Uniformly random permutations without the GIL, which numpy's shuffle holds.
 
-Random numbers are xoshiro256** (Blackman and Vigna, prng.di.unimi.it), bounded without bias as Lemire does ("Fast
-random integer generation in an interval", 2019). Where the order is larger than a cache, places to swap are drawn some
-ahead, so that memory is asked for them in time.
+Random numbers are xoshiro256** (Blackman and Vigna, prng.di.unimi.it), bounded without bias by Lemire's method ("Fast
+random integer generation in an interval", 2019). For orders larger than a cache, swap positions are drawn ahead and
+prefetched.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from ooc_pegasos.compiled.jit import inlined, kernel
 
 _AHEAD = 32
 _CACHED = 1 << 19
-"""Rows that a cache holds with ease; asking for them ahead takes longer than they do."""
+"""Number of rows that fit a cache, below which prefetching costs more than it saves."""
 
 
 @inlined
@@ -22,7 +22,7 @@ def _rotate(word, bits):
 
 @inlined
 def next_word(one, two, three, four):
-    """The next 64 random bits, and the state after them."""
+    """Return the next 64 random bits, and the state after them."""
     result = _rotate(two * np.uint64(5), 7) * np.uint64(9)
     moved = two << np.uint64(17)
     three ^= one
@@ -36,7 +36,7 @@ def next_word(one, two, three, four):
 
 @inlined
 def below(bound, one, two, three, four):
-    """A random number from 0 to below `bound`, each as likely as the others, and the state after it."""
+    """Return a uniformly random integer from 0 to below `bound`, and the state after it."""
     word, one, two, three, four = next_word(one, two, three, four)
     low = word * bound
     if low < bound:
@@ -56,7 +56,7 @@ def _swap(order, here, there):
 
 @kernel
 def shuffle(order: np.ndarray, state: np.ndarray) -> None:
-    """Put `order` in random order (Fisher and Yates); `state` is four random words."""
+    """Permute `order` randomly (Fisher and Yates); `state` is four random words."""
     one, two, three, four = state
     places = np.empty(_AHEAD, np.uint64)
     left = len(order)

@@ -1,18 +1,18 @@
-"""What becomes of values on the way to a store: divided by the row's norm, rounded, replaced by places in a table."""
+"""Values on the way to a store: divided by the norm of the row, rounded, dictionary-coded."""
 
 import numpy as np
 
 from ooc_pegasos.compiled.jit import inlined, kernel
 
 ROUNDINGS = {None: 0, "float16": 1, "bfloat16": 2}
-"""What values may be rounded to, by the number that kernels know it by."""
+"""Roundings of values, by their number in compiled loops."""
 SLOTS = 1024
-"""Of the hash tables of levels: a power of two, large enough that a search mostly takes one step."""
+"""Size of hash tables of levels: a power of two, so large that a search takes mostly one step."""
 
 
 @inlined
 def norm_of(values, begin, end):
-    """The l2 norm of `values[begin:end]`, the same bits wherever it is asked for."""
+    """Return the l2 norm of `values[begin:end]`, with the same bits for all callers."""
     squares = np.float64(0)
     for at in range(np.uint64(begin), np.uint64(end)):
         squares += np.float64(values[at]) * np.float64(values[at])
@@ -21,19 +21,19 @@ def norm_of(values, begin, end):
 
 @inlined
 def bits_of(value):
-    """The bits of a float32."""
+    """Return the bits of a float32."""
     return np.float32(value).view(np.uint32)
 
 
 @inlined
 def from_bits(bits):
-    """The float32 with these bits."""
+    """Return the float32 with these bits."""
     return np.uint32(bits).view(np.float32)
 
 
 @inlined
 def float16_bits(value):
-    """The float16 nearest to a float32 that is not too large for one, ties to even."""
+    """Return the bits of the float16 nearest to a float32 within its range, ties to even."""
     bits = bits_of(value)
     size = bits & np.uint32(0x7FFFFFFF)
     if size < np.uint32(113 << 23):  # below 2^-14 the last place is 2^-24, which is that of the float32 after 0.5
@@ -46,7 +46,7 @@ def float16_bits(value):
 
 @inlined
 def from_float16(half):
-    """The value of the bits of a finite float16."""
+    """Return the value of the bits of a finite float16."""
     size = from_bits((half & np.uint32(0x7FFF)) << np.uint32(13)) * np.float32(2.0**112)
     sign = (half & np.uint32(0x8000)) << np.uint32(16)
     return from_bits(bits_of(size) | sign)
@@ -54,7 +54,7 @@ def from_float16(half):
 
 @inlined
 def bfloat16_bits(value):
-    """The upper half of a float32, rounded to the nearest, ties to even."""
+    """Return the upper half of a float32, rounded to nearest, ties to even."""
     bits = np.uint64(bits_of(value))
     odd = (bits >> np.uint64(16)) & np.uint64(1)
     return np.uint32((bits + np.uint64(0x7FFF) + odd) >> np.uint64(16))
@@ -62,13 +62,13 @@ def bfloat16_bits(value):
 
 @inlined
 def short_bits(value, rounding):
-    """The 16 bits of a value that is rounded to float16 (1) or bfloat16 (2)."""
+    """Return the 16 bits of a value rounded to float16 (1) or bfloat16 (2)."""
     return float16_bits(value) if rounding == 1 else bfloat16_bits(value)
 
 
 @inlined
 def rounded_value(value, rounding):
-    """A value after rounding, as float32; 0 leaves it as it is."""
+    """Return a value after rounding, as float32; 0 means no rounding."""
     if rounding == 1:
         value = from_float16(float16_bits(value))
     elif rounding == 2:
@@ -78,22 +78,22 @@ def rounded_value(value, rounding):
 
 @inlined
 def slot_of(bits):
-    """Where the search for a level begins."""
+    """Return the first slot of the search for a level."""
     return (np.uint64(bits) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(54)
 
 
 @kernel
 def round_values(values: np.ndarray, rounding: int) -> None:
-    """Round all values in place: to the nearest, ties to even."""
+    """Round all values in place to nearest, ties to even."""
     for at in range(len(values)):
         values[at] = rounded_value(values[at], rounding)
 
 
 @kernel
 def distinct_values(indptr: np.ndarray, values: np.ndarray, normalize: bool, rounding: int, found: np.ndarray) -> int:
-    """The bits of all values that rows would be stored with, each once, in order of appearance.
+    """Find the distinct values of rows as stored, as bits, in order of appearance.
 
-    Returns their number, or -1 as soon as those other than 0.0 would fill `found`.
+    Returns their number, or -1 if those other than 0.0 would fill `found`.
     """
     keys = np.zeros(SLOTS, np.uint32)
     number, zeros = 0, 0
@@ -111,7 +111,7 @@ def distinct_values(indptr: np.ndarray, values: np.ndarray, normalize: bool, rou
             if bits == before:
                 continue
             before = bits
-            if bits == np.uint32(0):  # as a key it marks a slot that is free
+            if bits == np.uint32(0):  # as a key, 0 marks a free slot
                 if zeros == 0:
                     found[number] = bits
                     number, zeros = number + 1, 1
@@ -130,7 +130,7 @@ def distinct_values(indptr: np.ndarray, values: np.ndarray, normalize: bool, rou
 
 @kernel
 def fill_places(levels: np.ndarray, keys: np.ndarray, places: np.ndarray) -> None:
-    """A hash table from the bits of levels to their places, of which `levels[0]`, 0.0, needs none."""
+    """Fill a hash table from the bits of levels to their codes; `levels[0]`, 0.0, needs no entry."""
     for place in range(1, len(levels)):
         bits = bits_of(levels[place])
         slot = slot_of(bits)

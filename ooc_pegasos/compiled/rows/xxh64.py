@@ -1,6 +1,6 @@
-"""XXH64 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md): a checksum at memory speed, which `xxhsum -H64` can verify.
+"""XXH64 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md): a checksum at memory speed, which `xxhsum -H64` verifies.
 
-It tells a changed file from an unchanged one; it is no defence against somebody who forges one.
+XXH64 detects accidental changes of a file, not forgery.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ def absorb_stripes(data: np.ndarray, lanes: np.ndarray) -> None:
 
 @kernel
 def finish(lanes: np.ndarray, total: int, tail: np.ndarray) -> int:
-    """The hash of `total` bytes of which the last, incomplete stripe is `tail` (padded to 40 bytes)."""
+    """Return the hash of `total` bytes whose last, incomplete stripe is `tail` (padded to 40 bytes)."""
     if total >= 32:
         state = _rotate(lanes[0], 1) + _rotate(lanes[1], 7) + _rotate(lanes[2], 12) + _rotate(lanes[3], 18)
         for lane in range(4):
@@ -68,4 +68,4 @@ def finish(lanes: np.ndarray, total: int, tail: np.ndarray) -> int:
 
 
 START = (int(_P1) + int(_P2), int(_P2), 0, -int(_P1))
-"""The four lanes before any data (seed 0), to be taken modulo 2^64."""
+"""Initial values of the four lanes (seed 0), modulo 2^64."""

@@ -270,7 +270,7 @@ class Model:
         Rows are a matrix as `Store.from_scipy` takes them: sparse in any format, an array, lists, a dataframe of
         numbers, with the columns where the store has them. Further columns count for nothing; fewer are refused.
         """
-        if self.info.recipe.reader == "table" and hasattr(rows, "columns"):
+        if self.info.recipe.table is not None and hasattr(rows, "columns"):
             problem = "the model was trained on a table, whose columns it knows by name"
             raise UsageError(f"{problem}; write the rows to a file for 'oocpeg predict', or give predict_dask a frame")
         matrix = csr_of(rows, _ROWS)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
 
-from ooc_pegasos import options
+from ooc_pegasos import formats, options
 from ooc_pegasos.declared_labels import Declared, TaskChoice
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.options import POSITIVE, Described, Range, option, options_of
@@ -174,11 +174,12 @@ class ConvertConfig:
         "Labels",
         metavar="FILE",
     )
-    format: Literal["auto", "svmlight", "vw", "table", "arrays", "folders"] = option(
-        "auto",
+    format: str = option(
+        formats.ANY,
         "Format of the inputs. table: Parquet, Arrow, CSV, TSV, JSON lines. arrays: .npz, .npy. folders: a folder of "
         "text files for each class. auto: by first bytes and names.",
         "Input",
+        one_of=formats.choices,
     )
     label: str | None = option(None, "Tables: the column of the labels.", "Labels", metavar="COLUMN")
     weight: str | None = option(None, "Tables: the column of row weights.", "Labels", metavar="COLUMN")

@@ -8,12 +8,22 @@ import re
 
 from ooc_pegasos import exit_codes
 
-_OPTION = re.compile(r"\{([A-Za-z][A-Za-z_]*)(?:=([^{}]*))?\}")
+_OPTION = re.compile(r"(?<!\0)\{([A-Za-z][A-Za-z_]*)(?:=([^{}]*))?\}")
 
 
 def flag_of(name: str) -> str:
     """Return the spelling of an option on the command line."""
     return "--lambda" if name == "lam" else "--" + name.replace("_", "-")
+
+
+def literal(text: str) -> str:
+    """Return text of the user for a message: nothing in this text is the mark of an option."""
+    return text.replace("{", "\0{")
+
+
+def with_flags(message: str) -> str:
+    """Return a message with options as they are written on the command line."""
+    return _OPTION.sub(lambda found: f"{flag_of(found[1])} {found[2] or ''}".strip(), message).replace("\0", "")
 
 
 class OocPegasosError(Exception):
@@ -23,7 +33,7 @@ class OocPegasosError(Exception):
 
     def __init__(self, message: str = "") -> None:
         self._message = "\\n".join(message.splitlines())  # file names may contain line breaks
-        super().__init__(_OPTION.sub(lambda found: found[0][1:-1], self._message))
+        super().__init__(_OPTION.sub(lambda found: found[0][1:-1], self._message).replace("\0", ""))
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
         return type(self), (self._message,)
@@ -35,7 +45,7 @@ class OocPegasosError(Exception):
     @property
     def with_flags(self) -> str:
         """The message with options as they are written on the command line."""
-        return _OPTION.sub(lambda found: f"{flag_of(found[1])} {found[2] or ''}".strip(), self._message)
+        return with_flags(self._message)
 
 
 class UsageError(OocPegasosError, ValueError):

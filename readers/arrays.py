@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ooc_pegasos.compiled.parse import arrays as kernels
 from ooc_pegasos.compiled.parse.weights import LEAST, MOST
+from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.declared_labels import spell
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.readers import npy
-from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock, Piece, place
+from ooc_pegasos.readers import matrices, npy
+from ooc_pegasos.readers.base import (
+    DESCRIBED_BAD_ROWS,
+    LARGEST_INDEX,
+    BadRow,
+    Format,
+    Note,
+    ParsedBlock,
+    Piece,
+    Reader,
+    ReadOptions,
+    place,
+)
 from ooc_pegasos.readers.matrices import FileSource, Matrix, Settings, labels_file
 from ooc_pegasos.readers.sources import spoken
 from ooc_pegasos.store.csr_block import CsrBlock, read_only
 from ooc_pegasos.store.labels import key_of
+from ooc_pegasos.store.manifest import Recipe
 from ooc_pegasos.util.buffers import Pool, Scratch
 
 PROBLEMS = {
-    kernels.INDEX_TOO_LARGE: "the column {index} is above the limit of {limit}; allow more --features "
+    kernels.INDEX_TOO_LARGE: "the column {index} is above the limit of {limit}; allow more {{features}} "
     "(at most 4,294,967,294)",
-    kernels.INDEX_DUPLICATE: "the column {index} stands twice in the row; call sum_duplicates() on the matrix first",
+    kernels.INDEX_DUPLICATE: "the column {index} occurs twice in the row; call sum_duplicates() on the matrix first",
     kernels.VALUE_NOT_FINITE: "the value {value} in column {index} is not finite; remove the row or correct it",
     kernels.LABEL_NOT_FINITE: "the label is not finite; remove the row or correct it",
     kernels.LABEL_EMPTY: "the label is an empty word; give every row a label",
@@ -63,6 +76,44 @@ def rows_of(matrix: Any, labels: np.ndarray | None, weights: np.ndarray | None) 
     _check_indptr(indptr, 0, len(matrix.data), 0, "a matrix")
     content = _Rows(0, int(columns), indptr, matrix.indices, matrix.data, labels, weights, -1)
     return Piece(0, int(rows), 0, content)
+
+
+class ArraysFormat(Format):
+    """Matrices: .npz and .npy."""
+
+    name = "arrays"
+    title = "arrays"
+    suffixes = (".npz", ".npy")
+    options = frozenset({"label", "labels"})
+    has_plain_indices = True
+
+    def check_options(self, config: ConvertConfig) -> None:
+        """Raise UsageError for a label that is not the number of a column."""
+        if config.label is not None and not config.label.removeprefix("-").isdigit():
+            problem = "of arrays it is the number of a column, as 0 or -1"
+            raise UsageError(f"{{label={config.label}}}: {problem}; see {{labels}} as well")
+
+    def recipe(self, config: ConvertConfig, names: Sequence[str], note: Note) -> Recipe:
+        """Return the recipe of a new store."""
+        recipe = super().recipe(config, names, note)
+        return recipe if config.label is None else replace(recipe, label_column=int(config.label))
+
+    def open(self, names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Reader:
+        """Open matrices."""
+        settings = Settings(
+            options.text_labels,
+            options.labels if options.with_labels else None,
+            recipe.label_column,
+            options.smallest_index,
+            options.largest_index,
+            options.stop_at_bad,
+            options.with_labels,
+        )
+        return ArraysReader(names, settings, options.block_size)
+
+    def labels_are_text(self, names: Sequence[str], recipe: Recipe, options: ReadOptions) -> bool:
+        """True if labels are stored as words."""
+        return matrices.labels_are_text(names, options.labels)
 
 
 class ArraysReader:

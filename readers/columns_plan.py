@@ -16,13 +16,12 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import delimited, jsonlines
-from ooc_pegasos.readers.base import place
+from ooc_pegasos.readers.base import COMPRESSIONS, DEFAULT_MEMORY, place, without_compression
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import (
-    DEFAULT_MEMORY,
-    STDIN,
     LongLineError,
     TextSource,
+    first_bytes,
     open_input,
     path_of,
     spoken,
@@ -42,7 +41,6 @@ _MEMORY_OF_FOOTER = 16
 WIDE = 2000
 """Columns from which on Arrow is not asked for their types, as each takes it some 10 KB of memory."""
 _NUMBER = re.compile(rb"[ \t]*-?(?:[0-9]+\.?[0-9]*|\.[0-9]+|nan|inf)(?:[eE][+-]?[0-9]+)?[ \t]*", re.IGNORECASE)
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _FORMS: dict[str, Form] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
@@ -59,25 +57,17 @@ _MAGIC: dict[bytes, Form] = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 
 
 def form_of(name: str) -> Form | None:
-    """What kind of table a file is by its first bytes, or else by the end of its name; None if it is none.
+    """Return the form of a table by its first bytes, or else by the end of its name; None if it is no table."""
+    return detect_form(first_bytes(name), path_of(name))
 
-    Of a pipe only the name is looked at: what is read from it is gone.
-    """
-    if name == STDIN:
-        return None
-    head = b""
-    try:
-        if is_remote(name) or os.path.isfile(name):
-            with open_input(name) as file:
-                while len(head) < 8 and (more := file.read(8 - len(head))):
-                    head += more
-    except OSError as error:
-        raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
+
+def detect_form(begin: bytes, name: str) -> Form | None:
+    """Return the form of a table that begins with some bytes, or None."""
     for magic, form in _MAGIC.items():
-        if head.startswith(magic):
+        if begin.startswith(magic):
             return form
-    path = Path(path_of(name))
-    suffix = Path(path.stem).suffix if path.suffix.lower() in _COMPRESSED else path.suffix
+    path = Path(name)
+    suffix = Path(path.stem).suffix if path.suffix.lower() in COMPRESSIONS else path.suffix
     return _FORMS.get(suffix.lower())
 
 
@@ -180,15 +170,12 @@ def patterns() -> list[str]:
     """The names that tables in folders have; `.json` is too often something about them."""
     suffixes = [suffix for suffix in _FORMS if suffix != ".json"]
     texts = [suffix for suffix in suffixes if _FORMS[suffix] in ("delimited", "jsonlines")]
-    return [f"*{suffix}" for suffix in suffixes] + [f"*{suffix}{packed}" for suffix in texts for packed in _COMPRESSED]
+    return [f"*{suffix}" for suffix in suffixes] + [f"*{suffix}{packed}" for suffix in texts for packed in COMPRESSIONS]
 
 
 def delimiter_of(name: str) -> str:
     """Of a file whose name says so."""
-    stem = path_of(name).lower()
-    for suffix in _COMPRESSED:
-        stem = stem.removesuffix(suffix)
-    return "\t" if stem.endswith((".tsv", ".tab")) else ","
+    return "\t" if without_compression(path_of(name)).endswith((".tsv", ".tab")) else ","
 
 
 def difference(missing: Sequence[str], known: dict[str, Any]) -> str:

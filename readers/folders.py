@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.declared_labels import is_number
-from ooc_pegasos.errors import InputError
-from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
+from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.readers.base import (
+    DEFAULT_MEMORY,
+    DESCRIBED_BAD_ROWS,
+    BadRow,
+    Format,
+    Note,
+    ParsedBlock,
+    Piece,
+    Reader,
+    ReadOptions,
+    fixed_features,
+    hashing_of,
+    refuse_no_hash,
+    tokens_of,
+)
 from ooc_pegasos.readers.feature_names import Unnamed
-from ooc_pegasos.readers.sources import DEFAULT_MEMORY, MEMORY_OF_LINE, Stamp
+from ooc_pegasos.readers.sources import MEMORY_OF_LINE, Stamp
 from ooc_pegasos.readers.tokens import TextHasher
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.store.labels import key_of
-from ooc_pegasos.store.manifest import SourceInfo
+from ooc_pegasos.store.manifest import Recipe, SourceInfo
+from ooc_pegasos.store.recipe import Hashing, Tokens
 from ooc_pegasos.util.buffers import Pool
 from ooc_pegasos.util.checksums import RunningHash, xxh64_hex
 
@@ -180,6 +196,48 @@ class FolderSource:
                     self.documents.append(_Document(group, below, status.st_size, status.st_mtime_ns))
                 else:
                     raise InputError(f"{_shown(os.path.join(path, name))}: neither a file nor a folder; remove it")
+
+
+class FoldersFormat(Format):
+    """Folders of plain text."""
+
+    name = "folders"
+    title = "folders of texts"
+    options = frozenset({"dictionary", "idf", "ngrams", "characters", "hash_bits", "hash_signed", "feature_names"})
+    reads_folders = True
+    id_name = "document"
+
+    def check_inputs(self, inputs: Sequence[str]) -> None:
+        """Raise UsageError for more than a folder."""
+        if len(inputs) != 1 or not os.path.isdir(inputs[0]):
+            raise UsageError("{format=folders}: give one folder, which has a folder of texts for each class")
+
+    def check_options(self, config: ConvertConfig) -> None:
+        """Raise UsageError for values that an option cannot have with texts."""
+        refuse_no_hash(config, self.title)
+
+    def recipe(self, config: ConvertConfig, names: Sequence[str], note: Note) -> Recipe:
+        """Return the recipe of a new store."""
+        hashing, recipe = hashing_of(config), super().recipe(config, names, note)
+        features = fixed_features(hashing.places, config)
+        return replace(recipe, hashing=hashing, tokens=tokens_of(config), features=features)
+
+    def open(self, names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Reader:
+        """Open a folder."""
+        hasher = TextHasher(recipe.tokens or Tokens(), recipe.hashing or Hashing(), options.vocabulary)
+        return TextFoldersReader(
+            names[0],
+            hasher,
+            options.text_labels,
+            stop_at_bad=options.stop_at_bad,
+            with_labels=options.with_labels,
+            names=options.feature_names,
+            memory=options.memory,
+        )
+
+    def labels_are_text(self, names: Sequence[str], recipe: Recipe, options: ReadOptions) -> bool:
+        """Return True: labels are the names of folders."""
+        return True
 
 
 class TextFoldersReader:

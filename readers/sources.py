@@ -21,7 +21,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.parse.lines import PADDING
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.readers.base import place
+from ooc_pegasos.readers.base import DEFAULT_MEMORY, place
 from ooc_pegasos.readers.remote import expand_url, is_remote, look, open_remote, spoken_url
 from ooc_pegasos.store.manifest import SourceInfo
 from ooc_pegasos.util.checksums import RunningHash
@@ -40,7 +40,6 @@ _OTHER_FORMATS = {
 }
 UTF8_MARK = b"\xef\xbb\xbf"
 _SAMPLES, _SAMPLE = 4, 16 << 10
-DEFAULT_MEMORY = 1 << 30
 MEMORY_OF_LINE = 16
 """About how many bytes of memory a byte of a long line takes until its row is on disk, in most formats."""
 
@@ -148,6 +147,21 @@ def stamp_of(name: str) -> Stamp:
 def open_input(name: str) -> Any:
     """A file, here or elsewhere, to be read without a buffer."""
     return open_remote(name) if is_remote(name) else ReadOnlyFile(name)
+
+
+def first_bytes(name: str) -> bytes:
+    """Return the first 8 bytes of a file; none of a pipe, which can be read only once."""
+    head = b""
+    if name == STDIN:
+        return head
+    try:
+        if is_remote(name) or os.path.isfile(name):
+            with open_input(name) as file:
+                while len(head) < 8 and (more := file.read(8 - len(head))):
+                    head += more
+    except OSError as error:
+        raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
+    return head
 
 
 def hash_of(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -11,10 +12,23 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import delimited, jsonlines
 from ooc_pegasos.readers.arrow_strings import as_strings, checked, without_infinite
-from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Piece
+from ooc_pegasos.readers.base import (
+    DEFAULT_MEMORY,
+    DESCRIBED_BAD_ROWS,
+    BadRow,
+    Format,
+    Note,
+    ParsedBlock,
+    Piece,
+    Reader,
+    ReadOptions,
+    fixed_features,
+    refuse_no_hash,
+)
 from ooc_pegasos.readers.columns_plan import (
     MEMORY_OF_COLUMN,
     WIDE,
@@ -22,20 +36,21 @@ from ooc_pegasos.readers.columns_plan import (
     arrow_errors,
     check_type,
     delimiter_of,
+    detect_form,
     difference,
     form_of,
     kind_of_text,
     opened_ipc,
     own_columns,
     partition_of,
+    patterns,
     problem_of_entries,
     refuse_too_wide,
     rows_of_groups,
     with_partition,
 )
-from ooc_pegasos.readers.remote import is_remote
+from ooc_pegasos.readers.remote import is_beside, is_remote
 from ooc_pegasos.readers.sources import (
-    DEFAULT_MEMORY,
     TextBlock,
     TextSource,
     hash_of,
@@ -44,13 +59,13 @@ from ooc_pegasos.readers.sources import (
     spoken,
     stamp_of,
 )
-from ooc_pegasos.store.manifest import SourceInfo
+from ooc_pegasos.readers.table_recipe import OPTIONS, new_table
+from ooc_pegasos.store.manifest import Recipe, SourceInfo
 from ooc_pegasos.store.recipe import Table
 from ooc_pegasos.store.row_ids import plain
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.buffers import Pool
 
-NAME = "table"
 _ENTRIES = 1 << 20
 """Of a batch, about."""
 
@@ -79,6 +94,54 @@ class Batch:
     line_count: int
     bad: list[BadRow]
     """All of them."""
+
+
+class TablesFormat(Format):
+    """Tables: files with columns that have names."""
+
+    name = "table"
+    title = "tables"
+    options = frozenset(OPTIONS) | {
+        *("standardize", "dictionary", "idf", "ngrams", "characters"),
+        *("hash_bits", "hash_signed", "feature_names"),
+    }
+    is_text = True
+    has_columns = True
+    searches_folders = True
+
+    def detect(self, first_bytes: bytes, name: str) -> bool:
+        """True if a file is a table by its first bytes or by its name."""
+        return detect_form(first_bytes, name) is not None
+
+    def files_in(self, folder: str) -> list[str]:
+        """Return the tables in a folder, without the files that other programs add: `_SUCCESS`, `.crc`."""
+        found = (path for one in patterns() for path in glob.glob(f"**/{one}", root_dir=folder, recursive=True))
+        return [path for path in found if not is_beside(path)]
+
+    def check_options(self, config: ConvertConfig) -> None:
+        """Raise UsageError for values that an option cannot have with tables."""
+        refuse_no_hash(config, self.title)
+
+    def recipe(self, config: ConvertConfig, names: Sequence[str], note: Note) -> Recipe:
+        """Return the recipe of a new store: the columns that count."""
+        from ooc_pegasos.readers.vectorize import features_of
+
+        table = new_table(config, names[0], note)
+        features = fixed_features(features_of(table), config)
+        return replace(super().recipe(config, names, note), table=table, features=features)
+
+    def open(self, names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Reader:
+        """Open tables."""
+        assert recipe.table is not None
+        settings = Settings(
+            recipe.table,
+            options.text_labels,
+            options.stop_at_bad,
+            options.with_labels,
+            options.feature_names,
+            options.vocabulary,
+        )
+        return TablesReader(names, settings, options.block_size, options.memory)
 
 
 class TablesReader:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ooc_pegasos.compiled.parse import vw as kernels
 from ooc_pegasos.compiled.parse.lines import PADDING
-from ooc_pegasos.compiled.parse.svmlight import hash_spans
-from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow, ParsedBlock
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.errors import literal
+from ooc_pegasos.readers.base import (
+    DEFAULT_MEMORY,
+    DESCRIBED_BAD_ROWS,
+    LARGEST_INDEX,
+    BadRow,
+    Format,
+    Note,
+    ParsedBlock,
+    Reader,
+    ReadOptions,
+    fixed_features,
+    hashing_of,
+)
 from ooc_pegasos.readers.feature_names import Unnamed
-from ooc_pegasos.readers.sources import DEFAULT_MEMORY, TextBlock, TextSource
-from ooc_pegasos.store.csr_block import CsrBlock, read_only
+from ooc_pegasos.readers.sources import TextBlock
+from ooc_pegasos.readers.text_reader import RowArrays, TextReader, name_labels
+from ooc_pegasos.store.csr_block import read_only
+from ooc_pegasos.store.manifest import Recipe
 from ooc_pegasos.store.recipe import Hashing
-from ooc_pegasos.util.buffers import Pool
-
-NAME = "vw"
+from ooc_pegasos.util.buffers import Scratch
 
 PROBLEMS = {
     kernels.BAR_MISSING: "no '|' in the line that begins with {line}; put one before the features, and check that this "
@@ -27,7 +39,7 @@ PROBLEMS = {
     kernels.LABEL_MISSING: "no label; put one first, with a blank between it and the bar (what touches the bar is a "
     "tag)",
     kernels.LABEL_NOT_NUMBER: "the label {word} is not a number; correct it, or if labels are words name them with "
-    "--classes",
+    "{{classes}}",
     kernels.LABEL_NOT_FINITE: "the label {word} is not finite; remove the row or correct it",
     kernels.LABEL_SEVERAL: "{word} is more than one label; give every row one",
     kernels.LABEL_WITH_COST: "the label {word} has a cost; give every row one plain label",
@@ -36,29 +48,29 @@ PROBLEMS = {
     "before it",
     kernels.IMPORTANCE_OUT_OF_RANGE: "the importance {word} is not from 1e-9 to 1e9; leave out rows that are not to "
     "count, and scale the importance of the others",
-    kernels.BASE: "{word} after the importance is a base for the prediction, which is not supported; remove it, or if "
-    "it is a tag put a ' before it",
+    kernels.BASE: "{word} after the importance is an initial prediction (base), which is not supported; remove it, or "
+    "if it is a tag put a ' before it",
     kernels.TAG_MISPLACED: "the tag {word} is not the last word before the bar; put it there",
     kernels.TAG_NOT_UTF8: "the tag {word} is not UTF-8 text; convert the file to UTF-8",
     kernels.NAMESPACE_UNNAMED: "a ':' right after the bar; name the namespace, or put a blank after the bar",
     kernels.NAMESPACE_TOO_LONG: f"a namespace with a name of more than {kernels.LONGEST_NAMESPACE:,} bytes; shorten "
     "it, and check that this is Vowpal Wabbit text",
     kernels.NAMESPACES_SEVERAL: "features of the namespaces {name} and {other} in one row, where the names of features "
-    "are their indices; tell them apart by hashing, with --hash-bits",
+    "are their indices; hash the names, with {{hash_bits}}",
     kernels.SCALE_NOT_NUMBER: "the scale {value} of namespace {name} is not a number; correct it",
     kernels.SCALE_NOT_FINITE: "the scale {value} of namespace {name} is not finite; correct it",
-    kernels.FEATURE_NO_INDEX: "the name of feature {name} is not an index; hash the names, with --hash-bits",
-    kernels.INDEX_TOO_SMALL: "index 0 in 1-based data, {word}; correct it or convert with --index-base 0",
-    kernels.INDEX_TOO_LARGE: "the index in {word} is above the limit of {limit}; correct it or allow more --features "
-    "(at most 4,294,967,294), or hash the names, with --hash-bits",
-    kernels.INDEX_DUPLICATE: "the index {number} stands twice in the row; correct it",
+    kernels.FEATURE_NO_INDEX: "the name of feature {name} is not an index; hash the names, with {{hash_bits}}",
+    kernels.INDEX_TOO_SMALL: "index 0 in 1-based data, {word}; correct it or convert with {{index_base=0}}",
+    kernels.INDEX_TOO_LARGE: "the index in {word} is above the limit of {limit}; correct it or allow more {{features}} "
+    "(at most 4,294,967,294), or hash the names, with {{hash_bits}}",
+    kernels.INDEX_DUPLICATE: "the index {number} occurs twice in the row; correct it",
     kernels.VALUE_NOT_NUMBER: "the value {value} of feature {name} is not a number; correct it, or if it is a word "
     "write name=word",
     kernels.VALUE_NOT_FINITE: "the value {value} of feature {name} is not finite; remove the row or correct it",
     kernels.VALUE_TOO_LARGE: "the value of feature {name} is too large for float32; scale the data",
-    kernels.SUM_TOO_LARGE: "the values of features that share place {number} add up to more than float32 can hold; "
+    kernels.SUM_TOO_LARGE: "the values of features in bucket {number} add up to more than float32 can hold; "
     "scale the data",
-    kernels.NUL_BYTE: "a zero byte, so this is not text; check that it is a Vowpal Wabbit file",
+    kernels.NUL_BYTE: "a zero byte, so the file is not text; check that it is a Vowpal Wabbit file",
 }
 
 _BLANKS = b" \t\v\f\r\n"
@@ -66,56 +78,72 @@ _BLANKS = b" \t\v\f\r\n"
 
 @dataclass(frozen=True)
 class Settings:
-    """How to read the text; all of it is fixed before the first row."""
+    """Options of the reader, all fixed before the first row."""
 
     hashing: Hashing | None = None
-    """How names become indices; None: they are indices, from `smallest_index` to `largest_index`."""
+    """Hashing of names to indices; None: names are indices, from `smallest_index` to `largest_index`."""
     text_labels: bool = False
     smallest_index: int = 0
     largest_index: int = LARGEST_INDEX
     stop_at_bad: bool = True
     labels: bool = True
-    """Whether every row must have a label; if not, it is 0 where there is none."""
+    """True if every row must have a label; else a missing label is 0."""
     feature_names: int = 0
-    """How many names of hashed features are wanted."""
+    """Number of names of hashed features to keep."""
 
 
-class VwReader:
-    """See `Reader`; a task is a block of whole lines. Importances are weights and tags are identifiers."""
+class VwFormat(Format):
+    """Vowpal Wabbit text. Importances are weights, and tags are identifiers."""
 
-    unit = "line"
-    memory_per_byte = 16
+    name = "vw"
+    title = "Vowpal Wabbit text"
+    suffixes = (".vw",)
+    options = frozenset({"hash_bits", "hash_signed", "feature_names"})
+    is_text = True
+    id_name = "tag"
+
+    def recipe(self, config: ConvertConfig, names: Sequence[str], note: Note) -> Recipe:
+        """Return the recipe of a new store."""
+        recipe = super().recipe(config, names, note)
+        if config.hash_bits == 0:  # names are indices
+            return recipe
+        hashing = hashing_of(config)
+        return replace(recipe, hashing=hashing, features=fixed_features(hashing.places, config))
+
+    def open(self, names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Reader:
+        """Open text files."""
+        settings = Settings(
+            recipe.hashing,
+            options.text_labels,
+            options.smallest_index,
+            options.largest_index,
+            options.stop_at_bad,
+            options.with_labels,
+            options.feature_names,
+        )
+        return VwReader(names, settings, options.block_size, options.memory)
+
+    def labels_are_text(self, names: Sequence[str], recipe: Recipe, options: ReadOptions) -> bool:
+        """Return False: labels are numbers in this format, unless options declare words."""
+        return False
+
+
+class VwReader(TextReader):
+    """Reader of Vowpal Wabbit text."""
 
     def __init__(self, names: Sequence[str], settings: Settings, block_size: int, memory: int = DEFAULT_MEMORY) -> None:
+        super().__init__(names, block_size, memory, VwFormat.title)
         self.settings = settings
-        self._spare: deque[np.ndarray] = deque()
-        self._pool = Pool()
         hashing = settings.hashing
         self._unnamed = Unnamed(1 << hashing.bits, settings.feature_names) if hashing else Unnamed(0, 0)
-        self.sources = [
-            TextSource(name, i, block_size, self._spare, "Vowpal Wabbit text", memory=memory)
-            for i, name in enumerate(names)
-        ]
 
-    def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[TextBlock]:
-        """All blocks from a position on."""
-        for number in range(source, len(self.sources)):
-            yield from self.sources[number].blocks(start, state)
-            start, state = 0, None
-
-    def read(self, task: TextBlock) -> ParsedBlock:
-        """Parse one block; afterwards its text buffer is used for another one."""
+    def parse(self, task: TextBlock, scratch: Scratch) -> ParsedBlock:
+        """Parse a block."""
         settings = self.settings
         text, length = read_only(task.text), task.length
         feeds, blanks = kernels.count_lines_and_blanks(text[:length])
-        scratch = self._pool.take()
-        labels = scratch.array("labels", feeds + 1)
+        arrays = RowArrays.of(scratch, feeds + 1, blanks + 1)
         weights = scratch.array("weights", feeds + 1, np.float32)
-        indptr = scratch.array("indptr", feeds + 2, np.int64)
-        indices = scratch.array("indices", blanks + 1, np.uint32)
-        values = scratch.array("values", blanks + 1, np.float32)
-        lines = scratch.array("lines", feeds + 1, np.int64)
-        numbers = scratch.array("numbers", feeds + 1, np.uint32)
         label_spans = scratch.array("label spans", 2 * feeds + 2, np.int64).reshape(-1, 2)
         tag_spans = scratch.array("tag spans", 2 * feeds + 2, np.int64).reshape(-1, 2)
         bad = np.empty((1 if settings.stop_at_bad else DESCRIBED_BAD_ROWS, 4), np.int64)
@@ -134,19 +162,19 @@ class VwReader:
             settings.smallest_index,
             settings.largest_index,
             settings.stop_at_bad,
-            labels,
+            arrays.labels,
             weights,
-            indptr,
-            indices,
-            values,
-            lines,
-            numbers,
+            arrays.indptr,
+            arrays.indices,
+            arrays.values,
+            arrays.lines,
+            arrays.numbers,
             label_spans,
             tag_spans,
             scratch.array("name", length + PADDING, np.uint8),
-            scratch.array("places", blanks + 1, np.uint32),
+            scratch.array("buckets", blanks + 1, np.uint32),
             scratch.array("sums", blanks + 1),
-            scratch.array("spare places", blanks + 1, np.uint32),
+            scratch.array("spare buckets", blanks + 1, np.uint32),
             scratch.array("spare sums", blanks + 1),
             bad,
             known,
@@ -154,53 +182,25 @@ class VwReader:
             named,
         )
         problems = [self._describe(text, row) for row in bad[:bad_lines]]
-        names = self._name_labels(text, label_spans[:rows], labels[:rows]) if settings.text_labels else {}
-        ids = _strings(text, tag_spans[:rows])
+        names = name_labels(text, label_spans[:rows], arrays.labels[:rows]) if settings.text_labels else {}
         met_first = named[:features].tolist() if named is not None else []
-        features_named = {place: _name(text, *spans) for place, *spans in met_first}
-        self._spare.append(task.text)
-        pairs = int(indptr[rows])
-        block = CsrBlock(
-            indptr[: rows + 1],
-            indices[:pairs],
-            values[:pairs],
-            labels[:rows],
-            LARGEST_INDEX + 1,
-            weights[:rows] if (weights[:rows] != 1).any() else None,
-        )
         return ParsedBlock(
             task,
-            block,
-            lines[:rows],
-            numbers[:rows],
+            arrays.block(rows, weights[:rows] if (weights[:rows] != 1).any() else None),
+            arrays.lines[:rows],
+            arrays.numbers[:rows],
             line_count,
             problems,
             bad_lines,
             names,
             scratch,
-            ids,
-            features_named,
+            _strings(text, tag_spans[:rows]),
+            {bucket: _name(text, *spans) for bucket, *spans in met_first},
         )
 
     def named(self, features: dict[int, str]) -> None:
-        """These places have a name now."""
+        """Record names of buckets."""
         self._unnamed.named(features)
-
-    def release(self, parsed: ParsedBlock) -> None:
-        """The arrays of `parsed` may be used for another block."""
-        self._pool.give_back(parsed.scratch)
-
-    def _name_labels(self, text: np.ndarray, spans: np.ndarray, labels: np.ndarray) -> dict[int, str]:
-        hashes = labels.view(np.uint64)
-        hash_spans(text, spans, len(labels), hashes)
-        missing = spans[:, 0] == spans[:, 1]
-        distinct, first = np.unique(hashes, return_index=True)
-        names = {}
-        for row, key in sorted(zip(first.tolist(), distinct.tolist(), strict=True)):
-            if not missing[row]:
-                names[key] = text[spans[row, 0] : spans[row, 1]].tobytes().decode()
-        labels[missing] = 0.0
-        return names
 
     def _describe(self, text: np.ndarray, bad: np.ndarray) -> BadRow:
         code, line, at, detail = (int(x) for x in bad)
@@ -217,20 +217,20 @@ class VwReader:
 
 
 def _name(text: np.ndarray, space: int, space_end: int, begin: int, end: int, number: int) -> str:
-    """The token that was hashed: `namespace^feature`, or what there is of it."""
+    """Return the token that was hashed: `namespace^feature`, or the part of it that the text has."""
     name = text[begin:end].tobytes().decode() if begin < end else f"{number}"
     return f"{text[space:space_end].tobytes().decode()}^{name}" if space < space_end else name
 
 
 def _excerpt(text: np.ndarray, at: int, ends: bytes) -> str:
-    """What stands at `at`, up to one of these bytes or 40 of any, in quotes."""
+    """Return the text at a position, up to one of these bytes or 40 bytes, in quotes."""
     found = text[at : at + 40].tobytes()
     end = min((k for k in (found.find(b) for b in ends) if k >= 0), default=len(found))
-    return f"'{found[:end].decode('ascii', 'backslashreplace')}'"
+    return literal(f"'{found[:end].decode('ascii', 'backslashreplace')}'")
 
 
 def _strings(text: np.ndarray, spans: np.ndarray) -> Any:
-    """Spans of the text as an Arrow array, those that are empty as nulls, or None if all are."""
+    """Return spans of the text as an Arrow array, empty spans as nulls; None if all are empty."""
     offsets = np.zeros(len(spans) + 1, np.int32)
     np.cumsum(spans[:, 1] - spans[:, 0], out=offsets[1:])
     if offsets[-1] == 0:

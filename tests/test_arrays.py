@@ -301,7 +301,7 @@ def test_rows_in_disorder_are_sorted(tmp_path):
 
 
 BAD = {
-    1: "the column 4 stands twice in the row; call sum_duplicates() on the matrix first",
+    1: "the column 4 occurs twice in the row; call sum_duplicates() on the matrix first",
     2: "the value nan in column 3 is not finite; remove the row or correct it",
     3: "the value 1e+39 in column 5 is too large for float32; scale the data",
     4: "the value -inf in column 0 is not finite; remove the row or correct it",

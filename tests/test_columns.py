@@ -18,6 +18,7 @@ from ooc_pegasos.conversion.output_check import Existing
 from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.readers import registry
+from ooc_pegasos.readers.base import ReadOptions
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.scoring.heaviest_features import signs
 from ooc_pegasos.store.verify import verify
@@ -346,7 +347,7 @@ def test_every_place_to_resume_from(tmp_path):
         recipe = registry.new_recipe(config, [str(tmp_path / name)], lambda _text: None)
 
         def rest(source=0, start=0, state=None, recipe=recipe, name=name):
-            reader = registry.reader_for([str(tmp_path / name)], recipe, 3000, text_labels=False)
+            reader = registry.reader_for([str(tmp_path / name)], recipe, ReadOptions(3000))
             found = []
             for task in reader.tasks(source, start, state):
                 parsed = reader.read(task)

@@ -27,7 +27,7 @@ from ooc_pegasos.util import typed_json
         (ConvertConfig, {"index_base": True}, "'index_base' should be one of auto, 0, 1, not True"),
         (ConvertConfig, {"memory": 1e9}, "'memory' should be int"),
         (ConvertConfig, {"memory": "much"}, "memory: 'much' is not a size"),
-        (ConvertConfig, {"format": np.array(["vw", "table"])}, "'format' should be one of"),
+        (ConvertConfig, {"format": np.array(["vw", "table"])}, "'format' should be str, not list"),
         (TrainConfig, {"bias": True}, "'bias' should be none or feature or .*, not bool True"),
         (TrainConfig, {"bias": "Feature"}, "'bias' should be none or feature or"),
         (TrainConfig, {"algorithm": "SDCA"}, "'algorithm' should be one of auto, sdca, .*, not 'SDCA'"),

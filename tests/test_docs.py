@@ -30,6 +30,8 @@ import ooc_pegasos.errors
 from ooc_pegasos import ConvertConfig, OocPegasosError, Store, TrainConfig, convert, exit_codes, train
 from ooc_pegasos.cli.main import app
 from ooc_pegasos.config import load_toml
+from ooc_pegasos.formats import FORMATS
+from ooc_pegasos.readers import registry
 
 PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md")}
 PAGES |= {f"docs/{path.name}": path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
@@ -181,6 +183,16 @@ def write_configurations(text, folder):
                 (folder / name[1]).write_text(block)
 
 
+@pytest.fixture
+def formats():
+    """Formats that a page registers are removed after the page."""
+    known = set(FORMATS)
+    yield
+    for name in set(FORMATS) - known:
+        registry.unregister(name)
+
+
+@pytest.mark.usefixtures("formats")
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_does_what_it_shows(page, folder, run, capsys, monkeypatch):
     text = PAGES[page]

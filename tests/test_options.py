@@ -15,7 +15,7 @@ from ooc_pegasos import ConvertConfig, TrainConfig
 from ooc_pegasos.cli import stores, training
 from ooc_pegasos.cli.main import app
 from ooc_pegasos.config import load_toml
-from ooc_pegasos.errors import OocPegasosError, UsageError
+from ooc_pegasos.errors import OocPegasosError, UsageError, literal
 from ooc_pegasos.options import Option, options_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,3 +110,6 @@ def test_messages_spell_options_for_their_reader():
     error = OocPegasosError("{lam=1e-4} and {batch_size} differ; leave out {C}, not {1} or {x y}")
     assert str(error) == "lam=1e-4 and batch_size differ; leave out C, not {1} or {x y}"
     assert error.with_flags == "--lambda 1e-4 and --batch-size differ; leave out --C, not {1} or {x y}"
+    quoted = OocPegasosError(f"the label {literal('{lam}')} is no number; give {{classes}}").within("in.svm:1")
+    assert str(quoted) == "in.svm:1: the label {lam} is no number; give classes"
+    assert quoted.with_flags == "in.svm:1: the label {lam} is no number; give --classes"

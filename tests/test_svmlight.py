@@ -83,7 +83,7 @@ BAD_ROWS = [
     ("1 -3:1", "negative index"),
     ("1 4294967296:1", "above the limit"),
     ("1 99999999999999999999:1", "above the limit"),
-    ("1 3:1 3:2", "stands twice"),
+    ("1 3:1 3:2", "occurs twice"),
     ("1 3:1 2:2", "below the one before"),
     ("nan 3:1", "label 'nan' is not finite"),
     ("1e999 3:1", "not finite"),

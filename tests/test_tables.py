@@ -19,7 +19,8 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, train
 from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
-from ooc_pegasos.readers import registry
+from ooc_pegasos.readers import registry, table_recipe
+from ooc_pegasos.readers.base import ReadOptions
 from ooc_pegasos.readers.vectorize import Vectorizer
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.scoring.heaviest_features import signs
@@ -360,7 +361,7 @@ def test_going_on_after_any_task(tmp_path, form):
     )
     names = [write(data, tmp_path / f"{number}{form}") for number in range(2)]
     recipe = registry.new_recipe(config(**KINDS, format="table"), names, lambda _remark: None)
-    reader = registry.reader_for(names, recipe, 1 << 12, text_labels=False)
+    reader = registry.reader_for(names, recipe, ReadOptions(1 << 12))
 
     def read(tasks, reader=reader):
         found = []
@@ -378,7 +379,7 @@ def test_going_on_after_any_task(tmp_path, form):
     every = read(reader.tasks())
     assert sum(len(block[5]) // 8 for block in every) == 2 * rows
     for number, (source, end, state) in list(enumerate(ends()))[:: max(len(every) // 8, 1)]:
-        again = registry.reader_for(names, recipe, 1 << 12, text_labels=False)
+        again = registry.reader_for(names, recipe, ReadOptions(1 << 12))
         assert read(again.tasks(source, end, state), again) == every[number + 1 :], number
 
 
@@ -392,7 +393,7 @@ def test_a_parquet_file_whose_dictionaries_end_batches_early(tmp_path):
     )
     names = [str(tmp_path / "a.parquet")]
     recipe = registry.new_recipe(config(format="table"), names, lambda _remark: None)
-    reader = registry.reader_for(names, recipe, 300, text_labels=False)
+    reader = registry.reader_for(names, recipe, ReadOptions(300))
     blocks = [(task.end, reader.read(task).block.rows) for task in reader.tasks()]
     assert blocks[-1][0] == sum(n for _end, n in blocks) == rows
     for number, (end, _rows) in enumerate(blocks):
@@ -934,7 +935,7 @@ def test_weight_times_sign_is_the_effect_of_a_feature(tmp_path):
 
 def test_pipes_are_refused():
     with pytest.raises(InputError, match="cannot come from a pipe"):
-        registry.plan_table("-", {"numeric": (), "categorical": (), "text": ()})
+        table_recipe.plan_table("-", {"numeric": (), "categorical": (), "text": ()})
     with pytest.raises(InputError, match="cannot come from a pipe"):
         registry.new_recipe(config(format="table"), ["-"], lambda _remark: None)
 

@@ -335,9 +335,9 @@ BAD_EITHER_WAY = [
     ("1 1e-10 | 3", "importance '1e-10' is not from"),
     ("1 1e10 | 3", "importance '1e10' is not from"),
     ("1 inf | 3", "importance 'inf' is not from"),
-    ("1 1 0.5 | 3", "'0.5' after the importance is a base"),
-    ("1 1 0.5 't| 3", "'0.5' after the importance is a base"),
-    ("1 1 tag | 3", "'tag' after the importance is a base"),
+    ("1 1 0.5 | 3", "'0.5' after the importance is an initial prediction"),
+    ("1 1 0.5 't| 3", "'0.5' after the importance is an initial prediction"),
+    ("1 1 tag | 3", "'tag' after the importance is an initial prediction"),
     ("1 'tag 2 | 3", "tag ''tag' is not the last word before the bar"),
     ("1 '\udcff | 3", "tag ''\\xff' is not UTF-8"),
     ("1 \udced\udca0\udc80| 3", "is not UTF-8"),
@@ -379,9 +379,9 @@ BAD_IF_PLAIN = [
     ("1 |b 3 | 4", "namespaces 'b' and '' in one row"),
     ("1 |a 4294967295", "index in '4294967295' is above the limit of 4,294,967,294"),
     ("1 |a 99999999999999999999:1", "above the limit"),
-    ("1 |a 3:1 4:2 3:0", "index 3 stands twice"),
-    ("1 |a :1 :2 1:5", "index 1 stands twice"),
-    ("1 |a " + " ".join(map(str, range(100, 0, -1))) + " 77", "index 77 stands twice"),
+    ("1 |a 3:1 4:2 3:0", "index 3 occurs twice"),
+    ("1 |a :1 :2 1:5", "index 1 occurs twice"),
+    ("1 |a " + " ".join(map(str, range(100, 0, -1))) + " 77", "index 77 occurs twice"),
 ]
 BAD_IF_HASHED = [("1 |a 3:3e38 3:3e38", "add up to more than float32")]
 

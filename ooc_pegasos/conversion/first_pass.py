@@ -19,7 +19,7 @@ from ooc_pegasos.conversion.buckets import Scattered, Spill, identify, scatter, 
 from ooc_pegasos.conversion.journal import Journal
 from ooc_pegasos.conversion.pass_statistics import IngestPlan, Totals
 from ooc_pegasos.declared_labels import Declared
-from ooc_pegasos.errors import InputError
+from ooc_pegasos.errors import InputError, with_flags
 from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, memory_of, place
 from ooc_pegasos.readers.sources import LongLineError, spoken
 from ooc_pegasos.readers.weights import WeightsReader
@@ -293,7 +293,7 @@ class Ingest:
         if not parsed.bad:
             return b""
         first = self.totals.lines + 1
-        listed = [{"source": name, "line": first + row.line, "problem": row.problem} for row in parsed.bad]
+        listed = [{"source": name, "line": first + row.line, "problem": with_flags(row.problem)} for row in parsed.bad]
         if parsed.bad_lines > len(parsed.bad):
             more = f"{parsed.bad_lines - len(parsed.bad):,} more bad rows up to line {first + parsed.line_count - 1:,}"
             listed.append({"source": name, "line": first + parsed.bad[-1].line, "problem": more})

@@ -14,6 +14,7 @@ from ooc_pegasos.conversion.first_pass import Ingest
 from ooc_pegasos.conversion.publish import Place
 from ooc_pegasos.conversion.second_pass import AssemblyPlan, choose_coding, coded_sizes
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers import registry
 from ooc_pegasos.store.csr_block import LEVELS
 from ooc_pegasos.store.labels import LabelMap
 from ooc_pegasos.store.manifest import Layout, Manifest
@@ -68,7 +69,7 @@ def _value_coding(levels: set[int] | None, ingest: Ingest, config: ConvertConfig
 def _index_base(ingest: Ingest, config: ConvertConfig, base: Manifest | None) -> int:
     if base:
         return base.recipe.index_base
-    if ingest.plan.recipe.reader != "svmlight":
+    if not registry.format_of(ingest.plan.recipe.reader).has_index_base:
         return 0
     if config.index_base != "auto":
         return int(config.index_base)

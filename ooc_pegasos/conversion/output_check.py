@@ -7,11 +7,11 @@ import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.conversion.compatibility import comes_of, refuse_contradiction
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
+from ooc_pegasos.formats import ANY
 from ooc_pegasos.readers import registry, sources
 from ooc_pegasos.store import manifest
 from ooc_pegasos.store.manifest import Manifest
@@ -61,11 +61,11 @@ def already_there(target: Path) -> InputError:
 
 def refuse_options(made: Manifest, config: ConvertConfig) -> None:
     """Refuse options with which nothing could be appended to a store, before any input exists."""
-    reader = cast(registry.Format, made.recipe.reader)  # one of `manifest.READERS`
-    if config.format not in ("auto", reader) and not {config.format, reader} <= set(registry.PLAIN):
+    reader = made.recipe.reader
+    if config.format != ANY and not registry.can_be_mixed(config.format, reader):
         raise UsageError(f"{{format={config.format}}}: the store was made of {reader}; leave it out to append")
-    kind = reader if config.format == "auto" else config.format
-    registry.refuse_unsuited(dataclasses.replace(config, format=kind), [made.sources[-1].name])
+    kind = reader if config.format == ANY else config.format
+    registry.check_options(dataclasses.replace(config, format=kind), [made.sources[-1].name])
     refuse_contradiction(made, config)
 
 

@@ -37,7 +37,7 @@ from ooc_pegasos.conversion.publish import Place, manifest_of
 from ooc_pegasos.conversion.second_pass import Assembled, Assembly, AssemblyPlan
 from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.readers import registry, sources
-from ooc_pegasos.readers.base import LARGEST_INDEX, Reader
+from ooc_pegasos.readers.base import LARGEST_INDEX, Reader, ReadOptions
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest, vocabulary
 from ooc_pegasos.store.labels import LabelMap, declared_by, settle
@@ -252,16 +252,15 @@ class _Conversion:
     def _new_plan(self) -> IngestPlan:
         config, kind = self.config, self.config.format
         recipe, known = self._recipe()
-        if recipe.reader != kind and not {recipe.reader, kind} <= set(registry.PLAIN):
+        if not registry.can_be_mixed(recipe.reader, kind):
             problem = f"made of {recipe.reader}, and these inputs are read as {kind}"
             raise InputError(f"{self.target}: {problem}; append inputs of the same kind")
         text = self.declared.wants_text()
         if text is None:
             regular = [name for name, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular]
-            text = kind == "folders" or (
-                bool(regular) and registry.labels_are_text(regular[:1], kind, recipe, config.labels, config.memory)
-            )
-        base = recipe.index_base if self.base or kind != "svmlight" else {"0": 0, "1": 1}.get(config.index_base)
+            text = bool(regular) and registry.labels_are_text(regular[:1], recipe, config)
+        detects_base = not self.base and registry.format_of(kind).has_index_base
+        base = {"0": 0, "1": 1}.get(config.index_base) if detects_base else recipe.index_base
         features = recipe.features
         largest = LARGEST_INDEX
         if features is not None:
@@ -288,7 +287,7 @@ class _Conversion:
     def _recipe(self) -> tuple[Recipe, Vocabulary | None]:
         """Return the recipe, and the vocabulary that it needs, if any."""
         if self.base:
-            registry.refuse_unsuited(self.config, self.names)
+            registry.check_options(self.config, self.names)
             recipe = self.base.recipe
             return recipe, vocabulary.of_store(self.target, self.base) if recipe.needs_vocabulary else None
         recipe = registry.new_recipe(self.config, self.names, self.progress.note)
@@ -323,9 +322,7 @@ class _Conversion:
             ingest = Ingest(self.plan, self.declared, self.scratch, read_journal)
             read_journal.truncate(ingest.replay(read_journal.events(), assembled_before))
             self.progress.begin("reading", sum(stamp.size for stamp in self.stamps))
-            reader = registry.reader_for(
-                self.names,
-                self.plan.recipe,
+            options = ReadOptions(
                 self.plan.block_size,
                 text_labels=self.plan.text_labels,
                 smallest_index=self.plan.smallest_index,
@@ -333,10 +330,10 @@ class _Conversion:
                 stop_at_bad=not self.plan.skip_bad,
                 feature_names=self.plan.feature_names,
                 labels=self.plan.labels,
-                label_column=self.plan.recipe.label_column,
                 vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
                 memory=config.memory,
             )
+            reader = registry.reader_for(self.names, self.plan.recipe, options)
             features = self._columns(reader)
             ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
             if ingest.totals.rows == 0:

@@ -15,8 +15,9 @@ from ooc_pegasos.compiled.rows.values import ROUNDINGS, distinct_values
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.conversion.buckets import scatter
 from ooc_pegasos.conversion.second_pass import coded_sizes
-from ooc_pegasos.errors import InputError
+from ooc_pegasos.errors import InputError, with_flags
 from ooc_pegasos.readers import registry, sources
+from ooc_pegasos.readers.base import ReadOptions
 from ooc_pegasos.reporting.text import size_text
 from ooc_pegasos.store.csr_block import LEVELS, CsrBlock
 from ooc_pegasos.store.labels import LabelCollector
@@ -84,19 +85,12 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         remarks.append("dictionary, idf and standard deviations are those of the beginning of the first input only")
     text = config.declared_labels().wants_text()
     if text is None:
-        text = registry.labels_are_text(names[:1], config.format, recipe, config.labels, config.memory)
+        text = registry.labels_are_text(names[:1], recipe, config)
     block_size = min(config.text_block(), 1 << 20)
-    reader = registry.reader_for(
-        names,
-        recipe,
-        block_size,
-        text_labels=text,
-        stop_at_bad=False,
-        labels=config.labels,
-        label_column=recipe.label_column,
-        vocabulary=known,
-        memory=config.memory,
+    options = ReadOptions(
+        block_size, text_labels=text, stop_at_bad=False, labels=config.labels, vocabulary=known, memory=config.memory
     )
+    reader = registry.reader_for(names, recipe, options)
     task = next(iter(reader.tasks()), None)
     if task is None:
         raise InputError(f"{sources.spoken(names[0])}: no rows in it; leave it out or check how it was made")
@@ -119,7 +113,8 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         label = labels.name(int(block.labels[row : row + 1].view(np.uint64)[0]))
         more = last - first > _SHOWN_ENTRIES
         rows.append({"row": int(parsed.numbers[row]) + 1, "label": label, "entries": entries, "more": more})
-    problems = [f"{sources.spoken(names[0])}, {reader.unit} {bad.line + 1}: {bad.problem}" for bad in parsed.bad[:3]]
+    where = f"{sources.spoken(names[0])}, {reader.unit}"
+    problems = [f"{where} {bad.line + 1}: {with_flags(bad.problem)}" for bad in parsed.bad[:3]]
     size = _bytes_of(block, config) * share
     return Preview(
         [sources.spoken(name) for name in names],

@@ -31,9 +31,12 @@ from ooc_pegasos.distributed.cluster import Worker, workers_of
 from ooc_pegasos.distributed.worker_partitions import Finished, Look, Settings, Summary, bytes_of
 from ooc_pegasos.distributed.worker_pool import CANCELLED
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.formats import ANY
+from ooc_pegasos.readers.arrays import ArraysFormat
+from ooc_pegasos.readers.base import looks_like_a_number
 from ooc_pegasos.readers.registry import new_recipe
 from ooc_pegasos.readers.sources import Called
-from ooc_pegasos.readers.svmlight import looks_like_a_number
+from ooc_pegasos.readers.tables import TablesFormat
 from ooc_pegasos.store import manifest
 from ooc_pegasos.store.append_expire import only, statistics_of_all
 from ooc_pegasos.store.labels import LabelCollector, LabelMap, allowed_keys, settle
@@ -241,11 +244,11 @@ class _Reading:
     def array(self, collection: Any, labels: Any, weights: Any) -> None:
         """Take the blocks of an array."""
         config = self.config
-        if config.format not in ("auto", "arrays") or config.label is not None:
+        if config.format not in (ANY, ArraysFormat.name) or config.label is not None:
             raise UsageError("a dask.array is read as arrays, with labels=; leave out {format} and {label}")
         blocks = blocks_of_array(collection, labels, weights, "train_dask(client, x, labels=y)")
         self.places = self._places(collection, len(blocks))
-        recipe = new_recipe(dataclasses.replace(config, format="arrays"), [_NAME], self.note)
+        recipe = new_recipe(dataclasses.replace(config, format=ArraysFormat.name), [_NAME], self.note)
         text = config.declared_labels().wants_text()
         if text is None:
             text = (labels if hasattr(labels, "dtype") else np.asarray(labels)).dtype.kind in "OUT"
@@ -268,7 +271,7 @@ class _Reading:
     def frame(self, collection: Any) -> None:
         """Take the partitions of a dataframe; what they are is seen when all have been looked at."""
         config = self.config
-        if config.format not in ("auto", "table"):
+        if config.format not in (ANY, TablesFormat.name):
             raise UsageError(f"{{format={config.format}}}: a dask.dataframe is a table; leave it out")
         frames = list(collection.to_delayed())
         self.places = self._places(collection, len(frames))
@@ -305,7 +308,8 @@ class _Reading:
             file, schema = Path(folder) / "empty.arrow", pa.schema(list(known.items()))
             with pa.ipc.new_file(str(file), schema):
                 pass
-            return new_recipe(dataclasses.replace(self.config, format="table"), [Called(file, _NAME)], self.note)
+            config = dataclasses.replace(self.config, format=TablesFormat.name)
+            return new_recipe(config, [Called(file, _NAME)], self.note)
 
     def _settings(self, recipe: Recipe, text: bool) -> Settings:
         declared = self.config.declared_labels()
@@ -435,7 +439,7 @@ def _bytes_of(one: Summary) -> int:
 
 def _features(recipe: Recipe, told: Sequence[Summary]) -> int:
     features = max(one.features for one in told)
-    if recipe.reader == "arrays" and len({one.features for one in told}) > 1:
+    if recipe.table is None and len({one.features for one in told}) > 1:
         raise InputError(f"blocks of {min(one.features for one in told):,} to {features:,} columns; make them alike")
     return features if recipe.features is None else recipe.features
 

@@ -16,7 +16,7 @@ from ooc_pegasos.conversion.partition_rows import rows_of_frame, rows_of_matrix
 from ooc_pegasos.distributed.store_parts import cut, same_store
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.readers import columns_plan
-from ooc_pegasos.readers.registry import PLAIN
+from ooc_pegasos.readers.registry import format_of
 from ooc_pegasos.readers.vectorize import Vectorizer
 from ooc_pegasos.scoring.evaluate import Tally, names_of_columns, write_scores
 from ooc_pegasos.scoring.metrics import EXACT_ROWS
@@ -79,6 +79,7 @@ class _Ready:
         self._scorer = Scorer(model, 0)
         self._recipe = needed(model.info.recipe, ids=True)
         table = self._recipe.table
+        self._has_plain_indices = format_of(self._recipe.reader).has_plain_indices
         self._vectorizer = None
         if table is not None:
             text = model.info.labels.text
@@ -91,7 +92,7 @@ class _Ready:
         """Refuse a dataframe without those that are needed."""
         if self._vectorizer is None:
             problem = f"the model was trained on data read as {self._recipe.reader}, not on a table"
-            raise UsageError(f"{problem}; give {'a dask.array' if self._recipe.reader in PLAIN else 'files'}")
+            raise UsageError(f"{problem}; give {'a dask.array' if self._has_plain_indices else 'files'}")
         known = dict.fromkeys(map(str, columns))
         missing = [column for column in self._vectorizer.wanted if column not in columns]
         if missing:
@@ -100,8 +101,8 @@ class _Ready:
     def check_width(self, columns: float) -> None:
         """Refuse an array that cannot be scored; NaN columns are an unknown number."""
         reader, label = self._recipe.reader, self._recipe.label_column
-        if reader not in PLAIN:
-            what = "a dask.dataframe" if reader == "table" else "files"
+        if not self._has_plain_indices:
+            what = "files" if self._recipe.table is None else "a dask.dataframe"
             raise UsageError(f"the model was trained on data read as {reader}, not on an array; give {what}")
         if label is not None and columns > self.model.info.features:
             problem = f"{columns:,} columns, where the model has {self.model.info.features:,} features"

@@ -202,7 +202,7 @@ def _files(job: Job) -> tuple[list[str], bool, list[str]]:
             kinds.add(kind)
         else:
             unmatched.append(pattern)
-    return list(dict.fromkeys(names)), "table" in kinds, unmatched
+    return list(dict.fromkeys(names)), any(registry.format_of(kind).has_columns for kind in kinds), unmatched
 
 
 def _check_folders(job: Job) -> None:

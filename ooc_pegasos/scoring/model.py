@@ -272,7 +272,7 @@ class Model:
         Rows are a matrix as for `Store.from_scipy`: sparse in any format, an array, lists, a dataframe of numbers, with
         the columns of the store. Further columns are ignored; fewer columns are refused.
         """
-        if self.info.recipe.reader == "table" and hasattr(rows, "columns"):
+        if self.info.recipe.table is not None and hasattr(rows, "columns"):
             problem = "the model was trained on a table, whose columns it knows by name"
             raise UsageError(f"{problem}; write the rows to a file for 'oocpeg predict', or give predict_dask a frame")
         matrix = csr_of(rows, _ROWS)

@@ -16,12 +16,13 @@ from ooc_pegasos.compiled.fit.sums import score_panel
 from ooc_pegasos.compiled.rows.coding import normalize_rows
 from ooc_pegasos.compiled.rows.values import ROUNDINGS, round_values
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.formats import ANY
 from ooc_pegasos.loading.loader import Loader, open_loader
 from ooc_pegasos.loading.window import Window, cost_of
 from ooc_pegasos.objective.exact_pass import pieces
 from ooc_pegasos.objective.model_panel import fill_panel, new_panel, width_of
 from ooc_pegasos.readers import columns_plan, registry, sources
-from ooc_pegasos.readers.base import ParsedBlock, memory_of, place
+from ooc_pegasos.readers.base import DEFAULT_MEMORY, ParsedBlock, ReadOptions, memory_of, place
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store import manifest, row_ids, vocabulary
 from ooc_pegasos.store.csr_block import OVERFLOWS, CsrBlock
@@ -93,7 +94,8 @@ def check_data(known: Meaning, data: str) -> None:
 
 def _is_store(data: str, recipe: manifest.Recipe) -> bool:
     """True if `data` is to be opened as a store, and not read by the recipe."""
-    raw = recipe.reader in ("table", "folders")
+    known = registry.format_of(recipe.reader)
+    raw = known.searches_folders or known.reads_folders
     return (Path(data) / manifest.FILE_NAME).exists() or (Path(data).is_dir() and not raw)
 
 
@@ -191,9 +193,9 @@ def files_for(data: str, recipe: manifest.Recipe) -> list[str]:
     Files whose format cannot be detected by first bytes or names are taken to have the format of the recipe: its reader
     refuses invalid lines.
     """
-    in_folders = recipe.reader == "folders" and Path(data).is_dir()  # folders of texts without class folders
-    names, kind = registry.find([data], "folders" if in_folders else "auto", recipe.reader)
-    if kind != recipe.reader and not {kind, recipe.reader} <= set(registry.PLAIN):
+    in_folders = registry.format_of(recipe.reader).reads_folders and Path(data).is_dir()  # without labels in any
+    names, kind = registry.find([data], recipe.reader if in_folders else ANY, recipe.reader)
+    if not registry.can_be_mixed(kind, recipe.reader):
         problem = f"read as {kind}, but the model was trained on data read as {recipe.reader}"
         raise InputError(f"{data}: {problem}; give it data of that kind, or a store")
     return names
@@ -208,19 +210,17 @@ class _Rows:
         declared = declared_by(info)
         self.labels = settle(LabelCollector(info.text, single_exact=False), declared)
         self._with_labels = with_labels
-        self._memory = max(sources.DEFAULT_MEMORY, available_memory() // 2)
+        self._memory = max(DEFAULT_MEMORY, available_memory() // 2)
         # without labels any word is accepted in their place, so that files to be predicted may contain a placeholder
-        self._reader = registry.reader_for(
-            self.names,
-            needed(recipe, ids=not with_labels),
+        options = ReadOptions(
             _TEXT_BLOCK,
-            text_labels=info.text if with_labels else recipe.reader == "svmlight",
+            text_labels=info.text and with_labels,
             smallest_index=recipe.index_base,
             with_labels=with_labels,
-            label_column=recipe.label_column,
             vocabulary=known.vocabulary,
             memory=self._memory,
         )
+        self._reader = registry.reader_for(self.names, needed(recipe, ids=not with_labels), options)
 
     def blocks(self, threads: int, work: Callable[[CsrBlock], Made]) -> Iterator[tuple[ParsedBlock, Made]]:
         """Yield all blocks in order, with the result of `work`; raise InputError with the line of a bad row."""
@@ -281,10 +281,10 @@ def score_block(model: Model, scorer: Scorer, block: CsrBlock) -> np.ndarray:
 
 
 def _id_name(recipe: manifest.Recipe) -> str:
-    """Return the name of the ids: tags in Vowpal Wabbit, names of texts in folders."""
+    """Return the name of the ids: that of the column, or that which the format gives them."""
     if recipe.table:
         return recipe.table.id or ""
-    return "document" if recipe.reader == "folders" else "tag"
+    return registry.format_of(recipe.reader).id_name
 
 
 def needed(recipe: manifest.Recipe, *, ids: bool) -> manifest.Recipe:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ooc_pegasos.errors import CorruptFileError, InputError
+from ooc_pegasos.formats import FORMATS
 from ooc_pegasos.store.csr_block import LEVELS, entry_bytes
 from ooc_pegasos.store.recipe import Hashing, Table, Tokens, problem_of_hashing, problem_of_table, problem_of_tokens
 from ooc_pegasos.util import json_checksum, typed_json
@@ -22,7 +23,6 @@ _LARGEST = 1e100
 """Above all norms and weights of rows, with a finite square."""
 MOST_FEATURES = 2**32 - 1
 _MOST_ROWS = 2**62
-READERS = ("svmlight", "vw", "table", "arrays", "folders")
 PAGE = 4096
 """Indices and values begin at multiples of this number, so that they can be mapped, or read to their final address."""
 _CHUNK_NAME = re.compile(r"chunk-\d{6,}-[0-9a-f]{8}\.arrow")
@@ -408,8 +408,8 @@ def _is_number(word: str) -> bool:
 
 def problem_of_recipe(recipe: Recipe) -> str | None:
     """Return a contradiction within a recipe, or None."""
-    if recipe.reader not in READERS or (recipe.reader == "table") != (recipe.table is not None):
-        return f"a reader {recipe.reader!r} that is none, or columns that are not of its kind"
+    if recipe.reader not in FORMATS:
+        return f"the format {recipe.reader!r}, which is not registered"
     if recipe.index_base not in (0, 1):
         return f"indices from {recipe.index_base}"
     if recipe.features is not None and not 0 <= recipe.features <= MOST_FEATURES:

@@ -1,0 +1,22 @@
+"""Names of the input formats, as data: configurations and manifests are checked against them.
+
+Their classes are in `readers/`, one module each; `readers.registry.register` adds a format.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ooc_pegasos.registry import Registry
+
+ANY = "auto"
+"""The choice that leaves the format to first bytes and names."""
+FORMATS: Registry[Any] = Registry(
+    "format", "ooc_pegasos.readers.registry", ("svmlight", "vw", "table", "arrays", "folders")
+)
+"""Of `readers.base.Format`. The first is that of files of which nothing else is known."""
+
+
+def choices() -> tuple[str, ...]:
+    """Return the values of the option that chooses the format."""
+    return (ANY, *FORMATS)

@@ -1,0 +1,134 @@
+"""The recipe of tables: which columns count, as what, by options or by their types."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.errors import UsageError
+from ooc_pegasos.readers import columns_plan
+from ooc_pegasos.readers.base import DEFAULT_MEMORY, Note, hashing_of, tokens_of
+from ooc_pegasos.readers.sources import spoken
+from ooc_pegasos.store.recipe import Column, Kind, Table, named_by
+
+OPTIONS = (
+    *("label", "weight", "id", "numeric", "categorical", "text", "preset", "nulls", "log1p", "clip"),
+    *("header", "delimiter", "multiline"),
+)
+"""Options of conversions that say which columns count, and how a table is read."""
+_DEFAULTS = ConvertConfig()
+_INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
+"""Names of columns that have no name or are the index of a pandas table; data only where options name them."""
+_LABELS = ("label", "target", "y", "class", "click", "clicked")
+"""Names of the column of labels, where no option names it."""
+
+
+def new_table(config: ConvertConfig, name: str, note: Note) -> Table:
+    """Return the table that the options describe, for files like `name`."""
+    wanted = {option: getattr(config, option) for option in OPTIONS}
+    if config.delimiter is None:
+        del wanted["delimiter"]
+    wanted |= {"hashing": hashing_of(config), "tokens": tokens_of(config)}
+    table, remarks = plan_table(name, wanted, config.memory)
+    for remark in remarks:
+        note(remark)
+    for option in ("ngrams", "characters"):
+        if getattr(config, option) != getattr(_DEFAULTS, option) and not any(c.kind == "text" for c in table.columns):
+            raise UsageError(f"{{{option}}}: no column is text; leave it out, or name one with {{text}}")
+    return table
+
+
+def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) -> tuple[Table, list[str]]:
+    """Return (the columns that count in tables like file `name`, remarks on choices made).
+
+    `wanted` has the options given: label, weight, id, numeric, categorical, text (patterns), header, delimiter and the
+    other fields of `Table`.
+    """
+    patterns: dict[Kind, Any] = {
+        "numeric": wanted.pop("numeric"),
+        "categorical": wanted.pop("categorical"),
+        "text": wanted.pop("text"),
+    }
+    preset = wanted.pop("preset", None)
+    wanted.setdefault("delimiter", columns_plan.delimiter_of(name))
+    if preset == "criteo":
+        given = [option for option, found in (*patterns.items(), ("label", wanted.get("label"))) if found]
+        if given:
+            raise UsageError(f"{{{given[0]}}} and {{preset=criteo}}, which names all columns; leave one out")
+        return criteo(wanted), []
+    read = {option: wanted[option] for option in ("header", "delimiter", "multiline") if option in wanted}
+    blank = Table([], None, **read)
+    known = columns_plan.schema_of(name, blank, memory)
+    remarks = []
+    label = wanted.pop("label", None)
+    if label is None:
+        label = next((column for column in _LABELS if column in known), None)
+        if label is None:
+            problem = f"which column has the labels? Give {{label=COLUMN}}; {columns_plan.columns_in_words(known)}"
+            raise UsageError(f"{spoken(name)}: {problem}")
+        remarks.append(f"labels are taken from column '{label}'")
+    for option, column in (("label", label), ("weight", wanted.get("weight")), ("id", wanted.get("id"))):
+        if column is not None and column not in known:
+            raise UsageError(f"{{{option}={column}}}: {columns_plan.difference([column], known)}")
+    taken = {label, wanted.get("weight"), wanted.get("id")}
+    if label in (wanted.get("weight"), wanted.get("id")):
+        option = "weight" if label == wanted.get("weight") else "id"
+        raise UsageError(f"{{{option}={label}}}: this column is the label; name another, or leave it out")
+    chosen: dict[str, Kind] = {}
+    for kind, given in patterns.items():
+        for pattern in given:
+            found = [column for column in named_by([pattern], known) if column not in taken]
+            if not found and pattern in taken:
+                raise UsageError(f"{{{kind}={pattern}}}: this column is the label, the weight or the id; choose one")
+            if not found:
+                raise UsageError(f"{{{kind}={pattern}}}: {columns_plan.difference([pattern], known)}")
+            for column in found:
+                if chosen.get(column, kind) != kind:
+                    problem = f"is given by {{{chosen[column]}}} and by {{{kind}}}"
+                    raise UsageError(f"column '{column}' {problem}; choose one")
+                chosen[column] = kind
+    if not chosen:
+        left_out = [column for column in known if _INDEX.fullmatch(column) and column not in taken]
+        others = {*taken, *left_out}
+        chosen = {column: _kind_by_type(known[column]) for column in known if column not in others}
+        groups = {
+            kind: [c for c, found in chosen.items() if found == kind] for kind in ("numeric", "categorical", "entries")
+        }
+        groups["left out, as the index of a pandas table or without a name"] = left_out
+        remarks += [f"{kind}: {_some(columns)}" for kind, columns in groups.items() if columns]
+    if not chosen:
+        raise UsageError(f"{spoken(name)}: no column besides the label; check the file")
+    columns = [Column(column, chosen[column]) for column in known if column in chosen]
+    for column in columns:
+        if columns_plan.form_of(name) != "delimited":
+            columns_plan.check_type(spoken(name), column.name, known[column.name], column.kind)
+    lists = [column for column in columns if column.kind == "entries"]
+    if lists and len(columns) > 1:
+        raise UsageError(
+            f"{spoken(name)}: column '{lists[0].name}' has indices of its own, which do not go together with hashed "
+            "columns; leave the others out by naming columns with {numeric}, {categorical} or {text}"
+        )
+    if lists and wanted.get("nulls") == "mark":
+        raise UsageError(f"{{nulls=mark}}: the indices of column '{lists[0].name}' have no room for it; leave it out")
+    return Table(columns, label, **wanted), remarks
+
+
+def criteo(wanted: dict[str, Any]) -> Table:
+    """Return the table of the Criteo click logs: tabs, no header, a label, 13 numbers and 26 categories."""
+    columns = [Column(str(i), "numeric") for i in range(1, 14)] + [Column(str(i), "categorical") for i in range(14, 40)]
+    given = {name: value for name, value in wanted.items() if name not in ("label", "header", "delimiter")}
+    return Table(columns, "0", header=False, delimiter="\t", **given)
+
+
+def _kind_by_type(kind: Any) -> Kind:
+    import pyarrow as pa
+
+    if pa.types.is_nested(kind):
+        return "entries"
+    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return "numeric" if numbers else "categorical"
+
+
+def _some(columns: list[str]) -> str:
+    return ", ".join(columns[:8]) + (f" and {len(columns) - 8} more" if len(columns) > 8 else "")

@@ -1,4 +1,4 @@
-"""Epochs that a bias without regularisation takes, against a constant feature: covtype, a9a, w8a and made data.
+"""Epochs with an unregularised bias relative to those with a constant feature: covtype, a9a, w8a and synthetic data.
 
     python scripts/bench_bias.py [--folder DIR] [--tolerance 0.01] [--losses hinge,logistic]
 
@@ -25,7 +25,7 @@ LIMIT = 1000
 
 
 def made() -> tuple[sp.csr_matrix, np.ndarray]:
-    """Return dense rows whose labels a line explains that does not go through 0."""
+    """Return dense rows with labels separated by a hyperplane that does not contain 0."""
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((50_000, 20)).astype(np.float32)
     score = rows @ rng.standard_normal(20) + 3.0 + rng.standard_normal(len(rows))

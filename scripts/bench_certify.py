@@ -1,9 +1,9 @@
-"""Cost of certificates that hold in floating point: this tree against a revision that did not bound rounding errors.
+"""Cost of certificates that hold in floating point, relative to a revision that did not bound rounding errors.
 
     python scripts/bench_certify.py [--base REVISION] [--repeats 5]
 
-Both train on the same stores in turns, each run in a process of its own. Prints ratios of the medians of the seconds
-that training took. Data: a CCAT-like set made by make_ccat_like.py, and arxiv_math of ../shared/data if present.
+Both train on the same stores alternately, each run in a process of its own. Prints ratios of the medians of the
+training times. Data: a CCAT-like set made by make_ccat_like.py, and arxiv_math of ../shared/data if present.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ooc_pegasos import Store, TrainConfig, train
 store = Store.open(sys.argv[1])
 lam = float(sys.argv[2]) if sys.argv[2] else None
 config = TrainConfig(lam=lam, loss=sys.argv[3])
-train(store, config)  # loads the kernels
+train(store, config)  # loads compiled code
 result = train(store, config)
 print(result.seconds)
 """
@@ -37,7 +37,7 @@ RUNS = [("1e-4", "hinge"), ("1e-5", "hinge"), ("1e-6", "hinge"), ("1e-5", "logis
 
 
 def seconds(tree: Path, store: Path, lam: str, loss: str) -> float:
-    """How long the code of a tree trains."""
+    """Return the training time of a version of the code."""
     env = {**os.environ, "PYTHONPATH": str(tree)}
     done = subprocess.run(
         [sys.executable, "-c", TRAIN, str(store), lam, loss], env=env, check=True, capture_output=True, text=True
@@ -46,7 +46,7 @@ def seconds(tree: Path, store: Path, lam: str, loss: str) -> float:
 
 
 def stores(folder: Path) -> list[Path]:
-    """The stores to train on."""
+    """Return the stores to train on."""
     matrix, labels = make(300_000, 47_000, 75, 0)
     Store.from_scipy(matrix, labels, folder / "ccat-like")
     arxiv = write_arxiv(folder)

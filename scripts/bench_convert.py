@@ -1,4 +1,4 @@
-"""How fast text becomes a store, against Vowpal Wabbit and scikit-learn on the same file in the same run.
+"""Speed of conversions, relative to Vowpal Wabbit and scikit-learn on the same file in the same run.
 
     python scripts/bench_convert.py [TEXT] [--large]
 
@@ -49,27 +49,27 @@ print(next(int(line.split()[1]) for line in open("/proc/self/status") if line.st
 
 
 def python(code: str, *words: object) -> float:
-    """Run code in a fresh interpreter; what it prints."""
+    """Return the output of code run in a fresh interpreter."""
     done = subprocess.run([sys.executable, "-c", code, *map(str, words)], check=True, capture_output=True, text=True)
     return float(done.stdout)
 
 
 def command(*words: object) -> float:
-    """Seconds that a whole command takes."""
+    """Return the seconds that a command takes."""
     began = time.perf_counter()
     subprocess.run(list(map(str, words)), check=True, capture_output=True)
     return time.perf_counter() - began
 
 
 def to_vw(source: Path, target: Path) -> None:
-    """Svmlight text as Vowpal Wabbit text."""
+    """Convert svmlight text to Vowpal Wabbit text."""
     with source.open("rb") as lines, target.open("wb") as out:
         for line in lines:
             out.write(line.replace(b" ", b" | ", 1))
 
 
 def write_arxiv(folder: Path) -> Path | None:
-    """The benchmark's text, if the data sets are here."""
+    """Return the text of the benchmark, None if the data sets are missing."""
     if not DATASETS.exists():
         print("skipped: no text given and the data sets are not here (../shared/data)")
         return None
@@ -78,12 +78,12 @@ def write_arxiv(folder: Path) -> Path | None:
 
 
 def report(name: str, ratio: float, bound: str) -> None:
-    """One line of the table."""
+    """Print a line of the table."""
     print(f"{name:<66} {ratio:7.2f}   {bound}", flush=True)
 
 
 def speed(folder: Path, text: Path, repeats: int) -> None:
-    """The ratios of time."""
+    """Measure the ratios of times."""
     warm, out = folder / "warm.svm", folder / "out.store"
     warm.write_text("1 1:0.5 2:1\n-1 2:1\n")
     oocpeg = Path(sys.executable).with_name("oocpeg")
@@ -126,14 +126,14 @@ def speed(folder: Path, text: Path, repeats: int) -> None:
 
 
 def nonzeros_of(path: Path) -> int:
-    """Non-zeros of a store."""
+    """Return the number of non-zeros of a store."""
     from ooc_pegasos import Store
 
     return Store.open(path).nonzeros
 
 
 def start_up() -> None:
-    """How long --help takes, against an interpreter that does nothing."""
+    """Measure the time of --help, relative to an empty interpreter."""
     oocpeg = Path(sys.executable).with_name("oocpeg")
     seconds = statistics.median(command(oocpeg, "--help") for _ in range(9))
     report("oocpeg --help, seconds", seconds, "at most 0.25")
@@ -145,7 +145,7 @@ def start_up() -> None:
 
 
 def peak_memory(folder: Path, text: Path) -> None:
-    """Peak memory on at least 3 GB of text."""
+    """Measure the peak memory on at least 3 GB of text."""
     large = folder / "large.svm"
     with large.open("wb") as out:
         while out.tell() < 3 << 30:

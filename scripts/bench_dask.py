@@ -1,4 +1,4 @@
-"""Training on several processes against one, against dask-ml's way of doing it, and what more parts would need.
+"""Training on several processes, relative to one process and to dask-ml, and rounds and bytes by the number of parts.
 
     python scripts/bench_dask.py [--only time|peer|parts] [--folder DIR] [--store STORE]
 
@@ -31,7 +31,7 @@ LAMBDAS_M = (800, 80)
 
 
 def store_in(folder: Path) -> Store:
-    """The store, made if it is not there."""
+    """Return the store, made if missing."""
     path = folder / "ccat-parts.store"
     if path.exists():
         return Store.open(path)
@@ -40,7 +40,7 @@ def store_in(folder: Path) -> Store:
 
 
 def against_one_process(client: Any, store: Store, repeats: int) -> None:
-    """Seconds to a certified 1 %, two worker processes against one process."""
+    """Measure the seconds to a certified 1 %: two worker processes, relative to one process."""
     for clock in LAMBDAS_M:
         config = TrainConfig(lam=clock / store.rows, tolerance=0.01)
         one, two = [], []
@@ -60,7 +60,7 @@ def against_one_process(client: Any, store: Store, repeats: int) -> None:
 
 
 def in_parts(client: Any, store: Store) -> None:
-    """What more parts need: rounds to a certified 1 % and bytes, with workers that do one part after the other."""
+    """Measure rounds to a certified 1 %, and bytes, by the number of parts; workers process one part at a time."""
     print("parts  lambda m   algorithm  rounds  certified %  bytes up a round")
     for clock in (800, 80, 8, 1):
         lam = clock / store.rows
@@ -78,7 +78,7 @@ def in_parts(client: Any, store: Store) -> None:
 
 
 def collection_of(client: Any, store: Store) -> tuple[Any, Any]:
-    """The rows of a store as a sparse dask.array and their labels, in the memory of the workers.
+    """Return the rows of a store as a sparse dask.array and their labels, in the memory of the workers.
 
     Blocks of about 60 MB, near what Dask recommends, of float64, which scikit-learn would make of others.
     """
@@ -116,7 +116,7 @@ def _labels_of(path: str, numbers: range) -> np.ndarray:
 
 
 def against_incremental(client: Any, store: Store, repeats: int) -> None:
-    """dask-ml's way, which hands one scikit-learn model from block to block, on the same collection."""
+    """Train with dask-ml, which passes a scikit-learn model from block to block, on the same collection."""
     x, y = collection_of(client, store)
     _passes_of_peer(x, y, store, 1.0, False, {"a first one, in which libraries are loaded": np.inf})
     for clock in (80, 8, 1):
@@ -128,15 +128,15 @@ def against_incremental(client: Any, store: Store, repeats: int) -> None:
             name = f"lambda m = {clock}, certified to {100 * tolerance:g} %"
             goals[name], took[name] = ours[0].model.info.certificate.primal, _median(ours[1:])
         for average in (False, True):
-            for name, (seconds, told) in _passes_of_peer(x, y, store, lam, average, goals).items():
+            for name, (seconds, line) in _passes_of_peer(x, y, store, lam, average, goals).items():
                 report(f"Incremental(SGDClassifier), average={average}: {name}", seconds / took[name], "at least 5")
-                print(f"{'':20}{told}")
+                print(f"{'':20}{line}")
 
 
 def _passes_of_peer(
     x: Any, y: Any, store: Store, lam: float, average: bool, goals: dict[str, float]
 ) -> dict[str, tuple[float, str]]:
-    """Seconds to each objective, looked at after each pass, and how many passes these are."""
+    """Measure the seconds and the passes to each objective, which is computed after each pass."""
     from dask_ml.wrappers import Incremental
     from sklearn.linear_model import SGDClassifier
 
@@ -173,7 +173,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["time", "peer", "parts"])
-    parser.add_argument("--folder", type=Path, help="where to keep the data, to be used again")
+    parser.add_argument("--folder", type=Path, help="folder for the data, which later runs reuse")
     parser.add_argument("--store", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Many models in one pass, and the solver that is chosen, against LIBLINEAR, scikit-learn and Vowpal Wabbit.
+"""Many models in one pass, and the automatic solver, relative to LIBLINEAR, scikit-learn and Vowpal Wabbit.
 
     python scripts/bench_models.py [--only passes|disk|accuracy|text|grid] [--repeats 3] [--folder DIR]
 
@@ -33,7 +33,7 @@ REAL = ("arxiv_math", "covtype", "a9a", "w8a")
 
 
 def stores(folder: Path) -> dict[str, tuple[Store, Path]]:
-    """Each training set as a store, and the text of its test set."""
+    """Yield each training set as a store, and the text of its test set."""
     found = {}
     text = folder / "ccat.svm"
     if not text.exists():
@@ -51,14 +51,15 @@ def stores(folder: Path) -> dict[str, tuple[Store, Path]]:
 
 
 def presenting(store: Store, **options: object) -> float:
-    """Seconds a run spends in presenting rows."""
-    config = TrainConfig(max_epochs=1, tolerance=1e-12, holdout=1e-3, memory=1 << 40, **options)  # type: ignore[arg-type]
+    """Return the seconds a run spends in solver loops."""
+    # type: ignore[arg-type]
+    config = TrainConfig(max_epochs=1, tolerance=1e-12, holdout=1e-3, memory=1 << 40, **options)
     return min(train(store, config).profile["foreground"]["presenting rows"] for _ in range(3))
 
 
 def passes(name: str, store: Store) -> None:
-    """A pass that trains 8 or 16 models against one that trains one."""
-    # a first epoch, in which no row sleeps; Pegasos at lambdas where it keeps no averages
+    """Measure a pass that trains 8 or 16 models, relative to a pass that trains one."""
+    # the first epoch, in which no row is inactive; Pegasos at lambdas for which it does not average
     for algorithm, most, least in (("sdca", 1e-3, 1e-5), ("sgd-s", 1e-2, 1e-4)):
         several = np.geomspace(most, least, 3).tolist()
         one = statistics.median(presenting(store, lam=lam, algorithm=algorithm) for lam in several)
@@ -69,7 +70,7 @@ def passes(name: str, store: Store) -> None:
 
 
 def runs(name: str, store: Store) -> None:
-    """Whole runs: a path of 8 lambdas to 1 % each, against its runs one by one."""
+    """Measure complete runs: a path of 8 lambdas to 1 % each, relative to single runs."""
     lambdas = np.geomspace(1e-3, 1e-6, 8).tolist()
     train(store, TrainConfig(lam=tuple(lambdas), holdout=0.1))
     together = train(store, TrainConfig(lam=tuple(lambdas), holdout=0.1)).seconds
@@ -79,7 +80,7 @@ def runs(name: str, store: Store) -> None:
 
 
 def from_a_slow_disk(store: Store, folder: Path) -> None:
-    """The same from a disk that is held to 1 GB/s, in windows."""
+    """Measure the same from a disk limited to 1 GB/s, in windows."""
     from bench_outofcore import SlowDisk, copies, run_train
 
     with tempfile.TemporaryDirectory(dir=folder) as name:
@@ -98,7 +99,7 @@ def from_a_slow_disk(store: Store, folder: Path) -> None:
 
 
 def against_liblinear(name: str, store: Store, repeats: int) -> None:
-    """`train` to a certified gap against LIBLINEAR to the same true gap."""
+    """Measure `train` to a certified gap, relative to LIBLINEAR to the same true gap."""
     from sklearn.svm import LinearSVC
 
     matrix, labels = store.to_scipy()
@@ -144,13 +145,13 @@ def against_liblinear(name: str, store: Store, repeats: int) -> None:
 
 
 def error_of(model: Path, test: Path) -> float:
-    """The error rate of a model file on a test set."""
+    """Return the error rate of a model file on a test set."""
     done = subprocess.run([OOCPEG, "evaluate", model, test, "--json"], capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout)["error"])
 
 
 def from_text(folder: Path) -> None:
-    """`convert` and `train` without a lambda, against Vowpal Wabbit's cache and five passes over it."""
+    """Measure `convert` and `train` without a lambda, relative to Vowpal Wabbit with a cache and five passes."""
     if not importlib.util.find_spec("vowpalwabbit"):
         print("skipped: Vowpal Wabbit is not installed (pip install vowpalwabbit)")
         return
@@ -186,7 +187,7 @@ def _ratio(ours: list[float], theirs: list[float]) -> float:
 
 
 def against_a_grid(name: str, store: Store, test: Path, folder: Path) -> None:
-    """The default, no lambda given, against a grid of LinearSVC, cross-validated, and the best test error in it."""
+    """Measure the default without a lambda, relative to a cross-validated grid of LinearSVC; compare test errors."""
     from sklearn.datasets import load_svmlight_file
     from sklearn.model_selection import GridSearchCV
     from sklearn.svm import LinearSVC
@@ -211,7 +212,7 @@ def against_a_grid(name: str, store: Store, test: Path, folder: Path) -> None:
         svm.fit(wide, labels)
         total += time.perf_counter() - began
         errors[c] = float((svm.predict(x) != y).mean())
-    if store.nonzeros < 10_000_000:  # else one fit for each C has to do: a search takes longer still
+    if store.nonzeros < 10_000_000:  # otherwise one fit for each C, because a search would take even longer
         search = GridSearchCV(LinearSVC(loss="hinge"), {"C": grid}, cv=3)
         began = time.perf_counter()
         search.fit(wide, labels)
@@ -227,9 +228,9 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="Liblinear failed to converge")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["passes", "disk", "accuracy", "text", "grid"])
-    parser.add_argument("--sets", help="some of the data sets, like a9a,w8a")
+    parser.add_argument("--sets", help="the data sets to run, like a9a,w8a")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where to keep the data, to be used again")
+    parser.add_argument("--folder", type=Path, help="folder for the data, which later runs reuse")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = options.folder or Path(name)

@@ -1,11 +1,10 @@
-"""Larger than memory: epoch time against the raw disk and against memory, peak memory, scaling, shuffles, codings.
+"""Larger than memory: epoch time relative to raw disk reads and to memory; peak memory, scaling, shuffles, codings.
 
     python scripts/bench_outofcore.py [--limit 800MB] [--repeats 3] [--scaling]
 
-Data: arxiv_math of ../shared/data if it is there, else a CCAT-like set, converted once; larger stores hold copies of
-its chunk files, written out, so that each takes its own room on the disk. The page cache is dropped before each
-measurement and commands run in a memory control group, version 1 or 2, if this user may make one; what cannot be
-done is said. Prints ratios within one run.
+Data: arxiv_math of ../shared/data if present, else a CCAT-like set, converted once; larger stores contain copies of its
+chunk files. The page cache is dropped before each measurement, and commands run in a memory control group, version 1 or
+2, if this user may create one; skipped measurements are reported. Prints ratios within one run.
 """
 
 from __future__ import annotations
@@ -50,21 +49,21 @@ OOCPEG = Path(sys.executable).with_name("oocpeg")
 
 
 def drop_caches(store: Store) -> None:
-    """Leave nothing of the store in the page cache."""
+    """Drop the pages of a store from the page cache."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3")
-    except OSError:  # not root: file by file
+    except OSError:  # not root: drop file by file
         for chunk in store.manifest.chunks:
             with open(store.path / chunk.file, "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class ControlGroup:
-    """A control group made for some commands, or none (`folder` is None) if this user may not make one."""
+    """A control group for some commands; `folder` is None if this user may not create one."""
 
     def __init__(self, name: str, *rules: tuple[str, str, str]) -> None:
-        """`rules` are where groups are, a file in one and what to write to it: for version 1, then 2."""
+        """`rules` are the folder of groups, a file of a group and its content, for version 1, then for version 2."""
         self.folder: Path | None = None
         for version, (top, file, content) in enumerate(rules, start=1):
             folder = Path(top) / f"oocpeg-{name}-{os.getpid()}"
@@ -78,12 +77,12 @@ class ControlGroup:
                     folder.rmdir()
 
     def enter(self) -> None:
-        """Put this process into it."""
+        """Move this process into the group."""
         if self.folder:
             (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the group."""
         for _ in range(50):
             try:
                 if self.folder:
@@ -94,7 +93,7 @@ class ControlGroup:
 
 
 class Group(ControlGroup):
-    """Processes that together may use so many bytes of memory."""
+    """Control group with a memory limit."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -104,12 +103,12 @@ class Group(ControlGroup):
         )
 
     def number(self, one: str, two: str) -> int:
-        """A number the group keeps, by its name in version 1 and 2."""
+        """Return a number of the group by its file names in version 1 and 2."""
         assert self.folder
         return int((self.folder / (one if self.version == 1 else two)).read_text())
 
     def killed(self) -> int:
-        """How often a process was killed for want of memory."""
+        """Return the number of processes killed by the memory limit."""
         assert self.folder
         name = "memory.oom_control" if self.version == 1 else "memory.events"
         lines = (self.folder / name).read_text().splitlines()
@@ -117,7 +116,7 @@ class Group(ControlGroup):
 
 
 class SlowDisk(ControlGroup):
-    """Processes to which the disk of `place` gives no more than so many bytes a second."""
+    """Control group with a limit on the read speed of the disk of `place`."""
 
     def __init__(self, place: Path, bytes_per_second: int) -> None:
         device = place.stat().st_dev
@@ -131,7 +130,7 @@ class SlowDisk(ControlGroup):
 
 @contextmanager
 def group_of(limit: int) -> Iterator[Group]:
-    """A group for some commands."""
+    """Create a control group for some commands."""
     group = Group(limit)
     try:
         yield group
@@ -140,7 +139,7 @@ def group_of(limit: int) -> Iterator[Group]:
 
 
 def run_train(store: Store, group: Group | None, *words: object, disk: SlowDisk | None = None) -> dict[str, Any]:
-    """`oocpeg train --json` on a store whose pages are not in the cache, in a group."""
+    """Run `oocpeg train --json` in a group, on a store that is not in the page cache."""
     drop_caches(store)
     command = [OOCPEG, "train", store.path, "-o", store.path.parent / "bench.model", "--force", "--json", *words]
 
@@ -157,7 +156,7 @@ def run_train(store: Store, group: Group | None, *words: object, disk: SlowDisk 
 
 
 def raw_read(store: Store, direct: bool) -> float:
-    """Seconds to read all chunk files one after the other, as `cat` or with direct requests several at a time."""
+    """Return the seconds to read all chunk files, sequentially or with several direct requests at a time."""
     drop_caches(store)
     arena = Arena(READERS * REQUEST + (1 << 20))
     slots = [arena.bytes(REQUEST) for _ in range(READERS)]
@@ -182,7 +181,7 @@ def raw_read(store: Store, direct: bool) -> float:
 
 
 def base_store(folder: Path) -> Store:
-    """The set that all stores are made of."""
+    """Return the set from which all stores are made."""
     if DATASETS.exists():
         subprocess.run([sys.executable, str(DATASETS), "arxiv_math", str(folder)], check=True, capture_output=True)
         return convert([str(folder / "arxiv_math.train.svm")], folder / "base", ConvertConfig())
@@ -195,7 +194,7 @@ def base_store(folder: Path) -> Store:
 
 
 def save(folder: Path, made: manifest.Manifest, chunks: list[manifest.ChunkInfo]) -> Store:
-    """A store of these chunks, whose files are there."""
+    """Return a store of these chunks, whose files exist."""
     counts = [sum(column) for column in zip(*(chunk.label_counts for chunk in chunks), strict=True)]
     made = dataclasses.replace(
         made,
@@ -209,7 +208,7 @@ def save(folder: Path, made: manifest.Manifest, chunks: list[manifest.ChunkInfo]
 
 
 def copies(store: Store, size: int, folder: Path) -> Store:
-    """A store of about `size` bytes: the chunks of another again and again, each copy a file of its own."""
+    """Make a store of about `size` bytes from repeated copies of the chunks of another."""
     folder.mkdir()
     chunks: list[manifest.ChunkInfo] = []
     while sum(chunk.bytes for chunk in chunks) < size:
@@ -222,7 +221,7 @@ def copies(store: Store, size: int, folder: Path) -> Store:
 
 
 def recoded(store: Store, indices: str, values: str | None, folder: Path) -> Store:
-    """The same rows in other codings; with `code8` and no values, the values are others."""
+    """Return the same rows in other codings; `code8` and no values change the values."""
     folder.mkdir()
     chunks, levels = [], [0.0]
     for number, info in enumerate(store.manifest.chunks):
@@ -266,22 +265,22 @@ def recoded(store: Store, indices: str, values: str | None, folder: Path) -> Sto
     return save(folder, dataclasses.replace(store.manifest, layout=layout), chunks)
 
 
-# --- what is shown ------------------------------------------------------------------------------
+# --- measurements ------------------------------------------------------------------------------
 
 
 def epochs_of(result: dict[str, Any]) -> list[float]:
-    """Seconds of each epoch, the exact objective after the last one left out."""
+    """Return the seconds of each epoch without the final exact objective."""
     return [cost["seconds"] for cost in result["per_epoch"]][:-1]
 
 
 def in_memory_epoch(store: Store) -> float:
-    """Seconds of an epoch on the same rows, all in memory, by the faster way of loading."""
+    """Return the seconds of an epoch on the same rows, in memory, with the faster way of loading."""
     words = ("--lambda", "1e-4", "--tolerance", "1e-12", "--max-epochs", "5", "--loading", "read", "--memory", "1TB")
     return statistics.median(epochs_of(run_train(store, None, *words))[1:])
 
 
 def epoch_from_disk(store: Store, limit: int, repeats: int) -> None:
-    """An epoch in a memory limit a fifth of the store, against the disk and against memory."""
+    """Measure an epoch with a memory limit of a fifth of the store, relative to the disk and to memory."""
     raw, ours, first, again = [], [], [], 0
     with group_of(limit) as group:
         if not group.folder:
@@ -308,7 +307,7 @@ def epoch_from_disk(store: Store, limit: int, repeats: int) -> None:
 
 
 def peak_and_linear(base: Store, folder: Path, limit: int) -> None:
-    """Stores of 1, 4 and 16 times the limit."""
+    """Measure stores of 1, 4 and 16 times the limit."""
     per_byte = {}
     for times in (1, 4, 16):
         store = copies(base, times * limit, folder / f"times-{times}")
@@ -328,7 +327,7 @@ def peak_and_linear(base: Store, folder: Path, limit: int) -> None:
 
 
 def two_level_shuffle(folder: Path) -> None:
-    """Windows of a few chunks against one exact permutation, on data that was shuffled when converted."""
+    """Compare windows of a few chunks with an exact permutation, on data that was shuffled when converted."""
     text = max(folder.glob("*.svm"), key=lambda path: path.stat().st_size)
     store = convert([str(text)], folder / "small-chunks", ConvertConfig(chunk_size=4 << 20))
     memory = 8 * max(cost_of(chunk) for chunk in store.manifest.chunks)
@@ -338,7 +337,7 @@ def two_level_shuffle(folder: Path) -> None:
         result = train(store, TrainConfig(**options, memory=memory))
         gaps = [entry["gap"] for entry in result.model.info.history if entry["gap"] is not None]
         bounds = [entry["lower_bound"] for entry in result.model.info.history]
-        primals = [entry["primal"] for entry in result.model.info.history[1:]]  # measured beside the next epoch
+        primals = [entry["primal"] for entry in result.model.info.history[1:]]  # measured during the next epoch
         gaps = [(p - max(bounds[: i + 1])) / p for i, p in enumerate(primals)]
         needed = [next((i + 1 for i, gap in enumerate(gaps) if gap <= e["gap"]), 99) for e in exact[:5]]
         more = max(n - e for e, n in enumerate(needed, start=1))
@@ -350,7 +349,7 @@ def two_level_shuffle(folder: Path) -> None:
 
 
 def codings(base: Store, folder: Path, size: int, limit: int) -> None:
-    """Epoch time by bytes a non-zero: from this disk, and from one of 1 GB/s, where reading is what counts."""
+    """Measure epoch time by bytes a non-zero: from this disk, and from a disk of 1 GB/s, which is the bottleneck."""
     slow = SlowDisk(folder, 10**9)
     if not slow.folder:
         print("skipped: a disk held to 1 GB/s (this user may not make an io control group)")
@@ -389,7 +388,7 @@ def codings(base: Store, folder: Path, size: int, limit: int) -> None:
 
 
 def scaling(base: Store, folder: Path, limit: int) -> None:
-    """The model of docs/scaling.md against measurements, from 10 MB to half of what is free on the disk."""
+    """Compare the model of docs/scaling.md with measurements, from 10 MB to half of the free disk space."""
     print("       size      rows from    GB/s   predicted    measured  measured / predicted")
     text = max(folder.glob("*.svm"), key=lambda path: path.stat().st_size)
     free = shutil.disk_usage(folder).free
@@ -429,14 +428,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit", default="800MB")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where the stores go; some 20 GB (by default the system's)")
+    parser.add_argument("--folder", type=Path, help="folder for the stores, some 20 GB (by default that of the system)")
     parser.add_argument("--only", help="epoch, peak, shuffle, codings or scaling")
     options = parser.parse_args()
     limit, only = parse_size(options.limit), options.only
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         base = base_store(folder)
-        run_train(base, None, "--lambda", "1e-4", "--max-epochs", "1")  # kernels, compiled once
+        run_train(base, None, "--lambda", "1e-4", "--max-epochs", "1")  # compiles once
         if only in (None, "epoch"):
             store = copies(base, max(5 * limit, 4 << 30), folder / "large")
             epoch_from_disk(store, limit, options.repeats)

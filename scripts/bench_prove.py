@@ -1,10 +1,10 @@
-"""How long `oocpeg prove` takes, as a multiple of a training epoch over the same rows in the same run.
+"""Run time of `oocpeg prove`, as a multiple of a training epoch over the same rows in the same run.
 
     python scripts/bench_prove.py [--repeats 5]
 
-Data: a CCAT-like set made by make_ccat_like.py, and arxiv_math of ../shared/data if it is there. Both read the store
-from the page cache; an epoch is one of Pegasos (sgd-s) in one thread, the check has two. Seconds are those of the wall
-clock, the least of some runs by turns, so the two cores have to be free; those of processors do not depend on that.
+Data: a CCAT-like set made by make_ccat_like.py, and arxiv_math of ../shared/data if present. Both read the store from
+the page cache; the epoch is one of Pegasos (sgd-s) in one thread, the check has two. Wall-clock seconds, the minimum of
+some alternating runs, need both cores to be free; processor seconds do not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EPOCHS = 4
 
 
 def measure(name: str, matrix: sp.csr_matrix, labels: np.ndarray, folder: Path, repeats: int) -> None:
-    """Train, and check the proof, by turns."""
+    """Train and check the proof alternately."""
     store = Store.from_scipy(matrix, labels, folder / "store")
     found: dict[str, list[float]] = {}
 

@@ -1,4 +1,4 @@
-"""Click logs and texts to stores, against scikit-learn's FeatureHasher and HashingVectorizer on the same rows.
+"""Conversion of click logs and texts, relative to scikit-learn's FeatureHasher and HashingVectorizer on the same rows.
 
     python scripts/bench_readers.py [--rows 5000000] [--memory 1GB]
 
@@ -35,7 +35,7 @@ _HASHED_ROWS, _BATCH = 40_000, 100_000
 
 
 def clicks(rows: int, seed: int) -> pa.Table:
-    """Some rows like those of the Criteo logs."""
+    """Return rows like those of the Criteo logs."""
     rng = np.random.default_rng(seed)
     columns = {"label": pa.array(rng.integers(0, 2, rows).astype(np.int8))}
     for i in range(_NUMBERS):
@@ -51,7 +51,7 @@ def clicks(rows: int, seed: int) -> pa.Table:
 
 
 def feature_hasher_rates(table: pa.Table) -> tuple[float, float]:
-    """Rows a second of FeatureHasher on the same columns: from Arrow, and from the dictionaries it takes."""
+    """Return the rows a second of FeatureHasher on the same columns: from Arrow, and from dictionaries."""
     from sklearn.feature_extraction import FeatureHasher
 
     some = table.slice(0, _HASHED_ROWS).drop_columns(["label"])
@@ -64,7 +64,7 @@ def feature_hasher_rates(table: pa.Table) -> tuple[float, float]:
 
 
 def convert(source: Path, store: Path, rows: int, memory: str, *options: str) -> tuple[float, float]:
-    """(rows a second, peak memory in bytes) of `oocpeg convert`, twice, so that kernels are compiled."""
+    """Return (rows a second, peak memory in bytes) of the second of two runs of `oocpeg convert`."""
     rate, peak = 0.0, 0.0
     for _ in range(2):
         began = time.perf_counter()
@@ -77,7 +77,7 @@ def convert(source: Path, store: Path, rows: int, memory: str, *options: str) ->
 
 
 def against_feature_hasher(folder: Path, rows: int, memory: str) -> None:
-    """Parquet and CSV to stores."""
+    """Measure Parquet and CSV."""
     parquet, csv = folder / "clicks.parquet", folder / "clicks.csv"
     first = clicks(_BATCH, 0)
     with (
@@ -99,7 +99,7 @@ def against_feature_hasher(folder: Path, rows: int, memory: str) -> None:
 
 
 def against_hashing_vectorizer() -> None:
-    """Texts, a core each."""
+    """Measure texts, with one core each."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""How fast training is, against scikit-learn, LIBLINEAR, libocas and Vowpal Wabbit on the same rows in the same run.
+"""Speed of training, relative to scikit-learn, LIBLINEAR, libocas and Vowpal Wabbit on the same rows in the same run.
 
     python scripts/bench_train.py [--repeats 5]
 
@@ -41,7 +41,7 @@ OOCPEG = Path(sys.executable).with_name("oocpeg")
 
 
 def coded(matrix: sp.csr_matrix, labels: np.ndarray, coding: str) -> CsrBlock:
-    """A matrix in memory in a coding of the store."""
+    """Return a matrix in memory in a coding of the store."""
     order, escape = np.arange(matrix.shape[0]), escape_of(coding)
     indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.uint32)
     entries = np.empty(len(order), np.int64)
@@ -55,19 +55,19 @@ def coded(matrix: sp.csr_matrix, labels: np.ndarray, coding: str) -> CsrBlock:
 
 
 def solver(features: int, lam: float) -> Pegasos:
-    """Pegasos as `sgd-s` runs it where lam m is large."""
+    """Return Pegasos as `sgd-s` runs it for large lambda m."""
     return Pegasos(PegasosOptions(lam, 3 / lam, 0, (1.0, 1.0), 1, False, False, False), features)
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long it takes."""
+    """Return the seconds of a call."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def epoch_in_memory(name: str, block: CsrBlock, matrix: sp.csr_matrix, labels: np.ndarray, repeats: int) -> None:
-    """A shuffled epoch against one in file order, and against an epoch of SGDClassifier."""
+    """Measure a shuffled epoch, relative to file order and to an epoch of SGDClassifier."""
     from sklearn.linear_model import SGDClassifier
 
     rows, lam = block.rows, 1e-4
@@ -91,7 +91,7 @@ def epoch_in_memory(name: str, block: CsrBlock, matrix: sp.csr_matrix, labels: n
 
 
 def many_features(repeats: int) -> None:
-    """2^24 features: with and without prefetching weights."""
+    """Measure 2^24 features with and without prefetching weights."""
     rng = np.random.default_rng(1)
     rows, length, features = 300_000, 60, 1 << 24
     indices = np.sort(rng.integers(0, features, (rows, length), dtype=np.int32), axis=1)
@@ -116,7 +116,7 @@ def many_features(repeats: int) -> None:
 
 
 def against_wabbit(folder: Path, text: Path, store: Store, repeats: int) -> None:
-    """An epoch over the store, its load included or not, against a pass over Vowpal Wabbit's cache."""
+    """Measure an epoch over the store, with and without loading, relative to a pass over Vowpal Wabbit's cache."""
     if not importlib.util.find_spec("vowpalwabbit"):
         print("skipped: Vowpal Wabbit is not installed (pip install vowpalwabbit)")
         return
@@ -140,7 +140,7 @@ def against_wabbit(folder: Path, text: Path, store: Store, repeats: int) -> None
 
 
 def to_one_percent(name: str, folder: Path, store: Store, text: Path | None, lam: float, repeats: int) -> None:
-    """`oocpeg train` to a certified 1 % against LIBLINEAR to the same true accuracy and libocas' own 1 %."""
+    """Measure `oocpeg train` to a certified 1 %, relative to LIBLINEAR to the same accuracy and libocas' own 1 %."""
     from sklearn.svm import LinearSVC
 
     matrix, labels = store.to_scipy()
@@ -196,7 +196,7 @@ def to_one_percent(name: str, folder: Path, store: Store, text: Path | None, lam
 
 
 def in_threads(store: Store) -> None:
-    """`--threads 2` against one thread, on several copies of the data in memory: time, and the gap that is reached."""
+    """Measure `--threads 2` relative to one thread, on copies of the data in memory: time, and the gap reached."""
     from bench_outofcore import copies
 
     with tempfile.TemporaryDirectory(dir=store.path.parent) as name:
@@ -213,7 +213,7 @@ def in_threads(store: Store) -> None:
 
 
 def fixed_cost(folder: Path) -> None:
-    """The whole command on 1,000 rows against importing numba and pyarrow."""
+    """Measure the whole command on 1,000 rows, relative to importing numba and pyarrow."""
     rng = np.random.default_rng(2)
     text = folder / "small.svm"
     text.write_text("".join(f"{rng.choice([-1, 1])} 1:{rng.random():.3f} 2:{rng.random():.3f}\n" for _ in range(1000)))

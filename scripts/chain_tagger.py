@@ -1,4 +1,4 @@
-"""A chain tagger with a certificate: words in, tags out, on sentences drawn from a hidden Markov model.
+"""A chain tagger with a certificate: tags for words, on sentences drawn from a hidden Markov model.
 
     python scripts/chain_tagger.py [--sentences 2000] [--tags 6] [--words 100] [--lambda 0.01] [--tolerance 0.01]
 
@@ -43,23 +43,23 @@ class ChainTask:
 
     @property
     def n_features(self) -> int:
-        """One a (tag, word), then one a (tag, next tag)."""
+        """Return the number of weights: one a (tag, word), then one a (tag, next tag)."""
         return self.tags * (self.words + self.tags)
 
     def features(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which features occur; each counts 1 as often as it does."""
+        """Return the features that occur, each counted as often as it occurs."""
         emissions = y * self.words + x
         transitions = self.tags * self.words + y[:-1] * self.tags + y[1:]
         indices = np.concatenate([emissions, transitions])
         return indices, np.ones(len(indices))
 
     def tables(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The weights as (tag, word) and (tag, next tag)."""
+        """Return the weights as (tag, word) and (tag, next tag)."""
         cut = self.tags * self.words
         return weights[:cut].reshape(self.tags, self.words), weights[cut:].reshape(self.tags, self.tags)
 
     def most_violating(self, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
-        """The largest number of wrong tags plus score."""
+        """Return the tags with the largest number of wrong tags plus score, and their number of wrong tags."""
         emission, transition = self.tables(weights)
         places = emission.T[x] + 1.0
         places[np.arange(len(x)), y] -= 1.0
@@ -67,13 +67,13 @@ class ChainTask:
         return y_hat, float((y_hat != y).sum())
 
     def best(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """The largest score."""
+        """Return the tags with the largest score."""
         emission, transition = self.tables(weights)
         return viterbi(emission.T[x], transition)
 
 
 def viterbi(places: np.ndarray, transition: np.ndarray) -> np.ndarray:
-    """The path with the largest sum of `places[position, tag]` and `transition[tag, next tag]`."""
+    """Return the path with the largest sum of `places[position, tag]` and `transition[tag, next tag]`."""
     length, tags = places.shape
     came_from = np.empty((length, tags), np.int64)
     reached = places[0]
@@ -90,7 +90,7 @@ def viterbi(places: np.ndarray, transition: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class HiddenMarkov:
-    """Where the sentences come from: probabilities of the first tag, of the next tag, and of words."""
+    """Distribution of the sentences: probabilities of the first tag, of the next tag, and of words."""
 
     first: np.ndarray
     following: np.ndarray
@@ -98,12 +98,12 @@ class HiddenMarkov:
 
     @classmethod
     def make(cls, tags: int, words: int, rng: np.random.Generator) -> HiddenMarkov:
-        """A few likely successors for each tag, and words that several tags share."""
+        """Draw a model with a few likely successors for each tag, and words that several tags share."""
         following = rng.dirichlet(np.full(tags, 0.15), tags)
         return cls(np.full(tags, 1 / tags), following, rng.dirichlet(np.full(words, 0.05), tags))
 
     def sentence(self, rng: np.random.Generator) -> Pair:
-        """(words, tags), 5 to 15 of them."""
+        """Draw (words, tags), 5 to 15 of them."""
         tags = [int(rng.choice(len(self.first), p=self.first))]
         for _ in range(int(rng.integers(4, 15))):
             tags.append(int(rng.choice(len(self.first), p=self.following[tags[-1]])))
@@ -111,7 +111,7 @@ class HiddenMarkov:
         return np.array(words), np.array(tags)
 
     def likeliest(self, x: np.ndarray) -> np.ndarray:
-        """For each word the tag with the largest probability given the whole sentence, forwards and backwards."""
+        """Return the most probable tag of each word given the sentence, by the forward-backward algorithm."""
         seen = self.emission.T[x]
         forward, backward = np.empty_like(seen), np.ones_like(seen)
         forward[0] = self.first * seen[0]
@@ -125,16 +125,16 @@ class HiddenMarkov:
 
 
 def most_frequent(sentences: list[Pair], tags: int, words: int) -> np.ndarray:
-    """For each word the tag it has most often; for a word never seen, the tag that is most frequent."""
+    """Return for each word its most frequent tag; for an unknown word, the most frequent tag of all."""
     counts = np.zeros((words, tags))
     for x, y in sentences:
         np.add.at(counts, (x, y), 1)
-    counts += counts.sum(axis=0) / (counts.sum() + 1)  # less than 1, so it decides nothing but ties
+    counts += counts.sum(axis=0) / (counts.sum() + 1)  # less than 1, so that only ties are affected
     return counts.argmax(axis=1)
 
 
 def error(tagger: Callable[[np.ndarray], np.ndarray], sentences: list[Pair]) -> float:
-    """The share of wrong tags."""
+    """Return the share of wrong tags."""
     wrong = sum(int((tagger(x) != y).sum()) for x, y in sentences)
     return wrong / sum(len(y) for _, y in sentences)
 

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 
 def make(rows: int, features: int, nonzeros: int, seed: int) -> tuple[sp.csr_matrix, np.ndarray]:
-    """(float32 CSR matrix, labels of -1 and 1)."""
+    """Return (float32 CSR matrix, labels of -1 and 1)."""
     rng = np.random.default_rng(seed)
     lengths = np.maximum(rng.poisson(nonzeros, rows), 1)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
@@ -34,7 +34,7 @@ def make(rows: int, features: int, nonzeros: int, seed: int) -> tuple[sp.csr_mat
 
 
 def write(path: Path, matrix: sp.csr_matrix, labels: np.ndarray) -> None:
-    """Svmlight text with nine digits."""
+    """Return svmlight text with nine digits."""
     with path.open("w") as out:
         for row, label in enumerate(labels.tolist()):
             part = slice(matrix.indptr[row], matrix.indptr[row + 1])

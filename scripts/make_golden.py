@@ -1,4 +1,4 @@
-"""Write tests/golden: small stores, models, checkpoints and a proof that later versions have to read as this one does.
+"""Write tests/golden: small stores, models, checkpoints and a proof that later versions must read as this version does.
 
 Run this only to add files, or after an intended change of a format or a result, and say in CHANGELOG.md what changed:
 the files that git then shows as modified are those that users have to make again. See tests/golden/README.md.
@@ -43,7 +43,7 @@ STORES = {
     "hashed": (["events.csv"], {**TEXTS, "hash_bits": 12, "feature_names": 200, "ngrams": "1:2"}),
     "dictionary": (["events.csv"], {**TEXTS, "dictionary": 30, "idf": True}),
 }
-"""Sources and options of conversions. The sources of `appended` come one after the other."""
+"""Sources and options of conversions. The sources of `appended` are appended one after the other."""
 
 MODELS = {
     "binary": ("binary", {"lam": 0.01, "tolerance": 0.1, "bias": "feature"}),
@@ -69,11 +69,11 @@ CHECKPOINTS = {
     "sdca": ("binary", {"lam": 0.01, "algorithm": "sdca", **WINDOWS}),
     "sgd": ("binary", {"lam": 0.05, "algorithm": "sgd-s", "average": True, **WINDOWS}),
 }
-"""Runs that are interrupted in the middle of their third epoch, and what the resumed runs end with."""
+"""Runs that are interrupted in the middle of their third epoch, and then resumed."""
 
 
 def here() -> dict[str, object]:
-    """What the last bits of exponentials and logarithms depend on, and the versions of file libraries."""
+    """Return the platform, on which last bits of exponentials and logarithms depend, and versions of libraries."""
     features = binding.get_host_cpu_features()
     return {
         "version": __version__,
@@ -89,12 +89,12 @@ def here() -> dict[str, object]:
 
 
 def write_sources(folder: Path) -> None:
-    """Write the inputs of the conversions. Python promises `random()` of a seed to stay as it is."""
+    """Write the inputs of the conversions. Python guarantees `random()` of a seed not to change."""
     folder.mkdir(parents=True)
     draw = random.Random(7).random
 
     def entries(features: int, digits: int, most: int) -> str:
-        """Most indices are small, so that some gaps are large."""
+        """Draw an index; most are small, so that some gaps are large."""
         indices = sorted({1 + int(draw() ** 3 * features) for _ in range(1 + int(most * draw()))})
         return " ".join(f"{index}:{round(2 * draw() - 1, digits) or 1}" for index in indices)
 
@@ -131,7 +131,7 @@ def event(number: int, draw: Callable[[], float]) -> str:
     return f"{int(('red' in title) ^ (draw() < 0.2))},user-{number},{city},{price},{20 + int(50 * draw())},{title}\n"
 
 
-# --- what is made of them -----------------------------------------------------------------------
+# --- outputs -----------------------------------------------------------------------
 
 
 def make_store(name: str, sources: Path, store: Path) -> Store:
@@ -145,7 +145,7 @@ def make_store(name: str, sources: Path, store: Path) -> Store:
 
 
 def forget_the_folder(store: Store) -> Store:
-    """Give the sources of a store names that say nothing of this machine."""
+    """Give the sources of a store names that do not depend on this machine."""
     sources = [
         dataclasses.replace(source, name=f"/golden/{Path(source.name).name}") for source in store.manifest.sources
     ]
@@ -169,13 +169,13 @@ def rows_of(store: Store) -> list[str]:
 
 
 def make_model(name: str, stores: Path, proof: Path | None = None) -> Model:
-    """Train a model, and write its proof if that is wanted."""
+    """Train a model, and write its proof if requested."""
     store, options = MODELS[name]
     return train(stores / store, TrainConfig(**options), proof=proof, progress=TrainingProgress()).model
 
 
 class Interruption(TrainingProgress):
-    """Ctrl-C in the middle of an epoch."""
+    """Progress that interrupts a run in the middle of an epoch."""
 
     def presented(self, epoch: int, rows: int, total: int) -> None:
         if epoch == 2 and rows > total // 3:
@@ -192,7 +192,7 @@ def interrupt(name: str, stores: Path, folder: Path) -> None:
 
 
 def resume(name: str, stores: Path, folder: Path) -> Model:
-    """Train on from a checkpoint to the end."""
+    """Resume training from a checkpoint to the end."""
     store, options = CHECKPOINTS[name]
     return train(
         stores / store, TrainConfig(**options), checkpoint=folder, resume=True, progress=TrainingProgress()
@@ -200,7 +200,7 @@ def resume(name: str, stores: Path, folder: Path) -> Model:
 
 
 def source_of(model: str, sources: Path) -> Path:
-    """Return the file whose scores by a model are kept."""
+    """Return the file whose scores by a model are recorded."""
     name = STORES[MODELS[model][0]][0][0]
     return sources / ("more.svm" if name == "binary.svm" else name)
 
@@ -229,7 +229,7 @@ def make_all(golden: Path) -> None:
 
 
 def main() -> None:
-    """Replace what is there except README.md."""
+    """Replace everything except README.md."""
     with tempfile.TemporaryDirectory(dir=GOLDEN.parent) as folder:
         made = Path(folder) / "golden"
         make_all(made)

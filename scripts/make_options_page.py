@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 
 
 def page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     lines = [
         "# Options",
         "",
@@ -35,7 +35,7 @@ def page() -> str:
 
 
 def table(group: str, declared: list[Option]) -> Iterator[str]:
-    """The lines of a panel; none if no option is in it."""
+    """Yield the lines of a panel; none if no option is in it."""
     if declared:
         yield from ("", f"### {group}", "", "| name | command line | meaning | default |", "|---|---|---|---|")
     for one in declared:

@@ -1,4 +1,4 @@
-"""Run the notebooks and keep what they show: `python scripts/render_notebooks.py [NOTEBOOK ...] [--output FOLDER]`.
+"""Run the notebooks and store their outputs: `python scripts/render_notebooks.py [NOTEBOOK ...] [--output FOLDER]`.
 
 Each runs in a kernel of its own with a temporary folder as its working folder, and must leave that empty.
 """
@@ -15,11 +15,11 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 120
-"""For one cell."""
+"""Seconds for a cell."""
 
 
 def render(path: Path, target: Path) -> float:
-    """Run one and write it with its outputs; returns the seconds it took. Raises if a cell fails."""
+    """Run a notebook and write it with its outputs; return the seconds it took. Raises if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -41,15 +41,15 @@ def render(path: Path, target: Path) -> float:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("notebooks", nargs="*", type=Path, default=sorted((ROOT / "notebooks").glob("*.ipynb")))
     parser.add_argument("--output", type=Path, help="a folder for what comes out; by default it stays where it is")
     words = parser.parse_args()
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # of kernels: this package, wherever they run
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # notebook kernels import this package
     with tempfile.TemporaryDirectory() as settings:
-        # neither settings nor history of whoever runs this
+        # no settings or history of the user
         for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
             os.environ[name] = str(Path(settings) / name.lower())
         for path in words.notebooks:

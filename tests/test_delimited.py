@@ -479,7 +479,7 @@ def test_another_delimiter_than_the_stores_is_refused(tmp_path, delimiter, fits)
     convert([str(path)], store, ConvertConfig(label="y", delimiter=";", values="float32"))
     with contextlib.ExitStack() as stack:
         if not fits:
-            told = r"--delimiter .* the store was made with ;; leave it out"
+            told = r"delimiter=.* the store was made with ;; leave it out"
             stack.enter_context(pytest.raises(UsageError, match=told))
         convert([str(more)], store, ConvertConfig(delimiter=delimiter), existing=Existing(append=True))
     assert Store.open(store).rows == 2 + fits

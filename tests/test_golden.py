@@ -324,10 +324,10 @@ def test_folders_of_texts_are_golden_sets_but_not_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("features = 40", "features = 40\nnormalize = 'l2'"), "--normalize l2: the store was made otherwise"),
-        (("features = 40", "features = 50"), "--features 50: the store was made with 40"),
-        (("features = 40", "features = 40\ntask = 'regression'"), "--task regression: the store was made with binary"),
-        (("index_base = 1", "format = 'vw'"), "--format vw: the store was made of svmlight"),
+        (("features = 40", "features = 40\nnormalize = 'l2'"), "normalize=l2: the store was made otherwise"),
+        (("features = 40", "features = 50"), "features=50: the store was made with 40"),
+        (("features = 40", "features = 40\ntask = 'regression'"), "task=regression: the store was made with binary"),
+        (("index_base = 1", "format = 'vw'"), "format=vw: the store was made of svmlight"),
         (("index_base = 1", "hash_bits = 9"), "--hash-bits is for .* read as svmlight; leave it out"),
     ],
 )

@@ -145,7 +145,7 @@ def test_versions_are_kept_and_rolled_back(tmp_path, oocpeg):
     assert Versions(tmp_path / "models").names() == names[2:]
     oocpeg("rollback", tmp_path / "models")
     assert in_use(tmp_path) == names[2]
-    assert "no version before" in oocpeg("rollback", tmp_path / "models", code=3).stderr
+    assert "does not exist or is not known" in oocpeg("rollback", tmp_path / "models", code=3).stderr
     oocpeg("rollback", tmp_path / "models", "--to", names[3])
     assert in_use(tmp_path) == names[3]
     assert "there are" in oocpeg("rollback", tmp_path / "models", "--to", "2020-01-01T00-00-00", code=2).stderr

@@ -81,7 +81,7 @@ def test_rolling_back_leads_to_what_was_in_use_before(tmp_path):
     four = nights(tmp_path, job, [4])[0]["run"]
     assert rollback(versions) == (four, two)
     assert rollback(versions) == (two, one)
-    with pytest.raises(InputError, match="no version before"):
+    with pytest.raises(InputError, match="does not exist or is not known"):
         rollback(versions)
     assert in_use(tmp_path) == one
 

@@ -227,7 +227,7 @@ def test_append_until_the_table_is_full(tmp_path, number):
         assert len(store.manifest.layout.levels) == LEVELS
         assert verify(store).problems == []
         return
-    with pytest.raises(InputError, match=r"table of 256, too few .* all inputs together; with values=float32"):
+    with pytest.raises(InputError, match=r"dictionary of 256 values, too few .* all inputs together; with values="):
         convert([more], tmp_path / "store", plain(), existing=APPEND)
     assert folder_bytes(tmp_path / "store") == before
 

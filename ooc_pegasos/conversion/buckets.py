@@ -25,7 +25,7 @@ from ooc_pegasos.util.files import ReadOnlyFile, cut_file, open_in_place
 
 _MAGIC = 0x6765737361676570  # "pegasseg"
 _MOST_OPEN = 64
-_DAMAGED = "scratch data is damaged; run again without --resume"
+_DAMAGED = "scratch data is damaged; run again without {resume}"
 _HEADER = 7  # int64: magic, block, rows, pairs, optional arrays, checksum, bytes of ids
 _VALUES, _WEIGHTS = 1, 2  # bits of the optional arrays
 _NO_WEIGHTS = np.empty(0, np.float32)

@@ -32,10 +32,10 @@ def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
         given = getattr(config, name)
         if given in (None, getattr(_DEFAULTS, name), value) or (name == "dictionary" and value and given >= value):
             continue
-        option = "--" + ("no-" if given is False else "") + name.replace("_", "-")
-        given_text = "" if isinstance(given, bool) else f" {_text_of(given)}"
+        mark = ("no_" if given is False else "") + name
+        mark += "" if isinstance(given, bool) else f"={_text_of(given)}"
         how = "otherwise" if value is None or isinstance(value, bool) else f"with {_text_of(value)}"
-        raise UsageError(f"{option}{given_text}: the store was made {how}; leave it out to append")
+        raise UsageError(f"{{{mark}}}: the store was made {how}; leave it out to append")
     table = made.recipe.table
     for kind in ("numeric", "categorical", "text"):
         patterns = getattr(config, kind)
@@ -82,8 +82,7 @@ def _refuse_other_columns(kind: str, patterns: tuple[str, ...], table: Table) ->
     for column in table.columns:
         named = column.name in meant
         if named != (column.kind == kind):
-            said = "" if named else "not "
-            raise UsageError(
-                f"--{kind} {' '.join(patterns)}: column '{column.name}' is {said}among these, and is {column.kind} in "
-                "the store; leave it out to append"
+            problem = (
+                f"column '{column.name}' is {'' if named else 'not '}among these, and is {column.kind} in the store"
             )
+            raise UsageError(f"{{{kind}={' '.join(patterns)}}}: {problem}; leave it out to append")

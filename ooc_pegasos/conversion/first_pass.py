@@ -181,7 +181,7 @@ class Ingest:
 
         def problem(row: int) -> str:
             name = names.name(int(bits[row]))
-            return f"the label {name!r} is not one of {known}; correct it or declare it with --classes"
+            return f"the label {name!r} is not one of {known}; correct it or declare it with {{classes}}"
 
         return _without(parsed, keep, problem)
 
@@ -202,7 +202,7 @@ class Ingest:
         others = "bfloat16 or float32" if rounding == "float16" else "float32"
 
         def problem(row: int) -> str:
-            return f"the value {values[first_large[row]]:g} is too large for {rounding}; use --values {others}"
+            return f"the value {values[first_large[row]]:g} is too large for {rounding}; use {{values={others}}}"
 
         return _without(parsed, keep, problem)
 

@@ -1,6 +1,6 @@
-"""What a worker does in a round: a function of a part, vectors and what is known of its rows, and of nothing else.
+"""The work of a worker in a round: pure functions of a part, vectors and the state of its rows.
 
-So a round that was lost with its worker is done again elsewhere and comes to the same. Nothing given is changed.
+So a round that was lost with its worker can be repeated elsewhere, with the same result. Arguments are not changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.pegasos import PegasosOptions
 from ooc_pegasos.solvers.pegasos_group import Manner, PegasosSolver
 from ooc_pegasos.solvers.sdca import SdcaSolver
-from ooc_pegasos.training.result import RowsApart, scores_apart
+from ooc_pegasos.training.result import HoldoutScores, score_holdout_rows
 
 CENTRES = [CENTRE, HASTE, MOVE]
 _WORTH_PACKING = 1 / 3
@@ -365,15 +365,24 @@ def summed(one: Any, other: Any) -> Any:
     return one + other
 
 
-def look_at_rows_apart(part: Part, asked: tuple[Model, bool], held: Held | None = None) -> RowsApart:
-    """What a model says of the rows of a part that were kept apart."""
+@dataclass(frozen=True)
+class HoldoutQuestion:
+    """The model whose scores of holdout rows are wanted."""
+
+    model: Model
+    calibrate: bool
+    """True if probabilities will be fitted to the scores."""
+
+
+def score_holdout(part: Part, asked: HoldoutQuestion, held: Held | None = None) -> HoldoutScores:
+    """Return statistics of the scores of the holdout rows of a part."""
     opened = at_hand(part, held)
     with opened.lock:
-        found = RowsApart(*asked)
-        found.take(scores_apart(asked[0], opened.all_windows(), opened.loader, 1))
+        found = HoldoutScores(asked.model, asked.calibrate)
+        found.take(score_holdout_rows(asked.model, opened.all_windows(), opened.loader, 1))
         return found
 
 
-def rows_together(one: RowsApart, other: RowsApart) -> RowsApart:
-    """The rows of two; neither is changed, as they may be asked for again."""
+def merged(one: HoldoutScores, other: HoldoutScores) -> HoldoutScores:
+    """Return the statistics of both; neither is changed, as the sum may be repeated."""
     return one.merged(other)

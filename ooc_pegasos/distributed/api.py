@@ -129,10 +129,10 @@ def _refuse(config: TrainConfig) -> None:
     known = ("auto", "sdca", "sgd-s")
     if config.algorithm not in known:
         raise UsageError(f"{{algorithm={config.algorithm}}} runs on one machine; choose {', '.join(known)}")
-    asked = {"--bias search": config.bias == "search", "--threads": (config.threads or 1) > 1}
-    asked |= {f"--loading {config.loading}": config.loading is not None}
+    asked = {"{bias=search}": config.bias == "search", "{threads}": (config.threads or 1) > 1}
+    asked |= {f"{{loading={config.loading}}}": config.loading is not None}
     asked |= {name: name != "{delay}" for name in config.of_pegasos}
-    asked |= {f"--sampling {config.sampler}": config.sampler not in ("permutation", "fixed", "sequential")}
+    asked |= {f"{{sampling={config.sampler}}}": config.sampler not in ("permutation", "fixed", "sequential")}
     for what, given in asked.items():
         if given:
             raise UsageError(f"{what} is for one machine; leave it out")

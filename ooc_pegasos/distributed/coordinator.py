@@ -37,7 +37,7 @@ from ooc_pegasos.training.timing import EpochCost, RunCost
 from ooc_pegasos.util.memory_limits import peak_rss
 
 _ENTRIES_A_ROUND, _MOST_PASSES = 1 << 21, 4
-"""Where parts are small a round costs more than a pass, so several passes are made in each round."""
+"""A round costs more than a pass if parts are small, so several passes are made in each round."""
 
 
 @dataclass(frozen=True)

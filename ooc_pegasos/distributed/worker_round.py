@@ -73,7 +73,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a round of some parts adds: a vector and a few numbers for each model."""
+    """Result of a round of some parts: a vector and a few numbers for each model."""
 
     vectors: dict[int, Packed]
     numbers: dict[int, np.ndarray]
@@ -106,7 +106,7 @@ def added(one: Contribution, other: Contribution) -> Contribution:
 
 @dataclass(frozen=True)
 class AscentState:
-    """What a part knows of its rows between rounds, and of each model besides."""
+    """State of a part between rounds: of its rows, and of each model."""
 
     groups: list[tuple[list[int], int]] = field(default_factory=list)
     arrays: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class _HeldRows(RowStates):
         self._files = {key: array.copy() for key, array in state.arrays.items()}
 
     def give(self) -> tuple[list[tuple[list[int], int]], dict[tuple[int, str], np.ndarray]]:
-        """What is known now."""
+        """Return the state now."""
         self.leave()
         return [(group.models, group.width) for group in self.groups], self._files
 
@@ -156,7 +156,7 @@ class Ascent:
     centres: dict[int, np.ndarray]
     """Of a bias that is not regularised: its centre, and how that moves."""
     caution: dict[int, float]
-    """How many times each part counts its own changes, from once to as often as there are parts."""
+    """Factor by which each part scales its own changes, from 1 to the number of parts."""
 
 
 def ascend(
@@ -234,7 +234,7 @@ _BOLDER, _MORE_CAUTIOUS = 0.8, 1.25
 
 
 def next_caution(caution: float, together: float, apart: float, parts: int) -> float:
-    """How many times parts count their own changes in the next round.
+    """Return the factor by which parts scale their own changes in the next round.
 
     As often as there are parts is always enough, and needed only if all change the same. If the changes of this round
     have the squared norm `together`, and each part's own add up to `apart`, then together / apart would have been right

@@ -136,7 +136,7 @@ def _version_asker() -> Callable[[], str | None]:
 
 
 def told_of_workers(client: Any) -> dict[str, Any]:
-    """Return the scheduler's description of each worker. `scheduler_info` is not used: the client replaces its answer."""
+    """Return the scheduler's description of each worker. Not from `scheduler_info`, which the client replaces."""
     workers: dict[str, Any] = client.sync(client.scheduler.identity)["workers"]
     return workers
 

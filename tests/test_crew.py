@@ -20,13 +20,14 @@ from test_rounds import TrainingKiller, made, weights
 import ooc_pegasos
 from ooc_pegasos import Model, TrainConfig, train
 from ooc_pegasos.compiled.fit.sdca import STATE_SIZE
-from ooc_pegasos.distributed import client_solvers, coordinator, partition_state, train_dask, worker_pool
+from ooc_pegasos.distributed import client_solvers, partition_state, train_dask, worker_pool
 from ooc_pegasos.distributed import cluster as of_cluster
 from ooc_pegasos.distributed import store_parts as data
 from ooc_pegasos.distributed import worker_round as of_rounds
 from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.solvers import registry
+from ooc_pegasos.training import run as running
 from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
 
 distributed = pytest.importorskip("distributed")
@@ -383,7 +384,7 @@ def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
             os.kill(os.getpid(), signal.SIGINT)
             assert saved.wait(60)
 
-    save = coordinator.Run._save
+    save = running.Run._save_checkpoint
 
     def and_tell(mine):
         try:
@@ -394,7 +395,7 @@ def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
     others = set(data._open)
     with monkeypatch.context() as patched:
         before(patched, name, interrupt)
-        patched.setattr(coordinator.Run, "_save", and_tell)
+        patched.setattr(running.Run, "_save_checkpoint", and_tell)
         with pytest.raises(Interrupted):
             train_dask(local.client, store, config, parts=3, checkpoint=tmp_path / "kept", log=tmp_path / "log")
     assert (tmp_path / "kept" / "training.checkpoint").exists()
@@ -622,7 +623,7 @@ def test_a_warm_start(local, tmp_path):
     for config, problem in (
         (TrainConfig(lam=(0.1, 0.2), bias="feature"), "begins one model with another"),
         (TrainConfig(lam=0.1, algorithm="sdca", bias="feature"), "choose sgd-s"),
-        (TrainConfig(lam=0.1), "add --bias feature"),
+        (TrainConfig(lam=0.1), "add bias=feature"),
     ):
         with pytest.raises(UsageError, match=problem):
             train_dask(local.client, store, config, warm_start=exact)
@@ -635,10 +636,8 @@ def test_pegasos_makes_room_if_it_is_slow(local, tmp_path, monkeypatch):
     assert train_dask(local.client, store, config, parts=2).algorithm == "sgd-s"
     config = TrainConfig(lam=0.05, tolerance=3 / 150, max_epochs=30)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(coordinator.Run, "_is_slow", lambda mine: len(mine.state.known[0].history) >= 2)
-        patched.setattr(
-            coordinator.Judge, "is_enough", lambda mine, known: len(known.history) > 5 and known.gap <= 0.02
-        )
+        patched.setattr(running.Run, "_is_slow", lambda mine: len(mine.state.known[0].history) >= 2)
+        patched.setattr(running.Judge, "is_enough", lambda mine, known: len(known.history) > 5 and known.gap <= 0.02)
         result = train_dask(local.client, store, config, parts=2, checkpoint=tmp_path / "kept")
     assert result.algorithm == "sdca"
     assert "going on by dual coordinate ascent" in " ".join(result.notes)

@@ -124,14 +124,14 @@ _NATIVE = """
 import ctypes, sys
 from ooc_pegasos.util import watchdog
 from ooc_pegasos.cli.main import app, main
-from ooc_pegasos.training.stop import Stoppable
+from ooc_pegasos.training.stop import StopCheck
 libc = ctypes.{library}(None)
 mutex = ctypes.create_string_buffer(64)
 watchdog.CLEAN_STOP = 1
 
 @app.command()
 def stuck():
-    with Stoppable().listening():
+    with StopCheck().listening():
         libc.pthread_mutex_lock(mutex)
         print("ready", flush=True)
         {action}

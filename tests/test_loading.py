@@ -26,6 +26,7 @@ from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.store import chunk_reader, manifest
 from ooc_pegasos.store.manifest import PAGE
 from ooc_pegasos.store.page_memory import Arena, can_map
+from ooc_pegasos.training.local_engine import LocalEngine
 from ooc_pegasos.training.stop import Interrupted
 from ooc_pegasos.util import json_checksum
 from ooc_pegasos.util.memory_limits import available_memory
@@ -373,25 +374,23 @@ def test_a_chunk_that_changes_while_training(store, tmp_path, monkeypatch, accid
 @pytest.mark.parametrize("memory", ["all", "least"])
 def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, memory):
     """What was computed meanwhile is not believed, and never written to a checkpoint."""
-    from ooc_pegasos.training import run as running
-
     victim = chunk_path(store, 4)
     content, touched = victim.read_bytes(), []
-    presented = running.Run._present
+    presented = LocalEngine._train_window
 
-    def present(run, window):
+    def present(engine, state, window, save_if_due):
         if 4 in window.chunks and not touched:
             touched.append(True)
             with open(victim, "r+b") as file:
                 file.write(b"\xff" * len(content))
-                presented(run, window)
+                presented(engine, state, window, save_if_due)
                 file.seek(0)
                 file.write(content)
-            run.stop_asked = memory == "all"
+            engine.stop.is_requested = memory == "all"
         else:
-            presented(run, window)
+            presented(engine, state, window, save_if_due)
 
-    monkeypatch.setattr(running.Run, "_present", present)
+    monkeypatch.setattr(LocalEngine, "_train_window", present)
     budget = (1 << 30) if memory == "all" else least_memory(store)
     config = TrainConfig(lam=0.01, max_epochs=1, tolerance=1e-9, memory=budget, loading="mapped")
     with pytest.raises(CorruptFileError, match=victim.name):

@@ -26,7 +26,7 @@ from ooc_pegasos.solvers import registry
 from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS
 from ooc_pegasos.training import run as running
-from ooc_pegasos.training.stop import Interrupted
+from ooc_pegasos.training.stop import Interrupted, StopCheck
 
 LAMBDAS = (3.0, 1.0, 0.3, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
 FOLLOWED = {"tolerance": 1e-12, "max_epochs": 4}
@@ -555,23 +555,17 @@ def run_of(store: Store, windows: str, **options: object) -> TrainConfig:
     return dataclasses.replace(config, memory=memory_of(store, config, models) if windows == "several" else None)
 
 
-def interrupt(run: running.Run) -> None:
-    """Have it feel Ctrl-C at its next look."""
-    run.stop_asked = True
-
-
-def looks(patched: pytest.MonkeyPatch, at: int) -> list[int]:
-    """Ctrl-C at the so many-th look whether there was one; returns the count of looks so far."""
+def interrupt_at_check(patched: pytest.MonkeyPatch, number: int) -> None:
+    """Request a stop just before the check with this number."""
     count = [0]
 
-    def look_up(run, real=running.Run._look_up):
+    def check(stop, real=StopCheck.check):
         count[0] += 1
-        if count[0] == at:
-            interrupt(run)
-        real(run)
+        if count[0] == number:
+            stop.is_requested = True
+        real(stop)
 
-    patched.setattr(running.Run, "_look_up", look_up)
-    return count
+    patched.setattr(StopCheck, "check", check)
 
 
 def files_of(folder: Path) -> list[str]:
@@ -599,7 +593,7 @@ def test_interrupted_anywhere_and_resumed_to_the_same_bytes(tmp_path, options, w
     for at in range(1, 200, 1 if windows == "one" else 5):
         place = tmp_path / f"checkpoint-{at}"
         with pytest.MonkeyPatch.context() as patched:
-            looks(patched, at)
+            interrupt_at_check(patched, at)
             try:
                 train(store, config, checkpoint=place, scratch=scratch)
                 break
@@ -653,7 +647,7 @@ def test_interrupted_before_the_first_row(tmp_path, monkeypatch, windows):
 
     with monkeypatch.context() as patched:
         patched.setattr(Loader, "_prepare", prepare)
-        looks(patched, 1)
+        interrupt_at_check(patched, 1)
         with pytest.raises(KeyboardInterrupt):
             train(store, config, checkpoint=tmp_path / "c")
     # memory that was used for something else, as it is in a real process
@@ -674,7 +668,7 @@ def test_interrupted_again_and_again(tmp_path, windows):
     place, found, interrupted = tmp_path / "c", None, 0
     while found is None:
         with pytest.MonkeyPatch.context() as patched:
-            looks(patched, 8 if windows == "one" else 30)  # a pass that measures has to be made at once
+            interrupt_at_check(patched, 8 if windows == "one" else 30)  # a pass that measures has to be made at once
             try:
                 found = train(store, config, checkpoint=place, resume=True)
             except KeyboardInterrupt:
@@ -705,7 +699,7 @@ def test_interrupted_around_the_change_of_algorithm(tmp_path, monkeypatch):
     for at in range(1, 100):
         place = tmp_path / f"c{at}"
         with pytest.MonkeyPatch.context() as patched:
-            looks(patched, at)
+            interrupt_at_check(patched, at)
             try:
                 train(store, config, checkpoint=place)
                 break
@@ -735,7 +729,7 @@ def test_models_that_left_stay_away_after_a_resume(tmp_path):
     assert len({model.epochs for model in whole.models}) > 3
     for at in (12, 20, 30):
         with pytest.MonkeyPatch.context() as patched:
-            looks(patched, at)
+            interrupt_at_check(patched, at)
             with pytest.raises(KeyboardInterrupt):
                 train(store, config, checkpoint=tmp_path / f"{at}")
         again = train(store, config, checkpoint=tmp_path / f"{at}", resume=True)
@@ -807,7 +801,7 @@ def test_nothing_is_left_where_a_run_fails(tmp_path, monkeypatch):
             train(store, config, scratch=scratch)
     assert files_of(scratch) == []
     with monkeypatch.context() as patched:
-        looks(patched, 5)
+        interrupt_at_check(patched, 5)
         with pytest.raises(KeyboardInterrupt):
             train(store, config, scratch=scratch)
     assert files_of(scratch) == []
@@ -822,7 +816,7 @@ def test_rows_of_a_checkpoint_that_was_never_finished_are_taken_away(tmp_path):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "rows-7.checkpoint").write_bytes(bytes(1000))
     with pytest.MonkeyPatch.context() as patched:
-        looks(patched, 5)
+        interrupt_at_check(patched, 5)
         with pytest.raises(KeyboardInterrupt):
             train(store, config, checkpoint=tmp_path / "c", resume=True)
     assert files_of(tmp_path / "c") == ["lock", "rows-8.checkpoint", "training.checkpoint"]

@@ -1,5 +1,6 @@
 """Training in parts on the workers of dask.distributed: the same problems, certificates that hold, the same bytes."""
 
+import dataclasses
 import os
 import signal
 import threading
@@ -282,10 +283,10 @@ def test_what_is_refused(client, tmp_path):
     store = made(tmp_path)
     for config, message in (
         (TrainConfig(algorithm="pegasos", lam=0.1), "runs on one machine"),
-        (TrainConfig(bias="search", lam=0.1), "--bias search is for one machine"),
-        (TrainConfig(lam=0.1, batch_size=5), "--batch-size is for one machine"),
-        (TrainConfig(lam=0.1, sampling="iid"), "--sampling iid is for one machine"),
-        (TrainConfig(lam=0.1, threads=2), "--threads is for one machine"),
+        (TrainConfig(bias="search", lam=0.1), "bias=search is for one machine"),
+        (TrainConfig(lam=0.1, batch_size=5), "batch_size is for one machine"),
+        (TrainConfig(lam=0.1, sampling="iid"), "sampling=iid is for one machine"),
+        (TrainConfig(lam=0.1, threads=2), "threads is for one machine"),
     ):
         with pytest.raises(UsageError, match=message):
             train_dask(client, store, config)
@@ -413,3 +414,15 @@ def test_the_command(tmp_path, oocpeg):
         in oocpeg("train", "store", "-o", "m2", "--scheduler", "tcp://127.0.0.1:9", code=3).stderr
     )
     assert "give an address" in oocpeg("train", "store", "-o", "m2", "--scheduler", "nonsense", code=2).stderr
+
+
+def test_the_delay_of_pegasos(client, tmp_path):
+    """The delay changes the steps; the certificate still holds."""
+    store = made(tmp_path)
+    config = TrainConfig(lam=0.1, algorithm="sgd-s", max_epochs=3, tolerance=1e-9)
+    plain = train_dask(client, store, config, parts=2)
+    delayed = train_dask(client, store, dataclasses.replace(config, delay=5000.0), parts=2)
+    assert weights(delayed) != weights(plain)
+    optimum = train(store, TrainConfig(lam=0.1, tolerance=1e-6)).model.info.certificate
+    assert delayed.model.info.certificate.lower_bound <= optimum.primal
+    assert delayed.model.info.certificate.primal >= optimum.lower_bound

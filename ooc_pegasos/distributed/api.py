@@ -1,4 +1,4 @@
-"""The loop on the client: a round of all parts, a judgement as on one machine, a checkpoint."""
+"""Training on the workers of a Dask client: locks, checkpoints and logs of a run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from typing import Any
 from ooc_pegasos.config import ConvertConfig, TrainConfig
 from ooc_pegasos.distributed import cluster, partition_state
 from ooc_pegasos.distributed.collections import RowsOfParts, hold, is_collection
-from ooc_pegasos.distributed.coordinator import Given, Noted, Run
+from ooc_pegasos.distributed.coordinator import Coordinator, Layout
 from ooc_pegasos.distributed.worker_pool import speaking
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.loading.loader import open_loader
+from ooc_pegasos.objective.problem import count_models, problem_of
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.store import Store
+from ooc_pegasos.training.report import Report, open_log
 from ooc_pegasos.training.result import TrainResult
-from ooc_pegasos.training.state import open_log, start_over
+from ooc_pegasos.training.run import Run
+from ooc_pegasos.training.setup import Setting, check_rows, weights_of
+from ooc_pegasos.training.state import start_over
+from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.files import writing_errors
 from ooc_pegasos.util.locks import in_use, locked
@@ -43,14 +49,14 @@ def train_dask(
 ) -> TrainResult:
     """Train on the workers of a `dask.distributed` client, to the same certified gap as on one machine.
 
-    The store is cut into `parts`, by default one for each thread of the workers there are; every worker must see it
-    under the same path. The result depends on the parts, not on the workers; where a part does not fit `config.memory`
-    (by default a share of a worker's limit) it depends on that as well. `passes` over its rows are made by each part in
-    a round of dual coordinate ascent, one unless parts are small.
+    The store is cut into `parts`, by default one for each thread of the workers; every worker must see the store under
+    the same path. The result depends on the parts, not on the workers; where a part does not fit `config.memory` (by
+    default a share of a worker's limit) the result depends on the memory as well. In a round of dual coordinate ascent
+    each part makes `passes` over its rows, by default one unless parts are small.
 
-    Instead of a store, or its path, it may be a dask.array with `labels` and perhaps `weights`, or a dask.dataframe
-    with a `recipe` that says which of its columns are what. Then no store is written: workers make each partition into
-    rows and hold them in memory, or make them again in every round where they do not fit, and a note says so.
+    Instead of a store, or its path, `store` may be a dask.array with `labels` and perhaps `weights`, or a
+    dask.dataframe with a `recipe` that names the columns. Then no store is written: workers convert each partition to
+    rows and hold them in memory, or repeat that in every round where the rows do not fit, and a note reports it.
     """
     began = time.perf_counter()
     cluster.check(client)
@@ -63,60 +69,70 @@ def train_dask(
         if progress is None:
             progress = default_training_progress()
             stack.callback(progress.end)
-        noted = Noted(progress)
+        report, stop = Report(progress), StopCheck(config.max_seconds, began)
         if place:
             with writing_errors(place):
                 stack.enter_context(locked(place / "lock", str(place), progress.note))
                 partition_state.remove_left_overs(place)
         saved = Checkpoint.load(place) if resume and place else None
         stack.enter_context(speaking(client))
-        had = _told_by(place, saved)
-        number, memory, passes = parts or had[0], config.memory or had[1], passes or had[2]
+        had = _layout_of(place, saved)
+        number, memory, passes = parts or had.parts, config.memory or had.memory, passes or had.passes
         rows: RowsOfParts | None = None
         if is_collection(store):
             settled = number or (sum(client.nthreads().values()) if place else None)  # they may lie elsewhere then
-            opened, rows = hold(client, store, labels, weights, recipe or ConvertConfig(), settled, noted.note)
+            opened, rows = hold(client, store, labels, weights, recipe or ConvertConfig(), settled, report.note)
             stack.callback(rows.close)
             if rows.remark:
-                noted.notes.append(rows.remark)
+                report.notes.append(rows.remark)
                 warnings.warn(rows.remark, stacklevel=2)
         elif labels is not None or weights is not None or recipe is not None:
             raise UsageError("labels, weights and a recipe go with a collection; a store has its own")
         else:
             opened = store if isinstance(store, Store) else Store.open(store)
             stack.enter_context(in_use(opened.path))
-        given = Given(began, client, opened, rows, config, number, memory, passes, warm_start, place, saved, noted)
-        run = Run(given)
+        setting = _setting(opened, config, warm_start)
+        layout = Layout(number, memory, passes)
+        engine = Coordinator(setting, stop, report, client, rows, layout, Path(scratch) if scratch else place)
+        stack.callback(engine.close)
+        run = Run(setting, engine, place=place, saved=saved)
         stack.callback(run.close)
-        run.begin(Path(scratch) if scratch else place)
         if place and not resume:
-            start_over(place, noted)
+            start_over(place, report.note)
         if log:
             with writing_errors(Path(log)):
-                run.log = stack.enter_context(open_log(Path(log), sum(known.epochs for known in run.state.known)))
-        stack.enter_context(run.listening())
+                report.log = stack.enter_context(open_log(Path(log), run.state.epochs))
+        stack.enter_context(stop.listening())
         return run.go()
 
 
-def _told_by(place: Path | None, saved: Checkpoint | None) -> tuple[int | None, int | None, int | None]:
-    """How many parts a run had that goes on, of how much memory, and how many passes in a round."""
+def _setting(store: Store, config: TrainConfig, warm_start: Model | None) -> Setting:
+    """Return the setting of a run. The loader is that of the whole store; nothing is read with it here."""
+    count_models(config, store)
+    loader = open_loader(store, 1 << 62, holdout=config.holdout_fraction, folds=config.folds)
+    check_rows(config, store, loader)
+    problem = problem_of(config, store, loader)
+    return Setting(store, config, loader, problem, weights_of(warm_start, config, problem))
+
+
+def _layout_of(place: Path | None, saved: Checkpoint | None) -> Layout:
+    """Return the layout of the run that is resumed, if there is one."""
     if not saved or not place:
-        return None, None, None
+        return Layout()
     with sound(place):
-        told = saved.facts["identity"].get("parts") or (None, None, None)
-        parts, memory, passes = (None if one is None else whole(one, 1, 2**62, "parts") for one in told)
-        return parts, memory, passes
+        parts, memory, passes = saved.facts["identity"].get("parts") or (None, None, None)
+        return Layout(*(None if one is None else whole(one, 1, 2**62, "parts") for one in (parts, memory, passes)))
 
 
 def _refuse(config: TrainConfig) -> None:
-    """Options that only one machine knows."""
+    """Refuse options that are supported on one machine only."""
     known = ("auto", "sdca", "sgd-s")
     if config.algorithm not in known:
         raise UsageError(f"{{algorithm={config.algorithm}}} runs on one machine; choose {', '.join(known)}")
-    asked = {"--bias search": config.bias == "search", "--threads": (config.threads or 1) > 1}
-    asked |= {f"--loading {config.loading}": config.loading is not None}
-    asked |= {name: name != "--delay" for name in config.of_pegasos}
-    asked |= {f"--sampling {config.sampler}": config.sampler not in ("permutation", "fixed", "sequential")}
+    asked = {"{bias=search}": config.bias == "search", "{threads}": (config.threads or 1) > 1}
+    asked |= {f"{{loading={config.loading}}}": config.loading is not None}
+    asked |= {name: name != "{delay}" for name in config.of_pegasos}
+    asked |= {f"{{sampling={config.sampler}}}": config.sampler not in ("permutation", "fixed", "sequential")}
     for what, given in asked.items():
         if given:
             raise UsageError(f"{what} is for one machine; leave it out")

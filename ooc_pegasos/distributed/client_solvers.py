@@ -92,7 +92,7 @@ class RoundsOfAscent(Rounds, SdcaSolver):
         self._scratch: Path | None = None
 
     def keep_in(self, scratch: Path | None, rows_of_parts: list[int]) -> None:
-        """Where to keep what is known of rows; None: where temporary files go."""
+        """Set the folder for the state of rows; None: the folder for temporary files."""
         self._scratch, self._rows_of_parts = scratch, rows_of_parts
 
     def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:

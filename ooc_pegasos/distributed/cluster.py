@@ -98,7 +98,7 @@ def _check_certificates(scheduler: str) -> None:
 
 @dataclass(frozen=True)
 class Worker:
-    """What is known of one."""
+    """Description of a worker."""
 
     threads: int
     memory: int
@@ -136,7 +136,7 @@ def _version_asker() -> Callable[[], str | None]:
 
 
 def told_of_workers(client: Any) -> dict[str, Any]:
-    """What the scheduler knows of each. Not by `scheduler_info`, whose answer the client itself replaces at times."""
+    """Return the scheduler's description of each worker. Not from `scheduler_info`, which the client replaces."""
     workers: dict[str, Any] = client.sync(client.scheduler.identity)["workers"]
     return workers
 

@@ -53,12 +53,12 @@ _SHARE_OF_A_PART = 0.2
 _AT_A_TIME = 4
 """Partitions a thread that are looked at to begin with, when it is not known whether all fit."""
 _EVEN = 1.25
-"""How much more than its share a thread may have of what lies with workers, or it is distributed anew."""
+"""Factor on its share of persisted rows that a thread may have before rows are distributed anew."""
 _DEFAULTS = ConvertConfig()
 
 
 def is_collection(given: Any) -> bool:
-    """Whether it is one of Dask, or what claims to be."""
+    """True if this is a Dask collection, or claims to be one."""
     return hasattr(given, "__dask_graph__")
 
 
@@ -132,7 +132,7 @@ def _refuse(config: ConvertConfig) -> None:
 
 
 class _Reading:
-    """What is made of a collection."""
+    """Rows of a collection on the workers."""
 
     settings: Settings
     rows: list[Any]
@@ -203,7 +203,7 @@ class _Reading:
         return told, kept
 
     def _places(self, collection: Any, number: int) -> list[str]:
-        """Where partitions lie that were persisted: the same until somebody moves them, unlike where work is done."""
+        """Return the workers of persisted partitions, which do not change until the partitions are moved."""
         from distributed import futures_of, wait
 
         of_collection: Any = futures_of
@@ -416,7 +416,7 @@ class _Reading:
         return homes
 
     def _known(self, finished: list[Any], step: int) -> list[Finished]:
-        """What is known of parts, some made at a time."""
+        """Return the descriptions of parts, of which some are made at a time."""
         known: list[Finished] = []
         for first in range(0, len(finished), step):
             some = [

@@ -1,4 +1,4 @@
-"""What parts know of their rows, from workers to a file and back, one part at a time."""
+"""The state of partitions, from workers to a file and back, one part at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ooc_pegasos.util.checkpoint import whole
 from ooc_pegasos.util.files import create_file, sync_folder
 
 KINDS: dict[str, Any] = {"duals": np.float32, "until": np.uint8}
-"""What a group of models knows of each row."""
+"""State of each row for a group of models."""
 PREFIX = "oocpeg-rows-"
 """Of folders of such files, while a run goes on."""
 _FILE = re.compile(r"rows-\d+\.checkpoint")
@@ -62,7 +62,7 @@ def write(path: Path, states: Iterable[AscentState]) -> dict[str, Any]:
 
 
 def read(folder: Path, told: dict[str, Any], rows: list[int], models: int) -> Iterator[AscentState]:
-    """What each part knew, of which there are so many rows, after a check of the whole file. Raises ValueError."""
+    """Yield the state of each part, given its number of rows, after a check of the whole file. Raises ValueError."""
     if not _FILE.fullmatch(told["file"]):
         raise ValueError(f"{told['file']!r} is not the name of a file of rows")
     if len(told["parts"]) != len(rows):

@@ -116,7 +116,7 @@ class _Ready:
         return self.model.probabilities_of(scores) if self.proba else scores
 
     def frame(self, part: Any) -> Any:
-        """What is told of the rows of a dataframe."""
+        """Return the columns of predictions for the rows of a dataframe."""
         assert self._vectorizer is not None
         blocks = [found.block for found in rows_of_frame(part, self._vectorizer, _PARTITION)]
         parts = [score_block(self.model, self._scorer, block) for block in blocks]
@@ -205,7 +205,7 @@ def _everywhere(
     parts: list[tuple[tuple[int, int], tuple[Any, ...]]],
     merge: Callable[[Any, Any], Any] | None = None,
 ) -> Any:
-    """What some work finds in all parts of a store, in order; with `merge`, as one."""
+    """Return the results of some work on all parts of a store, in order; with `merge`, as one."""
     from distributed.client import FutureCancelledError
     from distributed.scheduler import KilledWorker
 

@@ -62,7 +62,7 @@ class Part:
     sampler: str
     seed: int
     together: int
-    """How many of a run a worker keeps open at once, each with its memory."""
+    """Number of parts of a run that a worker keeps open at once, each with its memory."""
     written_by: str = __version__
     """Other versions may do otherwise."""
 
@@ -97,7 +97,7 @@ class HeldLoader(Loader):
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """What has travelled may not be where kernels want it."""
+    """Return the array as compiled loops need it; an array from another process may be unaligned."""
     return np.require(array, requirements=["C", "A"])
 
 

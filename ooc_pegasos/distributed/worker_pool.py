@@ -35,7 +35,7 @@ _FAN = 8
 
 
 class LostError(Exception):
-    """What was known was lost with a worker, and has to be made again."""
+    """Results were lost with a worker, and have to be recomputed."""
 
 
 class Rows(Protocol):
@@ -44,7 +44,7 @@ class Rows(Protocol):
     homes: list[str]
     """The worker of each part that has its rows, or that would have to move least of them; "": whichever."""
     at_a_time: int | None
-    """How many parts may be in the memory of workers at once; None: all."""
+    """Number of parts that may be in the memory of workers at once; None: all."""
 
     def of(self, part: int, home: str) -> Any:
         """A future of the rows of a part, which is at home with this worker."""
@@ -72,7 +72,7 @@ class Crew:
         self._homes = list(rows.homes) if rows else [""] * len(parts)
         self._futures: WeakSet[Any] = WeakSet()
         self.kept: list[Any] = []
-        """What has to be there for the next round."""
+        """Futures that the next round needs."""
         self._workers: set[str] = set()
         self._paused: set[str] = set()
         self._looked = self._next_report = time.monotonic()
@@ -157,7 +157,7 @@ class Crew:
         return futures
 
     def copies_of(self, told: Any) -> int:
-        """How often the scheduler keeps what all are told: with the work of each part if it is little, else once."""
+        """Return the number of copies that the scheduler keeps: one for each part if the message is small, else one."""
         return len(self.parts) if self._is_little(told) else 1
 
     def _is_little(self, told: Any) -> bool:
@@ -180,7 +180,7 @@ class Crew:
         return shared
 
     def summed(self, futures: list[Any], add: Callable[[Any, Any], Any]) -> Any:
-        """What they come to, added up two by two, always in the same order: on the workers, the last two here."""
+        """Return the sum of results, added in pairs in a fixed order: on the workers, and the last two here."""
         level = futures
         while len(level) > 2:
             pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
@@ -239,7 +239,7 @@ class Crew:
                     self._note(f"{problem}; if it does not go on, give it more, or use more parts")
 
     def results(self, futures: list[Any], of_parts: Sequence[Any] = ()) -> list[Any]:
-        """What came out of some work. Raises LostError if it has to be done again."""
+        """Return the results of some work. Raises LostError if the work has to be repeated."""
         from distributed.scheduler import KilledWorker
 
         self.wait(futures, of_parts)

@@ -1,6 +1,6 @@
-"""What a worker does in a round: a function of a part, vectors and what is known of its rows, and of nothing else.
+"""The work of a worker in a round: pure functions of a part, vectors and the state of its rows.
 
-So a round that was lost with its worker is done again elsewhere and comes to the same. Nothing given is changed.
+So a round that was lost with its worker can be repeated elsewhere, with the same result. Arguments are not changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.pegasos import PegasosOptions
 from ooc_pegasos.solvers.pegasos_group import Manner, PegasosSolver
 from ooc_pegasos.solvers.sdca import SdcaSolver
-from ooc_pegasos.training.result import RowsApart, scores_apart
+from ooc_pegasos.training.result import HoldoutScores, score_holdout_rows
 
 CENTRES = [CENTRE, HASTE, MOVE]
 _WORTH_PACKING = 1 / 3
@@ -73,7 +73,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a round of some parts adds: a vector and a few numbers for each model."""
+    """Result of a round of some parts: a vector and a few numbers for each model."""
 
     vectors: dict[int, Packed]
     numbers: dict[int, np.ndarray]
@@ -106,7 +106,7 @@ def added(one: Contribution, other: Contribution) -> Contribution:
 
 @dataclass(frozen=True)
 class AscentState:
-    """What a part knows of its rows between rounds, and of each model besides."""
+    """State of a part between rounds: of its rows, and of each model."""
 
     groups: list[tuple[list[int], int]] = field(default_factory=list)
     arrays: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class _HeldRows(RowStates):
         self._files = {key: array.copy() for key, array in state.arrays.items()}
 
     def give(self) -> tuple[list[tuple[list[int], int]], dict[tuple[int, str], np.ndarray]]:
-        """What is known now."""
+        """Return the state now."""
         self.leave()
         return [(group.models, group.width) for group in self.groups], self._files
 
@@ -156,7 +156,7 @@ class Ascent:
     centres: dict[int, np.ndarray]
     """Of a bias that is not regularised: its centre, and how that moves."""
     caution: dict[int, float]
-    """How many times each part counts its own changes, from once to as often as there are parts."""
+    """Factor by which each part scales its own changes, from 1 to the number of parts."""
 
 
 def ascend(
@@ -234,7 +234,7 @@ _BOLDER, _MORE_CAUTIOUS = 0.8, 1.25
 
 
 def next_caution(caution: float, together: float, apart: float, parts: int) -> float:
-    """How many times parts count their own changes in the next round.
+    """Return the factor by which parts scale their own changes in the next round.
 
     As often as there are parts is always enough, and needed only if all change the same. If the changes of this round
     have the squared norm `together`, and each part's own add up to `apart`, then together / apart would have been right
@@ -365,15 +365,24 @@ def summed(one: Any, other: Any) -> Any:
     return one + other
 
 
-def look_at_rows_apart(part: Part, asked: tuple[Model, bool], held: Held | None = None) -> RowsApart:
-    """What a model says of the rows of a part that were kept apart."""
+@dataclass(frozen=True)
+class HoldoutQuestion:
+    """The model whose scores of holdout rows are wanted."""
+
+    model: Model
+    calibrate: bool
+    """True if probabilities will be fitted to the scores."""
+
+
+def score_holdout(part: Part, asked: HoldoutQuestion, held: Held | None = None) -> HoldoutScores:
+    """Return statistics of the scores of the holdout rows of a part."""
     opened = at_hand(part, held)
     with opened.lock:
-        found = RowsApart(*asked)
-        found.take(scores_apart(asked[0], opened.all_windows(), opened.loader, 1))
+        found = HoldoutScores(asked.model, asked.calibrate)
+        found.take(score_holdout_rows(asked.model, opened.all_windows(), opened.loader, 1))
         return found
 
 
-def rows_together(one: RowsApart, other: RowsApart) -> RowsApart:
-    """The rows of two; neither is changed, as they may be asked for again."""
+def merged(one: HoldoutScores, other: HoldoutScores) -> HoldoutScores:
+    """Return the statistics of both; neither is changed, as the sum may be repeated."""
     return one.merged(other)

@@ -1,24 +1,34 @@
-"""Training: where things are kept, who else is at work there, and the outer search over the bias around runs."""
+"""Training on this machine: locks, checkpoints and logs of a run, and the outer search over the bias."""
 
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import numpy as np
+
+from ooc_pegasos.compiled.fit.pegasos import square_distance
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.objective.problem import fixed_bias, problem_of
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.bias_search import Search
-from ooc_pegasos.training.result import TrainResult
-from ooc_pegasos.training.run import Run
-from ooc_pegasos.training.state import open_log, start_over
+from ooc_pegasos.training.local_engine import LocalEngine
+from ooc_pegasos.training.report import Report, open_log
+from ooc_pegasos.training.result import TrainResult, check_holdout_classes
+from ooc_pegasos.training.run import Proof, Run
+from ooc_pegasos.training.setup import Setting, loader_of, weights_of
+from ooc_pegasos.training.state import start_over
+from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.util.checkpoint import Checkpoint
 from ooc_pegasos.util.files import writing_errors
 from ooc_pegasos.util.locks import in_use, locked
+from ooc_pegasos.util.stopwatch import Stopwatch
 
 
 def train(
@@ -35,7 +45,7 @@ def train(
 ) -> TrainResult:
     """Minimise objective (1) over the rows of `store` until the certified gap of each model is within the tolerance.
 
-    The store is an open one, or its path. With `proof` dual variables that prove the gap of the model, as it is saved
+    `store` is an open store, or its path. With `proof` dual variables that prove the gap of the model, as it is saved
     by `Model.save`, are written to that file; see docs/proof-format.md.
     """
     store = store if isinstance(store, Store) else Store.open(store)
@@ -58,7 +68,7 @@ def train(
             with writing_errors(place):
                 stack.enter_context(locked(place / "lock", str(place), progress.note))
         saved = Checkpoint.load(place) if resume and place else None
-        run = Run(
+        run = _new_run(
             store,
             config,
             progress,
@@ -70,18 +80,45 @@ def train(
         )
         stack.callback(run.close)
         if place and not resume:
-            start_over(place, progress)
+            start_over(place, progress.note)
         if log:
             with writing_errors(Path(log)):
-                run.log = stack.enter_context(open_log(Path(log), sum(known.epochs for known in run.state.known)))
-        stack.enter_context(run.listening())
+                run.report.log = stack.enter_context(open_log(Path(log), run.state.epochs))
+        stack.enter_context(run.stop.listening())
         return run.go()
+
+
+def _new_run(
+    store: Store,
+    config: TrainConfig,
+    progress: TrainingProgress,
+    *,
+    warm_start: Model | None = None,
+    place: Path | None = None,
+    saved: Checkpoint | None = None,
+    scratch: Path | None = None,
+    offsets: tuple[float, ...] = (),
+    proof: Path | None = None,
+) -> Run:
+    """Return a run on this machine. `offsets` are biases that are held fixed, each for a model of its own."""
+    square_distance(np.empty(0), np.empty(0), 1.0)  # numba initialises itself at the first call, as an import does
+    stop, report, background = StopCheck(config.max_seconds), Report(progress), Stopwatch()
+    scratch = scratch or place or Path(tempfile.gettempdir())
+    loader = loader_of(config, store, max(len(offsets), 1), saved, place, background)
+    problem = problem_of(config, store, loader)
+    if config.calibrate and store.manifest.labels.task == "binary":
+        check_holdout_classes(store, loader)
+    if offsets:
+        problem = fixed_bias(problem, offsets)
+    setting = Setting(store, config, loader, problem, weights_of(warm_start, config, problem))
+    engine = LocalEngine(setting, stop, report, background, scratch)
+    return Run(setting, engine, place=place, saved=saved, proof=Proof(proof, scratch) if proof else None)
 
 
 def _search(
     store: Store, config: TrainConfig, log: str | Path | None, scratch: Path | None, progress: TrainingProgress
 ) -> TrainResult:
-    """An outer search over the bias: models of several biases that are held fixed are trained in each pass."""
+    """Search for the best bias: in each round models of several biases, which are held fixed, are trained together."""
     search, began = Search(), time.perf_counter()
     with ExitStack() as stack:
         file = stack.enter_context(open_log(Path(log), 0)) if log else None
@@ -89,9 +126,9 @@ def _search(
             seconds = time.perf_counter() - began
             left = max(config.max_seconds - seconds, 1e-3) if config.max_seconds else None
             within = dataclasses.replace(config, max_seconds=left)
-            run = Run(store, within, progress, scratch=scratch, offsets=search.offsets)
-            run.log = file
-            with closing(run), run.listening():
+            run = _new_run(store, within, progress, scratch=scratch, offsets=search.offsets)
+            run.report.log = file
+            with closing(run), run.stop.listening():
                 result = run.go()
             if search.is_over([model.certificate for model in result.models]) or result.stopped_by == "seconds":
                 note = f"the gap is that for the bias held at {float(result.model.bias):.6g}"

@@ -1,4 +1,4 @@
-"""Biases that are not regularised: the best one for given weights, and an outer search (section 6 of the paper)."""
+"""Unregularized biases: the best bias for given weights, and an outer search (section 6 of the paper)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.scoring.model import Certificate
+from ooc_pegasos.training.engine import Engine
 from ooc_pegasos.training.state import RunState
 
 _AT_ONCE = 33
@@ -19,15 +20,15 @@ _PASSES = 12
 _CLOSE = 1e-7
 _REACH = 9.0
 _SIDE_BY_SIDE = 8
-"""Biases that are tried in a pass: as many as stand side by side in a panel."""
+"""Biases that are tried in a pass: the width of a model panel."""
 _MOST_ROUNDS = 80
 _FARTHEST = 1e307
 
 
 def best_bias(problem: Problem, model: int, weights: np.ndarray, windows: Callable[[], Iterator[Window]]) -> float:
-    """The bias with the least loss for these weights: passes that try 33 of them each, ever closer together.
+    """Return the bias with the least loss for these weights: each pass tries 33 biases, ever closer together.
 
-    The loss is convex in the bias, so once both neighbours of the best are hardly worse, nothing else is much better.
+    The loss is convex in the bias, so once both neighbours of the best are hardly worse, no other bias is much better.
     """
     places, last = np.linspace(-_REACH, _REACH, _AT_ONCE), _AT_ONCE - 1
     best = 0.0
@@ -36,26 +37,24 @@ def best_bias(problem: Problem, model: int, weights: np.ndarray, windows: Callab
         for window in windows():
             _add_losses(problem, model, weights, window, offsets, sums)
         least = np.flatnonzero(sums == sums.min())
-        at = int(least[len(least) // 2])  # the middle of those that cost nothing
+        at = int(least[len(least) // 2])  # the middle of the biases without any loss
         best = float(offsets[at])
         if 0 < at < last and max(sums[at - 1], sums[at + 1]) - sums[at] <= _CLOSE * sums[at]:
             break
-        # at an edge it may be beyond, as for targets in the millions
+        # beyond an edge there may be a better one, as for targets in the millions
         first = places[at - 1] if at else places[0] - 2 * _REACH
         places = np.linspace(first, places[at + 1] if at < last else places[last] + 2 * _REACH, _AT_ONCE)
     return best
 
 
-def settle_biases(
-    state: RunState, windows: Callable[[], Iterator[Window]], measure: Callable[[Measurement], None]
-) -> None:
-    """Replace biases that were found on the way by the best ones for the weights that are kept."""
+def settle_biases(state: RunState, engine: Engine) -> None:
+    """Replace the biases that training has found by the best ones for the weights that are kept."""
     models, candidates = list(state.best), []
     for model in models:
         weights = state.best[model][:-1]
-        candidates.append(np.append(weights, best_bias(state.problem, model, weights, windows)))
+        candidates.append(np.append(weights, best_bias(state.problem, model, weights, engine.all_windows)))
     measurement = Measurement(state.problem, models, candidates)
-    measure(measurement)
+    engine.measure(measurement)
     for objective, candidate in zip(measurement.result(), candidates, strict=True):
         known = state.known[objective.model]
         known.primal, known.apart = objective.primal, objective.apart
@@ -79,12 +78,12 @@ def _add_losses(
 
 
 class Search:
-    """The minimum over b of the least objective with the bias held at b, which is convex: eight biases a round.
+    """Search for the minimum over b of the optimum with the bias held at b, a convex function: eight biases a round.
 
-    The least objective with a bias is known to lie between its certificate's bound and what was reached. So the minimum
-    is only known to be between two biases whose bounds are above the best that was reached. As long as there is none on
-    one side the eight reach farther there, ever faster, then they close in between those two, until no neighbour of the
-    best is certainly worse. `gave_up` says that it has not come to that.
+    The optimum with a bias lies between the bound and the objective of its certificate. So the minimum is between two
+    biases whose bounds are above the best objective. As long as there is no such bias on one side, the eight reach
+    farther to that side, ever faster; then they close in between the two, until no neighbour of the best is certainly
+    worse. `gave_up` is True if the search ended before that.
     """
 
     def __init__(self) -> None:
@@ -94,7 +93,7 @@ class Search:
         self.offsets = tuple(np.linspace(-1.75, 1.75, _SIDE_BY_SIDE).tolist())
 
     def is_over(self, found: list[Certificate]) -> bool:
-        """Judge what was found with the offsets, and choose new ones unless that is the end."""
+        """Take in the certificates of the offsets. Returns True at the end, else chooses new offsets."""
         self._rounds += 1
         primals = [one.primal for one in found]
         at = int(np.argmin(primals))

@@ -1,106 +1,80 @@
-"""What is known of each model at the end of an epoch: bound, estimate, objective; and which models may leave."""
+"""The judgement at the end of an epoch: bound, estimate and objective of each model, and which models are finished."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.certificate import relative_gap
 from ooc_pegasos.objective.exact_pass import Measurement, Objective
 from ooc_pegasos.solvers.base import NEAR
+from ooc_pegasos.training.engine import Engine
+from ooc_pegasos.training.history import EpochRecord
 from ooc_pegasos.training.state import REASONS, Progression, RunState
 
 _FIRST = 3.0
-"""How much further away the first measurement is worth it: only then is it known how far estimates are off."""
+"""Factor on the distance at which the first measurement is made: only then is the error of estimates known."""
 _WORTH_TWICE = 0.1
 """Share of the tolerance that rounding errors of an objective may take before scores are computed more precisely."""
 _FAIR_CHANCE = 10  # epochs before a run is given up for rounding errors
-_PATIENCE = 3  # epochs without improvement on the holdout, where nothing else can stop a run
+_PATIENCE = 3  # epochs without improvement of the holdout loss, where nothing else can stop a run
 
 
 def reason_of(known: Sequence[Progression]) -> str:
-    """Return why a run is over in which every model has left the pass: the worst reason of any."""
+    """Return the reason for the end of a run in which every model is finished: the worst reason of any."""
     return min((one.left for one in known), key=REASONS.index)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimated objective and relative gap; the gap is None without a bound."""
+
+    objective: float
+    gap: float | None
 
 
 @dataclass
 class Judge:
-    """Judges the models of a run. `in_memory` says whether a pass for the objective is cheap."""
+    """Judges the models of a run."""
 
     state: RunState
     config: TrainConfig
-    in_memory: bool
+    engine: Engine
     name: str
-    """Of the store, for complaints."""
+    """Name of the store, for error messages."""
 
-    def judge(
-        self, last: bool, measure_now: Callable[[Measurement], None], windows: Callable[[], Iterator[Window]]
-    ) -> list[dict[str, Any]]:
-        """Bound the optima, estimate the objectives, and have those measured that may be the end.
+    def judge(self, last: bool) -> dict[int, EpochRecord]:
+        """Bound the optima, estimate the objectives, and measure the models that may be finished.
 
-        Returns a line of history for each model that was in the pass. `windows` are all rows, for sums that have to be
-        added up anew before anything is certified.
+        Returns the record of each model that is still trained. In the `last` epoch all of them are measured.
         """
-        state, solver = self.state, self.state.solver
+        solver = self.state.solver
         estimates = {model: self._estimate(model) for model in solver.active}
-        stale = [
-            model
-            for model, (_estimate, gap) in estimates.items()
-            if solver.wants_renewal(model, 1.0 if gap is None else gap)
-        ]
-        if stale:
-            solver.renew(stale, windows)
-            estimates |= {model: self._estimate(model) for model in stale}
-        pending = [] if state.pending is None else state.pending.result()
-        due = [
-            model
-            for model, (_estimate, gap) in estimates.items()
-            if (last or self._near(model, gap) or self._wants_holdout(gap))
-            and (self.in_memory or not self._will_do(model, pending))
-        ]
-        measured, later = None, None
-        if due:
-            models, candidates = [], []
-            for model in due:
-                for candidate in solver.candidates(model):
-                    models.append(model)
-                    candidates.append(candidate)
-            twice = [model for model in due if state.known[model].twice]
-            measurement = Measurement(state.problem, models, candidates, twice)
-            if self.in_memory or last:
-                measure_now(measurement)
-                measured = measurement
-            else:  # together with the next epoch, whose data is read anyway
-                later = measurement
-        # From here on nothing may interrupt: what is stopped before does the whole of this again.
-        found: dict[int, Objective] = {}
-        if state.pending is not None:
-            found |= self.take(state.pending, {m: state.known[m].pending_gap for m in state.pending.models})
-            state.pending = None
-            for known in state.known:
-                known.pending_gap = None
-        if measured is not None:
-            found |= self.take(measured, {model: estimates[model][1] for model in due})
-        if later is not None:
-            state.pending = later
-            for model in due:
-                state.known[model].pending_gap = estimates[model][1]
-        entries = []
-        for model, (estimate, gap) in estimates.items():
-            entry = self._entry(model, estimate, gap, found.get(model))
-            state.known[model].history.append(entry)
-            entries.append(entry)
+        estimates |= self._renew_sums(estimates)
+        due = self._due(estimates, last)
+        measurement = self.measurement_of(due, [model for model in due if self.state.known[model].twice])
+        is_now = self.engine.is_measuring_cheap or last
+        if measurement and is_now:
+            self.engine.measure(measurement)
+        # From here on nothing may interrupt: a run that is stopped before repeats all of this.
+        found = self._take_pending()
+        gaps = {model: estimates[model].gap for model in due}
+        if measurement and is_now:
+            found |= self.take(measurement, gaps)
+        elif measurement:
+            self._measure_with_next_epoch(measurement, gaps)
+        records = self._record(estimates, found)
         solver.advance()
-        return entries
+        return records
 
-    def _estimate(self, model: int) -> tuple[float, float | None]:
-        """(the objective, the relative gap), more or less."""
+    # --- the steps of a judgement -------------------------------------------------------------------
+
+    def _estimate(self, model: int) -> Estimate:
+        """Keep the bound if it is the best so far, and estimate objective and gap."""
         known, solver = self.state.known[model], self.state.solver
         bound = solver.bound(model)
         if bound is not None and (known.bound is None or max(bound.value, 0.0) >= known.bound):
@@ -108,55 +82,87 @@ class Judge:
             solver.keep_duals(model, bound)
         estimate = solver.estimate(model)
         if known.bound is None or bound is None:
-            return estimate, None
+            return Estimate(estimate, None)
         likely = max(known.bound, bound.value + bound.rounding)
-        return estimate, known.ratio * max((estimate - likely) / estimate if estimate > 0 else 0.0, 0.0)
+        gap = known.ratio * max((estimate - likely) / estimate if estimate > 0 else 0.0, 0.0)
+        return Estimate(estimate, gap)
 
-    def _near(self, model: int, gap: float | None) -> bool:
-        """Whether a pass to measure is worth its time, which is about a quarter of an epoch."""
+    def _renew_sums(self, estimates: Mapping[int, Estimate]) -> dict[int, Estimate]:
+        """Recompute sums whose rounding errors hide much of the gap; returns the new estimates of their models."""
+        solver = self.state.solver
+        stale = [
+            model
+            for model, one in estimates.items()
+            if solver.wants_renewal(model, 1.0 if one.gap is None else one.gap)
+        ]
+        if stale:
+            solver.renew(stale, self.engine.all_windows)
+        return {model: self._estimate(model) for model in stale}
+
+    def _due(self, estimates: Mapping[int, Estimate], last: bool) -> list[int]:
+        """Return the models whose objective has to be measured."""
+        pending = [] if self.state.pending is None else self.state.pending.result()
+        return [
+            model
+            for model, one in estimates.items()
+            if (last or self._is_near(model, one.gap) or self._wants_holdout(one.gap))
+            and (self.engine.is_measuring_cheap or not self._will_be_enough(model, pending))
+        ]
+
+    def _is_near(self, model: int, gap: float | None) -> bool:
+        """True if a pass to measure is worth its time, which is about a quarter of an epoch."""
         first = _FIRST if self.state.known[model].primal is None else 1.0
         return gap is not None and gap <= first * self.config.coefficient * self.config.enough
 
     def _wants_holdout(self, gap: float | None) -> bool:
-        """Without a certificate only the rows kept apart can say when to stop."""
+        """True if only the holdout loss can stop the run, as there is no certificate."""
         return gap is None and bool(self.config.holdout_fraction)
 
-    def _will_do(self, model: int, pending: list[Objective]) -> bool:
-        """Whether the tolerance is reached as soon as what was measured beside this epoch is taken in."""
+    def _will_be_enough(self, model: int, pending: Sequence[Objective]) -> bool:
+        """True if the tolerance is certified by the candidates that were measured during this epoch."""
         known = self.state.known[model]
         primals = [] if known.primal is None else [known.primal]
         primals += [found.primal for found in pending if found.model == model]
         gap = relative_gap(min(primals, default=None), known.bound)
         return gap is not None and gap <= self.config.enough
 
-    def _entry(self, model: int, estimate: float, gap: float | None, found: Objective | None) -> dict[str, Any]:
-        """A line of history."""
-        known = self.state.known[model]
-        told = found is not None or self.is_enough(known)
-        apart = found.apart if found else None
-        return {
-            "epoch": self.state.cursor.epoch + 1,
-            **self.state.solver.counts(model),
-            "estimate": estimate,
-            "primal": known.primal if told else None,
-            "lower_bound": known.bound,
-            "gap": known.gap if told else None,
-            "estimated_gap": gap,
-            "holdout_loss": apart.loss if apart else None,
-            "holdout_error": apart.error if apart else None,
-        }
+    def measurement_of(self, models: Iterable[int], twice: Sequence[int] = ()) -> Measurement | None:
+        """Return a measurement of all candidates of some models, or None if there are none."""
+        solver = self.state.solver
+        pairs = [(model, candidate) for model in models for candidate in solver.candidates(model)]
+        if not pairs:
+            return None
+        return Measurement(self.state.problem, [model for model, _ in pairs], [one for _, one in pairs], twice)
 
-    def take(self, measurement: Measurement, gaps: dict[int, float | None]) -> dict[int, Objective]:
-        """Keep the best candidate of each model, if it is the best so far; returns what was found of each."""
-        best: dict[int, tuple[Objective, int]] = {}
-        for number, objective in enumerate(measurement.result()):
-            if objective.model not in self.state.solver.active:
-                continue  # it has left, and alone it would be over
-            if objective.model not in best or objective.primal < best[objective.model][0].primal:
-                best[objective.model] = (objective, number)
-        for model, (objective, number) in best.items():
-            self._keep(model, objective, measurement.candidates[number], gaps.get(model))
-        return {model: objective for model, (objective, _number) in best.items()}
+    def _take_pending(self) -> dict[int, Objective]:
+        """Take in the candidates that were measured during this epoch."""
+        pending = self.state.pending
+        if pending is None:
+            return {}
+        found = self.take(pending, {model: self.state.known[model].pending_gap for model in pending.models})
+        self.state.pending = None
+        for known in self.state.known:
+            known.pending_gap = None
+        return found
+
+    def _measure_with_next_epoch(self, measurement: Measurement, gaps: Mapping[int, float | None]) -> None:
+        """Have candidates measured during the next epoch, which reads the data anyway."""
+        self.state.pending = measurement
+        for model, gap in gaps.items():
+            self.state.known[model].pending_gap = gap
+
+    def take(self, measurement: Measurement, gaps: Mapping[int, float | None]) -> dict[int, Objective]:
+        """Keep the best candidate of each model if it is the best so far; returns the best of the measurement."""
+        best: dict[int, tuple[Objective, np.ndarray]] = {}
+        for objective, candidate in zip(measurement.result(), measurement.candidates, strict=True):
+            model = objective.model
+            if model not in self.state.solver.active:
+                continue  # finished since; trained alone, its run would be over
+            if model not in best or objective.primal < best[model][0].primal:
+                best[model] = (objective, candidate)
+        for model, (objective, candidate) in best.items():
+            self._keep(model, objective, candidate, gaps.get(model))
+        return {model: objective for model, (objective, _) in best.items()}
 
     def _keep(self, model: int, found: Objective, weights: np.ndarray, estimated_gap: float | None) -> None:
         known = self.state.known[model]
@@ -169,29 +175,52 @@ class Judge:
         if known.gap is not None and estimated_gap:
             known.ratio = min(max(known.ratio * known.gap / estimated_gap, 0.05), 1.5)
 
-    def let_go(self) -> None:
-        """Have models that are done leave the pass."""
-        state, leaving = self.state, []
+    def _record(self, estimates: Mapping[int, Estimate], found: Mapping[int, Objective]) -> dict[int, EpochRecord]:
+        """Append a record to the history of each model that is still trained."""
+        records = {model: self._record_of(model, one, found.get(model)) for model, one in estimates.items()}
+        for model, record in records.items():
+            self.state.known[model].history.append(record)
+        return records
+
+    def _record_of(self, model: int, estimate: Estimate, found: Objective | None) -> EpochRecord:
+        known = self.state.known[model]
+        is_known = found is not None or self.is_enough(known)
+        apart = found.apart if found else None
+        return EpochRecord(
+            epoch=self.state.cursor.epoch + 1,
+            counts=self.state.solver.counts(model),
+            estimate=estimate.objective,
+            primal=known.primal if is_known else None,
+            lower_bound=known.bound,
+            gap=known.gap if is_known else None,
+            estimated_gap=estimate.gap,
+            holdout_loss=apart.loss if apart else None,
+            holdout_error=apart.error if apart else None,
+        )
+
+    # --- finished models ----------------------------------------------------------------------------
+
+    def remove_finished(self) -> None:
+        """Remove the models that are finished from the pass."""
+        state = self.state
         for model in state.solver.active:
-            known = state.known[model]
-            known.left = self.reason_to_leave(known)
-            if known.left:
-                leaving.append(model)
-        if leaving:
-            state.solver.drop(leaving)
+            state.known[model].left = self.reason_to_finish(state.known[model])
+        finished = [model for model in state.solver.active if state.known[model].left]
+        if finished:
+            state.solver.drop(finished)
 
     def is_enough(self, known: Progression) -> bool:
-        """Whether the tolerance is certified."""
+        """True if the tolerance is certified."""
         return known.gap is not None and known.gap <= self.config.enough
 
-    def reason_to_leave(self, known: Progression) -> str:
-        """Why a model need not be trained any more, if so."""
+    def reason_to_finish(self, known: Progression) -> str:
+        """Return the reason for which a model is finished, or ""."""
         if self.is_enough(known):
             return "tolerance"
         if self._is_rounded_away(known):
             return "rounding"
         if known.bound is None and self.config.holdout_fraction:
-            losses = [entry["holdout_loss"] for entry in known.history if entry["holdout_loss"] is not None]
+            losses = [record.holdout_loss for record in known.history if record.holdout_loss is not None]
             if len(losses) > _PATIENCE and min(losses[-_PATIENCE:]) >= min(losses[:-_PATIENCE]):
                 return "holdout"
         return ""
@@ -200,8 +229,8 @@ class Judge:
         """True if rounding errors alone are more than the tolerance, and at least half of the gap."""
         if known.gap is None or known.primal is None or known.epochs < _FAIR_CHANCE:
             return False
-        estimated = known.history[-1]["estimated_gap"]
+        estimated = known.estimated_gap
         if estimated is None or estimated > NEAR * self.config.enough:
-            return False  # sums may not have been added up anew
+            return False  # sums may not have been recomputed
         rounding = (known.primal_rounding + known.bound_rounding) / known.primal
         return rounding > self.config.enough and known.gap <= 2 * rounding

@@ -1,4 +1,4 @@
-"""What comes out of a training run: the model that is kept, and what is known of all of them."""
+"""The result of a training run: the model that is kept, and the certificates of all models."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TrainResult:
     models: list[TrainedModel]
     """All models of the run."""
     trials: list[Trial]
-    """What the rows kept apart say of each lambda, if there were any."""
+    """Holdout loss and error of each lambda, if there are holdout rows."""
     converged: bool
     certified: bool
     stopped_by: str
@@ -68,22 +68,22 @@ class TrainResult:
     algorithm: str
     why_algorithm: str
     memory: int
-    """The budget for data, which decides the windows and so the order of rows."""
+    """Budget for data in bytes, which decides the windows and so the order of rows."""
     loading: str
     windows: int
     presenters: int
-    """Threads that presented rows side by side."""
+    """Threads that processed rows concurrently."""
     costs: list[EpochCost]
     notes: list[str]
     profile: dict[str, dict[str, float]]
-    """Seconds of the run (`foreground`), and of the threads that load beside it (`background`), by what they did."""
+    """Seconds by activity, of the run (`foreground`) and of the threads that load data (`background`)."""
 
     @property
     def history(self) -> pa.Table:
-        """One row an epoch of the model that was kept, as an Arrow table."""
+        """History of the model that was kept, one row for each epoch, as an Arrow table."""
         import pyarrow as pa
 
-        # what epochs tell depends on the algorithm, which may have changed
+        # columns depend on the algorithm, which may have changed
         names = dict.fromkeys(name for entry in self.model.info.history for name in entry)
         return pa.Table.from_pylist([{**dict.fromkeys(names), **entry} for entry in self.model.info.history])
 
@@ -99,7 +99,7 @@ class TrainResult:
 
 
 class Outcome:
-    """The models of a run at its end: which lambda is kept, and what is known of each."""
+    """The models of a run at its end, and the choice of those that are kept."""
 
     def __init__(self, problem: Problem, state: RunState, store: Store, config: TrainConfig) -> None:
         self._problem, self._known, self._best = problem, state.known, state.best
@@ -109,18 +109,18 @@ class Outcome:
 
     @property
     def one_vs_rest(self) -> bool:
-        """Whether each class has a model of its own."""
+        """True if each class has a model of its own."""
         return self._problem.specs[0].one_class != NONE
 
     @property
-    def apart(self) -> dict[str, float | None] | None:
-        """What rows kept apart say of what is kept; with a model a class there is no error of it all yet."""
+    def holdout(self) -> dict[str, float | None] | None:
+        """Holdout loss and error of the lambda that is kept. One versus rest: the error is not known yet."""
         lam = self._problem.specs[self._kept[0]].lam
         of_it = [trial for trial in self.trials if trial.lam == lam]
         return {"loss": of_it[0].loss, "error": of_it[0].error} if of_it else None
 
     def _compare(self) -> list[Trial]:
-        """What rows kept apart say of each lambda."""
+        """Return holdout loss and error of each lambda."""
         specs, folds = self._problem.specs, self._config.folds is not None
         trials = []
         for lam in dict.fromkeys(spec.lam for spec in specs):
@@ -133,7 +133,7 @@ class Outcome:
         return trials
 
     def _keep(self) -> list[int]:
-        """The models of the lambda that is kept: one, or one a class."""
+        """Return the models of the lambda that is kept: one, or one for each class."""
         specs, trials = self._problem.specs, self.trials
         lam = trials[choose(trials, self._config.select)].lam if len(trials) > 1 else specs[0].lam
         models = [model for model, spec in enumerate(specs) if spec.lam == lam]
@@ -144,7 +144,7 @@ class Outcome:
         return models
 
     def model(self, algorithm: str) -> Model:
-        """The model that is kept."""
+        """Return the model that is kept."""
         problem, known, config = self._problem, [self._known[model] for model in self._kept], self._config
         info = ModelInfo(
             features=self._store.features,
@@ -157,7 +157,7 @@ class Outcome:
             seed=config.seed,
             epochs=max(one.epochs for one in known),
             certificate=self._certificate(),
-            history=known[0].history,
+            history=known[0].history_tables(),
             trials=[vars(trial) for trial in self.trials],
             calibrations=[],
             labels=self._store.manifest.labels,
@@ -169,14 +169,14 @@ class Outcome:
         return Model(*self._weights(info), vocabulary.of_store(self._store.path, self._store.manifest))
 
     def write_proof(self, path: Path, model: Model, record: DualRecord) -> None:
-        """Write the dual variables of the models that are kept, with what they claim of `model`."""
+        """Write the dual variables of the models that are kept, with the certificate of `model`."""
         known = [self._known[number] for number in self._kept]
         claims = [Claim(one.primal or 0.0, max(one.bound or 0.0, 0.0)) for one in known]
         holdout = self._config.holdout_fraction
         write_proof(path, self._store, model, self._problem, self._kept, claims, record, holdout)
 
     def _weights(self, info: ModelInfo) -> tuple[np.ndarray, ModelInfo, np.ndarray]:
-        """Weights and biases of the models that are kept."""
+        """Return weights and biases of the models that are kept."""
         problem, features = self._problem, self._store.features
         if problem.costs is not None:
             table = self._best[self._kept[0]].reshape(-1, problem.width)[:, : len(problem.costs)]
@@ -190,7 +190,7 @@ class Outcome:
         return vectors[0][:features], info, np.array(biases[0])
 
     def _certificate(self) -> Certificate:
-        """Of the models that are kept, as one: objectives and bounds add up."""
+        """Return one certificate for all models that are kept: objectives and bounds add up."""
         known = [self._known[model] for model in self._kept]
         primal = sum(one.primal or 0.0 for one in known)
         bounds = [one.bound for one in known if one.bound is not None]
@@ -199,7 +199,7 @@ class Outcome:
         return Certificate(primal, bound, gap, all(one.left == "tolerance" for one in known))
 
     def models(self) -> list[TrainedModel]:
-        """What is known of each model."""
+        """Return history and certificate of each model."""
         return [self._trained(model) for model in range(len(self._known))]
 
     def _trained(self, model: int) -> TrainedModel:
@@ -213,12 +213,12 @@ class Outcome:
             Certificate(known.primal, known.bound, known.gap, known.left == "tolerance"),
             known.epochs,
             _table(known.apart),
-            known.history,
+            known.history_tables(),
         )
 
 
-def check_rows_apart(store: Store, loader: Loader) -> None:
-    """Refuse before the work what probabilities could not be fitted to after it: rows kept apart of one class only.
+def check_holdout_classes(store: Store, loader: Loader) -> None:
+    """Refuse holdout rows of one class only, to which probabilities cannot be fitted, before training begins.
 
     As a rule the first chunk has both classes.
     """
@@ -233,48 +233,55 @@ def check_rows_apart(store: Store, loader: Loader) -> None:
     raise UsageError(f"{{calibrate}}: {what}, which tell nothing of probabilities; choose a larger {{holdout}}")
 
 
-ScoresApart = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-"""Scores, labels and weights of some rows that were kept apart."""
+@dataclass(frozen=True)
+class ScoredRows:
+    """Scores, labels and weights of some holdout rows."""
+
+    scores: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None
 
 
-def scores_apart(model: Model, windows: Iterator[Window], loader: Loader, threads: int) -> Iterator[ScoresApart]:
-    """What a model says of the rows kept apart."""
+def score_holdout_rows(model: Model, windows: Iterator[Window], loader: Loader, threads: int) -> Iterator[ScoredRows]:
+    """Yield the scores of the holdout rows."""
     scorer = Scorer(model, model.info.features)
     for window in windows:
         scores, block = scorer.window(loader, window, threads), window.block
         for begin, end in window.stretches:
             rows = begin + np.flatnonzero(window.folds[begin:end] == 0)
-            yield scores[rows], block.labels[rows], None if block.weights is None else block.weights[rows]
+            weights = None if block.weights is None else block.weights[rows]
+            yield ScoredRows(scores[rows], block.labels[rows], weights)
 
 
-class RowsApart:
-    """What is known of the rows kept apart that a model has scored so far; those of several machines can be merged."""
+class HoldoutScores:
+    """Statistics of the scores of holdout rows. Those of several machines can be merged."""
 
     def __init__(self, model: Model, calibrate: bool) -> None:
         self.classes = range(len(model.info.labels.classes)) if model.bias.ndim else [NONE]
         self.summaries = [ScoreSummary() for _ in self.classes] if calibrate else []
         self.errors = self.count = 0
 
-    def take(self, apart: Iterable[ScoresApart]) -> None:
-        """Take in some rows."""
-        for mine, labels, weights in apart:
-            predicted = mine.argmax(axis=1) if mine.ndim > 1 else np.where(mine > 0, 1, -1)
+    def take(self, scored: Iterable[ScoredRows]) -> None:
+        """Add some rows."""
+        for some in scored:
+            scores, labels = some.scores, some.labels
+            predicted = scores.argmax(axis=1) if scores.ndim > 1 else np.where(scores > 0, 1, -1)
             self.errors += int((predicted != labels).sum())
             self.count += len(labels)
             for one_class, summary in zip(self.classes, self.summaries, strict=False):
                 positive = labels > 0 if one_class == NONE else labels == one_class
-                summary.add(mine if one_class == NONE else mine[:, one_class], positive, weights)
+                summary.add(scores if one_class == NONE else scores[:, one_class], positive, some.weights)
 
-    def merged(self, other: RowsApart) -> RowsApart:
-        """Another, of the rows of both."""
+    def merged(self, other: HoldoutScores) -> HoldoutScores:
+        """Return the statistics of the rows of both; neither is changed."""
         new = copy.deepcopy(self)
         new.errors, new.count = self.errors + other.errors, self.count + other.count
         for summary, more in zip(new.summaries, other.summaries, strict=True):
             summary.merge(more)
         return new
 
-    def look(self, model: Model, config: TrainConfig) -> tuple[Model, float | None]:
-        """The model with probabilities fitted to these rows, if that is wanted, and its error rate on them."""
+    def calibrate(self, model: Model, config: TrainConfig) -> tuple[Model, float | None]:
+        """Return the model, with probabilities fitted to these rows if they are wanted, and its error rate."""
         if config.calibrate:
             found = [fitted(summary, config.calibrate, alone=len(self.summaries) == 1) for summary in self.summaries]
             info = dataclasses.replace(model.info, calibrations=found)

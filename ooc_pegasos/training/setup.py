@@ -1,7 +1,8 @@
-"""What a run begins with: rows, the weights of another model, and what is assumed until it is known."""
+"""The setting of a run: rows, problem, initial weights, and checks of data and options."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +20,37 @@ from ooc_pegasos.training.state import Progression
 from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.stopwatch import Stopwatch
 
-_RATIO_OF_AVERAGES = 0.35  # what `Progression.ratio` is where averages are candidates, until it is measured
-_RATIO_OF_SDCA = 0.6  # the same for `sdca`, whose gap is met before each step
-_GROUPED = 0.1  # share of the variance of labels that is between chunks, from which on they count as grouped
+_RATIO_OF_AVERAGES = 0.35  # initial `Progression.ratio` where averages are candidates
+_RATIO_OF_SDCA = 0.6  # the same for `sdca`, whose gap is computed before each step
+GROUPED = 0.1
+"""Share of the variance of labels that is between chunks, from which on rows count as grouped."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Data and options of a run; they do not change while it trains."""
+
+    store: Store
+    config: TrainConfig
+    loader: Loader
+    problem: Problem
+    start: np.ndarray | None
+    """Weights to begin with; None: zeros."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The algorithm in use."""
+
+    name: str
+    why: str
+    """The reason for which it was chosen; "": the user asked for it."""
 
 
 def loader_of(
     config: TrainConfig, store: Store, biases: int, saved: Checkpoint | None, place: Path | None, background: Stopwatch
 ) -> Loader:
-    """What brings the rows, within the memory there is for all models; or was, for the run to be resumed."""
+    """Return the loader of the rows. Its budget is that of the interrupted run if one is resumed."""
     number = count_models(config, store) * biases
     vectors = number * vectors_of(config, store)
     if config.biased in ("free", "unregularized", "batch"):  # sums of rows, of which five take as much as a model
@@ -52,7 +75,7 @@ def loader_of(
 
 
 def check_rows(config: TrainConfig, store: Store, loader: Loader) -> None:
-    """Refuse to keep so many rows apart that none is left, or so few that there is none."""
+    """Refuse a holdout or folds that leave no rows to train on, or no holdout rows."""
     apart, what = config.holdout_fraction, "{holdout}"
     if config.folds:
         if not loader.folds.sizes.all():
@@ -66,7 +89,7 @@ def check_rows(config: TrainConfig, store: Store, loader: Loader) -> None:
 
 
 def weights_of(warm_start: Model | None, config: TrainConfig, problem: Problem) -> np.ndarray | None:
-    """The weights to begin with, as long as a vector of the problem."""
+    """Return the weights to begin with, as long as a vector of the problem."""
     if warm_start is None:
         return None
     if config.project:
@@ -84,8 +107,8 @@ def weights_of(warm_start: Model | None, config: TrainConfig, problem: Problem) 
     return start
 
 
-def nothing_known_of(spec: Spec, problem: Problem, algorithm: str) -> Progression:
-    """What is known of a model at the beginning."""
+def new_progression(spec: Spec, problem: Problem, algorithm: str) -> Progression:
+    """Return the progression of a model before its first epoch."""
     if algorithm == "sdca":
         return Progression(ratio=_RATIO_OF_SDCA)
     averaged = spec.clock < AVERAGE_BELOW and problem.can_average
@@ -93,7 +116,7 @@ def nothing_known_of(spec: Spec, problem: Problem, algorithm: str) -> Progressio
 
 
 def no_rows(store: Store) -> CsrBlock:
-    """A block as the store has them, without rows."""
+    """Return a block in the codings of the store, without rows."""
     layout = store.manifest.layout
     values = np.empty(0, VALUE_CODINGS[layout.values]) if layout.values else None
     nothing, labels = np.empty(0, CODINGS[layout.index_coding]), np.empty(0, layout.labels)
@@ -101,7 +124,7 @@ def no_rows(store: Store) -> CsrBlock:
 
 
 def remark_on_projection(config: TrainConfig, store: Store, problem: Problem) -> str | None:
-    """What to tell if the optimum may lie outside the ball of radius 1/sqrt(lambda).
+    """Return a note if the optimum may lie outside the ball of radius 1/sqrt(lambda).
 
     At the optimum lambda ||w||^2 is the mean of -l'(z) z, at most 1 where a loss is for classes and no row counts more
     than once.
@@ -119,11 +142,11 @@ def remark_on_projection(config: TrainConfig, store: Store, problem: Problem) ->
 
 
 def remark_on_grouping(config: TrainConfig, store: Store, loader: Loader) -> str | None:
-    """What to tell if rows grouped by label ruin steps that see one group after the other."""
+    """Return a note if rows are grouped by label and processed one group after the other."""
     shape, made = loader.shape, store.manifest
     if made.shuffle_seed is not None or (shape.fits and config.sampler != "sequential"):
         return None
-    if made.grouping_by_label() <= _GROUPED:
+    if made.grouping_by_label() <= GROUPED:
         return None
     where = "one after the other" if shape.fits else f"{shape.budget / 2**20:,.0f} MB of them at a time"
     enough = f", or give --memory {-(-sum(shape.chunk_bytes) // 2**20)}MB" if not shape.fits else ""

@@ -1,17 +1,13 @@
-"""What is known of a training run at an instant, and how it is kept on disk."""
+"""The state of a training run, and its checkpoints."""
 
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
-import os
-import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,76 +21,100 @@ from ooc_pegasos.objective.certificate import relative_gap
 from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.lambda_path import Apart
 from ooc_pegasos.objective.problem import Problem
-from ooc_pegasos.reporting.progress import TrainingProgress
+from ooc_pegasos.training.history import EpochRecord
 from ooc_pegasos.training.timing import EpochCost
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.checkpoint import FILE_NAME, Checkpoint, take, whole
-from ooc_pegasos.util.files import open_in_place, sync_folder, write_atomically, writing_errors
+from ooc_pegasos.util.files import writing_errors
 
 if TYPE_CHECKING:
     from ooc_pegasos.solvers.base import Solver
     from ooc_pegasos.store.store import Store
 
 ROWS = "rows-*.checkpoint"
-"""What is known of rows, beside a checkpoint that names one such file."""
+"""Files of the state of rows, of which a checkpoint names those that belong to it."""
 
 
 REASONS = ("rounding", "holdout", "tolerance")
-"""Reasons for which a model leaves the pass, the worst first."""
+"""Reasons for which a model is finished, the worst first."""
 _MOST = 2**62
-_LINE = {"estimated_gap", "holdout_loss"}
-"""What is looked up in a line of history."""
 
 
 @dataclass
 class Progression:
-    """What is known of a model so far, besides vectors."""
+    """The progress of a model so far, besides vectors."""
 
     bound: float | None = None
     bound_rounding: float = 0.0
-    """By how much the bound would be higher if there were no rounding errors."""
+    """Difference to the bound that there would be without rounding errors."""
     primal: float | None = None
     primal_rounding: float = 0.0
-    """By how much the objective may be lower than it was measured."""
+    """Bound on the difference between the measured objective and a lower true one."""
     twice: bool = False
     """True once scores have to be computed in twice the precision, as rounding errors matter."""
     apart: Apart | None = None
-    """What rows it was not trained on say of the best candidate."""
+    """Holdout loss and error of the best candidate."""
     ratio: float = 1.0
-    """Of the gap of the best candidate to the gap estimated, as last measured."""
+    """Gap of the best candidate divided by the estimated gap, as last measured."""
     pending_gap: float | None = None
-    """The gap estimated for the candidates that are being measured during this epoch."""
-    history: list[dict[str, Any]] = field(default_factory=list)
+    """Estimated gap of the candidates that are measured during this epoch."""
+    history: list[EpochRecord] = field(default_factory=list)
     left: str = ""
-    """Why it left the pass."""
+    """The reason for which the model is finished; "": it is still trained."""
 
     @property
     def gap(self) -> float | None:
-        """The certified relative gap."""
+        """Certified relative gap."""
         return relative_gap(self.primal, self.bound)
 
     @property
+    def estimated_gap(self) -> float | None:
+        """Estimated gap at the end of the last epoch; None as well before the first."""
+        return self.history[-1].estimated_gap if self.history else None
+
+    @property
     def epochs(self) -> int:
-        """That it was trained."""
+        """Number of epochs of this model."""
         return len(self.history)
+
+    def table(self) -> dict[str, Any]:
+        """Return the progression as a table for a checkpoint."""
+        rest = dataclasses.asdict(dataclasses.replace(self, history=[]))
+        return rest | {"history": self.history_tables()}
+
+    def history_tables(self) -> list[dict[str, Any]]:
+        """Return the history as a model file and a checkpoint contain it."""
+        return [record.table() for record in self.history]
+
+    @classmethod
+    def load(cls, table: dict[str, Any]) -> Progression:
+        """Return the progression that `table` wrote. Raises ValueError or TypeError."""
+        loaded = typed_json.load(cls, {**table, "history": []}, "known")
+        loaded.history = [EpochRecord.load(line) for line in table["history"]]
+        return loaded
 
 
 @dataclass
 class RunState:
-    """All that a run needs to go on from where it stands."""
+    """The state of a run: all that a checkpoint contains."""
 
     problem: Problem
     solver: Solver
     known: list[Progression]
     cursor: Cursor = field(default_factory=Cursor)
     best: dict[int, np.ndarray] = field(default_factory=dict)
-    """The weights of the best candidate of each model so far."""
+    """Weights of the best candidate of each model so far."""
     pending: Measurement | None = None
-    """Candidates from the end of the last epoch, measured while this one is presented."""
+    """Candidates from the end of the last epoch, measured while the rows of this epoch are processed."""
     costs: list[EpochCost] = field(default_factory=list)
 
+    @property
+    def epochs(self) -> int:
+        """Number of epochs of all models, which is the number of lines of the log."""
+        return sum(known.epochs for known in self.known)
+
     def save(self, folder: Path, identity: dict[str, Any], budget: int) -> None:
-        """Replace the checkpoint in `folder` by one of this instant."""
+        """Replace the checkpoint in `folder` by one of this state."""
         pending = self.pending
         with writing_errors(folder), _old_or_new(folder):
             arrays, solver = self.solver.save(folder)
@@ -110,7 +130,7 @@ class RunState:
                 "solver": solver,
                 "record": saved_record,
                 "cursor": dataclasses.asdict(self.cursor),
-                "known": [dataclasses.asdict(known) for known in self.known],
+                "known": [known.table() for known in self.known],
                 "best": list(self.best),
                 "budget": budget,
                 "pending": [pending.models, pending.windows, pending.twice] if pending else None,
@@ -120,35 +140,35 @@ class RunState:
             _keep_only(folder, facts)
 
     def restore(self, folder: Path, saved: Checkpoint) -> None:
-        """Take up a run where its checkpoint stands."""
+        """Set the state to that of a checkpoint."""
         self.solver.restore(folder, saved)
-        self.restore_knowledge(saved)
+        self._restore_models(saved)
         if self.solver.record is not None:
             self.solver.record.restore(folder, saved.facts.get("record"))
         with writing_errors(folder):
-            _keep_only(folder, saved.facts)  # whoever wrote it may have been killed before it came to that
+            _keep_only(folder, saved.facts)  # the process that wrote it may have been killed before this
 
-    def restore_knowledge(self, saved: Checkpoint) -> None:
-        """All but what the solver knows."""
+    def _restore_models(self, saved: Checkpoint) -> None:
+        """Restore all but the state of the solver."""
         arrays, facts = saved.arrays, saved.facts
         number, vector = len(self.problem.specs), np.empty(self.problem.length)
         self.cursor = typed_json.load(Cursor, facts["cursor"], "cursor")
         for name, value in dataclasses.asdict(self.cursor).items():
             whole(int(value), 0, _MOST, name)
-        self.known = [typed_json.load(Progression, known, "known") for known in facts["known"]]
-        if len(self.known) != number or not all(set(line) >= _LINE for known in self.known for line in known.history):
-            raise ValueError("a history that is none of these models")
+        self.known = [Progression.load(known) for known in facts["known"]]
+        if len(self.known) != number:
+            raise ValueError(f"{len(self.known)} models instead of {number}")
         self.best = {
             whole(model, 0, number - 1, "model"): take(arrays, f"best {model}", vector) for model in facts["best"]
         }
         for model, known in enumerate(self.known):
             if known.apart is not None:
-                whole(known.apart.rows, 1, _MOST, "rows apart")
+                whole(known.apart.rows, 1, _MOST, "holdout rows")
             if model in self.solver.active:
                 if known.left:
-                    raise ValueError("a model that has left and is still trained")
+                    raise ValueError("a model that is finished and still trained")
             elif known.left not in REASONS:
-                raise ValueError(f"a model that has left for {known.left!r:.40}")
+                raise ValueError(f"a model that is finished for {known.left!r:.40}")
             if (known.primal is not None or model not in self.solver.active) and model not in self.best:
                 raise ValueError("a model without weights")
             if known.primal is None and model in self.best:
@@ -165,12 +185,12 @@ class RunState:
 
 
 def next_number(folder: Path) -> int:
-    """The number of a new file of rows."""
+    """Return the number of a new file of the state of rows."""
     return 1 + max((int(path.stem.split("-")[1]) for path in folder.glob(ROWS)), default=0)
 
 
 def _keep_only(folder: Path, facts: dict[str, Any]) -> None:
-    """Remove the rows of checkpoints that were before, or never came to be."""
+    """Remove the files of rows that belong to no checkpoint, or to an earlier one."""
     kept = {(part or {}).get("file") for part in (facts["solver"].get("rows"), facts.get("record"))}
     for path in folder.glob(ROWS):
         if path.name not in kept:
@@ -180,7 +200,7 @@ def _keep_only(folder: Path, facts: dict[str, Any]) -> None:
 
 @contextmanager
 def _old_or_new(folder: Path) -> Iterator[None]:
-    """If the checkpoint was not replaced, rows that were written for a new one are taken away again."""
+    """Remove the files of rows written for a new checkpoint if the checkpoint is not replaced."""
     path = folder / FILE_NAME
     rows, before = set(folder.glob(ROWS)), _stamp(path)
     try:
@@ -194,7 +214,7 @@ def _old_or_new(folder: Path) -> Iterator[None]:
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What tells a file from the one that takes its place."""
+    """Return what distinguishes a file from the file that replaces it; None: there is no file."""
     try:
         return path.stat().st_ino, path.stat().st_mtime_ns
     except OSError:
@@ -202,7 +222,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def essential(config: TrainConfig) -> dict[str, Any]:
-    """The options that decide the result."""
+    """Return the options on which the result depends."""
     settings = dataclasses.asdict(config)
     for name in (
         "memory",
@@ -219,7 +239,7 @@ def essential(config: TrainConfig) -> dict[str, Any]:
 
 
 def identity_of(config: TrainConfig, store: Store, start: np.ndarray | None) -> dict[str, Any]:
-    """What must be the same for a run to be taken up again."""
+    """Return what must be equal for a run to be resumed."""
     begun = b"" if start is None else np.ascontiguousarray(start).data
     identity = {
         "config": essential(config),
@@ -232,7 +252,7 @@ def identity_of(config: TrainConfig, store: Store, start: np.ndarray | None) -> 
 
 
 def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memory: int | None) -> None:
-    """Refuse to go on with another run than the one that was interrupted."""
+    """Refuse to resume another run than the one that was interrupted."""
     found = saved.facts["identity"]
     if ("parts" in found) != ("parts" in wanted):
         where = "with {scheduler}" if "parts" in found else "without {scheduler}"
@@ -257,30 +277,11 @@ def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memor
         raise CheckpointMismatchError(f"{place}: {problem}; say the same or leave it out")
 
 
-def start_over(place: Path, progress: TrainingProgress) -> None:
-    """Take away the checkpoint of another run, so that --resume cannot take it for one of the run that begins."""
+def start_over(place: Path, note: Callable[[str], None]) -> None:
+    """Remove the checkpoint of another run, so that --resume cannot confuse it with the run that begins."""
     if (place / FILE_NAME).exists():
-        progress.note(f"the checkpoint in {place} is discarded; --resume would have continued it")
+        note(f"the checkpoint in {place} is discarded; --resume would have continued it")
     with writing_errors(place):
-        (place / FILE_NAME).unlink(missing_ok=True)  # first: the rows are nothing without it
+        (place / FILE_NAME).unlink(missing_ok=True)  # first: without it the files of rows are not read
         for rows in place.glob(ROWS):
             rows.unlink()
-
-
-def sync_log(log: io.FileIO | None) -> None:
-    """Bring the lines of a log to the disk before a checkpoint refers to them. A pipe or a device is left alone."""
-    if log is not None and stat.S_ISREG(os.fstat(log.fileno()).st_mode):
-        with writing_errors(Path(str(log.name))):
-            os.fsync(log.fileno())
-            sync_folder(Path(str(log.name)).parent)
-
-
-def open_log(path: Path, lines: int) -> io.FileIO:
-    """The log with its first lines, those that a checkpoint knows of; the rest is written again."""
-    resumed = lines and path.is_file() and not path.is_symlink()
-    if resumed:
-        kept = path.read_bytes().splitlines(keepends=True)[:lines]
-        write_atomically(path, b"".join(kept))
-    file = io.FileIO(path, "a" if resumed else "w", opener=partial(open_in_place, streams=True))
-    os.set_blocking(file.fileno(), True)
-    return file

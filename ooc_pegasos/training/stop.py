@@ -1,9 +1,10 @@
-"""How a run is asked to stop before it is done."""
+"""Requests to stop a run before it is done: signals, and the end of its time."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,25 +14,25 @@ from ooc_pegasos.util.signals import stop_signals
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, SIGTERM or SIGHUP came between two slices; a checkpoint was written if there is a place for one."""
+    """Ctrl-C, SIGTERM or SIGHUP came between two slices; a checkpoint was written if the run has a folder for it."""
 
 
 class OutOfTimeError(Exception):
-    """--max-seconds are over."""
+    """The time of --max-seconds is over."""
 
 
 @contextmanager
-def signals_to(ask: Callable[[], None]) -> Iterator[None]:
-    """Have `ask` called at Ctrl-C, SIGTERM and SIGHUP, in whatever the main thread is doing; it may raise."""
+def signals_to(request: Callable[[], None]) -> Iterator[None]:
+    """Call `request` at Ctrl-C, SIGTERM and SIGHUP, whatever the main thread is doing; `request` may raise."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def heard(_number: int, _frame: Any) -> None:
+    def handle(_number: int, _frame: Any) -> None:
         watchdog.answered()
-        ask()
+        request()
 
-    before = {number: signal.signal(number, heard) for number in stop_signals()}
+    before = {number: signal.signal(number, handle) for number in stop_signals()}
     try:
         yield
     finally:
@@ -39,19 +40,50 @@ def signals_to(ask: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class Stoppable:
-    """A run that looks now and then whether somebody wants it to stop."""
+class StopCheck:
+    """Check, called between two pieces of work, that raises if a run has to stop."""
 
-    stop_asked = False
+    def __init__(self, max_seconds: float | None = None, began: float | None = None) -> None:
+        self.is_requested = False
+        self._began = time.perf_counter() if began is None else began
+        self._max_seconds = max_seconds
+        self._is_paused = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self._began
+
+    def check(self) -> None:
+        """Raise Interrupted if a stop was requested, OutOfTimeError if the time is over."""
+        if self._is_paused:
+            return
+        if self.is_requested:
+            raise Interrupted
+        if self._max_seconds and self.seconds > self._max_seconds:
+            raise OutOfTimeError
+
+    def allow_more_time(self) -> None:
+        """Raise OutOfTimeError no more: the run is ending."""
+        self._max_seconds = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not raise within the block, as when a checkpoint is written."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Turn Ctrl-C, SIGTERM and SIGHUP into a wish to stop; asked twice, stop at once."""
+        """Turn Ctrl-C, SIGTERM and SIGHUP into a request to stop; the second one stops at once."""
 
-        def ask() -> None:
-            if self.stop_asked:
+        def request() -> None:
+            if self.is_requested:
                 raise KeyboardInterrupt
-            self.stop_asked = True
+            self.is_requested = True
 
-        with signals_to(ask):
+        with signals_to(request):
             yield

@@ -39,7 +39,7 @@ _ROUNDING = 1e-5  # of the terms of a score; a task may compute in float32
 
 
 class StructuredTask(Protocol[X_in, Y]):
-    """What has to be known of inputs x and outputs y.
+    """Functions that describe a task with inputs x and outputs y.
 
     `weights` are `n_features` numbers of float64, for reading; the same array is used again, so copy what is kept.
     """
@@ -184,7 +184,7 @@ class _Oracle(Generic[X, Y]):
         return choice, max(value, 0.0)  # 0 is the value of the true output
 
     def _checked(self, i: int, answer: Any) -> tuple[np.ndarray, np.ndarray]:
-        """What `features` returned, as arrays of int64 and float64."""
+        """Return the result of `features` as arrays of int64 and float64."""
         try:
             indices, values = np.asarray(answer[0]), np.asarray(answer[1], np.float64)
             fit = len(answer) == 2 and indices.ndim == 1 and indices.shape == values.shape

@@ -1,4 +1,4 @@
-"""What epochs cost: time, bytes and memory."""
+"""Costs of a run: time, bytes and memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from ooc_pegasos.util.memory_limits import peak_rss
 from ooc_pegasos.util.stopwatch import Stopwatch
 
-_SHORT = 1e-3  # seconds of an epoch for which nobody asks how much memory is in use
+_SHORT = 1e-3  # seconds of an epoch after which the memory in use is not read again
 
 
 @dataclass(frozen=True)
 class EpochCost:
-    """What an epoch took: `seconds` in all, of which some computing and some waiting for data."""
+    """Costs of an epoch: `seconds` in all, of which some computing and some waiting for data."""
 
     epoch: int
     seconds: float
@@ -26,33 +26,57 @@ class EpochCost:
     peak_rss: int
 
     def table(self) -> dict[str, Any]:
-        """As for JSON."""
+        """Return the costs as a table for JSON."""
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class RunCost:
+    """Costs of a run, and the memory, windows and threads that it used."""
+
+    seconds_computing: float
+    seconds_waiting: float
+    bytes_read: int
+    memory: int
+    loading: str
+    windows: int
+    presenters: int
+    profile: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Costs of a run up to the time `now`."""
+
+    now: float
+    computing: float
+    waiting: float
+    bytes_read: int
+
+
 class Meter:
-    """What a run has spent so far, and what each epoch cost."""
+    """Costs of a run so far, and of each epoch."""
 
     def __init__(self, watch: Stopwatch, bytes_read: Callable[[], int]) -> None:
         self._watch, self._bytes_read = watch, bytes_read
         self._before = self.spent()
 
-    def spent(self) -> tuple[float, float, float, int]:
-        """Now, seconds computing and waiting, bytes read."""
+    def spent(self) -> Spent:
+        """Return the costs so far."""
         waiting = self._watch.of("waiting for data")
         computing = sum(self._watch.seconds.values()) - waiting - self._watch.of("writing checkpoints")
-        return time.perf_counter(), computing, waiting, self._bytes_read()
+        return Spent(time.perf_counter(), computing, waiting, self._bytes_read())
 
     def epoch(self, number: int, costs: Sequence[EpochCost]) -> EpochCost:
-        """What was spent since the epoch before, the last of `costs`."""
-        before, now = self._before, self.spent()
-        self._before = now
-        seconds, read = now[0] - before[0], now[3] - before[3]
+        """Return the costs since the epoch before, which is the last of `costs`."""
+        before, spent = self._before, self.spent()
+        self._before = spent
+        seconds, read = spent.now - before.now, spent.bytes_read - before.bytes_read
         return EpochCost(
             number,
             seconds,
-            now[1] - before[1],
-            now[2] - before[2],
+            spent.computing - before.computing,
+            spent.waiting - before.waiting,
             read,
             read / max(seconds, 1e-9) / 1e9,  # a clock may be set back, or be a coarse one
             # asking the system takes a tenth of an epoch over little data

@@ -1,0 +1,211 @@
+"""Passes over the rows of a store on this machine, window by window."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+from ooc_pegasos.loading.samplers import SAMPLERS
+from ooc_pegasos.loading.window import Window
+from ooc_pegasos.loading.window_schedule import Course
+from ooc_pegasos.objective.exact_pass import Measurement
+from ooc_pegasos.objective.free_bias import RowSums
+from ooc_pegasos.objective.problem import Spec
+from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.solvers.base import Solver
+from ooc_pegasos.solvers.registry import choose_algorithm, make_solver
+from ooc_pegasos.training.engine import Engine
+from ooc_pegasos.training.report import Report
+from ooc_pegasos.training.result import HoldoutScores, score_holdout_rows
+from ooc_pegasos.training.setup import (
+    Algorithm,
+    Setting,
+    new_progression,
+    no_rows,
+    remark_on_grouping,
+    remark_on_projection,
+)
+from ooc_pegasos.training.state import Progression, RunState
+from ooc_pegasos.training.stop import StopCheck
+from ooc_pegasos.training.timing import EpochCost, Meter, RunCost
+from ooc_pegasos.util.stopwatch import Stopwatch
+
+
+class LocalEngine(Engine):
+    """Passes over windows that are read within the memory budget.
+
+    `background` measures the threads that load data; `scratch` is the folder for the state of rows.
+    """
+
+    epochs_of_sdca = 5000  # these epochs cost little where most rows are inactive
+    epochs_of_pegasos = 100
+
+    def __init__(
+        self, setting: Setting, stop: StopCheck, report: Report, background: Stopwatch, scratch: Path | None
+    ) -> None:
+        super().__init__(setting, stop, report)
+        self._loader, self._background, self._scratch = setting.loader, background, scratch
+        self._schedule = Course(self._loader, SAMPLERS[setting.config.sampler], setting.config.seed, self.watch)
+        self._meter = Meter(self.watch, lambda: self._loader.bytes_read)
+
+    @property
+    def memory(self) -> int:
+        """See `Engine`."""
+        return self._loader.shape.budget
+
+    def choose_algorithm(self) -> Algorithm:
+        """See `Engine`."""
+        setting = self.setting
+        return Algorithm(*choose_algorithm(setting.config, setting.problem, setting.start is not None))
+
+    def new_solver(self, algorithm: str) -> Solver:
+        """See `Engine`."""
+        setting = self.setting
+        made = make_solver(setting.config, algorithm, setting.problem, self._loader, setting.start, self._scratch)
+        solver, remark = made
+        if remark:
+            self.report.note(remark)
+        return solver
+
+    def new_progression(self, spec: Spec, algorithm: str) -> Progression:
+        """See `Engine`."""
+        return new_progression(spec, self.setting.problem, algorithm)
+
+    def remarks(self) -> list[str]:
+        """See `Engine`."""
+        config, store = self.setting.config, self.setting.store
+        remarks = [
+            remark_on_grouping(config, store, self._loader),
+            remark_on_projection(config, store, self.setting.problem),
+        ]
+        return [remark for remark in remarks if remark]
+
+    # --- passes that train --------------------------------------------------------------------------
+
+    def train_pass(self, state: RunState, limit: int, save_if_due: Callable[[], None]) -> None:
+        """See `Engine`."""
+        cursor = state.cursor
+        number = len(self._schedule.plans(cursor.epoch))
+        if cursor.epoch == 0 and cursor.window < number:
+            threading.Thread(target=self._load_compiled_code, args=(state,), daemon=True).start()  # while data is read
+        if state.solver.wants_balance and not self._loader.shape.fits:
+            self.find_balance(state.solver)
+            self._loader.check_unchanged()
+        while cursor.window < number:
+            window = self._schedule.next(cursor, limit, self.stop.check)
+            self._train_window(state, window, save_if_due)
+            self._loader.check_unchanged()
+            cursor.window, cursor.position = cursor.window + 1, 0
+
+    def _load_compiled_code(self, state: RunState) -> None:
+        """Call the compiled loops without rows, so that they are loaded when the first rows have been read."""
+        with suppress(LookupError):  # models that are finished meanwhile
+            state.solver.warm_up(no_rows(self.setting.store))
+
+    def _train_window(self, state: RunState, window: Window, save_if_due: Callable[[], None]) -> None:
+        """Process the rows of a window from the cursor on, slice by slice."""
+        cursor, solver, pending = state.cursor, state.solver, state.pending
+        if pending and pending.windows == cursor.window:
+            with self.watch.measuring("measuring the objective"):
+                pending.add(window, self._loader, self.setting.config.workers, self.stop.check)
+        if solver.wants_balance and self._loader.shape.fits:
+            self.find_balance(solver)
+        with self.watch.measuring("fetching what is kept of rows"):
+            solver.enter(window)
+        rows = self._loader.training_rows
+        while cursor.position < len(window.order):
+            self._train_slice(state, window)
+            self.report.presented(cursor.epoch, cursor.presented, rows)
+            save_if_due()
+            if cursor.presented < rows or self.stop.is_requested:
+                self.stop.check()
+        with self.watch.measuring("fetching what is kept of rows"):
+            solver.leave(window)
+
+    def _train_slice(self, state: RunState, window: Window) -> None:
+        """Process some milliseconds' work of rows. A slice ends at half of the epoch if the solver marks it."""
+        cursor, solver, batch = state.cursor, state.solver, state.solver.batch_size
+        step = -(-solver.rows_at_a_time(window.block) // batch) * batch
+        end = min(cursor.position + step, len(window.order))
+        half = self._loader.training_rows // 2
+        before_half = (half - cursor.presented) // batch * batch
+        if solver.wants_mark and 0 < before_half < end - cursor.position:
+            end = cursor.position + before_half
+        with self.watch.measuring("presenting rows"):
+            bad = solver.present(window, cursor.position, end)
+        if bad >= 0:
+            self._loader.check_unchanged()
+            raise self._loader.damaged(window, bad)
+        cursor.presented += end - cursor.position
+        cursor.position = end
+        if solver.wants_mark and not cursor.marked and cursor.presented + batch > half:
+            solver.mark()
+            cursor.marked = True
+
+    def end_training(self) -> None:
+        """See `Engine`."""
+        self._schedule.close()
+
+    # --- passes that measure ------------------------------------------------------------------------
+
+    @property
+    def is_measuring_cheap(self) -> bool:
+        """See `Engine`."""
+        return self._loader.shape.fits
+
+    def all_windows(self) -> Generator[Window, None, None]:
+        """See `Engine`."""
+        return self._schedule.everything(self.stop.check)
+
+    def measure(self, measurement: Measurement) -> None:
+        """See `Engine`."""
+        with closing(self.all_windows()) as windows:
+            for window in windows:
+                with self.watch.measuring("measuring the objective"):
+                    measurement.add(window, self._loader, self.setting.config.workers, self.stop.check)
+                self._loader.check_unchanged()
+
+    def sum_rows(self) -> RowSums:
+        """See `Engine`."""
+        setting = self.setting
+        found = RowSums.of(setting.problem, len(setting.store.manifest.labels.classes), setting.config.folds)
+        with closing(self.all_windows()) as windows, self.watch.measuring("adding up rows"):
+            for window in windows:
+                found.add(window)
+        return found
+
+    def score_holdout(self, model: Model) -> HoldoutScores:
+        """See `Engine`."""
+        config = self.setting.config
+        found = HoldoutScores(model, config.calibrate is not None)
+        windows = self._schedule.everything(lambda: None)  # the model is trained: a request to stop is too late
+        with closing(windows), self.watch.measuring("calibrating"):
+            found.take(score_holdout_rows(model, windows, self._loader, config.workers))
+        self._loader.check_unchanged()
+        return found
+
+    def check_unchanged(self) -> None:
+        """See `Engine`."""
+        self._loader.check_unchanged()
+
+    # --- costs --------------------------------------------------------------------------------------
+
+    def epoch_cost(self, number: int, costs: Sequence[EpochCost]) -> EpochCost:
+        """See `Engine`."""
+        return self._meter.epoch(number, costs)
+
+    def run_cost(self, state: RunState) -> RunCost:
+        """See `Engine`."""
+        spent = self._meter.spent()
+        return RunCost(
+            seconds_computing=spent.computing,
+            seconds_waiting=spent.waiting,
+            bytes_read=spent.bytes_read,
+            memory=self.memory,
+            loading=self._loader.name,
+            windows=len(self._schedule.plans(0)),
+            presenters=state.solver.threads,
+            profile={"foreground": self.watch.seconds, "background": self._background.seconds},
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -50,6 +50,8 @@ class Option:
     default: str = ""
     """The default in words, where that of the field does not say enough."""
     allowed: Range | None = None
+    one_of: Callable[[], Iterable[str]] | None = None
+    """Returns the words that the option takes, if a registry has them; else they are in the type of the field."""
     parse: Callable[[str], Any] | None = None
     """Makes a value of text, wherever the text comes from."""
     parse_words: Callable[[str], Any] | None = None
@@ -68,7 +70,7 @@ class Option:
 
     def choices(self) -> tuple[str, ...]:
         """The words that the option takes, if it takes words only."""
-        return _choices_of(self.hint)
+        return tuple(self.one_of()) if self.one_of else _choices_of(self.hint)
 
     def value_of(self, text: str, *, on_command_line: bool = False) -> Any:
         """Parse text that stands for a value, if the option has a parser. Raises UsageError."""
@@ -79,7 +81,9 @@ class Option:
             raise error.within(f"{{{self.name}}}") from None
 
     def check(self, value: Any) -> None:
-        """Raise UsageError if a value is out of range."""
+        """Raise UsageError if a value is out of range, or not one of the words that the option takes."""
+        if self.one_of and value is not None and value not in self.choices():
+            raise UsageError(f"{{{self.name}={value}}} is unknown; choose one of {', '.join(self.choices())}")
         if self.allowed is not None and value is not None and value not in self.allowed:
             shown = f"{value:,}" if isinstance(value, int) else f"{value:g}"
             raise UsageError(f"{{{self.name}={shown}}} is out of range; choose {self.allowed.words}")

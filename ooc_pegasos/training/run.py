@@ -15,21 +15,22 @@ from typing import Any
 
 import numpy as np
 
+from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.compiled.fit.pegasos import BY_SUBGRADIENT, OF_BATCH, square_distance
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.loading.samplers import SAMPLERS
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.loading.window_schedule import Course
 from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.free_bias import Balance, RowSums
 from ooc_pegasos.objective.lambda_path import remark_on
 from ooc_pegasos.objective.problem import fixed_bias, problem_of
+from ooc_pegasos.registry import SAMPLERS
 from ooc_pegasos.reporting.progress import TrainingProgress
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.proof_record import DualRecord
-from ooc_pegasos.solvers.registry import choose_algorithm, make_solver, why_uncertified
+from ooc_pegasos.solvers.registry import can_take_over, choose_algorithm, make_solver, why_uncertified
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.bias_search import settle_biases
 from ooc_pegasos.training.convergence import Judge, reason_of
@@ -49,9 +50,7 @@ from ooc_pegasos.util.checkpoint import Checkpoint, sound
 from ooc_pegasos.util.files import writing_errors
 from ooc_pegasos.util.stopwatch import Stopwatch
 
-_EPOCHS, _STEPS = 100, 10  # default limits, with a certificate and without
-_SDCA_EPOCHS = 5000  # its epochs cost little where most rows sleep
-_REPEATS = 5  # of `sgd-m`, as in "SGD revisited"
+_STEPS = 10  # the default limit without a certificate
 _TRIED = 3  # epochs after which Pegasos, where it was not asked for, makes room unless it is nearly there
 
 
@@ -112,7 +111,7 @@ class Run(Stoppable):
             return self._nothing_known()
         with sound(place):
             check_same_run(place, self.identity, saved, self.config.memory)
-            if saved.facts["solver_name"] != self.algorithm:
+            if saved.facts["solver_name"] != self.algorithm and self.fallback:
                 self._switched()
         state = self._nothing_known()
         try:
@@ -175,7 +174,8 @@ class Run(Stoppable):
     def _limit(self) -> int:
         if self.why_uncertified:
             return _STEPS
-        return _SDCA_EPOCHS if self.algorithm == "sdca" or self._may_switch() else _EPOCHS
+        algorithms = {self.algorithm} | ({self.fallback} if self._may_switch() else set())
+        return max(ALGORITHMS[name].default_epochs for name in algorithms)
 
     def _reason_to_stop(self, limit: int) -> str:
         state = self.state
@@ -187,9 +187,10 @@ class Run(Stoppable):
 
     def _repeats(self) -> dict[int, int]:
         """Multiple updates, equation (6), for models whose gap is large."""
-        if self.config.algorithm != "sgd-m":
+        repeats = ALGORITHMS[self.algorithm].repeats
+        if repeats == 1:
             return {}
-        return {model: _REPEATS for model in self.state.solver.active if self._is_far(self.state.known[model])}
+        return {model: repeats for model in self.state.solver.active if self._is_far(self.state.known[model])}
 
     def _is_far(self, known: Progression) -> bool:
         gap = known.history[-1]["estimated_gap"] if known.history else 0.0
@@ -237,7 +238,7 @@ class Run(Stoppable):
         """Models that are done leave the pass; and Pegasos, where it was not asked for, makes room if it is slow."""
         state = self.state
         self.judge.let_go()
-        if self.algorithm != "sdca" and self._may_switch() and self._is_slow():
+        if self._may_switch() and self._is_slow():
             active = state.solver.active
             state.solver.close()
             self._switched()
@@ -247,11 +248,17 @@ class Run(Stoppable):
             solver.drop([model for model in solver.active if model not in active])
             state.solver = solver
 
+    @property
+    def fallback(self) -> str:
+        """The algorithm to change to, or nothing."""
+        return ALGORITHMS[self.algorithm].fallback
+
     def _may_switch(self) -> bool:
-        """Whether dual coordinate ascent could go on from here, and nobody asked for what it does not know."""
+        """True if the algorithm has a fallback that could go on from here, and supports what was asked for."""
         config = self.config
-        asked = config.of_pegasos or config.threads not in (None, 1)
-        return config.algorithm == "auto" and self.start is None and self.problem.costs is None and not asked
+        if not self.fallback or config.algorithm != ANY or config.threads not in (None, 1):
+            return False
+        return can_take_over(self.fallback, config, self.problem, self.start is not None)
 
     def _is_slow(self) -> bool:
         histories = [self.state.known[model].history for model in self.state.solver.active]
@@ -259,7 +266,7 @@ class Run(Stoppable):
         return any(gap is not None and gap > 2 * self.config.enough for gap in gaps)
 
     def _switched(self) -> None:
-        self.algorithm = "sdca"
+        self.algorithm = self.fallback
         self.why_algorithm = f"after {_TRIED} epochs of Pegasos the tolerance was far"
         self._note(f"going on by dual coordinate ascent: {self.why_algorithm}")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ooc_pegasos.algorithms import ALGORITHMS
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import Loader, open_loader
@@ -20,7 +21,6 @@ from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.stopwatch import Stopwatch
 
 _RATIO_OF_AVERAGES = 0.35  # what `Progression.ratio` is where averages are candidates, until it is measured
-_RATIO_OF_SDCA = 0.6  # the same for `sdca`, whose gap is met before each step
 _GROUPED = 0.1  # share of the variance of labels that is between chunks, from which on they count as grouped
 
 
@@ -86,10 +86,9 @@ def weights_of(warm_start: Model | None, config: TrainConfig, problem: Problem) 
 
 def nothing_known_of(spec: Spec, problem: Problem, algorithm: str) -> Progression:
     """What is known of a model at the beginning."""
-    if algorithm == "sdca":
-        return Progression(ratio=_RATIO_OF_SDCA)
-    averaged = spec.clock < AVERAGE_BELOW and problem.can_average
-    return Progression(ratio=_RATIO_OF_AVERAGES if averaged else 1.0)
+    declared = ALGORITHMS[algorithm]
+    averaged = not declared.keeps_row_state and spec.clock < AVERAGE_BELOW and problem.can_average
+    return Progression(ratio=_RATIO_OF_AVERAGES if averaged else declared.first_ratio)
 
 
 def no_rows(store: Store) -> CsrBlock:

@@ -16,6 +16,7 @@ from ooc_pegasos.distributed.coordinator import Given, Noted, Run
 from ooc_pegasos.distributed.worker_pool import speaking
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.samplers import EQUALLY_OFTEN
+from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.store import Store
@@ -115,6 +116,8 @@ def _refuse(config: TrainConfig) -> None:
     known = [ANY, *(one.name for one in ALGORITHMS.values() if "workers" in one.supports)]
     if config.algorithm not in known:
         raise UsageError(f"{{algorithm={config.algorithm}}} runs on one machine; choose {', '.join(known)}")
+    if config.loss and not LOSSES.find(config.loss).is_built_in:
+        raise UsageError(f"{{loss={config.loss}}} is not built in, so workers do not know it; train on one machine")
     asked = {"--bias search": config.bias == "search", "--threads": (config.threads or 1) > 1}
     asked |= {f"--loading {config.loading}": config.loading is not None}
     asked |= {mark: name != "bias=free" for name, mark in config.demands.items()}

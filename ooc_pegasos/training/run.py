@@ -93,6 +93,8 @@ class Run(Stoppable):
         self.why_uncertified = why_uncertified(config, self.algorithm)
         if proof and self.why_uncertified:
             raise UsageError(f"{{proof}}: {self.why_uncertified}; leave it out, or change that")
+        if proof and not self.problem.loss.is_built_in:
+            raise UsageError(f"{{proof}} is for built-in losses, not {{loss={self.problem.loss.name}}}; leave it out")
         self.proof = proof
         self.record = DualRecord(store, self.problem, self.scratch) if proof else None
         self.identity = identity_of(config, store, self.start)

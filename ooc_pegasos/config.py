@@ -11,25 +11,16 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from ooc_pegasos import formats, options
+from ooc_pegasos.algorithms import ALGORITHMS, ANY, Algorithm, lacking
 from ooc_pegasos.declared_labels import Declared, TaskChoice
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.options import POSITIVE, Described, Range, option, options_of
+from ooc_pegasos.registry import LOSSES, SAMPLERS
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.memory_limits import available_memory
 from ooc_pegasos.util.thread_map import cores
 
 Config = TypeVar("Config")
-LossName = Literal[
-    "hinge",
-    "logistic",
-    "smoothed-hinge",
-    "epsilon-insensitive",
-    "absolute",
-    "huber",
-    "multiclass-hinge",
-    "multiclass-logistic",
-]
-
 VECTORS = 10
 """Upper bound of the vectors of length `features` in a run: sums, snapshots, candidates, the best so far."""
 LEAST_VECTORS = 3
@@ -339,7 +330,6 @@ class ConvertConfig:
         return self.memory // 8
 
 
-Algorithm = Literal["auto", "sdca", "sgd-s", "sgd-m", "sgd-r", "pegasos"]
 MOST_MODELS = 4096
 """Largest number of models trained in one pass."""
 HOLDOUT = 0.1
@@ -377,11 +367,12 @@ class TrainConfig:
         parse_words=number_or_text,
     )
     C: float | None = option(None, "The same as --lambda 1 / (C rows).", "Problem", flags=("--C",), allowed=POSITIVE)
-    loss: LossName | None = option(
+    loss: str | None = option(
         None,
         "The loss. Default: hinge for classes (one against the rest where there are several), epsilon-insensitive for "
         "real targets.",
         "Problem",
+        one_of=lambda: LOSSES,
     )
     loss_parameter: float | None = option(
         None,
@@ -439,15 +430,19 @@ class TrainConfig:
         allowed=POSITIVE,
     )
     max_seconds: float | None = option(None, "Stop after S seconds.", "Stopping", metavar="S", allowed=POSITIVE)
-    algorithm: Algorithm = option(
-        "auto",
+    algorithm: str = option(
+        ANY,
         "sdca: dual coordinate ascent. sgd-s: epochs of Pegasos with a certified stop. sgd-m: hinge loss, rows several "
         "times at once while the gap is large. sgd-r: i.i.d. rows, a fixed number of steps. pegasos: as in the paper. "
         "auto: sdca or sgd-s.",
         "Algorithm",
+        one_of=lambda: (ANY, *ALGORITHMS),
     )
-    sampling: Literal["permutation", "fixed", "iid", "sequential"] | None = option(
-        None, "Order of rows. Default: permutation, or that of the algorithm.", "Algorithm"
+    sampling: str | None = option(
+        None,
+        "Order of rows. Default: permutation, or that of the algorithm.",
+        "Algorithm",
+        one_of=lambda: SAMPLERS,
     )
     batch_size: int = option(1, "Rows in a step.", "Algorithm", metavar="K", allowed=POSITIVE)
     project: bool = option(False, "Project onto the ball of radius 1/sqrt(lambda) after each step.", "Algorithm")
@@ -541,22 +536,17 @@ class TrainConfig:
 
     def _check_algorithm(self) -> None:
         """Raise UsageError for options that the algorithm does not support."""
-        if self.algorithm == "sgd-m" and (self.batch_size > 1 or self.project):
-            raise UsageError("{algorithm=sgd-m} processes rows one by one; leave out {batch_size} and {project}")
         if self.bias == "batch" and self.batch_size == 1:
             raise UsageError("{bias=batch} finds the best bias of each batch; add {batch_size}, like {batch_size=1000}")
-        if self.algorithm == "sgd-m" and self.bias in ("unregularized", "batch"):
-            raise UsageError(f"{{algorithm=sgd-m}} does not support {{bias={self.bias}}}; choose {{algorithm=sgd-s}}")
-        if self.bias == "free" and (self.algorithm in ("sgd-r", "pegasos") or self.project):
-            what = "{project}" if self.project else f"{{algorithm={self.algorithm}}}"
-            raise UsageError(f"{what} does not support {{bias=free}}; leave it out, or choose {{bias=unregularized}}")
+        if self.bias == "free" and self.project:
+            raise UsageError("{project} does not support {bias=free}; leave it out, or choose {bias=unregularized}")
         if self.bias == "search" and (self.comparing or self.folds):
             raise UsageError("{bias=search} is for one lambda; give one, like {lam=1e-4}")
-        if self.algorithm == "sdca" and self.of_pegasos:
-            given = self.of_pegasos[0]
-            raise UsageError(
-                f"{{algorithm=sdca}} does not support {given}; leave it out, or choose {{algorithm=sgd-s}}"
-            )
+        if self.algorithm != ANY:
+            declared = ALGORITHMS[self.algorithm]
+            for capability, mark in self.demands.items():
+                if capability not in declared.supports:
+                    raise UsageError(lacking(declared, capability, mark))
 
     @property
     def lambdas(self) -> tuple[float, ...] | None:
@@ -594,16 +584,16 @@ class TrainConfig:
         return HOLDOUT if self.comparing and self.folds is None else 0.0
 
     @property
-    def of_pegasos(self) -> list[str]:
-        """The given options that only Pegasos and its variants support."""
-        asked = {
-            "{batch_size}": self.batch_size > 1,
-            "{project}": self.project,
-            "{average}": self.average,
-            "{delay}": self.delay is not None,
-            f"{{bias={self.bias}}}": self.bias in ("unregularized", "batch"),
+    def demands(self) -> dict[str, str]:
+        """The options given that not every algorithm supports: names as in `Algorithm.supports`, and their marks."""
+        given = {
+            "batch_size": self.batch_size > 1,
+            "project": self.project,
+            "average": self.average,
+            "delay": self.delay is not None,
+            f"bias={self.bias}": self.bias in ("unregularized", "batch", "free"),
         }
-        return [name for name, given in asked.items() if given]
+        return {name: f"{{{name}}}" for name, is_given in given.items() if is_given}
 
     @property
     def workers(self) -> int:
@@ -613,7 +603,7 @@ class TrainConfig:
     @property
     def sampler(self) -> str:
         """The sampling: the given one, or the default of the algorithm."""
-        return self.sampling or ("iid" if self.algorithm in ("sgd-r", "pegasos") else "permutation")
+        return self.sampling or (Algorithm if self.algorithm == ANY else ALGORITHMS[self.algorithm]).default_sampling
 
     def budget(self, features: int, models: int = 1) -> int:
         """Return the bytes for data, after those for weights, averages and snapshots of all models."""

@@ -50,14 +50,14 @@ class Option:
     default: str = ""
     """The default in words, if the default of the field is not clear enough."""
     allowed: Range | None = None
+    one_of: Callable[[], Iterable[str]] | None = None
+    """Returns the words that the option takes, if a registry has them; else they are in the type of the field."""
     parse: Callable[[str], Any] | None = None
     """Parser of text, wherever the text comes from."""
     parse_words: Callable[[str], Any] | None = None
     """Parser of text on the command line."""
     is_repeated: bool = False
     """True if the option may be given several times on the command line."""
-    one_of: Callable[[], Iterable[str]] | None = None
-    """Returns the words that the option takes, if a registry has them; else they are in the type of the field."""
     is_hidden: bool = False
     """True if the option can only be set in Python and in TOML files."""
     hint: Any = None

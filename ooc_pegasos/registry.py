@@ -1,4 +1,4 @@
-"""Registries of what options choose by name.
+"""Registries of what options choose by name: losses, samplers, algorithms, formats.
 
 The names of built-in things are listed, so that configurations and the command line know them without importing the
 modules that define them, which import numba.
@@ -6,9 +6,9 @@ modules that define them, which import numba.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ooc_pegasos.errors import UsageError
 
@@ -53,3 +53,24 @@ class Registry(Mapping[str, Thing]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
+
+
+LOSSES: Registry[Any] = Registry(
+    "loss",
+    "ooc_pegasos.objective.losses",
+    (
+        "hinge",
+        "logistic",
+        "smoothed-hinge",
+        "epsilon-insensitive",
+        "absolute",
+        "huber",
+        "multiclass-hinge",
+        "multiclass-logistic",
+    ),
+)
+"""Of `objective.losses.Loss`; `objective.losses.register` adds to it."""
+SAMPLERS: Registry[Callable[..., Any]] = Registry(
+    "sampling", "ooc_pegasos.loading.samplers", ("permutation", "fixed", "iid", "sequential")
+)
+"""Of `loading.samplers.Sampler`; `loading.samplers.register` adds to it."""

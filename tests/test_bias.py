@@ -437,7 +437,7 @@ def test_a_free_bias_is_the_best_for_its_weights(tmp_path, name, options):
     kept, x = result.model.info.certificate, matrix.toarray().astype(np.float64)
     if options.get("algorithm") == "pegasos":
         assert (kept.lower_bound, kept.gap, result.certified, result.converged) == (None, None, False, False)
-        assert "i.i.d." in result.why_uncertified
+        assert "iid sampling" in result.why_uncertified
     else:
         assert result.why_uncertified is None
         assert 0 <= kept.lower_bound <= kept.primal

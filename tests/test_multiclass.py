@@ -384,7 +384,7 @@ def test_windows_certify_too(tmp_path, loading):
 def test_iid_rows_have_no_certificate(tmp_path):
     matrix, labels = rows_of_classes(200, 5, 3, 10)
     result = train(store_for(tmp_path, matrix, labels), TrainConfig(lam=0.1, loss=HINGE, sampling="iid"))
-    assert "i.i.d." in result.why_uncertified
+    assert "iid sampling" in result.why_uncertified
     assert result.model.info.certificate.lower_bound is None
 
 

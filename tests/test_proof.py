@@ -539,8 +539,8 @@ def test_a_cut_or_damaged_proof_is_refused(case):
 
 def test_options_that_have_no_proof_are_refused(stores, tmp_path):
     for options, message in (
-        ({"sampling": "iid", "algorithm": "sgd-s"}, "proof: i.i.d. sampling"),
-        ({"sampling": "iid", "algorithm": "pegasos", "bias": "unregularized"}, "proof: i.i.d. sampling"),
+        ({"sampling": "iid", "algorithm": "sgd-s"}, "proof: iid sampling"),
+        ({"sampling": "iid", "algorithm": "pegasos", "bias": "unregularized"}, "proof: iid sampling"),
         ({"bias": "search"}, "bias=search proves nothing of other biases; leave out proof, or add bias=free"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -159,7 +159,7 @@ def test_without_a_certificate_none_is_claimed(tmp_path):
     for options in ({"algorithm": "sgd-r"}, {"algorithm": "pegasos"}, {"algorithm": "sgd-s", "sampling": "iid"}):
         result = train(store, TrainConfig(lam=0.01, **options))
         assert (result.certified, result.converged) == (False, False)
-        assert "i.i.d." in result.why_uncertified
+        assert "iid sampling" in result.why_uncertified
         assert result.model.info.certificate.lower_bound is None
         assert result.model.info.epochs == 10
         exact = objective(result.model.weights, matrix, labels, 0.01)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
-from numba.core import serialize
+from numba.core import serialize, sigutils
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 
@@ -56,6 +56,10 @@ def inlined(function: Function) -> Function:
     return compiled
 
 
+class OnlyInMemory(numba.types.Type):  # type: ignore[misc]
+    """A type of arguments for which kernels are never kept on disk: the sources of this package say not all of it."""
+
+
 class KernelCache(NullCache):  # type: ignore[misc]
     """Machine code of a kernel on disk, a file for each compiled signature."""
 
@@ -68,6 +72,8 @@ class KernelCache(NullCache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function for these argument types, or None if there is no usable file."""
         target_context.refresh()
+        if _is_only_in_memory(sig):
+            return None
         key = self._key(sig, target_context.codegen())
         code = _read(self._path(key), key)
         if code is None:
@@ -79,7 +85,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write a compiled function. A failure is reported once; the function remains usable in memory."""
-        if not KernelCache.can_write or data.library.has_dynamic_globals:
+        if not KernelCache.can_write or data.library.has_dynamic_globals or _is_only_in_memory(sig):
             return
         key = self._key(sig, data.codegen)
         code = serialize.dumps(data._reduce())
@@ -101,6 +107,11 @@ class KernelCache(NullCache):  # type: ignore[misc]
     def _path(self, key: bytes) -> Path | None:
         folder = cache_folder()
         return folder and folder / f"{self._name}-{hashlib.sha256(key).hexdigest()[:16]}{_SUFFIX}"
+
+
+def _is_only_in_memory(sig: Any) -> bool:
+    arguments, _result = sigutils.normalize_signature(sig)
+    return any(isinstance(one, OnlyInMemory) for one in arguments)
 
 
 def is_compiled() -> bool:

@@ -55,8 +55,7 @@ class Coordinator(Engine):
     `rows` are those of the parts, if they are in no store; `scratch` is the folder for the state of rows.
     """
 
-    epochs_of_sdca = 2000
-    epochs_of_pegasos = 100
+    most_epochs = 2000
     epochs_are = "rounds"
 
     def __init__(

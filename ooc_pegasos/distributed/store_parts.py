@@ -24,8 +24,9 @@ from ooc_pegasos import __version__
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError, OocPegasosError
 from ooc_pegasos.loading.loader import Loader, Rows, open_loader
-from ooc_pegasos.loading.samplers import SAMPLERS, Plan, Shape
+from ooc_pegasos.loading.samplers import Plan, Shape
 from ooc_pegasos.loading.window import Folds, Layout, Window
+from ooc_pegasos.registry import SAMPLERS
 from ooc_pegasos.store.append_expire import only
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.store.manifest import Manifest

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ooc_pegasos import exit_codes
+from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.conversion.output_check import Existing
 from ooc_pegasos.conversion.pipeline import convert
@@ -42,7 +43,7 @@ from ooc_pegasos.readers.sources import recorded
 from ooc_pegasos.reporting.progress import Progress, TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.scoring.score import check_store
-from ooc_pegasos.solvers.registry import is_easy
+from ooc_pegasos.solvers.registry import choice_by_clock
 from ooc_pegasos.store import manifest
 from ooc_pegasos.store.append_expire import expire
 from ooc_pegasos.store.manifest import Manifest, SourceInfo
@@ -389,9 +390,11 @@ class _Run:
             return config, None, why
         rows = store.rows * (1 - config.holdout_fraction)
         lam = config.lambdas[0] if config.lambdas else 1.0 / (config.C or 1.0) / rows
-        easy = is_easy(lam * rows, config.enough, store.manifest.statistics.largest_square)
-        if config.algorithm == "sdca" or (config.algorithm == "auto" and not easy):
-            return config, None, f"{why}; sdca starts from 0, and is faster here".removeprefix("; ")
+        algorithm = config.algorithm
+        if algorithm == ANY:
+            algorithm = choice_by_clock(lam * rows, config.enough, store.manifest.statistics.largest_square)
+        if "warm_start" not in ALGORITHMS[algorithm].supports:
+            return config, None, f"{why}; {algorithm} starts from 0, and is faster here".removeprefix("; ")
         if bool(champion.bias) and config.biased not in ("feature", "free"):
             return config, None, why
         return config, champion, why

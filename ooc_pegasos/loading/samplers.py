@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
 from ooc_pegasos.compiled.rows.shuffle import shuffle
-
-SamplingName = Literal["permutation", "fixed", "iid", "sequential"]
+from ooc_pegasos.registry import SAMPLERS
 
 
 @dataclass(frozen=True)
@@ -129,11 +127,24 @@ def iid(shape: Shape, seed: int, epoch: int) -> Iterator[Plan]:
         yield Plan(chunks, partial(_drawn, count, seed, epoch, number))
 
 
-SAMPLERS: dict[str, Sampler] = {
-    "permutation": permutation,
-    "fixed": fixed,
-    "iid": iid,
-    "sequential": sequential,
-}
-EQUALLY_OFTEN = ("permutation", "fixed", "sequential")
+EQUALLY_OFTEN: list[str] = []
 """Samplers that present every row once an epoch, as the certificate demands."""
+
+
+def register(name: str, sampler: Sampler, *, is_equally_often: bool) -> None:
+    """Add a sampler. `is_equally_often`: True if it presents every row exactly once in each epoch."""
+    SAMPLERS.register(name, sampler)
+    if is_equally_often:
+        EQUALLY_OFTEN.append(name)
+
+
+def unregister(name: str) -> None:
+    """Remove a sampler."""
+    SAMPLERS.unregister(name)
+    EQUALLY_OFTEN[:] = [other for other in EQUALLY_OFTEN if other != name]
+
+
+register("permutation", permutation, is_equally_often=True)
+register("fixed", fixed, is_equally_often=True)
+register("iid", iid, is_equally_often=False)
+register("sequential", sequential, is_equally_often=True)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ooc_pegasos.compiled.fit.losses import ABSOLUTE, EPSILON_INSENSITIVE, HINGE, HUBER, LOGISTIC, dual_at
+from ooc_pegasos.compiled.fit.losses import dual_at
 from ooc_pegasos.compiled.fit.pegasos import square
 from ooc_pegasos.compiled.fit.sums import sum_rows
 from ooc_pegasos.loading.window import Window
@@ -31,7 +31,6 @@ from ooc_pegasos.util.checkpoint import take
 
 _ONE_CLASS = 40.0
 """The size of the bias where all rows are of one class: more changes nothing in float64."""
-_LINEAR = (HINGE, EPSILON_INSENSITIVE, ABSOLUTE)
 _OPERATIONS = 32
 """Of a bound, at most, once all sums are known."""
 FALLING, RISING = range(2)
@@ -191,8 +190,9 @@ class Balance:
     @property
     def _share(self) -> float:
         """The dual variable, in size and without weights, that all rows of a leaning vector have."""
-        number = self._problem.loss.number
-        return 1.0 if number in _LINEAR else self._problem.parameter if number == HUBER else 0.5
+        leaning = self._problem.loss.leaning
+        assert leaning is not None  # or the problem would have been refused
+        return leaning(self._problem.parameter)
 
     def _leaning(self, model: int, sign: int) -> DualPoint:
         """The dual vector whose variables all have this sign, and the same part of the box."""
@@ -281,7 +281,7 @@ class Balance:
         )
         if not (positive and negative):
             return _ONE_CLASS if positive else -_ONE_CLASS
-        if problem.loss.number != LOGISTIC:
+        if not problem.loss.has_probabilities:
             return (positive - negative) / (positive + negative)
         return float(np.log(positive / negative))
 

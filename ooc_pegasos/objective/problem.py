@@ -28,6 +28,7 @@ from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.objective.lambda_path import LENGTH, default_path
 from ooc_pegasos.objective.losses import Loss, loss_for
 from ooc_pegasos.objective.model_panel import width_of
+from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.store.store import Store
 
 _PROXIMAL_LAMBDAS, _PROXIMAL_SQUARES = 10.0, (0.2, 2.0)
@@ -92,7 +93,7 @@ class Problem:
     @property
     def longest_step(self) -> float:
         """The largest norm of a row times the largest size of its dual variable."""
-        slope = self.parameter if self.loss.name == "huber" else 1.0
+        slope = self.loss.largest_slope(self.parameter)
         both = 1.5 if self.costs is not None else 1.0  # x is added to one class and taken from others
         return both * slope * self.limits.weight * self.limits.norm
 
@@ -153,7 +154,7 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     labels = store.manifest.labels
     loss = loss_for(config.loss, labels.task)
     parameter = config.loss_parameter if config.loss_parameter is not None else loss.parameter
-    if config.loss_parameter == 0.0 and loss.name != "epsilon-insensitive":
+    if config.loss_parameter == 0.0 and not loss.takes_zero:
         raise UsageError(f"{{loss_parameter=0}} is out of range for the {loss.name} loss; choose a positive number")
     if config.loss_parameter is not None and loss.parameter is None:
         raise UsageError(f"{{loss_parameter}}: the {loss.name} loss has none; leave it out")
@@ -170,8 +171,13 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
         raise UsageError("{calibrate} is for classes, and the store's labels are real targets; leave it out")
     if config.calibrate and sum(count > 0 for count in labels.counts) < 2:
         raise UsageError("{calibrate} needs rows of two classes, and all of the store's are of one; leave it out")
-    if config.cost is not None and loss.name != "multiclass-hinge":
-        raise UsageError("{cost} is for {loss=multiclass-hinge}; leave it out")
+    if config.cost is not None and not loss.takes_costs:
+        suitable = " or ".join(f"{{loss={one.name}}}" for one in LOSSES.values() if one.takes_costs)
+        raise UsageError(f"{{cost}} is for {suitable}; leave it out")
+    if free != NO_FREE and not at_once and loss.leaning is None:
+        raise UsageError(
+            f"{{bias={config.bias}}} is not for {{loss={loss.name}}}; choose {{bias=feature}}, or another loss"
+        )
     one_vs_rest = labels.task == "multiclass" and not at_once
     classes = list(range(len(labels.classes))) if one_vs_rest else [NONE]
     fitted = loader.training_rows

@@ -266,7 +266,7 @@ def _within_domain(duals: np.ndarray, problem: Problem) -> np.ndarray:
         total = -np.minimum(duals, 0.0).sum(axis=1, keepdims=True)
         scales = np.where(total > _BELOW_ONE, _BELOW_ONE / np.maximum(total, _BELOW_ONE), 1.0)
         return duals * scales
-    largest = problem.parameter if problem.loss.name == "huber" else 1.0
+    largest = problem.loss.largest_slope(problem.parameter)
     return duals.clip(-largest, largest)
 
 

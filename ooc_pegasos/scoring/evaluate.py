@@ -14,7 +14,7 @@ import numpy as np
 from ooc_pegasos.compiled.fit.multiclass import class_losses_of
 from ooc_pegasos.compiled.fit.sums import losses_of
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.objective.losses import LOSSES
+from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.scoring.metrics import (
     EXACT_ROWS,
     BinaryMetrics,

@@ -11,7 +11,7 @@ import numpy as np
 
 from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.objective.certificate import relative_accuracy
-from ooc_pegasos.objective.losses import LOSSES
+from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.scoring.calibration import Calibration
 from ooc_pegasos.store.manifest import MOST_FEATURES, LabelInfo, Recipe, problem_of_labels, problem_of_recipe
 from ooc_pegasos.store.vocabulary import Vocabulary
@@ -231,7 +231,7 @@ class Model:
     @property
     def has_probabilities(self) -> bool:
         """True if scores have probabilities: by a calibration, or by the logistic loss."""
-        return bool(self.info.calibrations) or self.info.loss in ("logistic", "multiclass-logistic")
+        return bool(self.info.calibrations) or LOSSES[self.info.loss].has_probabilities
 
     def check_probabilities(self) -> None:
         """Refuse a model without probabilities."""

@@ -39,6 +39,8 @@ class Solver(ABC):
     threads = 1
     """That present rows side by side."""
     batch_size = 1
+    keeps_best = True
+    """False if the model is the last candidate measured, not the best."""
     wants_mark = False
     """Whether it wants to know when half of an epoch is over."""
     record: DualRecord | None = None

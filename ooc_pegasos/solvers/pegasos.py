@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ooc_pegasos.compiled.fit import pegasos as kernels
+from ooc_pegasos.compiled.fit.losses import PluggedLoss
 from ooc_pegasos.compiled.fit.multiclass import present_classes
 from ooc_pegasos.compiled.fit.pegasos import (
     AVERAGED,
@@ -48,7 +49,7 @@ class PegasosOptions:
 
     lam: float
     delay: float
-    loss: int
+    loss: int | PluggedLoss
     class_weights: tuple[float, ...]
     batch_size: int
     project: bool

@@ -35,10 +35,8 @@ class Manner:
     certified: bool
     threads: int = 1
 
-    @property
-    def paper(self) -> bool:
-        """Whether it is the algorithm of the paper, which knows no better candidate than its iterate."""
-        return self.algorithm == "pegasos"
+    keeps_best: bool = True
+    """False if there is one candidate for the model, the iterate or its average, as in the paper."""
 
 
 class PegasosSolver(Solver):
@@ -59,7 +57,7 @@ class PegasosSolver(Solver):
         self.name = manner.algorithm
         self.all_options = list(options)
         self.threads = manner.threads
-        self.batch_size = options[0].batch_size
+        self.batch_size, self.keeps_best = options[0].batch_size, manner.keeps_best
         self.members = {
             model: PegasosOfClasses(options[model], problem, model)
             if problem.costs is not None
@@ -282,7 +280,7 @@ class PegasosSolver(Solver):
         """See `Solver`."""
         member, bound = self.members[model], self._bounds.get(model)
         average = member.options.average
-        if self.manner.paper:
+        if not self.manner.keeps_best:
             return [member.average() if average else member.last()]
         found = [member.last()]
         if average:
@@ -312,7 +310,7 @@ class PegasosSolver(Solver):
         window = Window((), nothing, [], np.empty(0, np.uint8), np.empty(0, np.uint32))
         little = Problem(self.problem.loss, 0.0, 1, 0.0, 1.0, self.problem.specs, costs=self.problem.costs)
         options = [dataclasses.replace(self.members[model].options, bias=0.0) for model in self.active]
-        PegasosSolver(little, options, Manner("sgd-s", False)).present(window, 0, 0)
+        PegasosSolver(little, options, Manner(self.name, False)).present(window, 0, 0)
 
     def drop(self, models: list[int]) -> None:
         """See `Solver`."""

@@ -1,12 +1,14 @@
-"""Which solver suits a run, and why."""
+"""Choice of the solver for a run, with its reason, and the functions that make solvers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ooc_pegasos.compiled.fit.losses import HINGE
+from ooc_pegasos.algorithms import ALGORITHMS, ANY, Algorithm, lacking
 from ooc_pegasos.compiled.fit.pegasos import NO_FREE, PROXIMAL
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
@@ -14,6 +16,7 @@ from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.samplers import EQUALLY_OFTEN
 from ooc_pegasos.objective.model_panel import width_of
 from ooc_pegasos.objective.problem import Problem
+from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.solvers.base import APART, Solver
 from ooc_pegasos.solvers.dual_store import BYTES_A_MODEL, BYTES_A_ROW, LONGEST, RowStates
 from ooc_pegasos.solvers.pegasos import PegasosOptions
@@ -25,41 +28,105 @@ AVERAGE_BELOW = 20.0
 """lam m below which the average of an epoch is a better candidate than its end."""
 PEGASOS_FROM = 0.75
 """lam m times the tolerance, in units of the largest squared norm of a row, from which on an epoch or two will do."""
+_OF_PLAIN_MODELS = ("batch_size", "project", "average", "bias=unregularized", "bias=batch")
+"""What no solver supports for models that differ by labels, rows or biases, or that learn all classes at once."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a solver is made for."""
+
+    config: TrainConfig
+    problem: Problem
+    loader: Loader
+    start: np.ndarray | None
+    """The weights to begin with."""
+    scratch: Path | None
+    """The folder for temporary files."""
+
+
+Maker = Callable[[Algorithm, Run], tuple[Solver, str | None]]
+"""Makes a solver for an algorithm, with a remark on what could not be had. Raises UsageError."""
+
+
+def register(algorithm: Algorithm, make: Maker) -> None:
+    """Add an algorithm."""
+    ALGORITHMS.register(algorithm.name, algorithm)
+    _MAKERS[algorithm.name] = make
+
+
+def unregister(name: str) -> None:
+    """Remove an algorithm that was added."""
+    ALGORITHMS.unregister(name)
+    del _MAKERS[name]
 
 
 def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple[str, str]:
-    """(the algorithm, why), where the user leaves it open."""
-    if config.algorithm == "sdca" and warm:
-        raise UsageError("{algorithm=sdca} cannot begin with a model; leave out {warm_start}, or choose sgd-s")
-    if config.algorithm == "sgd-m" and problem.costs is None and problem.loss.number != HINGE:
-        raise UsageError(
-            f"{{algorithm=sgd-m}} counts margin errors, which the {problem.loss.name} loss has not; choose sgd-s"
-        )
-    if config.algorithm != "auto":
+    """Return (the algorithm, why), where the user leaves it open; check the algorithm that was asked for."""
+    if config.algorithm != ANY:
+        _check(ALGORITHMS.find(config.algorithm), problem, warm)
         return config.algorithm, ""
     if warm:
         return "sgd-s", "it can begin with the weights of a model"
     if problem.costs is not None:
         return "sgd-s", "it can learn all classes at once"
-    if config.of_pegasos:
-        return "sgd-s", f"only it knows {config.of_pegasos[0]}"
+    unsupported = [mark for capability, mark in config.demands.items() if capability not in _SDCA.supports]
+    if unsupported:
+        return "sgd-s", f"only it knows {unsupported[0]}"
+    if not problem.loss.has_dual_step:
+        return "sgd-s", f"the {problem.loss.name} loss has no dual step"
     least = min(spec.clock for spec in problem.specs)
     if config.threads and config.threads > 1 and Averaging.clock_problem(least, config.threads) is None:
         return "sgd-s", "its threads can average"
-    if is_easy(least, config.enough, problem.largest):
-        return "sgd-s", f"lambda times rows is {least:.3g}, so an epoch or two will do"
-    return "sdca", f"lambda times rows is {least:.3g}, where it needs the fewest passes"
+    chosen = choice_by_clock(least, config.enough, problem.largest)
+    why = "where it needs the fewest passes" if chosen == _SDCA.name else "so an epoch or two will do"
+    return chosen, f"lambda times rows is {least:.3g}, {why}"
 
 
-def is_easy(clock: float, enough: float, largest: float) -> bool:
-    """Whether Pegasos is certain of its model after an epoch or two, given lam m and the largest squared norm."""
-    return clock * enough >= PEGASOS_FROM * largest
+def choice_by_clock(clock: float, enough: float, largest: float) -> str:
+    """Return the algorithm for a new model: Pegasos if it is certain to need no more than an epoch or two.
+
+    Given are lam m, the tolerance and the largest squared norm of a row.
+    """
+    return "sgd-s" if clock * enough >= PEGASOS_FROM * largest else _SDCA.name
+
+
+_SDCA = ALGORITHMS["sdca"]
+
+
+def can_take_over(algorithm: str, config: TrainConfig, problem: Problem, warm: bool) -> bool:
+    """True if an algorithm supports all that a run asks for."""
+    declared = ALGORITHMS[algorithm]
+    needed = set(config.demands) | ({"warm_start"} if warm else set())
+    needed |= {"all classes"} if problem.costs is not None else set()
+    return needed <= declared.supports and (problem.loss.has_dual_step or not declared.needs_dual_step)
+
+
+def _check(algorithm: Algorithm, problem: Problem, warm: bool) -> None:
+    """Raise UsageError for a loss or a beginning that an algorithm does not support."""
+    loss = problem.loss
+    if warm and "warm_start" not in algorithm.supports:
+        raise UsageError(lacking(algorithm, "warm_start", "{warm_start}"))
+    if algorithm.needs_margin_errors and problem.costs is None and not loss.counts_margin_errors:
+        suitable = " or ".join(f"{{loss={one.name}}}" for one in LOSSES.values() if one.counts_margin_errors)
+        raise UsageError(
+            f"{{algorithm={algorithm.name}}} counts margin errors, which {{loss={loss.name}}} has not; "
+            f"choose {suitable}"
+        )
+    if algorithm.needs_dual_step and not loss.has_dual_step:
+        raise UsageError(
+            f"{{algorithm={algorithm.name}}} takes dual steps, which {{loss={loss.name}}} has not; "
+            "choose another algorithm"
+        )
 
 
 def why_uncertified(config: TrainConfig, algorithm: str) -> str | None:
-    """Why no bound on the gap can be had, if so."""
-    if config.sampler not in EQUALLY_OFTEN and algorithm != "sdca":
-        return "i.i.d. sampling presents rows unequally often, so there is no certificate"
+    """Return why no bound on the gap can be had, if so."""
+    declared = ALGORITHMS[algorithm]
+    if not declared.is_certified:
+        return f"the algorithm {algorithm} has no certificate"
+    if config.sampler not in EQUALLY_OFTEN and declared.needs_equal_sampling:
+        return f"{config.sampler} sampling presents rows unequally often, so there is no certificate"
     return None
 
 
@@ -71,27 +138,29 @@ def make_solver(
     start: np.ndarray | None,
     scratch: Path | None,
 ) -> tuple[Solver, str | None]:
-    """The solver, and a remark on what could not be had."""
+    """Return the solver, and a remark on what could not be had."""
+    declared = ALGORITHMS[algorithm]
     refuse_of_classes(config, algorithm, problem)
-    if algorithm == "sdca":
-        rows = RowStates(loader.store, problem.bias, loader.shape.fits, scratch)
-        several = config.threads is not None and config.threads > 1 and len(problem.specs) == 1
-        remark = "one thread presents rows and the others load data" if several else None
-        longest = loader.store.manifest.statistics.max_row_norm
-        if longest > LONGEST:
-            remark = f"from rows of norm {longest:.3g} sdca cannot learn; scale the data, as --normalize l2 does"
-        return SdcaSolver(problem, rows, config.enough, config.workers), remark
     if config.bias == "search" and why_uncertified(config, algorithm):
         raise UsageError("{bias=search} compares biases by their certificates; choose {algorithm=sdca}")
-    options = options_of(config, algorithm, problem, start)
-    unknown = [name for name in config.of_pegasos if name != "{delay}"]
-    if algorithm in ("sgd-m", "pegasos"):
-        unknown.append(f"--algorithm {algorithm}")
-    if not problem.plain and unknown:
-        what = (
-            "{folds}" if config.folds else "{bias=search}" if config.bias == "search" else "one class against the rest"
-        )
-        raise UsageError(f"{what} and {unknown[0]} do not go together; leave one of them out")
+    _check_several_models(config, declared, problem)
+    return _MAKERS[algorithm](declared, Run(config, problem, loader, start, scratch))
+
+
+def _make_sdca(_algorithm: Algorithm, run: Run) -> tuple[Solver, str | None]:
+    config, problem, loader = run.config, run.problem, run.loader
+    rows = RowStates(loader.store, problem.bias, loader.shape.fits, run.scratch)
+    several = config.threads is not None and config.threads > 1 and len(problem.specs) == 1
+    remark = "one thread presents rows and the others load data" if several else None
+    longest = loader.store.manifest.statistics.max_row_norm
+    if longest > LONGEST:
+        remark = f"from rows of norm {longest:.3g} sdca cannot learn; scale the data, as --normalize l2 does"
+    return SdcaSolver(problem, rows, config.enough, config.workers), remark
+
+
+def _make_pegasos(algorithm: Algorithm, run: Run) -> tuple[Solver, str | None]:
+    config, problem, loader = run.config, run.problem, run.loader
+    options = options_of(config, algorithm.name, problem, run.start)
     remark, threads = None, 1
     if config.threads and config.threads > 1:
         remark = Averaging.problem(options[0], loader.training_rows, config.threads)
@@ -101,17 +170,34 @@ def make_solver(
             remark = f"one thread presents rows and the others load data: {remark}"
         else:
             threads = config.threads
-    manner = Manner(algorithm, why_uncertified(config, algorithm) is None, threads)
-    return PegasosSolver(problem, options, manner, start, config.workers), remark
+    manner = Manner(algorithm.name, why_uncertified(config, algorithm.name) is None, threads, algorithm.keeps_best)
+    return PegasosSolver(problem, options, manner, run.start, config.workers), remark
+
+
+_MAKERS: dict[str, Maker] = {"sdca": _make_sdca} | dict.fromkeys(("sgd-s", "sgd-m", "sgd-r", "pegasos"), _make_pegasos)
+
+
+def _check_several_models(config: TrainConfig, algorithm: Algorithm, problem: Problem) -> None:
+    """Refuse what cannot be had of models that differ by their labels, rows or biases, if they do."""
+    if problem.plain:
+        return
+    unknown = [mark for name, mark in config.demands.items() if name in _OF_PLAIN_MODELS]
+    if "several models" not in algorithm.supports:
+        unknown.append(f"{{algorithm={algorithm.name}}}")
+    if unknown:
+        what = (
+            "{folds}" if config.folds else "{bias=search}" if config.bias == "search" else "one class against the rest"
+        )
+        raise UsageError(f"{what} and {unknown[0]} do not go together; leave one of them out")
 
 
 def refuse_of_classes(config: TrainConfig, algorithm: str, problem: Problem) -> None:
     """Refuse what cannot learn all classes at once, if they are to be."""
     if problem.costs is None:
         return
-    unknown = [name for name in config.of_pegasos if name != "{delay}"]
-    if algorithm != "sgd-s":
-        unknown.append(f"--algorithm {algorithm}")
+    unknown = [mark for name, mark in config.demands.items() if name in _OF_PLAIN_MODELS]
+    if "all classes" not in ALGORITHMS[algorithm].supports:
+        unknown.append(f"{{algorithm={algorithm}}}")
     if unknown:
         raise UsageError(f"all classes at once are learnt without {unknown[0]}; leave it out, or choose {{loss=hinge}}")
 
@@ -125,11 +211,13 @@ def _pegasos_options(
     config: TrainConfig, algorithm: str, problem: Problem, model: int, start: np.ndarray | None
 ) -> PegasosOptions:
     spec = problem.specs[model]
-    paper = algorithm == "pegasos"
-    delay = config.delay if config.delay is not None else (0.0 if paper else 3.0 * problem.largest / spec.lam)
+    declared = ALGORITHMS[algorithm]
+    delay = config.delay if config.delay is not None else declared.default_delay
+    if delay is None:
+        delay = 3.0 * problem.largest / spec.lam
     if start is not None:
         delay = max(delay, float(spec.rows))
-    low = not paper and algorithm != "sgd-r" and spec.clock < AVERAGE_BELOW
+    low = declared.may_average and spec.clock < AVERAGE_BELOW
     return PegasosOptions(
         spec.lam,
         delay,
@@ -138,7 +226,7 @@ def _pegasos_options(
         min(config.batch_size, spec.rows),
         config.project,
         config.average or (low and problem.can_average),
-        paper and config.average,
+        config.average and not declared.keeps_best,
         problem.parameter,
         problem.bias if problem.free in (NO_FREE, PROXIMAL) else 0.0,
         problem.free,
@@ -147,7 +235,8 @@ def _pegasos_options(
 
 
 def row_bytes(config: TrainConfig, models: int) -> int:
-    """What a solver keeps of each row of a window, if it may be dual coordinate ascent."""
-    if config.algorithm not in ("auto", "sdca") or (config.loss or "").startswith("multiclass"):
+    """Bytes that a solver keeps of each row of a window, if it may be one that keeps any."""
+    may_keep = config.algorithm == ANY or ALGORITHMS.find(config.algorithm).keeps_row_state
+    if not may_keep or (config.loss and LOSSES.find(config.loss).task == "multiclass"):
         return 0
     return BYTES_A_ROW + BYTES_A_MODEL * (models if models <= APART else width_of(models))

@@ -168,7 +168,7 @@ class Judge:
         known = self.state.known[model]
         if not np.isfinite([found.primal, found.apart.deviation if found.apart else 0.0]).all():
             raise InputError(f"{self.name}: weights or losses became infinite; choose another lambda or scale the data")
-        if self.config.algorithm == "pegasos" or known.primal is None or found.primal < known.primal:
+        if not self.state.solver.keeps_best or known.primal is None or found.primal < known.primal:
             known.primal, known.apart, self.state.best[model] = found.primal, found.apart, weights.copy()
             known.primal_rounding = found.rounding
         known.twice = known.twice or found.rounding > _WORTH_TWICE * self.config.enough * found.primal

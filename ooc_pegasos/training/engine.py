@@ -27,10 +27,8 @@ class Engine(ABC):
     Passes call `stop.check` between two pieces of work. If it raises, the state of the run can be saved.
     """
 
-    epochs_of_sdca: ClassVar[int]
-    """Default limit of epochs for dual coordinate ascent."""
-    epochs_of_pegasos: ClassVar[int]
-    """Default limit of epochs for Pegasos, with a certificate."""
+    most_epochs: ClassVar[int]
+    """Upper bound of the default limit of epochs, which the algorithm declares."""
     epochs_are: ClassVar[str] = "epochs"
     """The name of an epoch in notes."""
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from ooc_pegasos.loading.samplers import SAMPLERS
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.loading.window_schedule import Course
 from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.free_bias import RowSums
 from ooc_pegasos.objective.problem import Spec
+from ooc_pegasos.registry import SAMPLERS
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.registry import choose_algorithm, make_solver
@@ -39,8 +39,7 @@ class LocalEngine(Engine):
     `background` measures the threads that load data; `scratch` is the folder for the state of rows.
     """
 
-    epochs_of_sdca = 5000  # these epochs cost little where most rows are inactive
-    epochs_of_pegasos = 100
+    most_epochs = 1 << 62
 
     def __init__(
         self, setting: Setting, stop: StopCheck, report: Report, background: Stopwatch, scratch: Path | None

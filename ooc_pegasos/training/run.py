@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.compiled.fit.pegasos import BY_SUBGRADIENT, OF_BATCH
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.lambda_path import remark_on
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.proof_record import DualRecord
-from ooc_pegasos.solvers.registry import why_uncertified
+from ooc_pegasos.solvers.registry import can_take_over, why_uncertified
 from ooc_pegasos.training.bias_search import settle_biases
 from ooc_pegasos.training.convergence import Judge, reason_of
 from ooc_pegasos.training.engine import Engine
@@ -23,7 +24,6 @@ from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
 from ooc_pegasos.util.checkpoint import Checkpoint, sound
 
 _UNCERTIFIED_EPOCHS = 10  # default limit without a certificate
-_REPEATS = 5  # of `sgd-m`, as in "SGD revisited"
 _TRIED = 3  # epochs after which Pegasos is given up if it is slow and was not asked for
 
 
@@ -62,6 +62,9 @@ class Run:
         self.algorithm = engine.choose_algorithm()
         if proof and self.why_uncertified:
             raise UsageError(f"{{proof}}: {self.why_uncertified}; leave it out, or change that")
+        if proof and not setting.problem.loss.is_built_in:
+            name = setting.problem.loss.name
+            raise UsageError(f"{{proof}} is for built-in losses, not {{loss={name}}}; leave it out")
         self.record = DualRecord(setting.store, setting.problem, proof.scratch) if proof else None
         identity = identity_of(setting.config, setting.store, setting.start) | engine.identity()
         self.checkpoints = CheckpointPlace(place, identity, time.perf_counter()) if place else None
@@ -82,7 +85,7 @@ class Run:
         place = self.checkpoints.folder
         with sound(place):
             check_same_run(place, self.checkpoints.identity, saved, self.engine.requested_memory)
-            if saved.facts["solver_name"] != self.algorithm.name:
+            if saved.facts["solver_name"] != self.algorithm.name and self.fallback:
                 self._switch_algorithm()
         state = self._new_state()
         try:
@@ -141,8 +144,8 @@ class Run:
     def _default_limit(self) -> int:
         if self.why_uncertified:
             return _UNCERTIFIED_EPOCHS
-        is_sdca = self.algorithm.name == "sdca" or self._may_switch()
-        return self.engine.epochs_of_sdca if is_sdca else self.engine.epochs_of_pegasos
+        names = {self.algorithm.name} | ({self.fallback} if self._may_switch() else set())
+        return min(max(ALGORITHMS[name].default_epochs for name in names), self.engine.most_epochs)
 
     def _reason_to_stop(self, limit: int) -> str:
         state = self.state
@@ -179,9 +182,10 @@ class Run:
 
     def _repeats(self) -> dict[int, int]:
         """Return the number of updates, equation (6), for models whose gap is large."""
-        if self.setting.config.algorithm != "sgd-m":
+        repeats = ALGORITHMS[self.algorithm.name].repeats
+        if repeats == 1:
             return {}
-        return {model: _REPEATS for model in self.state.solver.active if self._is_far(self.state.known[model])}
+        return {model: repeats for model in self.state.solver.active if self._is_far(self.state.known[model])}
 
     def _is_far(self, known: Progression) -> bool:
         gap = known.estimated_gap if known.history else 0.0
@@ -191,7 +195,7 @@ class Run:
 
     def _give_up_pegasos_if_slow(self) -> None:
         """Replace Pegasos by dual coordinate ascent if Pegasos is slow and was not asked for."""
-        if self.algorithm.name == "sdca" or not self._may_switch() or not self._is_slow() or self.engine.room_problem():
+        if not self._may_switch() or not self._is_slow() or self.engine.room_problem():
             return
         state = self.state
         active = state.solver.active
@@ -202,11 +206,17 @@ class Run:
         state.solver = self._new_solver()
         state.solver.drop([model for model in state.solver.active if model not in active])
 
+    @property
+    def fallback(self) -> str:
+        """The algorithm to change to, or nothing."""
+        return ALGORITHMS[self.algorithm.name].fallback
+
     def _may_switch(self) -> bool:
-        """True if dual coordinate ascent could continue from here, and supports all options that were given."""
+        """True if the algorithm has a fallback that could continue here with all options that were given."""
         config, setting = self.setting.config, self.setting
-        asked = config.of_pegasos or config.threads not in (None, 1)
-        return config.algorithm == "auto" and setting.start is None and setting.problem.costs is None and not asked
+        if not self.fallback or config.algorithm != ANY or config.threads not in (None, 1):
+            return False
+        return can_take_over(self.fallback, config, setting.problem, setting.start is not None)
 
     def _is_slow(self) -> bool:
         known = [self.state.known[model] for model in self.state.solver.active]
@@ -215,7 +225,7 @@ class Run:
 
     def _switch_algorithm(self) -> None:
         why = f"after {_TRIED} {self.engine.epochs_are} of Pegasos the tolerance was far"
-        self.algorithm = Algorithm("sdca", why)
+        self.algorithm = Algorithm(self.fallback, why)
         self.report.note(f"going on by dual coordinate ascent: {why}")
 
     # --- the end of the run -------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ooc_pegasos.algorithms import ALGORITHMS
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import Loader, open_loader
@@ -21,7 +22,6 @@ from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.stopwatch import Stopwatch
 
 _RATIO_OF_AVERAGES = 0.35  # initial `Progression.ratio` where averages are candidates
-_RATIO_OF_SDCA = 0.6  # the same for `sdca`, whose gap is computed before each step
 GROUPED = 0.1
 """Share of the variance of labels that is between chunks, from which on rows count as grouped."""
 
@@ -109,10 +109,9 @@ def weights_of(warm_start: Model | None, config: TrainConfig, problem: Problem) 
 
 def new_progression(spec: Spec, problem: Problem, algorithm: str) -> Progression:
     """Return the progression of a model before its first epoch."""
-    if algorithm == "sdca":
-        return Progression(ratio=_RATIO_OF_SDCA)
-    averaged = spec.clock < AVERAGE_BELOW and problem.can_average
-    return Progression(ratio=_RATIO_OF_AVERAGES if averaged else 1.0)
+    declared = ALGORITHMS[algorithm]
+    averaged = not declared.keeps_row_state and spec.clock < AVERAGE_BELOW and problem.can_average
+    return Progression(ratio=_RATIO_OF_AVERAGES if averaged else declared.first_ratio)
 
 
 def no_rows(store: Store) -> CsrBlock:

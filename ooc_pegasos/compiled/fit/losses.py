@@ -1,12 +1,35 @@
-"""The losses, by number: numba serves kernels that take functions as arguments from no cache.
+"""Losses of one score in compiled code: value, subgradient, conjugate, dual step and bounds, together for each loss.
 
-A new loss is a branch in each of the three functions here and an entry in `objective/losses.py`. `parameter` is
-whatever the loss has of its own: the width of a tube, where a curve becomes a line.
+`parameter` is the number of its own that a loss has: the width of a tube, where a curve becomes a line. A built-in loss
+is known to kernels by its number, the place in `BUILT_IN`: all of them are in the same kernels, which are cached. A
+loss that is registered from outside is known by a type of its own, `PluggedLoss`: kernels are compiled for it anew, in
+each process. Functions of these:
+
+- `at(parameter, z, y)`: (value l(z), a subgradient g at z, l(z) - g z) for score z and label y. The last is -l*(g),
+  the term of the row in the dual, equation (4). It is written out, not computed from the other two, where that is
+  exact: the hinge adds exactly 1 for each margin error.
+- `dual(parameter, y, b)`: -l*(-b), the term in the dual of a row whose dual variable is b, minus a subgradient.
+- `best_dual(parameter, z, y, b, r)`: the b' that maximises -l*(-b') - z (b' - b) - (r/2) (b' - b)^2, an ascent step on
+  one row, equation (7).
+- `largest_slope(parameter)`: the largest size of a subgradient, and so of a dual variable.
+- `slack(parameter, z, y, b, box, unit)`: the distance, in margins, of the score from where this row's dual variable
+  would leave its bound; 0 if the variable is not at a bound. `box` is the largest size of the variable, `unit` the size
+  of a margin for real targets, 0 if that is not known yet. A row far from there is inactive for some epochs: shrinking.
 """
 
-import numpy as np
+from __future__ import annotations
 
-from ooc_pegasos.compiled.jit import inlined, kernel
+import inspect
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
+
+from ooc_pegasos.compiled.jit import OnlyInMemory, inlined, kernel
 
 HINGE, LOGISTIC, SMOOTHED_HINGE, EPSILON_INSENSITIVE, ABSOLUTE, HUBER = range(6)
 
@@ -15,42 +38,73 @@ _TINY = 1e-300
 ALMOST_ONE = 1.0 - 2.0**-23
 _SCORE_UNITS = 8.0 * 2.0**-53
 
+Compiled = Callable[..., Any]
+
 
 @inlined
-def loss_at(loss, parameter, z, y):
-    """(value l(z), a subgradient g at z, l(z) - g z) for score z and label y.
+def _one(parameter):
+    return 1.0
 
-    The last is -l*(g), what the row adds to the dual, equation (4). It is written out, not computed from the
-    other two, where that is exact: the hinge adds exactly 1 for each margin error.
-    """
+
+@inlined
+def no_slack(parameter, z, y, b, box, unit):
+    """No row is ever inactive."""
+    return 0.0
+
+
+@dataclass(frozen=True)
+class LossFunctions:
+    """The compiled functions of a loss, see the beginning of this module."""
+
+    at: Compiled
+    has_margin: bool
+    """True if the loss falls with y z; False if it grows with |z - y|."""
+    dual: Compiled | None = None
+    best_dual: Compiled | None = None
+    """These two are None if dual coordinate ascent is not to minimise the loss."""
+    largest_slope: Compiled = _one
+    slack: Compiled = no_slack
+
+
+# --- hinge --------------------------------------------------------------------------------------
+
+
+@inlined
+def _hinge(parameter, z, y):
     value, slope, dual = 0.0, 0.0, 0.0
-    if loss == HINGE:
-        margin = y * z
-        if margin <= 1.0:
-            value, slope, dual = 1.0 - margin, -y, 1.0
-    elif loss == LOGISTIC:
-        value, slope, dual = _logistic(z, y)
-    elif loss == SMOOTHED_HINGE:
-        short = 1.0 - y * z
-        if short > parameter:
-            value, slope, dual = short - parameter / 2.0, -y, 1.0 - parameter / 2.0
-        elif short > 0.0:
-            part = short / parameter
-            value, slope, dual = short * part / 2.0, -y * part, part - parameter * part * part / 2.0
-    elif loss == HUBER:
-        off = z - y
-        if abs(off) > parameter:
-            slope = parameter if off > 0.0 else -parameter
-            value = parameter * (abs(off) - parameter / 2.0)
-        else:
-            slope, value = off, off * off / 2.0
-        dual = -slope * y - slope * slope / 2.0
-    else:  # epsilon-insensitive; absolute is that without a tube
-        off, tube = z - y, parameter if loss == EPSILON_INSENSITIVE else 0.0
-        if abs(off) > tube:
-            slope = 1.0 if off > 0.0 else -1.0
-            value, dual = abs(off) - tube, -slope * y - tube
+    margin = y * z
+    if margin <= 1.0:
+        value, slope, dual = 1.0 - margin, -y, 1.0
     return value, slope, dual
+
+
+@inlined
+def _hinge_dual(parameter, y, b):
+    return b * y
+
+
+@inlined
+def _hinge_best_dual(parameter, z, y, b, r):
+    return y * min(max(b * y + (1.0 - y * z) / r, 0.0), 1.0)
+
+
+@inlined
+def _hinge_slack(parameter, z, y, b, box, unit):
+    slack = 0.0
+    short = 1.0 - y * z
+    if b == 0.0:
+        slack = -short
+    elif b == y * box:
+        slack = short
+    return slack
+
+
+# --- logistic -----------------------------------------------------------------------------------
+
+
+@inlined
+def _logistic_at(parameter, z, y):
+    return _logistic(z, y)
 
 
 @kernel
@@ -63,50 +117,16 @@ def _logistic(z, y):
 
 
 @inlined
-def worst_score(loss, z, y, error):
-    """The score within `error`, and what computing the loss of it rounds away, whose loss is the largest."""
-    more = error + _SCORE_UNITS * (abs(z) + abs(y))
-    if loss <= SMOOTHED_HINGE:
-        return z - y * more
-    return z + more if z >= y else z - more
+def _logistic_dual(parameter, y, b):
+    p = b * y
+    rest = 1.0 - p
+    log_rest = np.log1p(-p) if p < 0.5 else np.log(max(rest, _TINY))  # of a tiny p `rest` has no digits
+    return -(p * np.log(max(p, _TINY)) + rest * log_rest)
 
 
-@kernel
-def dual_at(loss, parameter, y, b):
-    """-l*(-b): what a row whose dual variable is b adds to the dual; b is minus a subgradient."""
-    if loss == HINGE:
-        return b * y
-    if loss == LOGISTIC:
-        p = b * y
-        rest = 1.0 - p
-        log_rest = np.log1p(-p) if p < 0.5 else np.log(max(rest, _TINY))  # of a tiny p `rest` has no digits
-        return -(p * np.log(max(p, _TINY)) + rest * log_rest)
-    if loss == SMOOTHED_HINGE:
-        return b * y - parameter * b * b / 2.0
-    if loss == HUBER:
-        return b * y - b * b / 2.0
-    return b * y - (parameter * abs(b) if loss == EPSILON_INSENSITIVE else 0.0)
-
-
-@kernel
-def best_dual(loss, parameter, z, y, b, r):
-    """The b' that maximises -l*(-b') - z (b' - b) - (r/2) (b' - b)^2: an ascent step on one row, equation (7)."""
-    if loss == LOGISTIC:
-        return y * _best_probability(y * z, b * y, r)
-    if loss == HINGE:
-        return y * min(max(b * y + (1.0 - y * z) / r, 0.0), 1.0)
-    if loss == SMOOTHED_HINGE:
-        p = b * y
-        return y * min(max((p * r + 1.0 - y * z) / (r + parameter), 0.0), 1.0)
-    if loss == HUBER:
-        return min(max((b * r + y - z) / (r + 1.0), -parameter), parameter)
-    tube = parameter if loss == EPSILON_INSENSITIVE else 0.0
-    free = b * r + y - z
-    if free > tube:
-        return min((free - tube) / r, 1.0)
-    if free < -tube:
-        return max((free + tube) / r, -1.0)
-    return 0.0
+@inlined
+def _logistic_best_dual(parameter, z, y, b, r):
+    return y * _best_probability(y * z, b * y, r)
 
 
 @kernel
@@ -135,32 +155,254 @@ def _best_probability(margin, p, r):
     return 1.0 / (1.0 + odds) if swapped else odds / (1.0 + odds)
 
 
+# --- smoothed hinge -----------------------------------------------------------------------------
+
+
+@inlined
+def _smoothed_hinge(parameter, z, y):
+    value, slope, dual = 0.0, 0.0, 0.0
+    short = 1.0 - y * z
+    if short > parameter:
+        value, slope, dual = short - parameter / 2.0, -y, 1.0 - parameter / 2.0
+    elif short > 0.0:
+        part = short / parameter
+        value, slope, dual = short * part / 2.0, -y * part, part - parameter * part * part / 2.0
+    return value, slope, dual
+
+
+@inlined
+def _smoothed_hinge_dual(parameter, y, b):
+    return b * y - parameter * b * b / 2.0
+
+
+@inlined
+def _smoothed_hinge_best_dual(parameter, z, y, b, r):
+    p = b * y
+    return y * min(max((p * r + 1.0 - y * z) / (r + parameter), 0.0), 1.0)
+
+
+@inlined
+def _smoothed_hinge_slack(parameter, z, y, b, box, unit):
+    slack = 0.0
+    short = 1.0 - y * z
+    if b == 0.0:
+        slack = -short
+    elif b == y * box:
+        slack = short - parameter
+    return slack
+
+
+# --- epsilon-insensitive ------------------------------------------------------------------------
+
+
+@inlined
+def _tube(parameter, z, y):
+    value, slope, dual = 0.0, 0.0, 0.0
+    off = z - y
+    if abs(off) > parameter:
+        slope = 1.0 if off > 0.0 else -1.0
+        value, dual = abs(off) - parameter, -slope * y - parameter
+    return value, slope, dual
+
+
+@inlined
+def _tube_dual(parameter, y, b):
+    return b * y - parameter * abs(b)
+
+
+@inlined
+def _tube_best_dual(parameter, z, y, b, r):
+    best = 0.0
+    free = b * r + y - z
+    if free > parameter:
+        best = min((free - parameter) / r, 1.0)
+    elif free < -parameter:
+        best = max((free + parameter) / r, -1.0)
+    return best
+
+
+@inlined
+def _tube_slack(parameter, z, y, b, box, unit):
+    slack = 0.0
+    if unit > 0.0:
+        if b == 0.0:
+            slack = (parameter - abs(z - y)) / unit
+        elif abs(b) == box:
+            slack = (abs(z - y) - parameter) / unit
+    return slack
+
+
+# --- absolute: without a tube -------------------------------------------------------------------
+
+
+@inlined
+def _absolute(parameter, z, y):
+    return _tube(0.0, z, y)
+
+
+@inlined
+def _absolute_dual(parameter, y, b):
+    return _tube_dual(0.0, y, b)
+
+
+@inlined
+def _absolute_best_dual(parameter, z, y, b, r):
+    return _tube_best_dual(0.0, z, y, b, r)
+
+
+@inlined
+def _absolute_slack(parameter, z, y, b, box, unit):
+    return _tube_slack(0.0, z, y, b, box, unit)
+
+
+# --- huber --------------------------------------------------------------------------------------
+
+
+@inlined
+def _huber(parameter, z, y):
+    off = z - y
+    if abs(off) > parameter:
+        slope = parameter if off > 0.0 else -parameter
+        value = parameter * (abs(off) - parameter / 2.0)
+    else:
+        slope, value = off, off * off / 2.0
+    return value, slope, -slope * y - slope * slope / 2.0
+
+
+@inlined
+def _huber_dual(parameter, y, b):
+    return b * y - b * b / 2.0
+
+
+@inlined
+def _huber_best_dual(parameter, z, y, b, r):
+    return min(max((b * r + y - z) / (r + 1.0), -parameter), parameter)
+
+
+@inlined
+def _huber_largest_slope(parameter):
+    return parameter
+
+
+BUILT_IN = (
+    LossFunctions(_hinge, True, _hinge_dual, _hinge_best_dual, slack=_hinge_slack),
+    LossFunctions(_logistic_at, True, _logistic_dual, _logistic_best_dual),
+    LossFunctions(_smoothed_hinge, True, _smoothed_hinge_dual, _smoothed_hinge_best_dual, slack=_smoothed_hinge_slack),
+    LossFunctions(_tube, False, _tube_dual, _tube_best_dual, slack=_tube_slack),
+    LossFunctions(_absolute, False, _absolute_dual, _absolute_best_dual, slack=_absolute_slack),
+    LossFunctions(_huber, False, _huber_dual, _huber_best_dual, _huber_largest_slope),
+)
+"""By number; those with a margin come first."""
+_WITH_MARGIN = sum(functions.has_margin for functions in BUILT_IN)
+
+
+# --- losses from outside ------------------------------------------------------------------------
+
+
+class PluggedLoss:
+    """A loss from outside, as kernels are given it in place of a number: its functions, as Python functions."""
+
+    def __init__(self, name: str, functions: LossFunctions) -> None:
+        compiled = {field: kernel(one) for field, one in vars(functions).items() if inspect.isfunction(one)}
+        self.functions = replace(functions, **compiled)
+        self.type = PluggedLossType(name, self.functions)
+
+
+class PluggedLossType(OnlyInMemory):
+    """The type of one loss from outside, for which kernels are compiled anew."""
+
+    def __init__(self, name: str, functions: LossFunctions) -> None:
+        super().__init__(name=f"PluggedLoss({name}, {id(functions)})")
+        self.functions = functions
+
+
+register_model(PluggedLossType)(models.OpaqueModel)
+
+
+@typeof_impl.register(PluggedLoss)
+def _type_of(loss: PluggedLoss, _context: Any) -> PluggedLossType:
+    return loss.type
+
+
+@unbox(PluggedLossType)
+def _unbox(_type: Any, _loss: Any, context: Any) -> Any:
+    return NativeValue(context.context.get_dummy_value())
+
+
+@overload(operator.eq, strict=False)
+def _equals(loss: Any, number: Any) -> Any:
+    """No loss from outside has a number."""
+    if isinstance(loss, PluggedLossType) and isinstance(number, types.Integer):
+        return lambda loss, number: False
+    return None
+
+
+# --- by loss ------------------------------------------------------------------------------------
+
+
+def _by_loss(name: str, arguments: str, result: str) -> Compiled:
+    """Return a function that calls the function `name` of the loss that is its first argument.
+
+    `result` is of the type that the functions return. The code is made as text because numba inlines no functions that
+    take `*arguments`.
+    """
+
+    def other(loss: Any) -> None:
+        """Stand for losses that are not built in."""
+
+    def other_by_type(loss: Any, *_arguments: Any) -> Compiled:
+        if isinstance(loss, PluggedLossType):
+            function = getattr(loss.functions, name)
+            return _function_of(f"loss, {arguments}", [f"return function({arguments})"], function=function)
+        # the condition is always true: numba types no function that only raises
+        lines = ["if loss == loss: raise ValueError('unknown loss')", f"return {result}"]
+        return _function_of(f"loss, {arguments}", lines)
+
+    overload(other, strict=False)(other_by_type)
+    known = {f"function{number}": getattr(functions, name) for number, functions in enumerate(BUILT_IN)}
+    lines = [f"if loss == {number}: return function{number}({arguments})" for number in range(len(BUILT_IN))]
+    return _function_of(f"loss, {arguments}", [*lines, f"return other(loss, {arguments})"], other=other, **known)
+
+
+def _function_of(parameters: str, lines: list[str], **names: Any) -> Compiled:
+    """Return a function of these lines, in which some names stand for given functions."""
+    spaces: dict[str, Any] = {"__name__": __name__, **names}
+    exec(f"def by_loss({parameters}):\n " + "\n ".join(lines), spaces)  # noqa: S102 (all text is from this file)
+    function: Compiled = spaces["by_loss"]
+    return function
+
+
+loss_at = inlined(_by_loss("at", "parameter, z, y", "0.0, 0.0, 0.0"))
+dual_at = kernel(_by_loss("dual", "parameter, y, b", "0.0"))
+best_dual = kernel(_by_loss("best_dual", "parameter, z, y, b, r", "0.0"))
+slack_of = inlined(_by_loss("slack", "parameter, z, y, b, box, unit", "0.0"))
+_largest_slope = inlined(_by_loss("largest_slope", "parameter", "0.0"))
+
+
 @inlined
 def largest_dual(loss, parameter, c):
     """The largest size that the dual variable of a row with weight c may have, and that float32 can hold."""
-    most = c * parameter if loss == HUBER else c
+    most = c * _largest_slope(loss, parameter)
     single = np.float64(np.float32(most))
     return single if single <= most else np.float64(np.float32(most * ALMOST_ONE))
 
 
-@inlined
-def slack_of(loss, parameter, z, y, b, box, unit):
-    """How far the score is from where this row's dual variable would leave its bound, in margins; 0 if it is not there.
+def _falls_with_margin(loss):
+    """True if a loss falls with y z."""
 
-    `box` is the largest size of the variable, `unit` what a margin is for real targets, 0 if that is not known yet. A
-    row far from there can be left alone for some epochs: shrinking.
-    """
-    slack = 0.0
-    if loss == HINGE or loss == SMOOTHED_HINGE:
-        short = 1.0 - y * z
-        if b == 0.0:
-            slack = -short
-        elif b == y * box:
-            slack = short - (parameter if loss == SMOOTHED_HINGE else 0.0)
-    elif (loss == EPSILON_INSENSITIVE or loss == ABSOLUTE) and unit > 0.0:
-        tube = parameter if loss == EPSILON_INSENSITIVE else 0.0
-        if b == 0.0:
-            slack = (tube - abs(z - y)) / unit
-        elif abs(b) == box:
-            slack = (abs(z - y) - tube) / unit
-    return slack
+
+@overload(_falls_with_margin, strict=False)
+def _falls_with_margin_by_type(loss: Any) -> Any:
+    if isinstance(loss, PluggedLossType):
+        has_margin = loss.functions.has_margin
+        return lambda loss: has_margin
+    return lambda loss: loss < _WITH_MARGIN
+
+
+@inlined
+def worst_score(loss, z, y, error):
+    """The score within `error`, and what computing the loss of it rounds away, whose loss is the largest."""
+    more = error + _SCORE_UNITS * (abs(z) + abs(y))
+    if _falls_with_margin(loss):
+        return z - y * more
+    return z + more if z >= y else z - more

@@ -31,6 +31,8 @@ def class_loss(loss, z, label, costs, g):
         if chosen != label:
             g[chosen], g[label] = 1.0, -1.0
         return value, costs[label, chosen]
+    if loss != MULTICLASS_LOGISTIC:
+        raise ValueError("unknown loss")
     best = 0
     for k in range(1, classes):
         best = k if z[k] > z[best] else best

@@ -133,7 +133,7 @@ def test_standard_input(oocpeg, data):
         (["convert", "in.svm", "in.svm", "-o", "s"], 3, "named twice"),
         (["convert", "in.svm", "-o", "in.svm"], 3, "exists and is not a store"),
         (["train", "s", "-o", "m", "--parts", "2"], 2, "add --scheduler"),
-        (["train", "s", "-o", "m", "--checkpoint-epochs", "2"], 2, "where with --checkpoint DIR"),
+        (["train", "s", "-o", "m", "--checkpoint-epochs", "2"], 2, "add --checkpoint DIR"),
         (["train", "s", "-o", "m", "--lambda", "1e-3,1e-4,0.001"], 2, "contains 0.001 twice"),
         (["info", "nowhere"], 3, "no such store"),
         (["verify", "."], 3, "not a store"),

@@ -29,7 +29,7 @@ BANNED = {
     r"\bmistake in oocpeg\b": "internal error",
     r"\b(int|float|str|text|number) or nothing\b": "or None",
     r"\bplaces in a table\b": "dictionary-coded values",
-    r"\b(is|are|was|were|be|been) told\b|\btells?\b": "reported, prints, returns",
+    r"\b(is|are|was|were|be|been) told\b|(?<!\.)\btells?\b": "reported, prints, returns",
     r"\bmeanwhile\b": "concurrently, overlapped with",
     r"\bpresents? (a |the |all )?rows?\b": "process rows",
     r"\bcrew\b": "worker pool",

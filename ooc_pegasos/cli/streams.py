@@ -18,7 +18,7 @@ class OutputError(InputError):
     """Standard output cannot be written. Not an OSError, because Typer handles some of these itself."""
 
     def __init__(self, error: OSError) -> None:
-        super().__init__(f"standard output: {error.strerror}; check where the output goes")
+        super().__init__(f"standard output: {error.strerror}; check the output")
         self.is_quiet = error.errno == errno.EPIPE  # a broken pipe, as with `head`
         if self.is_quiet:
             self.exit_code = BROKEN_PIPE  # the code that shells report for a process ended by SIGPIPE

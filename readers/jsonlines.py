@@ -109,7 +109,7 @@ def _read(text: Any, schema: pa.Schema, rows: int) -> pa.RecordBatch | str:
             ),
         )
         batch = batch_from(table)
-        batch.validate(full=True)  # Arrow does not look whether strings are UTF-8 before
+        batch.validate(full=True)  # Arrow does not check UTF-8 before
     except pa.ArrowInvalid as error:
         return str(error).partition("\n")[0].removeprefix("JSON parse error: ").removesuffix(" in row 0")
     if batch.num_rows != rows:
@@ -138,8 +138,8 @@ def _read_most(
 ) -> pa.RecordBatch:
     """Return the rows, by line, without those that Arrow does not read, which move to `problems`.
 
-    They are found by halves, down to a few rows that are looked at one by one. It is for Arrow to say what is good, so
-    that this does not depend on the rows around; yet where most rows are bad, asking it of each takes long.
+    Bisection finds these rows, down to a few that are read one by one. Arrow decides which rows are good, so that the
+    result does not depend on the neighbours of a row; to read all rows singly is slow where most are bad.
     """
     parts = [(list(rows), False)]
     while parts:

@@ -1,7 +1,7 @@
 """NumPy's file formats: arrays in .npy files and members of .npz files, memory-mapped or decompressed as streams.
 
-Whatever is wrong with a file is told by its headers or when the bytes are met, and nothing that a header claims is
-believed before the file has that many bytes. Nothing is ever unpickled.
+Damage is found in the headers or when the bytes are read, and sizes in headers are not trusted before the file has as
+many bytes. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def sound(name: str) -> Iterator[None]:
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, struct.error, RuntimeError) as error:
-        raise damaged(name, str(error)) from error  # RuntimeError: encrypted, or a compression nobody knows
+        raise damaged(name, str(error)) from error  # RuntimeError: encrypted, or an unknown compression
     except (ValueError, KeyError, IndexError, TypeError, SyntaxError, OverflowError, MemoryError) as error:
         raise damaged(name, str(error)) from error
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Arrays: scipy's CSR matrices in .npz files and dense .npy files, to sparse rows."""
+"""Arrays: scipy's CSR matrices in .npz files and dense .npy files."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ PROBLEMS = {
 _VALUE_TOO_LARGE = "the value {value} in column {index} is too large for float32; scale the data"
 
 _LONG_ROW = 1 << 20
-"""Only rows with more entries than this are refused for having more than there are columns before they are read."""
+"""Entries of a row above which a row with more entries than columns is refused before its entries are read."""
 
 
 @dataclass
 class _Rows:
-    """The content of a task: some rows as they lie in the input."""
+    """The content of a task: some rows as stored in the input."""
 
     first: int
     columns: int
@@ -65,12 +65,12 @@ class _Rows:
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return len(self.data) if self.indptr is None else len(self.indptr) - 1
 
 
 def rows_of(matrix: Any, labels: np.ndarray | None, weights: np.ndarray | None) -> Piece:
-    """A task of all rows of scipy's CSR matrix."""
+    """Return a task of all rows of a CSR matrix of scipy."""
     rows, columns = matrix.shape
     indptr = matrix.indptr.astype(np.int64)
     _check_indptr(indptr, 0, len(matrix.data), 0, "a matrix")
@@ -117,7 +117,7 @@ class ArraysFormat(Format):
 
 
 class ArraysReader:
-    """See `Reader`; a task is some rows of one .npz or .npy file, its `end` how many rows are done then."""
+    """Reader of arrays; a task is some rows of a file, and its `end` the number of rows up to there."""
 
     unit = "row"
     memory_per_byte = 6
@@ -131,14 +131,14 @@ class ArraysReader:
         self._pool = Pool()
         self._surveyed: list[tuple[int, int, bool]] | None = None
         self._entry = 0
-        """How many entries of the matrix at hand are in the tasks given so far."""
+        """Number of entries of the current matrix in the tasks so far."""
 
     def features(self) -> int:
-        """How many columns the widest input has, empty ones included."""
+        """Return the number of columns of the widest input, empty columns included."""
         return max((columns for _rows, columns, _shared in self._survey()), default=0)
 
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Piece]:
-        """All tasks from a position on. The headers of all inputs are checked first."""
+        """Yield all tasks from a position on. The headers of all inputs are checked first."""
         needed = [rows if shared else 0 for rows, _columns, shared in self._survey()]
         labels = self._shared_labels(sum(needed))
         if labels is not None:
@@ -152,7 +152,7 @@ class ArraysReader:
             labels.finish()
 
     def read(self, task: Piece) -> ParsedBlock:
-        """Check one task's rows and put them in order."""
+        """Check and sort the rows of a task."""
         settings, content = self.settings, task.content
         count = content.count
         scratch = self._pool.take()
@@ -207,13 +207,13 @@ class ArraysReader:
         return ParsedBlock(task, block, kept[:rows], numbers, count, problems, bad_rows, names, scratch)
 
     def release(self, parsed: ParsedBlock) -> None:
-        """The arrays of `parsed` may be used for another block."""
+        """Take back the arrays of `parsed` for another block."""
         self._pool.give_back(parsed.scratch)
 
     def _labels_of(
         self, content: _Rows, scratch: Scratch, faults: np.ndarray
     ) -> tuple[np.ndarray, Callable[[np.ndarray, np.ndarray], dict[int, str]]]:
-        """(labels or the bits of their hashes, what gives their names once it is known which rows are kept)."""
+        """Return (labels or the bits of their hashes, function that returns the names for the rows kept)."""
         count = content.count
         labels = scratch.array("labels", count)
         raw = content.labels
@@ -231,7 +231,7 @@ class ArraysReader:
             with np.errstate(over="ignore"):
                 labels[:] = raw
             labels += 0.0  # -0 is 0
-            faults[~np.isfinite(labels)] = kernels.LABEL_NOT_FINITE  # those of more than 64 bits
+            faults[~np.isfinite(labels)] = kernels.LABEL_NOT_FINITE  # labels of more than 64 bits may overflow
             return labels, _no_names
         distinct, which = np.unique(np.where(faults == 0, raw, raw.dtype.type(0)), return_inverse=True)
         spelled = [spell(float(x)) if raw.dtype.kind == "f" else str(int(x)) for x in distinct.tolist()]
@@ -261,7 +261,7 @@ class ArraysReader:
     def _pieces(
         self, number: int, matrix: Matrix, labels: npy.Column | None, start: int, state: dict[str, Any] | None
     ) -> Iterator[Piece]:
-        """Tasks from row `start` on; those before it are left out of all columns but `labels`, which may be shared."""
+        """Yield tasks from row `start` on; all columns but `labels`, which may be shared, skip the rows before."""
         name, parts = spoken(self.sources[number].name), matrix.parts()
         if start > matrix.rows:
             raise InputError(f"{name}: shorter than when the conversion began; start over without {{resume}}")
@@ -307,7 +307,7 @@ class ArraysReader:
         self._entry = entry
 
     def _next_sparse(self, matrix: Matrix, at: int, name: str) -> _Rows:
-        """As many rows as fit a block, at least one: how many depends on nothing but where they begin."""
+        """Return the rows of the next block, at least one; their number depends on the position alone."""
         assert matrix.indptr is not None
         assert matrix.indices is not None
         ahead = min(matrix.rows - at, max(1, self._block_size // matrix.row_bytes))
@@ -327,7 +327,7 @@ class ArraysReader:
         return _Rows(at, matrix.columns, indptr[: count + 1], indices, data, None, None, -1)
 
     def _survey(self) -> list[tuple[int, int, bool]]:
-        """(rows, columns, whether its labels are in the file of labels) of each input."""
+        """Return (rows, columns, True if its labels are in the file of labels) of each input."""
         if self._surveyed is None:
             surveyed = []
             for source in self.sources:
@@ -347,7 +347,7 @@ class ArraysReader:
 
 
 def _check_indptr(indptr: np.ndarray, first: int, entries: int, row: int, name: str) -> None:
-    """Before a piece of indptr is used: it goes on from `first`, never decreases and stays within the data."""
+    """Raise InputError unless indptr begins with `first`, never decreases and stays within the data."""
     if indptr[0] != first:
         raise InputError(
             f"{name}: indptr begins with {indptr[0]:,}, not {first:,}; the matrix is damaged, make it again"
@@ -364,10 +364,10 @@ def _check_indptr(indptr: np.ndarray, first: int, entries: int, row: int, name: 
 
 
 def _as(array: np.ndarray, kinds: Sequence[Any], scratch: Scratch, name: str) -> np.ndarray:
-    """The array as kernels take it: of one of these types, or else of the first, aligned, by rows, read-only."""
+    """Return the array for compiled functions: of an allowed type, else of the first, aligned, C order, read-only."""
     if array.dtype not in kinds or not (array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative):
         plain = scratch.array(name, array.size, kinds[0]).reshape(array.shape)
-        with np.errstate(over="ignore", invalid="ignore"):  # infinite values are found by the kernels
+        with np.errstate(over="ignore", invalid="ignore"):  # compiled functions report infinite values
             np.copyto(plain, array, casting="unsafe")
         array = plain
     view: np.ndarray = read_only(array)
@@ -375,7 +375,7 @@ def _as(array: np.ndarray, kinds: Sequence[Any], scratch: Scratch, name: str) ->
 
 
 def _weights_of(content: _Rows, faults: np.ndarray) -> np.ndarray | None:
-    """The weights of rows, if there are any; those that will not do are noted."""
+    """Return the weights of rows or None; rows with invalid weights are marked in `faults`."""
     if content.weights is None:
         return None
     weights = content.weights.astype(np.float64)
@@ -389,6 +389,6 @@ def _no_names(labels: np.ndarray, kept: np.ndarray) -> dict[int, str]:
 
 
 def _words(words: np.ndarray, labels: np.ndarray, kept: np.ndarray) -> dict[int, str]:
-    """The word behind each of the hashes, in the order in which they are met."""
+    """Return the word of each hash, in order of occurrence."""
     distinct, first = np.unique(labels.view(np.uint64), return_index=True)
     return {key: str(words[kept[row]]) for row, key in sorted(zip(first.tolist(), distinct.tolist(), strict=True))}

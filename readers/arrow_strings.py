@@ -1,4 +1,4 @@
-"""Arrow arrays of strings, and the bytes in them."""
+"""Arrow arrays of strings and their bytes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-# Of bytes, as Arrow matches binary cells byte by byte.
+# A pattern of bytes, because Arrow matches binary cells byte by byte.
 _UTF8 = (
     r"^(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|(?:\xe0[\xa0-\xbf]|\xed[\x80-\x9f]|[\xe1-\xec\xee\xef][\x80-\xbf])[\x80-\xbf]"
     r"|(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])[\x80-\xbf][\x80-\xbf])*$"
 )
 _ZEROS = (r"\.0+($|[Z+-])", r"\1"), (r"(\.[0-9]*[1-9])0+($|[Z+-])", r"\1\2")
 _INT64 = 2.0**63
-"""From here on whole numbers are not int64, and below its negative."""
+"""Whole numbers from here on, and below the negative, do not fit int64."""
 
 
 def as_strings(array: Any) -> Any:
-    """The same as strings, without a dictionary: equal values are spelled alike, whatever type a column has.
+    """Return an array as strings without a dictionary; equal values have equal strings in columns of any type.
 
     5, 5.0 and 5.00 are "5", and so on as far as int64 goes; a time has no more digits after the second than it needs.
     Strings stay as they are.
@@ -43,7 +43,7 @@ def as_strings(array: Any) -> Any:
 
 
 def without_infinite(array: Any) -> tuple[Any, np.ndarray]:
-    """(an Arrow array with nulls for NaN and infinity, where these were): as strings they would be categories."""
+    """Return (an Arrow array with nulls for NaN and infinity, mask of these), which would else become categories."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -57,7 +57,7 @@ def without_infinite(array: Any) -> tuple[Any, np.ndarray]:
 
 
 def not_utf8(cells: Any) -> np.ndarray:
-    """Which of an Arrow array of bytes are no text."""
+    """Return a mask of the invalid UTF-8 in an Arrow array of bytes."""
     import pyarrow.compute as pc
 
     fine = pc.fill_null(pc.match_substring_regex(cells, _UTF8), True)
@@ -65,9 +65,9 @@ def not_utf8(cells: Any) -> np.ndarray:
 
 
 def checked(column: Any) -> tuple[Any, np.ndarray, Any]:
-    """(an Arrow array without words that are not UTF-8, in which rows they were, all cells as bytes if there were any).
+    """Return (an Arrow array without invalid UTF-8, the rows of these cells, all cells as bytes if there are any).
 
-    Raises what Arrow does if offsets or codes are wrong, since nobody has looked at those of a file yet.
+    Raises an error of Arrow if offsets or codes are invalid: those of a file are checked here first.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -97,7 +97,7 @@ def checked(column: Any) -> tuple[Any, np.ndarray, Any]:
 
 
 def buffers_of(strings: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(bytes, offsets) of an Arrow array of strings, neither to be written to; a null is empty."""
+    """Return (bytes, offsets) of an Arrow array of strings, both read-only; a null is empty."""
     import pyarrow as pa
 
     kind = np.int64 if pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type) else np.int32
@@ -113,14 +113,14 @@ def buffers_of(strings: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def strings_of(data: np.ndarray, offsets: np.ndarray) -> Any:
-    """The other way round: offsets are int64."""
+    """Return an Arrow array of bytes and int64 offsets."""
     import pyarrow as pa
 
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
 
 
 def with_prefix(prefix: str, strings: Any) -> Any:
-    """Each string with something before it."""
+    """Return the strings with a prefix."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""What a table is before its rows are read: of which form, and which columns it has of which types."""
+"""Tables before their rows are read: the form of the file, and names and types of its columns."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from ooc_pegasos.store.row_ids import is_id
 
 Form = Literal["parquet", "arrow", "delimited", "jsonlines"]
 _HEAD = 1 << 20
-"""Of a text, where its columns are looked for."""
+"""Bytes of a text in which columns are searched."""
 MEMORY_OF_NAME = 2500
-"""Bytes of memory that a column takes for its name alone, wherever that is written down, measured."""
+"""Bytes of memory that the name of a column takes in all structures, measured."""
 MEMORY_OF_COLUMN: dict[Form, int] = {"delimited": 14_000, "parquet": 14_000, "jsonlines": 8_000, "arrow": 4_000}
-"""Bytes of memory that a column takes while some rows of it are read by Arrow, measured."""
+"""Bytes of memory that a column takes while Arrow reads some rows, measured."""
 _MEMORY_OF_FOOTER = 16
 WIDE = 2000
-"""Columns from which on Arrow is not asked for their types, as each takes it some 10 KB of memory."""
+"""Number of columns above which Arrow does not infer types, which takes 10 KB of memory for each."""
 _NUMBER = re.compile(rb"[ \t]*-?(?:[0-9]+\.?[0-9]*|\.[0-9]+|nan|inf)(?:[eE][+-]?[0-9]+)?[ \t]*", re.IGNORECASE)
 _FORMS: dict[str, Form] = {
     ".parquet": "parquet",
@@ -72,19 +72,19 @@ def detect_form(begin: bytes, name: str) -> Form | None:
 
 
 def schema_of(name: str, table: Table | None = None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
-    """The columns of a file, with those that its path says, and their Arrow types; of text, as its first rows seem."""
+    """Return the columns of a file and of its path with their Arrow types, which are inferred for text."""
     return with_partition(name, own_columns(name, table, memory))
 
 
 def with_partition(name: str, own: dict[str, Any]) -> dict[str, Any]:
-    """The columns in a file and those that its path says."""
+    """Return the columns of a file and those of its path."""
     import pyarrow as pa
 
     return own | {key: pa.string() for key in partition_of(name) if key not in own}
 
 
 def own_columns(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
-    """The columns in a file."""
+    """Return the columns of a file."""
     form = form_of(name)
     if form == "parquet":
         import pyarrow.parquet as pq
@@ -107,7 +107,7 @@ def own_columns(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) ->
 
 
 def refuse_too_wide(name: str, columns: int, each: int, memory: int) -> None:
-    """Raise an error if so many columns take more memory than may be used."""
+    """Raise InputError if the columns take more memory than allowed."""
     if columns * each > memory:
         needed, given = columns * each / 1e6, memory / 1e6
         problem = f"{columns:,} columns take {needed:,.0f} MB of memory, and {given:,.0f} MB may be used"
@@ -116,7 +116,7 @@ def refuse_too_wide(name: str, columns: int, each: int, memory: int) -> None:
 
 
 def _refuse_large_footer(name: str, memory: int) -> None:
-    """Refuse a Parquet file whose description of its columns does not fit: read, it takes several times its size."""
+    """Raise InputError for a Parquet file whose footer does not fit in memory, where it grows several times."""
     with open_input(name) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 8, 0))
@@ -128,13 +128,13 @@ def _refuse_large_footer(name: str, memory: int) -> None:
 
 
 def _refuse_pipe(name: str) -> None:
-    """What can be read only once is no table, as its columns are looked for first."""
+    """Raise InputError for a pipe, which can be read only once: the columns of a table are read first."""
     if not stamp_of(name).regular:
         raise InputError(f"{spoken(name)}: a table is read more than once, so it cannot come from a pipe; name a file")
 
 
 def rows_of(name: str) -> int | None:
-    """How many rows a file has, if it says so."""
+    """Return the number of rows in the metadata of a file, or None."""
     if form_of(name) != "parquet":
         return None
     import pyarrow.parquet as pq
@@ -145,7 +145,7 @@ def rows_of(name: str) -> int | None:
 
 
 def rows_of_groups(metadata: Any, name: str) -> list[int]:
-    """How many rows each row group of a Parquet file has, if what it says of them agrees."""
+    """Return the number of rows of each row group of a Parquet file. Raises InputError if their sum is wrong."""
     rows = [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
     if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
         problem = f"{metadata.num_rows:,} rows, and {sum(rows):,} in its row groups"
@@ -154,7 +154,7 @@ def rows_of_groups(metadata: Any, name: str) -> list[int]:
 
 
 def partition_of(name: str) -> dict[str, str]:
-    """Columns that a path says by folders `key=value` below `/./`, which stands after a folder that was given."""
+    """Return the columns in a path: folders `key=value` after `/./`, which separates the folder given from the rest."""
     from urllib.parse import unquote
 
     found = {}
@@ -167,37 +167,37 @@ def partition_of(name: str) -> dict[str, str]:
 
 
 def patterns() -> list[str]:
-    """The names that tables in folders have; `.json` is too often something about them."""
+    """Return the patterns of the names of tables in folders; `.json` files are often metadata."""
     suffixes = [suffix for suffix in _FORMS if suffix != ".json"]
     texts = [suffix for suffix in suffixes if _FORMS[suffix] in ("delimited", "jsonlines")]
     return [f"*{suffix}" for suffix in suffixes] + [f"*{suffix}{packed}" for suffix in texts for packed in COMPRESSIONS]
 
 
 def delimiter_of(name: str) -> str:
-    """Of a file whose name says so."""
+    """Return the delimiter for the name of a file."""
     return "\t" if without_compression(path_of(name)).endswith((".tsv", ".tab")) else ","
 
 
 def difference(missing: Sequence[str], known: dict[str, Any]) -> str:
-    """That some columns are not there, and what they may be called."""
-    told = []
+    """Return a message that columns are missing, with similar names."""
+    described = []
     for column in missing[:5]:
         near = difflib.get_close_matches(column, known, 1)
-        told.append(f"'{column}'" + (f" (is it '{near[0]}'?)" if near else ""))
+        described.append(f"'{column}'" + (f" (is it '{near[0]}'?)" if near else ""))
     more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-    return f"no column {', '.join(told)}{more}; {columns_in_words(known)}"
+    return f"no column {', '.join(described)}{more}; {columns_in_words(known)}"
 
 
 def columns_in_words(known: dict[str, Any]) -> str:
-    """Which columns there are; if there is but one, which delimiter may have been meant."""
-    told = "the columns are " + ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
+    """Return a message that lists the columns; for a single column, with the delimiter that may be meant."""
+    listed = "the columns are " + ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
     inside = [mark for mark in ",;\t|" if len(known) == 1 and mark in next(iter(known))]
     spelled = {"\t": r"\t"}.get(inside[0], inside[0]) if inside else ""
-    return told + (f"; if that is more than one, say --delimiter '{spelled}'" if inside else "")
+    return listed + (f"; if that is more than one, give {{delimiter='{spelled}'}}" if inside else "")
 
 
 def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
-    """Refuse a column whose type cannot be what it is wanted as."""
+    """Raise InputError for a column whose type does not suit its use."""
     import pyarrow as pa
 
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -239,7 +239,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def problem_of_entries(kind: Any) -> str | None:
-    """Why a column of this type is none of entries."""
+    """Return why a column of this type is no column of entries, or None."""
     import pyarrow as pa
 
     from ooc_pegasos.readers.vectorize import fields_of_entries
@@ -262,7 +262,7 @@ def problem_of_entries(kind: Any) -> str | None:
 
 @contextmanager
 def arrow_errors(where: str) -> Iterator[None]:
-    """Say what pyarrow found in the words of this program."""
+    """Convert errors of pyarrow into InputError."""
     import pyarrow as pa
 
     try:
@@ -279,7 +279,7 @@ def arrow_errors(where: str) -> Iterator[None]:
 
 @contextmanager
 def opened_ipc(name: str) -> Iterator[Any]:
-    """A file or a stream of record batches."""
+    """Open a file or a stream of record batches."""
     import pyarrow as pa
 
     with open_input(name) if is_remote(name) else pa.memory_map(name) as mapped:
@@ -292,7 +292,7 @@ def opened_ipc(name: str) -> Iterator[Any]:
 
 
 def _schema_of_text(name: str, form: Form | None, table: Table | None, memory: int) -> Any:
-    """The columns of a text and what the first megabyte of it seems to hold."""
+    """Return the columns of a text with types inferred from its first megabyte."""
     import pyarrow as pa
 
     head = _head_of(name, form, table, memory)
@@ -319,7 +319,7 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None, memory: i
         )
         kinds = pyarrow.csv.ConvertOptions(null_values=[""], strings_can_be_null=True)
         head = delimited.good_rows(head, names, delimiter, header, multiline)
-        head = head.decode(errors="replace").encode()  # what pyarrow cannot decode it cannot hand to the handler
+        head = head.decode(errors="replace").encode()  # pyarrow cannot pass invalid UTF-8 to the handler
         try:
             return pyarrow.csv.read_csv(pa.BufferReader(head), options, parse, kinds).schema
         except pa.ArrowInvalid:
@@ -327,7 +327,7 @@ def _schema_of_text(name: str, form: Form | None, table: Table | None, memory: i
 
 
 def _numeric_columns(rows: bytes, delimiter: str, columns: int) -> np.ndarray:
-    """True for columns of which the first rows hold numbers, as Arrow would find in all of the rows together."""
+    """Return a mask of the columns that hold numbers in the first rows, as Arrow would infer."""
     numeric, filled = np.ones(columns, bool), np.zeros(columns, bool)
     for line in rows.split(b"\n"):
         cells = line.removesuffix(b"\r").split(delimiter.encode())
@@ -339,20 +339,20 @@ def _numeric_columns(rows: bytes, delimiter: str, columns: int) -> np.ndarray:
 
 
 def kind_of_text(form: Form | None, table: Table | None) -> tuple[str, Callable[[np.ndarray, int], int] | None]:
-    """(what a text is, what says where its rows end if not with the line), as text sources want it."""
+    """Return (title of the text in messages, function that finds the end of rows where they are not lines, or None)."""
     if form != "jsonlines" and table is not None and table.multiline:
         return "a text table whose quotes are closed", delimited.last_end(table.delimiter)
     return "a text table", None
 
 
 def _head_of(name: str, form: Form | None, table: Table | None, memory: int) -> bytes:
-    """The first rows of a text."""
+    """Return the first rows of a text."""
     source = TextSource(name, 0, _HEAD, deque(), *kind_of_text(form, table), memory=memory)
     head = b""
     try:
         for block in source.blocks():
             head += block.text[: block.length].tobytes()
-            if head.count(b"\n") > 1:  # a wide table may have its names alone in the first block
+            if head.count(b"\n") > 1:  # the first block of a wide table may hold its names alone
                 break
     except LongLineError as error:
         where = place(spoken(name), "line", head.count(b"\n") + 1)
@@ -363,7 +363,7 @@ def _head_of(name: str, form: Form | None, table: Table | None, memory: int) -> 
 
 
 def _names_in(name: str, head: bytes, form: Form | None, table: Table | None) -> list[str]:
-    """The columns that the first line of a text names."""
+    """Return the columns in the first line of a text."""
     try:
         if form == "jsonlines":
             return jsonlines.names_of(head)
@@ -375,7 +375,7 @@ def _names_in(name: str, head: bytes, form: Form | None, table: Table | None) ->
 
 
 def _kinds_of_json(head: bytes) -> dict[str, Any]:
-    """What the keys of the first objects seem to hold; lines that are none are told of where they stand."""
+    """Return the types inferred from the first objects; bad lines are reported when they are read."""
     import pyarrow as pa
 
     schema = _guessed_json(head)
@@ -389,12 +389,12 @@ def _kinds_of_json(head: bytes) -> dict[str, Any]:
         for column in dict.fromkeys(key for one in objects for key in one):
             lines = [json.dumps({column: one[column]}) for one in objects if one.get(column) is not None]
             found = _guessed_json("\n".join(lines).encode()) if lines else None
-            if found is None and lines:  # of several kinds: the first of them, and the others are told where they stand
+            if found is None and lines:  # mixed types: the first; others are reported when they are read
                 found = _guessed_json(lines[0].encode())
             kinds[column] = pa.string() if found is None else found.field(0).type
     else:
         kinds = {field.name: field.type for field in schema}
-    # words that look like dates are words
+    # text that looks like dates stays text
     return {column: pa.string() if pa.types.is_temporal(kind) else kind for column, kind in kinds.items()}
 
 

@@ -1,8 +1,8 @@
-"""Delimited text (CSV, TSV): blocks of whole lines into record batches, and what is wrong with the lines left out.
+"""Delimited text (CSV, TSV): blocks of whole lines to record batches, and the problems of bad lines.
 
-Cells are read as RFC 4180 has them, by Arrow: quoted where they hold the delimiter, a quote within quotes doubled. An
-empty cell without quotes is a null, and nothing else is. A row is a line: unless it was said that line breaks may stand
-in quotes (`multiline`), a quote that is not closed spoils no other row.
+Arrow reads cells as in RFC 4180: quoted where they hold the delimiter, a quote within quotes doubled. An
+empty cell without quotes is a null, and nothing else is. A row is a line: unless quoted cells may contain line
+breaks (`multiline`), an open quote affects no other row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.parse import cells as kernels_of_cells
 from ooc_pegasos.compiled.parse import records as kernels
-from ooc_pegasos.errors import InputError
+from ooc_pegasos.errors import InputError, literal
 from ooc_pegasos.readers.arrow_strings import not_utf8
 from ooc_pegasos.readers.base import BadRow
 from ooc_pegasos.readers.sources import UTF8_MARK
@@ -30,24 +30,24 @@ CellKind = Literal["number", "string"]
 
 _NUMBER = r"^[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*$"
 _GOOD, _BLANK, _BROKEN, _OPEN, _RAGGED, _CELL = range(6)
-"""What became of a row, the first as compiled/parse/records.py has them. From _CELL on: a bad cell of that column."""
+"""States of a row, the first as in compiled/parse/records.py. From _CELL on: a bad cell of that column."""
 ORDINARY = ",;\t|"
 """Delimiters that cannot be part of a number."""
-_OPEN_ADVICE = "close it, or convert with --multiline if line breaks may stand in quotes"
+_OPEN_ADVICE = "close it, or convert with {multiline} if quoted cells may contain line breaks"
 
 
 class _Rows(NamedTuple):
-    """The rows of a text, blank ones included."""
+    """The rows of a text, blank rows included."""
 
     starts: np.ndarray
     states: np.ndarray
     first_lines: np.ndarray
-    """On which each begins."""
+    """The line on which each row begins."""
     line_count: int
 
 
 def names_of(head: bytes, delimiter: str, header: bool, multiline: bool = False) -> list[str]:
-    """The column names in the first row of `head`, or "0", "1", ... for as many cells as it has."""
+    """Return the column names in the first row of `head`, or "0", "1", ... for its cells."""
     line = head[: _first_row(np.frombuffer(head, np.uint8), delimiter, multiline)[0]]
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     if not line:
@@ -63,8 +63,8 @@ def names_of(head: bytes, delimiter: str, header: bool, multiline: bool = False)
             raise InputError("a carriage return within the first line; end lines with a line feed") from None
         raise InputError(f"the first line cannot be read ({error}); is this delimited text?") from None
     if not header:
-        return [str(place) for place in range(len(cells))]
-    cells = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]  # as pandas calls them
+        return [str(number) for number in range(len(cells))]
+    cells = [name or f"Unnamed: {number}" for number, name in enumerate(cells)]  # as pandas names them
     seen: set[str] = set()
     for name in cells:
         if name in seen:
@@ -74,7 +74,7 @@ def names_of(head: bytes, delimiter: str, header: bool, multiline: bool = False)
 
 
 def _cells_of(line: str, delimiter: str) -> list[str]:
-    before = csv.field_size_limit(len(line) + 1)  # which is that of the whole process, and too small for long texts
+    before = csv.field_size_limit(len(line) + 1)  # a limit of the process, too small for long texts
     try:
         return next(csv.reader([line], delimiter=delimiter))
     finally:
@@ -117,10 +117,10 @@ def batch_of(
 
 
 class Cells(NamedTuple):
-    """Rows of which most columns are numbers."""
+    """Rows with mostly numeric columns."""
 
     numbers: np.ndarray
-    """A row each, with a column for each numeric column; an empty cell is NaN."""
+    """A matrix with a column for each numeric column; an empty cell is NaN."""
     words: pa.RecordBatch
     """The other columns."""
     lines: np.ndarray
@@ -128,7 +128,7 @@ class Cells(NamedTuple):
 
 
 class CellReader:
-    """Reads the same rows as `batch_of` at a cost that grows with the cells alone, if no line is out of the ordinary.
+    """Reader of the same rows as `batch_of`, for ordinary lines, at a cost proportional to the cells.
 
     The delimiter is one of `ORDINARY`.
     Arrow takes some 10 KB of memory for a column, however few rows there are.
@@ -137,10 +137,10 @@ class CellReader:
     def __init__(self, names: Sequence[str], kinds: Mapping[str, CellKind], delimiter: str) -> None:
         self._words = [name for name, kind in kinds.items() if kind == "string"]
         numbers = [name for name, kind in kinds.items() if kind == "number"]
-        places = {name: kernels_of_cells.WORD - place for place, name in enumerate(self._words)}
-        places |= {name: place for place, name in enumerate(numbers)}
+        targets = {name: kernels_of_cells.WORD - number for number, name in enumerate(self._words)}
+        targets |= {name: number for number, name in enumerate(numbers)}
         self._numbers = len(numbers)
-        self._places = np.array([places.get(name, kernels_of_cells.IGNORED) for name in names], np.int32)
+        self._targets = np.array([targets.get(name, kernels_of_cells.IGNORED) for name in names], np.int32)
         self._delimiter = ord(delimiter)
 
     def read(self, text: np.ndarray, length: int, skip_first: bool) -> Cells | None:
@@ -153,20 +153,20 @@ class CellReader:
         numbers, spans = np.empty((most, self._numbers)), np.empty((most, len(self._words), 2), np.int64)
         lines = np.empty(most, np.int64)
         rows, line_count = kernels_of_cells.parse_cells(
-            read_only(text), length, self._delimiter, self._places, numbers, spans, lines
+            read_only(text), length, self._delimiter, self._targets, numbers, spans, lines
         )
         if rows < 0:
             return None
         columns = []
-        for place in range(len(self._words)):
-            cells = [text[begin:end].tobytes() or None for begin, end in spans[:rows, place].tolist()]
+        for number in range(len(self._words)):
+            cells = [text[begin:end].tobytes() or None for begin, end in spans[:rows, number].tolist()]
             columns.append(pa.array(cells, pa.string()).dictionary_encode())
         words = pa.RecordBatch.from_arrays(columns, names=self._words)
         return Cells(numbers[:rows], words, lines[:rows] + skipped, line_count + skipped)
 
 
 def good_rows(head: bytes, names: list[str], delimiter: str, header: bool, multiline: bool) -> bytes:
-    """The rows in the first bytes of a text, without the bad ones, of which is told where they stand."""
+    """Return the good rows of the first bytes of a text; bad rows are reported when they are read."""
     text = np.frombuffer(head, np.uint8)
     if header:
         text = text[_first_row(text, delimiter, multiline)[0] :]
@@ -179,7 +179,7 @@ def good_rows(head: bytes, names: list[str], delimiter: str, header: bool, multi
 
 
 def last_end(delimiter: str) -> Callable[[np.ndarray, int], int]:
-    """What says where the last whole row of the first so many bytes ends, if line breaks may stand in quotes."""
+    """Return the function that finds the end of the last whole row where quoted cells may contain line breaks."""
 
     def find(text: np.ndarray, filled: int) -> int:
         begin = 3 * (text[:3].tobytes() == UTF8_MARK)
@@ -190,7 +190,7 @@ def last_end(delimiter: str) -> Callable[[np.ndarray, int], int]:
 
 
 def cut_lines(text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each line of a text begins, and where its line feed stands."""
+    """Return (positions where lines begin, positions of their line feeds)."""
     ends = np.flatnonzero(text == 10)
     starts = np.zeros(len(ends), np.int64)
     starts[1:] = ends[:-1] + 1
@@ -198,7 +198,7 @@ def cut_lines(text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def line_array(text: np.ndarray, starts: np.ndarray, kind: Any) -> Any:
-    """An Arrow array of the lines, with their line feeds. It holds no copy of the text."""
+    """Return an Arrow array of the lines with their line feeds, a view of the text."""
     import pyarrow as pa
 
     offsets = np.append(starts, len(text)).astype(np.int32)
@@ -206,7 +206,7 @@ def line_array(text: np.ndarray, starts: np.ndarray, kind: Any) -> Any:
 
 
 def batch_from(table: Any) -> pa.RecordBatch:
-    """A table as a single record batch."""
+    """Return a table as a single record batch."""
     import pyarrow as pa
 
     columns = [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in table.columns]
@@ -214,7 +214,7 @@ def batch_from(table: Any) -> pa.RecordBatch:
 
 
 def _first_row(text: np.ndarray, delimiter: str, multiline: bool) -> tuple[int, int]:
-    """(where the second row begins, how many lines the first has)."""
+    """Return (position where the second row begins, number of lines of the first row)."""
     if multiline and _count(text, 34):
         end = int(kernels.end_of_record(read_only(text), ord(delimiter)))
         return end, _count(text[:end], 10)
@@ -246,7 +246,7 @@ def _rows_of_lines(text: np.ndarray, delimiter: str) -> _Rows:
 
 
 def _typed(text: np.ndarray, names: list[str], kinds: Mapping[str, CellKind], delimiter: str) -> pa.RecordBatch | None:
-    """All rows, or None if anything is wrong with one."""
+    """Return all rows, or None if a row is bad."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -265,17 +265,17 @@ def _typed(text: np.ndarray, names: list[str], kinds: Mapping[str, CellKind], de
 def _read_csv(
     text: np.ndarray, names: Sequence[str], types: Mapping[str, Any], delimiter: str, ragged: Any = None
 ) -> Any:
-    """The columns in `types` as a table. Blank lines are no rows; `ragged` is called with rows left out."""
+    """Return the columns in `types` as a table. Blank lines are no rows; `ragged` is called with rows left out."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    if not len(text):  # Arrow takes this for an error
+    if not len(text):  # an error in Arrow
         return pa.schema(list(types.items())).empty_table()
-    if text[:3].tobytes() == UTF8_MARK:  # Arrow would remove it; yet a block may begin with it anywhere in a file
+    if text[:3].tobytes() == UTF8_MARK:  # Arrow would remove these bytes from any block
         text = np.concatenate([np.array([10], np.uint8), text])
     return arrow_csv.read_csv(
         pa.BufferReader(pa.py_buffer(text)),
-        # One block: as many bytes as there are, and one more so that the end is seen at once.
+        # A single block of all bytes, and one more so that Arrow sees the end at once.
         read_options=arrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
         parse_options=arrow_csv.ParseOptions(
             delimiter=delimiter, newlines_in_values=False, ignore_empty_lines=True, invalid_row_handler=ragged
@@ -291,7 +291,7 @@ def _read_csv(
 
 
 def _lines_of_rows(text: np.ndarray, rows: int, delimiter: str) -> tuple[np.ndarray, int] | None:
-    """(line of each of the rows that Arrow found, number of lines), or None if they were not one line each.
+    """Return (line of each row that Arrow found, number of lines), or None if a row is not a single line.
 
     Arrow takes a lone carriage return for a line end, and what follows an open quote for part of a cell.
     """
@@ -309,14 +309,14 @@ def _lines_of_rows(text: np.ndarray, rows: int, delimiter: str) -> tuple[np.ndar
         if len(lines) != rows:
             return None
         last = text[starts[lines[-1]] :] if rows else text[:0]
-    # Rows were as many as lines that hold something, so no quote was open from one of those to the next.
+    # As many rows as lines that are not empty: no quote spans two lines.
     if _is_open(last.tobytes(), delimiter):
         return None
     return lines, feeds
 
 
 def _lines_of_records(text: np.ndarray, rows: int, delimiter: str) -> tuple[np.ndarray, int] | None:
-    """The same where line breaks may stand in quotes."""
+    """Return the same where quoted cells may contain line breaks."""
     found = _records_of(text, delimiter)
     lines = found.first_lines[found.states == _GOOD]
     if len(lines) != rows or (found.states > _BLANK).any():
@@ -330,7 +330,7 @@ def _count(text: np.ndarray, byte: int) -> int:
 
 
 def _start_of_last(text: np.ndarray) -> int:
-    """Where the last line begins."""
+    """Return the position where the last line begins."""
     step = 1 << 12
     for end in range(len(text) - 1, 0, -step):
         begin = max(end - step, 0)
@@ -341,7 +341,7 @@ def _start_of_last(text: np.ndarray) -> int:
 
 
 def _open_quote(delimiter: str) -> str:
-    """A pattern of lines that end within a quote: whole cells, and one that begins with a quote and does not end."""
+    """Return a pattern of lines that end within a quote: whole cells, then a quoted cell without an end."""
     mark = f"\\x{ord(delimiter):02x}"
     rest = f'(?:[^"{mark}][^{mark}]*)?'
     quoted = '"(?:[^"]|"")*'
@@ -365,7 +365,7 @@ def _sorted_out(
     delimiter: str,
     most_described: int,
 ) -> tuple[pa.RecordBatch, np.ndarray, int, list[BadRow], int]:
-    """What `batch_of` gives, for a text with bad rows: they are taken out step by step, and the rest is read."""
+    """Return the result of `batch_of` for a text with bad rows, which are removed step by step."""
     import pyarrow as pa
 
     every, state = line_array(text, rows.starts, pa.binary()), rows.states
@@ -378,14 +378,14 @@ def _sorted_out(
 
     lines, rest = _taken(every, state)
     table = batch_from(_read_csv(rest, names, dict.fromkeys(kinds, pa.binary()), delimiter))
-    if table.num_rows != len(lines):  # never seen; better than rows in the wrong lines
-        raise InputError("rows cannot be told apart; write one row a line, and quotes only around whole cells")
+    if table.num_rows != len(lines):  # never seen; protects from rows with wrong lines
+        raise InputError("the rows cannot be separated; write one row a line, and quotes only around whole cells")
     columns = []
-    for place, (column, kind) in enumerate(zip(table.columns, kinds.values(), strict=True)):
+    for number, (column, kind) in enumerate(zip(table.columns, kinds.values(), strict=True)):
         numeric, wrong = _numbers_of(column) if kind == "number" else (column, not_utf8(column))
         columns.append(numeric)
         affected = lines[wrong]
-        state[affected[state[affected] == _GOOD]] = _CELL + place
+        state[affected[state[affected] == _GOOD]] = _CELL + number
 
     good = state[lines] == _GOOD
     arrays = [column.filter(pa.array(good)) for column in columns]
@@ -409,7 +409,7 @@ def _sorted_out(
 
 
 def _taken(every: Any, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(which lines are good so far, their text)."""
+    """Return (mask of the lines that are good so far, their text)."""
     import pyarrow as pa
 
     good = state == _GOOD
@@ -423,7 +423,7 @@ def _taken(every: Any, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ragged(text: np.ndarray, names: list[str], delimiter: str) -> tuple[np.ndarray, np.ndarray]:
-    """(which rows have another number of cells than there are names, how many cells)."""
+    """Return (mask of rows with another number of cells than there are names, numbers of cells)."""
     import pyarrow as pa
 
     found: list[tuple[int, int]] = []
@@ -432,7 +432,7 @@ def _ragged(text: np.ndarray, names: list[str], delimiter: str) -> tuple[np.ndar
         found.append((row.number - 1, row.actual_columns))
         return "skip"
 
-    # Arrow decodes the rows that it reports, and fails for those that are no UTF-8. Cells are as many in ASCII.
+    # Arrow decodes the rows that it reports, and fails on invalid UTF-8. ASCII has the same number of cells.
     plain = np.where(text < 128, text, np.uint8(120))
     _read_csv(plain, names, {names[0]: pa.binary()}, delimiter, note)
     both = np.array(found, np.int64).reshape(-1, 2)
@@ -440,7 +440,7 @@ def _ragged(text: np.ndarray, names: list[str], delimiter: str) -> tuple[np.ndar
 
 
 def _numbers_of(column: Any) -> tuple[Any, np.ndarray]:
-    """(cells as numbers, which of them are no finite number). Others may be null."""
+    """Return (cells as numbers, mask of cells that are no finite number). Others may be null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -452,7 +452,7 @@ def _numbers_of(column: Any) -> tuple[Any, np.ndarray]:
 
 
 def _problem_of_line(code: int, cells: int, names: int, over: int) -> str:
-    """`over` so many lines the row goes."""
+    """Return the problem of an open quote in a row that spans `over` lines."""
     far = f", over {over:,} lines" if over > 1 else ""
     if code == _BROKEN:
         return "a carriage return within the line; end lines with a line feed"
@@ -467,9 +467,9 @@ def _problem_of_cell(cell: bytes, name: str, kind: CellKind) -> str:
     if kind == "string":
         return f"the value {cell[:40]!r} in column {name!r} is not UTF-8 text; convert the file to UTF-8"
     shown = cell[:40].decode("utf-8", "backslashreplace")
-    advice = f"or give the column by --categorical {shlex.quote(name)}"
+    advice = f"or give the column by {{categorical={shlex.quote(name)}}}"
     if not cell:
         return f"quotes with nothing between them in column {name!r} are not a number; leave the quotes out, {advice}"
     infinite = re.match(_NUMBER, shown) or re.match(r"[ \t]*[+-]?(?:nan|inf)", shown, re.IGNORECASE)
     what = "a finite number" if infinite else "a number"
-    return f"the value {shown!r} in column {name!r} is not {what}; correct it, {advice}"
+    return f"the value {literal(repr(shown))} in column {name!r} is not {what}; correct it, {advice}"

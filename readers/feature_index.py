@@ -1,4 +1,4 @@
-"""Where the names of features are in a row: at a hash of theirs, or where a dictionary says."""
+"""Feature indices of feature names: hash buckets, or positions in a dictionary."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ NOWHERE = kernels.NOWHERE
 MOST_BITS = 31
 
 
-class Places(Protocol):
-    """What finds places. Any number of threads may use one."""
+class FeatureIndex(Protocol):
+    """Map from names to feature indices, safe for any number of threads."""
 
     number: int
-    """How many there are."""
+    """Number of feature indices."""
     dictionary: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-    """For kernels that look names up themselves; without strings if there is none."""
+    """The dictionary for compiled functions; without strings where names are hashed."""
 
     def of(self, strings: Any, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
-        """(place, by what values there are multiplied) of `prefix` and each of an Arrow array of strings, joined.
+        """Return (feature index, sign of its values) of `prefix` joined with each string of an Arrow array.
 
-        The place may be NOWHERE.
+        The index of a name that is in no dictionary is NOWHERE.
         """
 
     def one(self, name: str) -> tuple[int, float]:
-        """The same of one name."""
+        """Return the same for a single name."""
 
 
-class HashedPlaces:
-    """See `Places`: murmur3, as scikit-learn's FeatureHasher has it."""
+class HashedIndex:
+    """Hash buckets: murmur3 of names, as in scikit-learn's FeatureHasher."""
 
     def __init__(self, hashing: Hashing) -> None:
         if not 1 <= hashing.bits <= MOST_BITS:
@@ -46,26 +46,26 @@ class HashedPlaces:
         self._hashing = hashing
 
     def of(self, strings: Any, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
-        """See `Places`."""
+        """Return (feature index, sign of its values) of `prefix` joined with each string."""
         return self._hashed(*buffers_of(strings), prefix)
 
     def one(self, name: str) -> tuple[int, float]:
-        """See `Places`."""
+        """Return (feature index, sign of its values) of a name."""
         raw = np.frombuffer(name.encode(), np.uint8)
-        places, signs = self._hashed(raw, np.array([0, len(raw)]), "")
-        return int(places[0]), float(signs[0])
+        indices, signs = self._hashed(raw, np.array([0, len(raw)]), "")
+        return int(indices[0]), float(signs[0])
 
     def _hashed(self, data: np.ndarray, offsets: np.ndarray, prefix: str) -> tuple[np.ndarray, np.ndarray]:
         number = len(offsets) - 1
-        places, signs = np.empty(number, np.uint32), np.empty(number, np.float32)
+        indices, signs = np.empty(number, np.uint32), np.empty(number, np.float32)
         before = np.frombuffer(prefix.encode(), np.uint8)
         hashing = self._hashing
-        hash_strings(data, read_only(offsets), before, hashing.bits, hashing.signed, places, signs)
-        return places, signs
+        hash_strings(data, read_only(offsets), before, hashing.bits, hashing.signed, indices, signs)
+        return indices, signs
 
 
-class DictionaryPlaces:
-    """See `Places`: name number i is at place i, and other names are nowhere."""
+class DictionaryIndex:
+    """A dictionary: name number i has index i, and other names have none."""
 
     def __init__(self, names: Any) -> None:
         self.number = len(names)
@@ -73,24 +73,24 @@ class DictionaryPlaces:
         self.dictionary = _table(data[int(offsets[0]) : int(offsets[-1])], (offsets - offsets[0]).astype(np.int64))
 
     def of(self, strings: Any, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
-        """See `Places`."""
+        """Return (feature index, sign of its values) of `prefix` joined with each string."""
         data, offsets = buffers_of(with_prefix(prefix, strings) if prefix else strings)
-        places = np.empty(len(strings), np.uint32)
-        kernels.find_strings(data, offsets, *self.dictionary, places)
-        return places, np.ones(len(strings), np.float32)
+        indices = np.empty(len(strings), np.uint32)
+        kernels.find_strings(data, offsets, *self.dictionary, indices)
+        return indices, np.ones(len(strings), np.float32)
 
     def one(self, name: str) -> tuple[int, float]:
-        """See `Places`."""
+        """Return (feature index, sign of its values) of a name."""
         import pyarrow as pa
 
-        places, signs = self.of(pa.array([name], pa.string()))
-        if places[0] == NOWHERE:
+        indices, signs = self.of(pa.array([name], pa.string()))
+        if indices[0] == NOWHERE:
             raise CorruptFileError(f"the dictionary has no {name!r}, which a column of the recipe needs; convert again")
-        return int(places[0]), float(signs[0])
+        return int(indices[0]), float(signs[0])
 
 
 def _table(text: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What kernels look names up in: (slots, hashes, ends, text)."""
+    """Return a dictionary for compiled functions: (slots, hashes, ends, text)."""
     hashes = np.empty(len(ends) - 1, np.uint32)
     kernels.hash_all(text, ends, hashes)
     slots = np.empty(kernels.slots_for(len(hashes)), np.int32)
@@ -98,10 +98,10 @@ def _table(text: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     return read_only(slots), read_only(hashes), read_only(ends), read_only(text)
 
 
-def places_of(hashing: Hashing, names: Any = None) -> Places:
-    """What finds the places of a recipe; `names` are those of its vocabulary."""
+def feature_index_of(hashing: Hashing, names: Any = None) -> FeatureIndex:
+    """Return the feature indices of a recipe; `names` are those of its vocabulary."""
     if not hashing.dictionary:
-        return HashedPlaces(hashing)
+        return HashedIndex(hashing)
     if names is None or len(names) != hashing.dictionary:
         raise CorruptFileError("the recipe has a dictionary, which is not there; convert or train again")
-    return DictionaryPlaces(names)
+    return DictionaryIndex(names)

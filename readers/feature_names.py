@@ -1,4 +1,4 @@
-"""Names of hashed features, as many as are wanted, as they are met."""
+"""Names of hashed features, up to a number, in the order in which they occur."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from ooc_pegasos.readers.arrow_strings import strings_of
 
 
 class Unnamed:
-    """Which places of hashed features have no name yet, and how many names are wanted still.
+    """Buckets of hashed features without a name so far, and the number of names still to be kept.
 
-    One thread tells of new names while others look for some. These must ask for `left` first and for `known` then: so
-    they may offer names too many but never too few, and which are kept does not depend on the number of threads.
+    One thread records new names while others search for some. These must read `left` first and `known` then, so that
+    they may find too many names but never too few: the names kept do not depend on the number of threads.
     """
 
-    def __init__(self, places: int, wanted: int) -> None:
-        self.known = np.zeros(places if wanted else 0, bool)
+    def __init__(self, buckets: int, wanted: int) -> None:
+        self.known = np.zeros(buckets if wanted else 0, bool)
         self.left = wanted
 
     def named(self, features: dict[int, str]) -> None:
-        """These places have a name now."""
+        """Record names of buckets."""
         self.known[list(features)] = True
         self.left -= len(features)
 
     def new(self) -> NewNames:
-        """What is to be found in one block of rows."""
+        """Return the container for the new names of a block."""
         return NewNames(self.left)
 
-    def name(self, places: np.ndarray, name: Callable[[int], str], new: NewNames) -> None:
-        """Note the names of places that have none yet: `name` is asked for that of place number so many."""
-        for at in np.flatnonzero(~self.known[places]).tolist() if new.wants_more else []:
+    def name(self, buckets: np.ndarray, name: Callable[[int], str], new: NewNames) -> None:
+        """Add the names of buckets that have none so far; `name` returns that of the bucket at a position."""
+        for at in np.flatnonzero(~self.known[buckets]).tolist() if new.wants_more else []:
             if not new.wants_more:
                 break
-            if int(places[at]) not in new:
-                new[int(places[at])] = name(at)
+            if int(buckets[at]) not in new:
+                new[int(buckets[at])] = name(at)
 
     def name_words(self, hasher: Any, strings: Any, new: NewNames) -> None:
-        """The same for all that a `TextHasher` counts in texts."""
+        """Do the same for all n-grams that a `TextHasher` counts in texts."""
         if not new.wants_more:
             return
         data, offsets, _rows = hasher.ngrams(strings)
         words = strings_of(data, offsets)
-        places, _signs = hasher.places.of(words)
-        places, first = np.unique(places, return_index=True)
+        buckets, _signs = hasher.index.of(words)
+        buckets, first = np.unique(buckets, return_index=True)
         order = np.argsort(first)
-        self.name(places[order], lambda at: words[int(first[order[at]])].as_py(), new)
+        self.name(buckets[order], lambda at: words[int(first[order[at]])].as_py(), new)
 
 
 class NewNames(dict[int, str]):
-    """Of places that had no name before; `wanted` is how many there may be, asked for once as `Unnamed` says."""
+    """Names of buckets that had none before, at most `wanted`, a number that is read once; see `Unnamed`."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__()
@@ -59,5 +59,5 @@ class NewNames(dict[int, str]):
 
     @property
     def wants_more(self) -> bool:
-        """Whether there may be more."""
+        """True if more names can be added."""
         return self.wanted > len(self)

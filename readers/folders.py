@@ -1,4 +1,4 @@
-"""Folders of plain text: one for each class, in it one document per file; or, without labels, files in any folders."""
+"""Folders of plain text: a folder for each class with a document per file; without labels, files in any folders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BLOCK_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """A file: its class by number, its name below the root, and what its size and time were when it was listed."""
+    """A file: number of its class, name below the root, size and time when it was listed."""
 
     group: int
     name: str
@@ -54,19 +54,19 @@ class _Document:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What a task holds: documents that follow each other, and their bytes."""
+    """The content of a task: consecutive documents and their bytes."""
 
     documents: list[_Document]
     contents: list[bytes]
 
     @property
     def nbytes(self) -> int:
-        """Of all documents."""
+        """Bytes of all documents."""
         return sum(map(len, self.contents))
 
 
 class FolderSource:
-    """The documents below a root, listed at once and read once; then `info()` is their fingerprint.
+    """The documents below a root, listed first and then read once; `info()` is their fingerprint.
 
     The fingerprint's checksum is the XXH64 of a line `name size xxh64` for each document, sorted by name.
     """
@@ -91,13 +91,13 @@ class FolderSource:
 
     @property
     def stamp(self) -> Stamp:
-        """All bytes, and the time of the last change, of a document or of what folders hold."""
+        """Size of all documents, and the time of the last change to a document or folder."""
         return Stamp(sum(document.size for document in self.documents), self._changed_ns, True)
 
     def batches(self, start: int, state: dict[str, Any] | None, most: int) -> Iterator[Piece]:
-        """The documents from number `start` on, at most so many and BLOCK_BYTES at a time, or one that is larger.
+        """Yield the documents from number `start` on, at most `most` and BLOCK_BYTES at a time, or a single larger one.
 
-        They are read here and not by whoever parses them, since the checksum takes them in order.
+        They are read here, not by the threads that parse them, because the checksum takes them in order.
         """
         self._take_up(start, state)
         while start < len(self.documents):
@@ -120,28 +120,28 @@ class FolderSource:
             start = end
 
     def info(self, rows: int) -> SourceInfo:
-        """The fingerprint of what was read."""
+        """Return the fingerprint of the documents read."""
         return SourceInfo(self.name, self._bytes, self._hash.hexdigest(), rows)
 
     def read_all(self) -> str:
-        """The checksum of its fingerprint."""
+        """Read all documents and return the checksum of the fingerprint."""
         for _piece in self.batches(0, None, 1000):
             pass
         return self._hash.hexdigest()
 
     def path(self, document: _Document) -> str:
-        """Where a document lies, for messages."""
+        """Return the path of a document for messages."""
         return _shown(os.path.join(self.name, document.name))
 
     def _take_up(self, start: int, state: dict[str, Any] | None) -> None:
-        """Go on where another run stood, if the document before is the same."""
+        """Resume after document number `start` - 1, if this is the same as in the interrupted run."""
         self._hash, self._bytes = RunningHash(), 0
         if start == 0:
             return
         known = self.documents[start - 1].name if start <= len(self.documents) else ""
         if state is None or state["last"] != _shown(known):
             raise InputError(
-                f"{_shown(self.name)}: other files than when the conversion began; start over without {{resume}}"
+                f"{_shown(self.name)}: other files than in the interrupted conversion; start over without {{resume}}"
             )
         self._hash, self._bytes = RunningHash.resume(state["hash"]), state["bytes"]
 
@@ -166,7 +166,7 @@ class FolderSource:
             path = os.path.join(self.name, name)
             if not os.path.isdir(path):
                 raise InputError(
-                    f"{_shown(path)}: a file beside the folders of the classes; move it into one of them or away"
+                    f"{_shown(path)}: a file next to the folders of the classes; move it into a folder or elsewhere"
                 )
             if _shown(name) != name:
                 raise InputError(f"{_shown(path)}: the name of the class is not UTF-8 text; rename the folder")
@@ -199,7 +199,7 @@ class FolderSource:
 
 
 class FoldersFormat(Format):
-    """Folders of plain text."""
+    """Folders of plain text, a folder for each class."""
 
     name = "folders"
     title = "folders of texts"
@@ -241,7 +241,7 @@ class FoldersFormat(Format):
 
 
 class TextFoldersReader:
-    """See `Reader`; a task is a number of documents that were read but not looked at."""
+    """Reader of folders; a task is some documents, read but not parsed."""
 
     unit = "row"
     memory_per_byte = 10
@@ -257,7 +257,7 @@ class TextFoldersReader:
         names: int = 0,
         memory: int = DEFAULT_MEMORY,
     ) -> None:
-        """`names`: of so many hashed features."""
+        """`names` is the number of names of hashed features to keep."""
         if not Path(root).is_dir():
             raise InputError(f"{_shown(root)}: no such folder; check the path")
         self.hasher = hasher
@@ -285,12 +285,12 @@ class TextFoldersReader:
         self._names = dict(zip(keys, self._source.classes, strict=True)) if text_labels else {}
 
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Piece]:
-        """All batches from document number `start` on."""
+        """Yield all batches from document number `start` on."""
         if source == 0:
             yield from self._source.batches(start, state, self._most)
 
     def read(self, task: Piece) -> ParsedBlock:
-        """Hash the documents of one batch."""
+        """Hash the documents of a batch."""
         import pyarrow as pa
 
         documents, contents = task.content.documents, task.content.contents
@@ -321,11 +321,11 @@ class TextFoldersReader:
         return ParsedBlock(task, block, lines, numbers, tried, described, len(bad), names, scratch, ids, features)
 
     def named(self, features: dict[int, str]) -> None:
-        """These places have a name now."""
+        """Record names of buckets."""
         self._unnamed.named(features)
 
     def strings(self, task: Piece) -> Iterator[tuple[None, Any]]:
-        """The texts of one batch, as `TablesReader.strings` has them."""
+        """Yield the texts of a batch, as `TablesReader.strings` does."""
         import pyarrow as pa
 
         strings, bad = self._texts(task.content.documents, task.content.contents)
@@ -336,11 +336,11 @@ class TextFoldersReader:
         yield None, strings
 
     def release(self, parsed: ParsedBlock) -> None:
-        """The arrays of `parsed` may be used for another block."""
+        """Take back the arrays of `parsed` for another block."""
         self._pool.give_back(parsed.scratch)
 
     def _texts(self, documents: list[_Document], contents: list[bytes]) -> tuple[Any, list[BadRow]]:
-        """All documents as an Arrow array; or None, and those that are no text, the first alone if it ends the run."""
+        """Return (all documents as an Arrow array or None, documents of invalid UTF-8, only the first to stop at)."""
         import pyarrow as pa
 
         try:
@@ -360,10 +360,10 @@ class TextFoldersReader:
 
 
 def _entries(folder: str) -> list[str]:
-    """The names in a folder, without hidden ones, in an order that no locale changes."""
+    """Return the names in a folder without hidden ones, in an order that is independent of the locale."""
     return sorted((name for name in os.listdir(folder) if not name.startswith(".")), key=os.fsencode)
 
 
 def _shown(name: str) -> str:
-    """A name as it can be printed and written down, whatever its bytes are."""
+    """Return a name that can be printed and stored, whatever its bytes are."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

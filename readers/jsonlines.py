@@ -1,4 +1,4 @@
-"""JSON lines: blocks of whole lines, an object each, into record batches, and what is wrong with the lines left out.
+"""JSON lines: blocks of whole lines, an object each, to record batches, and the problems of bad lines.
 
 A line is good if Arrow reads it as one object whose fields have the types wanted. Keys that are not wanted may hold
 anything; a key that is not there is a null.
@@ -25,7 +25,7 @@ _FEW = 32
 
 
 def names_of(head: bytes) -> list[str]:
-    """The keys of the first object in `head`."""
+    """Return the keys of the first object in `head`."""
     line = head.lstrip().partition(b"\n")[0]
     if not line:
         raise InputError("there is no object in the first lines; write one JSON object a line")
@@ -73,7 +73,7 @@ def batch_of(
 
 
 def _shapes(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(which lines hold anything, which begin with { and end with }).
+    """Return (mask of lines that are not blank, mask of lines that begin with { and end with }).
 
     If all begin and end so, no object reaches from one line into the next, because no JSON holds } and { side by side.
     Then there are as many objects as lines only if each line holds one.
@@ -93,7 +93,7 @@ def _shapes(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.
 
 
 def _read(text: Any, schema: pa.Schema, rows: int) -> pa.RecordBatch | str:
-    """So many rows, or what is wrong with one of them."""
+    """A number of rows, or the problem of one of them."""
     import pyarrow as pa
     from pyarrow import json as arrow_json
 
@@ -109,7 +109,7 @@ def _read(text: Any, schema: pa.Schema, rows: int) -> pa.RecordBatch | str:
             ),
         )
         batch = batch_from(table)
-        batch.validate(full=True)  # Arrow does not look whether strings are UTF-8 before
+        batch.validate(full=True)  # Arrow does not check UTF-8 before
     except pa.ArrowInvalid as error:
         return str(error).partition("\n")[0].removeprefix("JSON parse error: ").removesuffix(" in row 0")
     if batch.num_rows != rows:
@@ -120,7 +120,7 @@ def _read(text: Any, schema: pa.Schema, rows: int) -> pa.RecordBatch | str:
 
 
 def _is_finite(array: Any) -> bool:
-    """Whether all numbers in an array, however deep, are finite."""
+    """True if all numbers in an array, at any depth, are finite."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -136,10 +136,10 @@ def _is_finite(array: Any) -> bool:
 def _read_most(
     rows: dict[int, bytes], schema: pa.Schema, fields: Mapping[str, pa.DataType], problems: dict[int, str]
 ) -> pa.RecordBatch:
-    """The rows, by line, without those that Arrow does not read: they move to `problems`.
+    """Return the rows, by line, without those that Arrow does not read, which move to `problems`.
 
-    They are found by halves, down to a few rows that are looked at one by one. It is for Arrow to say what is good, so
-    that this does not depend on the rows around; yet where most rows are bad, asking it of each takes long.
+    Bisection finds these rows, down to a few that are read one by one. Arrow decides which rows are good, so that the
+    result does not depend on the neighbours of a row; to read all rows singly is slow where most are bad.
     """
     parts = [(list(rows), False)]
     while parts:
@@ -183,7 +183,7 @@ def _malformed(row: bytes) -> str:
 
 
 def _problem(row: bytes, fields: Mapping[str, pa.DataType]) -> str | None:
-    """What is wrong with a line, or None where Arrow may know better."""
+    """Return the problem of a line, or None where only Arrow can find one."""
     try:
         found = _parsed(row.decode("utf-8", "surrogateescape"))
     except json.JSONDecodeError as error:
@@ -199,14 +199,14 @@ def _problem(row: bytes, fields: Mapping[str, pa.DataType]) -> str | None:
 
 
 def _problem_of_value(value: Any, kind: Any) -> str | None:
-    """Why a value is not of this type, and what to do; None if it is, or the type is not one of those known here."""
+    """Return the problem of a value that is not of this type, with advice, or None; only some types are checked."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_floating(kind):
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return "is not a number; correct it, or give the key by --categorical if all its values are text"
+            return "is not a number; correct it, or give the key by {categorical} if all its values are text"
         if not _finite(value):
             return "is not finite; correct it, or write null"
     elif pa.types.is_string(kind):
@@ -260,7 +260,7 @@ def _kind(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as JSON, cut to fit a message."""
+    """Return a value as JSON, cut to fit a message."""
     try:
         written = json.dumps(value)
     except (RecursionError, ValueError):

@@ -1,4 +1,4 @@
-"""Matrices in files, opened: scipy's CSR in .npz, dense .npy, and the files of their labels."""
+"""Open files with matrices: scipy's CSR in .npz, dense .npy, and the files of their labels."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ _LABEL_MEMBERS = ("labels", "y")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to read the arrays; all of it is fixed before the first row."""
+    """Options of the reader, all fixed before the first row."""
 
     text_labels: bool = False
     labels: str | None = None
-    """A .npy file, or text with a number a line, with a label for each row of the inputs that have none themselves."""
+    """A .npy file, or text with a number a line: labels of the rows of all inputs that have none themselves."""
     label_column: int | None = None
-    """A column of dense arrays that is the label, from the end if negative; those after it move up."""
+    """The column of dense arrays that is the label, from the end if negative; later columns move up."""
     first_index: int = 0
-    """What the first column is called: 1 where the store or the model counts from 1."""
+    """Index of the first column: 1 where the store or the model counts from 1."""
     largest_index: int = LARGEST_INDEX
     stop_at_bad: bool = True
     with_labels: bool = True
-    """Otherwise labels and weights are not looked at, and all labels are 0."""
+    """If False, labels and weights are not read, and all labels are 0."""
 
 
 @dataclass
 class Matrix:
-    """One input that is open."""
+    """An open input."""
 
     rows: int
     columns: int
     data: npy.Column
-    """Entries, or rows of a dense array: that has no `indptr` and no `indices`."""
+    """Entries, or rows of a dense array, which has no `indptr` and no `indices`."""
     row_bytes: int
     indptr: npy.ColumnAhead | None = None
     indices: npy.Column | None = None
@@ -60,12 +60,12 @@ class Matrix:
     labels: npy.Column | None = None
     weights: npy.Column | None = None
     label_column: int = -1
-    """-1: none."""
+    """Number of the column of labels, or -1."""
     check: Callable[[], None] = lambda: None
-    """Raises if the input has changed since it was opened."""
+    """Raises InputError if the input has changed since it was opened."""
 
     def parts(self) -> dict[str, npy.Column]:
-        """The columns it is read from, less labels that are not its own."""
+        """Return the columns of the file."""
         named = ("indptr", "indices", "data", "labels", "weights")
         return {name: part for name in named if (part := getattr(self, name)) is not None}
 
@@ -78,7 +78,7 @@ class FileSource:
         self._stamp: Stamp | None = None
 
     def info(self, rows: int) -> SourceInfo:
-        """The fingerprint of the file, of which all was read."""
+        """Return the fingerprint of the file, all of which was read."""
         said, before = spoken(self.name), self._stamp or stamp_of(self.name)
         with npy.sound(said):
             digest, samples = hash_of(self.name), samples_of(self.name)
@@ -87,7 +87,7 @@ class FileSource:
 
     @contextmanager
     def open(self, settings: Settings) -> Iterator[Matrix]:
-        """Check everything that can be told from the headers."""
+        """Open the file and check its headers."""
         said = spoken(self.name)
         with ExitStack() as stack:
             file = stack.enter_context(npy.open_array(self.name))
@@ -106,9 +106,9 @@ class FileSource:
 
 
 def _sparse(archive: npy.Archive, settings: Settings, name: str) -> Matrix:
-    """What scipy's save_npz has written, with labels and weights as further members."""
+    """Open a file of scipy's save_npz, with labels and weights as further members."""
     if settings.label_column is not None:
-        raise InputError(f"{name}: a sparse matrix has no label column; add a member 'labels' or say {{labels}}")
+        raise InputError(f"{name}: a sparse matrix has no label column; add a member 'labels' or give {{labels}}")
     kind = archive.small("format")
     if kind is None or kind.dtype.kind not in "SU" or kind.size != 1:
         raise InputError(f"{name}: no matrix of scipy's; save it with scipy.sparse.save_npz(file, matrix.tocsr())")
@@ -136,7 +136,7 @@ def _sparse(archive: npy.Archive, settings: Settings, name: str) -> Matrix:
 
 
 def _dense(array: np.ndarray, settings: Settings, name: str) -> Matrix:
-    """An array of two dimensions."""
+    """Open an array of two dimensions."""
     if array.ndim != 2:
         raise InputError(f"{name}: an array of {array.ndim} dimensions; save a row for each example: two dimensions")
     if array.dtype.kind not in "biuf":
@@ -161,7 +161,7 @@ def _check_words(labels: npy.Column, settings: Settings, name: str) -> None:
 
 
 class _TextLabels:
-    """A text file with a number a line."""
+    """Labels in a text file with a number a line."""
 
     dtype: np.dtype[Any] = np.dtype(np.float64)
     crc: int | None = None
@@ -215,7 +215,7 @@ class _TextLabels:
 
 
 def labels_file(name: str, settings: Settings, length: int | None) -> npy.Column:
-    """The file of labels, which must be that long."""
+    """Open the file of labels and check its length."""
     said = spoken(name)
     with npy.open_array(name) as file:
         stamp = Stamp.of(os.fstat(file.fileno()))
@@ -234,8 +234,8 @@ def labels_file(name: str, settings: Settings, length: int | None) -> npy.Column
 
 
 def labels_are_text(names: Sequence[str], labels: str | None = None) -> bool:
-    """Whether the labels of some inputs, or those in a file for them, are words: as the first that has any says."""
-    settings = Settings(text_labels=True, labels=labels or STDIN)  # whether there are any is not asked here
+    """True if the labels of the inputs, or in the file of labels, are words, by the first array of labels."""
+    settings = Settings(text_labels=True, labels=labels or STDIN)  # prevents an error for inputs without labels
     for name in names:
         with FileSource(name).open(settings) as matrix:
             if matrix.labels is not None:

@@ -1,7 +1,7 @@
-"""NumPy's file formats: arrays in .npy files and in the members of .npz files, mapped or decompressed piece by piece.
+"""NumPy's file formats: arrays in .npy files and members of .npz files, memory-mapped or decompressed as streams.
 
-Whatever is wrong with a file is told by its headers or when the bytes are met, and nothing that a header claims is
-believed before the file has that many bytes. Nothing is ever unpickled.
+Damage is found in the headers or when the bytes are read, and sizes in headers are not trusted before the file has as
+many bytes. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ooc_pegasos.readers.sources import STDIN, Stamp, spoken
 
 ZIP, EMPTY_ZIP, NPY = b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY"
 _LONGEST_HEADER = 10_000
-"""Of a .npy file; what numpy itself takes for safe to parse."""
+"""Bytes of the header of a .npy file; the limit that numpy itself considers safe to parse."""
 _LARGEST_MEMBER = 1 << 56
 STEP = 1 << 20
 AGAIN = "save it again, or fetch it again"
@@ -34,11 +34,11 @@ AGAIN = "save it again, or fetch it again"
 
 @contextmanager
 def sound(name: str) -> Iterator[None]:
-    """Call whatever zipfile, numpy and the decompressors say of damaged bytes by one name."""
+    """Convert errors of zipfile, numpy and decompressors about damaged bytes into InputError."""
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, struct.error, RuntimeError) as error:
-        raise damaged(name, str(error)) from error  # RuntimeError: encrypted, or a compression nobody knows
+        raise damaged(name, str(error)) from error  # RuntimeError: encrypted, or an unknown compression
     except (ValueError, KeyError, IndexError, TypeError, SyntaxError, OverflowError, MemoryError) as error:
         raise damaged(name, str(error)) from error
     except OSError as error:
@@ -48,42 +48,42 @@ def sound(name: str) -> Iterator[None]:
 
 
 def damaged(name: str, what: str) -> InputError:
-    """The error for bytes that cannot be right."""
+    """Return the error for damaged bytes."""
     told = what.splitlines()[0][:200] if what else "its bytes make no sense"
     return InputError(f"{name}: the file is truncated or damaged ({told}); {AGAIN}")
 
 
 class Column(Protocol):
-    """Numbers that are taken from front to back."""
+    """Numbers that are read in order."""
 
     dtype: np.dtype[Any]
     length: int
     crc: int | None
-    """Of what was taken, where that must be known to go on."""
+    """Checksum of the numbers read, where resuming needs it."""
 
     @property
     def taken(self) -> int:
-        """How many bytes of the file on disk what was taken amounts to."""
+        """Bytes of the file on disk read so far."""
 
     def take(self, count: int) -> np.ndarray:
-        """The next numbers, which there must be; a later call gives those after them."""
+        """Return the next numbers."""
 
     def go_to(self, position: int, crc: int | None) -> None:
-        """Leave out all before a position further on; `crc` as it was there, if that is known."""
+        """Skip to a later position; `crc` is the checksum there, or None."""
 
     def finish(self) -> None:
-        """Nothing more is wanted; check what can be checked now."""
+        """End reading and check the checksum, if there is one."""
 
 
 class ColumnAhead(Column, Protocol):
-    """A column that can be looked at before it is taken."""
+    """A column that allows a look ahead."""
 
     def peek(self, count: int) -> np.ndarray:
-        """The next numbers, as many as there are."""
+        """Return the next numbers, or fewer at the end, without reading past them."""
 
 
 class Array:
-    """A column, or the rows of a dense array, mapped from a file."""
+    """A column, or the rows of a dense array, memory-mapped from a file."""
 
     crc: int | None = None
 
@@ -113,7 +113,7 @@ class Array:
 
 
 class _Stored(Array):
-    """A column mapped from a member of a zip file that is not compressed."""
+    """A column memory-mapped from an uncompressed member of a zip file."""
 
     def __init__(self, array: np.ndarray, name: str, member: zipfile.ZipInfo, header: bytes) -> None:
         super().__init__(array)
@@ -138,7 +138,7 @@ class _Stored(Array):
 
 
 class _Compressed:
-    """A column decompressed while it is taken."""
+    """A column decompressed while it is read."""
 
     crc: int | None = None  # zipfile keeps it: to go on, all must be decompressed once more
 
@@ -177,7 +177,7 @@ class _Compressed:
             self._stream.read(1)  # so that zipfile compares the checksum, even of nothing
 
     def _read(self, count: int) -> np.ndarray:
-        """The array grows as bytes come: the file may lie about how many there are."""
+        """Return the next bytes; the array grows with the data, because the size in the file may be wrong."""
         content = bytearray()
         size = count * self.dtype.itemsize
         with sound(self._name):
@@ -192,7 +192,7 @@ class _Compressed:
 
 @dataclass(frozen=True)
 class _Header:
-    """The first bytes of an array in NumPy's format, and what they say."""
+    """The header of an array in NumPy's format."""
 
     raw: bytes
     shape: tuple[int, ...]
@@ -201,7 +201,7 @@ class _Header:
 
     @property
     def size(self) -> int:
-        """How many bytes the array must have after the header."""
+        """Bytes that must follow the header."""
         count = self.dtype.itemsize
         for extent in self.shape:
             count *= extent
@@ -209,7 +209,7 @@ class _Header:
 
     @classmethod
     def read(cls, read: Callable[[int], bytes], name: str, what: str) -> _Header:
-        """Parse it; nothing that needs pickle to be read gets any further."""
+        """Parse a header; arrays that need pickle are refused."""
         with sound(name):
             raw = read(8)
             if raw[:6] != NPY:
@@ -239,7 +239,7 @@ class _Header:
 
 
 class Archive:
-    """A zip file of arrays: members that are not compressed are mapped, the others read as streams."""
+    """A zip file of arrays: uncompressed members are memory-mapped, others read as streams."""
 
     def __init__(self, name: str, file: BinaryIO, size: int, stack: ExitStack) -> None:
         self._name, self._size, self._stack = name, size, stack
@@ -252,7 +252,7 @@ class Archive:
         return f"{name}.npy" in self._members
 
     def small(self, name: str) -> np.ndarray | None:
-        """A member of a few bytes, None if there is none."""
+        """Return a small member, or None."""
         if name not in self:
             return None
         member = self._member(name)
@@ -266,7 +266,7 @@ class Archive:
             return np.frombuffer(content, header.dtype).reshape(header.shape)
 
     def column(self, name: str, kinds: str, length: int | None) -> ColumnAhead:
-        """A member that is an array of numbers."""
+        """Return a member that is an array of numbers."""
         if name not in self:
             raise damaged(self._name, f"no member {name}.npy in it")
         member = self._member(name)
@@ -300,7 +300,7 @@ class Archive:
         return member
 
     def _begin(self, member: zipfile.ZipInfo) -> int:
-        """Where in the file the bytes of a member that is not compressed begin."""
+        """Return the position in the file of the bytes of an uncompressed member."""
         at = member.header_offset
         local = self._map[at : at + 30] if at >= 0 else b""
         if len(local) < 30 or local[:4] != ZIP:
@@ -312,7 +312,7 @@ class Archive:
 
 
 def open_array(name: str) -> BinaryIO:
-    """Open a file, but not standard input: arrays are not read from front to back."""
+    """Open a file; standard input is refused, because arrays need random access."""
     if name == STDIN or is_remote(name):
         raise InputError(f"{spoken(name)}: arrays are read from files of this machine alone; save it to one")
     try:
@@ -322,7 +322,7 @@ def open_array(name: str) -> BinaryIO:
 
 
 def check_unchanged(name: str, stamp: Stamp) -> None:
-    """Of a mapped file that was cut short not even the attempt to read is safe."""
+    """Raise InputError if a file has changed; to read a mapped file that was truncated would crash."""
     try:
         same = Stamp.of(os.stat(name)) == stamp
     except OSError:
@@ -332,7 +332,7 @@ def check_unchanged(name: str, stamp: Stamp) -> None:
 
 
 def check_column(shape: tuple[int, ...], dtype: np.dtype[Any], name: str, what: str, kinds: str) -> None:
-    """Refuse an array that is no column, or not of numbers that will do."""
+    """Raise InputError for an array that is no column, or not of numbers of an allowed type."""
     if len(shape) != 1 and shape[1:] != (1,):
         raise InputError(f"{name}: {what} has the shape {shape}; save one entry for each row")
     if dtype.kind not in kinds or dtype.itemsize == 0:
@@ -341,7 +341,7 @@ def check_column(shape: tuple[int, ...], dtype: np.dtype[Any], name: str, what: 
 
 
 def map_npy(file: BinaryIO, size: int, name: str) -> np.ndarray:
-    """The array of a .npy file, of which nothing is read yet."""
+    """Return the array of a .npy file, memory-mapped."""
     file.seek(0)
     header = _Header.read(file.read, name, "the file")
     if len(header.raw) + header.size != size:

@@ -26,7 +26,7 @@ from ooc_pegasos.store.manifest import Recipe
 
 _DEFAULTS = ConvertConfig()
 _NO_CHANGE = {("index_base", "0")}
-"""Values of options that say what is so in all formats."""
+"""Values of options that change nothing in formats without the option."""
 _BYTES_A_ROW, _BYTES_AN_ENTRY = 12, 8
 _ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
 """Bytes of rows by bytes of text; compressed text is assumed to be a quarter of its size."""

@@ -1,4 +1,4 @@
-"""Inputs that are URLs: any file system of pyarrow (s3://, gs://, hdfs://) or, where it is installed, of fsspec."""
+"""Inputs that are URLs: file systems of pyarrow (s3://, gs://, hdfs://) and, if installed, of fsspec."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 def is_remote(name: str) -> bool:
-    """Whether an input is a URL."""
+    """True if an input is a URL."""
     return _URL.match(name) is not None
 
 
 def spoken_url(url: str) -> str:
-    """A URL without the secrets that may stand in it."""
+    """Return a URL without secrets."""
     return re.sub(r"\?.*$", "", re.sub(r"//[^/@]*@", "//", url))
 
 
 def is_beside(path: str) -> bool:
-    """Whether a file below a folder is none of its data, by the custom of Hadoop: `_SUCCESS`, `_delta_log/0.json`."""
+    """True if a file in a folder is no data, by the convention of Hadoop: `_SUCCESS`, `_delta_log/0.json`."""
     return any(part.startswith(("_", ".")) and "=" not in part for part in path.split("/"))
 
 
 def look(url: str) -> tuple[int, int]:
-    """(size, time of the last change in nanoseconds) of a file."""
+    """Return (size, time of the last change in nanoseconds) of a file."""
     filesystem, path = _filesystem_of(url)
     with _errors(url):
         info = filesystem.get_file_info(path)
@@ -37,14 +37,14 @@ def look(url: str) -> tuple[int, int]:
 
 
 def open_remote(url: str) -> Any:
-    """The file, to be read from anywhere in it."""
+    """Open a file for random access."""
     filesystem, path = _filesystem_of(url)
     with _errors(url):
         return filesystem.open_input_file(path)
 
 
 def expand_url(url: str) -> list[str]:
-    """The files that a URL names: itself, those below it, or those that match it as a pattern, in order."""
+    """Return the files that a URL names, sorted: the file itself, those below it, or those that match a pattern."""
     import pyarrow.fs as pafs
 
     head, question, options = url.partition("?")
@@ -94,7 +94,7 @@ def _filesystem_of(url: str) -> tuple[Any, str]:
 
 
 class _errors:  # noqa: N801
-    """Say what a file system says in the words of this program."""
+    """Convert errors of a file system into InputError."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -41,11 +41,11 @@ _OTHER_FORMATS = {
 UTF8_MARK = b"\xef\xbb\xbf"
 _SAMPLES, _SAMPLE = 4, 16 << 10
 MEMORY_OF_LINE = 16
-"""About how many bytes of memory a byte of a long line takes until its row is on disk, in most formats."""
+"""Bytes of memory, about, that a byte of a long line takes until its row is on disk, in most formats."""
 
 
 def expand(inputs: Sequence[str]) -> list[str]:
-    """The files that the inputs name: patterns opened in sorted order, every name checked to be there."""
+    """Return the files that inputs name, those of patterns sorted. Raises InputError for missing files."""
     names: list[str] = []
     for given in inputs:
         if is_remote(given):
@@ -70,7 +70,7 @@ def expand(inputs: Sequence[str]) -> list[str]:
 
 
 def _without_links_to_others(found: list[str]) -> list[str]:
-    """What a pattern names, less links to what it names as well, like `latest`: nobody has named that twice."""
+    """Return the files of a pattern without links to other files of it, like `latest`."""
     by_place: dict[str, str] = {}
     for name in sorted(found, key=os.path.islink):
         by_place.setdefault(os.path.realpath(name), name)
@@ -79,7 +79,7 @@ def _without_links_to_others(found: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What tells at a glance whether a file is still the same."""
+    """Size and time of a file, which change when the file changes."""
 
     size: int
     modified_ns: int
@@ -87,12 +87,12 @@ class Stamp:
 
     @classmethod
     def of(cls, status: os.stat_result) -> Stamp:
-        """From what the operating system says."""
+        """Return the stamp of a status of the operating system."""
         return cls(status.st_size, status.st_mtime_ns, stat.S_ISREG(status.st_mode))
 
 
 class Called(str):
-    """The path of a file that messages and manifests call by another name."""
+    """The path of a file that has another name in messages and manifests."""
 
     called: str
 
@@ -102,12 +102,12 @@ class Called(str):
         return made
 
     def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
-        """What a copy is made of."""
+        """Return the arguments for a copy."""
         return str(self), self.called
 
 
 def spoken(name: str) -> str:
-    """The name of an input in messages."""
+    """Return the name of an input for messages."""
     if isinstance(name, Called):
         return name.called
     if is_remote(name):
@@ -116,22 +116,22 @@ def spoken(name: str) -> str:
 
 
 def recorded(name: str) -> str:
-    """The name of an input in manifests: of a file the path from the root on, which means the same wherever one is."""
+    """Return the name of an input for manifests: the absolute path of a file."""
     if isinstance(name, Called) or name == STDIN or is_remote(name):
         return spoken(name)
-    path = os.path.abspath(name)  # and no further: a link may lead elsewhere later, to what has the name then
+    path = os.path.abspath(name)  # links are kept: they may later point to the file that has the name then
     if ".." in name.split("/") and os.path.realpath(path) != os.path.realpath(name):
-        return os.path.realpath(name)  # up from where a link leads to
+        return os.path.realpath(name)  # `..` after a link is relative to its target
     return path
 
 
 def path_of(name: str) -> str:
-    """The name of an input without the options that a URL may have: what says by its end what is in it."""
+    """Return the name of an input without the options of a URL, so that it ends in its suffix."""
     return spoken_url(name) if is_remote(name) else name
 
 
 def stamp_of(name: str) -> Stamp:
-    """The stamp of a file, or a size of 0 for standard input."""
+    """Return the stamp of a file; that of standard input has size 0."""
     if name == STDIN:
         return Stamp(0, 0, False)
     if is_remote(name):
@@ -141,11 +141,11 @@ def stamp_of(name: str) -> Stamp:
     except OSError as error:
         raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
     except ValueError as error:
-        raise InputError(f"{spoken(name)!r}: no name that a file can have ({error}); check the path") from error
+        raise InputError(f"{spoken(name)!r}: not a valid file name ({error}); check the path") from error
 
 
 def open_input(name: str) -> Any:
-    """A file, here or elsewhere, to be read without a buffer."""
+    """Open a local or remote file without a buffer."""
     return open_remote(name) if is_remote(name) else ReadOnlyFile(name)
 
 
@@ -165,7 +165,7 @@ def first_bytes(name: str) -> bytes:
 
 
 def hash_of(name: str) -> str:
-    """XXH64 of a file as it lies on disk."""
+    """Return the XXH64 of a file as stored on disk."""
     hashing = RunningHash()
     with open_input(name) as file:
         while piece := file.read(1 << 22):
@@ -174,10 +174,10 @@ def hash_of(name: str) -> str:
 
 
 def samples_of(file: str | int) -> str | None:
-    """XXH64 of four blocks of a file, given by path or descriptor; of all of it if it has no more.
+    """Return the XXH64 of four blocks of a file, given by path or descriptor; of a small file, of all its bytes.
 
-    They begin at fixed places, the first where the file does, and the last ends where it does. None of what is no file,
-    or none that stays.
+    The positions are fixed: the first block is at the beginning of the file and the last at its end. Returns None for
+    inputs that are no local file, and for temporary ones.
     """
     if isinstance(file, str) and (isinstance(file, Called) or is_remote(file)):
         return None
@@ -192,7 +192,7 @@ def samples_of(file: str | int) -> str | None:
 
 
 def _read_at(descriptor: int, begin: int, size: int) -> bytes:
-    """So many bytes of a file, or all there are; a read may return fewer than it is asked for."""
+    """Return `size` bytes of a file, or fewer at its end; a single read may return fewer."""
     found = b""
     while len(found) < size and (more := os.pread(descriptor, size - len(found), begin + len(found))):
         found += more
@@ -201,9 +201,9 @@ def _read_at(descriptor: int, begin: int, size: int) -> bytes:
 
 @dataclass
 class TextBlock:
-    """Whole lines of one source: `text[:length]`, followed by a line feed and zeros.
+    """Whole lines of a source: `text[:length]`, followed by a line feed and zeros.
 
-    The mark of UTF-8 that some editors put first is left out.
+    A byte order mark is removed.
     """
 
     source: int
@@ -211,15 +211,15 @@ class TextBlock:
     length: int
     begin: int
     end: int
-    """Where in the (decompressed) text of the source the block begins and ends."""
+    """Positions in the (decompressed) text of the source where the block begins and ends."""
     consumed: int
-    """Bytes of the source as it lies on disk read for this block."""
+    """Bytes of the source on disk read for this block."""
     hash_state: dict[str, Any] | None
-    """Of a plain file, the state of its checksum at `end`."""
+    """State of the checksum at `end`, for an uncompressed file."""
 
 
 class _Hashing(io.RawIOBase):
-    """A raw file that hashes and counts what is read from it."""
+    """A raw file that hashes and counts the bytes read."""
 
     def __init__(self, file: BinaryIO, hashing: RunningHash) -> None:
         self._file = file
@@ -235,7 +235,7 @@ class _Hashing(io.RawIOBase):
 
 
 class LongLineError(InputError):
-    """A line that is too long for the memory that may be used."""
+    """A line that is too long for the memory budget."""
 
     def __init__(self, name: str, source: int, begin: int, problem: str) -> None:
         where = place(name, "line", 1) if begin == 0 else f"{name}: byte {begin:,}"
@@ -245,7 +245,7 @@ class LongLineError(InputError):
 
 
 class TextSource:
-    """One input, read once from `start` to its end; then `info()` is its fingerprint."""
+    """An input, read once from `start` to its end; then `info()` is its fingerprint."""
 
     def __init__(
         self,
@@ -259,9 +259,9 @@ class TextSource:
         memory: int = DEFAULT_MEMORY,
         line_memory: int = MEMORY_OF_LINE,
     ) -> None:
-        """Prepare to read; a line is at most so long that `line_memory` times its length is `memory`.
+        """Prepare to read lines of at most `memory` / `line_memory` bytes.
 
-        `last_end` says where the last whole line of the first so many bytes of a text ends, 0 if none does.
+        `last_end` returns the position where the last whole line in the first n bytes of a text ends, or 0.
         """
         self.name = name
         self._kind = kind
@@ -277,7 +277,7 @@ class TextSource:
         self._samples: str | None = None
 
     def blocks(self, start: int = 0, hash_state: dict[str, Any] | None = None) -> Generator[TextBlock, None, None]:
-        """The rest of the text from position `start` on, in blocks of whole lines."""
+        """Yield the text from position `start` on, in blocks of whole lines."""
         with self._open() as raw:
             here = self.name != STDIN and not is_remote(self.name)
             self._before = Stamp.of(os.fstat(raw.fileno())) if here else stamp_of(self.name)
@@ -286,11 +286,11 @@ class TextSource:
                 if start:
                     self._skip(raw if plain else stream, plain, start, hash_state)
                 yield from self._cut(stream, plain, start)
-                self._samples = samples_of(raw.fileno()) if here else None  # before the last look at its stamp
+                self._samples = samples_of(raw.fileno()) if here else None  # before the last check of the stamp
             except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
                 raise self._damaged(error) from error
             except OSError as error:
-                if error.errno is None:  # bz2 and pyarrow say it without a number
+                if error.errno is None:  # errors of bz2 and pyarrow have no number
                     raise self._damaged(error) from error
                 raise InputError(
                     f"{self._said}: {error.strerror} while reading; check the disk and try again"
@@ -302,7 +302,7 @@ class TextSource:
         return spoken(self.name)
 
     def info(self, rows: int) -> SourceInfo:
-        """The fingerprint of what was read."""
+        """Return the fingerprint of the text read."""
         digest = self._hash.hexdigest()
         return SourceInfo(spoken(self.name), self._hash.total, digest, rows, samples=self._samples)
 
@@ -317,7 +317,7 @@ class TextSource:
             raise InputError(f"{self._said}: {error.strerror}; check the path and its permissions") from error
 
     def _decompressed(self, raw: BinaryIO) -> tuple[BinaryIO, bool]:
-        """(stream of text, whether it is the file itself), by the first bytes."""
+        """Return (stream of text, True if this is the file itself), by the first bytes."""
         head = b""
         while len(head) < 8 and (more := raw.read(8 - len(head))):
             head += more
@@ -356,10 +356,10 @@ class TextSource:
             left -= got
 
     def _cut(self, stream: BinaryIO, plain: bool, at: int) -> Iterator[TextBlock]:
-        """Blocks of the whole lines in the next `block_size` bytes, or in twice, four times ... as many.
+        """Yield blocks of the whole lines in the next `block_size` bytes, or in twice, four times ... as many.
 
-        Where a block ends depends on where it starts and, if a line is nearly as long as memory allows, on that, and
-        on nothing else, so a resumed run cuts alike.
+        The end of a block depends on its beginning alone and, for lines nearly as long as memory allows, on the memory
+        budget. So a resumed run has the same blocks.
         """
         carry = b""
         while True:
@@ -384,7 +384,7 @@ class TextSource:
             yield TextBlock(self._number, text, length, begin, at, self._hash.total - consumed, state)
 
     def _fill(self, stream: BinaryIO, carry: bytes, begin: int) -> tuple[np.ndarray, int, int]:
-        """(buffer, bytes in it, end of its last whole line); at the end of the text all of it counts as whole."""
+        """Return (buffer, bytes in it, end of the last whole line); at the end of the text, that of the text."""
         text = self._buffer()
         filled, room = 0, self._block_size
         while room < len(carry):  # which holds no line end
@@ -411,7 +411,7 @@ class TextSource:
             room = min(2 * room, self._longest)
 
     def _buffer(self) -> np.ndarray:
-        """A buffer that was used before, unless it was made for a long line."""
+        """Return a buffer, a used one if possible, but none that was made for a long line."""
         while self._spare:
             text = self._spare.popleft()
             if len(text) <= self._block_size + PADDING:
@@ -419,7 +419,7 @@ class TextSource:
         return _buffer(self._block_size)
 
     def _too_long(self, stream: BinaryIO, size: int, begin: int) -> LongLineError:
-        """Read on to the end of a line, as far as any memory would do, to report how long it is."""
+        """Return the error for a line, with its length, for which the line is read to its end or the longest length."""
         ended = False
         while size <= _LONGEST_LINE and not ended:
             piece = stream.read(1 << 20)
@@ -451,7 +451,7 @@ class TextSource:
 
 
 class _Pushback(io.RawIOBase):
-    """A raw file with some bytes put back in front."""
+    """A raw file with some bytes pushed back."""
 
     def __init__(self, head: bytes, file: BinaryIO) -> None:
         self._head = head
@@ -470,7 +470,7 @@ class _Pushback(io.RawIOBase):
 
 
 class _Streams(io.RawIOBase):
-    """One bzip2 or xz stream after another. Unlike `BZ2File`, a damaged later one is not taken for padding."""
+    """Concatenated bzip2 or xz streams. Unlike in `BZ2File`, a damaged later stream is not treated as padding."""
 
     def __init__(self, file: BinaryIO, make: Callable[[], Any]) -> None:
         self._file = file
@@ -499,7 +499,7 @@ class _Streams(io.RawIOBase):
 
 
 _LONGEST_LINE = 1 << 30
-"""Of which positions are int32 in Arrow."""
+"""Bytes; positions in longer lines would not fit int32, as Arrow uses."""
 
 
 def _buffer(size: int) -> np.ndarray:
@@ -507,7 +507,7 @@ def _buffer(size: int) -> np.ndarray:
 
 
 def _after_last_line_feed(text: np.ndarray, filled: int) -> int:
-    """Position after the last line feed in `text[:filled]`, 0 if there is none."""
+    """Return the position after the last line feed in `text[:filled]`, or 0."""
     step = 1 << 12
     for begin in range((filled - 1) // step * step, -1, -step):
         at = text[begin : min(begin + step, filled)].tobytes().rfind(b"\n")

@@ -1,6 +1,6 @@
-"""What must be known of all rows before the first can be made: scales of numbers, places of names, counts of texts.
+"""Passes over the inputs before rows are made: scales of numbers, dictionaries of names, document frequencies.
 
-Each is a pass over the inputs, and only if it is wanted.
+Each is a pass of its own, made only if an option needs it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ooc_pegasos.util.thread_map import ordered_map
 
 @dataclasses.dataclass
 class Survey:
-    """How to go through the inputs."""
+    """Inputs and options of the passes."""
 
     names: Sequence[str]
     config: ConvertConfig
@@ -40,10 +40,10 @@ class Survey:
     begin: Callable[[str], None] = lambda _what: None
     advance: Callable[[int], None] = lambda _bytes: None
     tasks: int | None = None
-    """Only so many of the first, to see what would come out."""
+    """The number of tasks to read, for a preview; None: all."""
 
     def through(self, reader: Any, work: Callable[[Any], Any]) -> Iterator[Any]:
-        """What `work`, on all cores, makes of each task, in order."""
+        """Yield the results of `work`, on all cores, for each task in order."""
         self.begin("looking")
 
         def done(task: Any) -> tuple[Any, int]:
@@ -57,11 +57,11 @@ class Survey:
 
 
 def surveyed(recipe: Recipe, survey: Survey) -> tuple[Recipe, Vocabulary | None]:
-    """The recipe with all that is known then, and the vocabulary it needs, if any."""
+    """Return (the recipe with the findings, the vocabulary that the recipe needs or None)."""
     config, table = survey.config, recipe.table
     vocabulary = None
     if config.dictionary and table and all(column.kind in ("numeric", "entries") for column in table.columns):
-        raise UsageError("{dictionary}: the columns have places of their own already; leave it out")
+        raise UsageError("{dictionary}: the columns have feature indices already; leave it out")
     if config.idf and table and not any(column.kind == "text" for column in table.columns):
         raise UsageError("{idf}: no column is text; leave it out, or name one with {text}")
     if config.standardize and table:
@@ -77,7 +77,7 @@ def surveyed(recipe: Recipe, survey: Survey) -> tuple[Recipe, Vocabulary | None]
 
 
 def _with(recipe: Recipe, change: Callable[[Hashing, Tokens], tuple[Hashing, Tokens]]) -> Recipe:
-    """The same with other hashing and tokens, wherever the recipe has them."""
+    """Return the recipe with changed hashing and tokens."""
     table = recipe.table
     if table is None:
         hashing, tokens = change(recipe.hashing or Hashing(), recipe.tokens or Tokens())
@@ -91,7 +91,7 @@ def _with(recipe: Recipe, change: Callable[[Hashing, Tokens], tuple[Hashing, Tok
 
 
 def standardized(table: Table, survey: Survey) -> Table:
-    """The same with the scales that make numbers vary by 1."""
+    """Return the table with the scales that give numeric columns standard deviation 1."""
     columns = [column for column in table.columns if column.kind == "numeric"]
     if not columns:
         raise UsageError("{standardize}: no column holds numbers; leave it out")
@@ -101,15 +101,15 @@ def standardized(table: Table, survey: Survey) -> Table:
     rows, shift, sums, squares = 0, np.zeros(number), np.zeros(number), np.zeros(number)
     reader = tables.TablesReader(survey.names, settings, survey.config.text_block(), survey.config.memory)
     for parsed in survey.through(reader, reader.read):
-        values, places = parsed.block.values.astype(np.float64), parsed.block.indices
-        counts = np.bincount(places, minlength=number)
-        if not rows:  # close to the means, so that squares of differences lose no digits
-            shift = np.bincount(places, values, number) / max(parsed.block.rows, 1)
+        values, indices = parsed.block.values.astype(np.float64), parsed.block.indices
+        counts = np.bincount(indices, minlength=number)
+        if not rows:  # close to the means, so that the squared differences lose no digits
+            shift = np.bincount(indices, values, number) / max(parsed.block.rows, 1)
         rows += parsed.block.rows
-        values -= shift[places]
+        values -= shift[indices]
         zeros = parsed.block.rows - counts
-        sums += np.bincount(places, values, number) - zeros * shift
-        squares += np.bincount(places, values * values, number) + zeros * shift**2
+        sums += np.bincount(indices, values, number) - zeros * shift
+        squares += np.bincount(indices, values * values, number) + zeros * shift**2
         reader.release(parsed)
     if not rows:
         raise InputError(f"{spoken(survey.names[0])}: no row to keep; check the file")
@@ -124,7 +124,7 @@ def standardized(table: Table, survey: Survey) -> Table:
 
 
 def _reader_of_strings(recipe: Recipe, survey: Survey, kinds: tuple[str, ...]) -> Any:
-    """What reads the texts, or also the categories, and nothing else."""
+    """Return the reader of columns of these kinds alone."""
     if recipe.table is None:
         from ooc_pegasos.readers import folders
 
@@ -136,12 +136,12 @@ def _reader_of_strings(recipe: Recipe, survey: Survey, kinds: tuple[str, ...]) -
 
 
 def _hasher(recipe: Recipe, vocabulary: Vocabulary | None) -> TextHasher:
-    """As the recipe has it."""
+    """Return the hasher of the recipe."""
     return TextHasher(recipe.tokens_of_texts or Tokens(), recipe.hashing_of_names or Hashing(), vocabulary)
 
 
 def _dictionary(recipe: Recipe, survey: Survey) -> Any:
-    """The names that get a place, in order: those of numbers and nulls, and of others those in most rows."""
+    """Return the names of the dictionary in order: those of numbers and nulls, then the most frequent others."""
     import pyarrow as pa
 
     most, table = survey.config.dictionary or 0, recipe.table
@@ -168,18 +168,18 @@ def _dictionary(recipe: Recipe, survey: Survey) -> Any:
     chosen, left_out = counts.most_frequent(most - len(fixed), fixed)
     if left_out:
         kept = len(fixed) + len(chosen)
-        survey.note(f"{left_out:,} names in fewer rows than the {kept:,} that are kept count for nothing")
+        survey.note(f"{left_out:,} names occur in fewer rows than the {kept:,} that are kept, and are left out")
     return pa.array(sorted({*fixed, *chosen}, key=str.encode), pa.large_string())
 
 
 def _names_of_columns(columns: Sequence[Column], mark: bool) -> list[str]:
-    """Of features that each row may have, whatever is in it."""
+    """Return the names of the features that do not depend on the content of rows."""
     names = [column.name for column in columns if column.kind == "numeric"]
     return names + [f"{column.name}=null" for column in columns if mark]
 
 
 class NameCounts:
-    """In how many rows each name occurs. It grows with the number of different names, up to a limit in bytes."""
+    """Document frequencies of names. Memory grows with the number of different names, up to a limit in bytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -193,18 +193,18 @@ class NameCounts:
         self._slots = np.full(kernels.slots_for(len(self._hashes)), -1, np.int32)
 
     def add(self, columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
-        """Count the strings of columns of some rows: bytes, offsets, and in which of the rows each is."""
+        """Count the strings of columns of some rows: bytes, offsets, row of each string."""
         rows = 0
-        for data, offsets, places in columns:
-            rows = max(rows, int(places.max(initial=-1)) + 1)
-            done = self._count(data, offsets, places, 0)
-            while done < len(places):
+        for data, offsets, positions in columns:
+            rows = max(rows, int(positions.max(initial=-1)) + 1)
+            done = self._count(data, offsets, positions, 0)
+            while done < len(positions):
                 self._grow(int(offsets[done + 1]) - int(offsets[done]))
-                done = self._count(data, offsets, places, done)
+                done = self._count(data, offsets, positions, done)
         self._rows += rows
 
     def most_frequent(self, most: int, besides: Sequence[str]) -> tuple[list[str], int]:
-        """(the names in most rows, of equals the first by name; how many are left out), of all but `besides`."""
+        """Return (the most frequent names, ties by name; the number of others), of all names but `besides`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -216,14 +216,14 @@ class NameCounts:
         chosen = table.column("name").take(order.slice(0, most)).to_pylist()
         return chosen, len(table) - len(chosen)
 
-    def _count(self, data: np.ndarray, offsets: np.ndarray, places: np.ndarray, first: int) -> int:
-        """Count from string number `first` on; up to which it was possible."""
+    def _count(self, data: np.ndarray, offsets: np.ndarray, positions: np.ndarray, first: int) -> int:
+        """Count from string number `first` on; return the number of the first that did not fit."""
         table = (self._slots, self._hashes, self._ends, self._text, self._counts, self._last)
-        done, self._number = kernels.count_strings(data, offsets, places, self._rows, first, self._number, *table)
+        done, self._number = kernels.count_strings(data, offsets, positions, self._rows, first, self._number, *table)
         return int(done)
 
     def _grow(self, needed: int) -> None:
-        """Make room for another name, of so many bytes."""
+        """Make room for a name of `needed` bytes."""
         number = self._number
         if int(self._ends[number]) + needed > len(self._text):
             self._text = _longer(self._text, 2 * len(self._text) + needed)
@@ -248,7 +248,7 @@ def _longer(array: np.ndarray, size: int) -> np.ndarray:
 
 
 def _rarities(recipe: Recipe, vocabulary: Vocabulary | None, survey: Survey) -> tuple[Vocabulary, int]:
-    """(the vocabulary with the number of texts that have each feature, how many texts there are)."""
+    """Return (the vocabulary with document frequencies, the number of texts)."""
     hasher = _hasher(recipe, vocabulary)
     counts = np.zeros(hasher.features, np.int64)
     texts = 0
@@ -258,9 +258,9 @@ def _rarities(recipe: Recipe, vocabulary: Vocabulary | None, survey: Survey) -> 
         return [(len(array), read_only(hasher.part(array)[1])) for _prefix, array in reader.strings(task)]
 
     for found in survey.through(reader, entries):
-        for number, places in found:
+        for number, indices in found:
             texts += number
-            count_documents(places, counts)
+            count_documents(indices, counts)
     if not texts:
         raise InputError(f"{spoken(survey.names[0])}: no text in it; check the file")
     if vocabulary is None:

@@ -1,4 +1,4 @@
-"""Tables: Parquet, Arrow IPC (Feather), CSV, TSV and JSON lines, read batch by batch; see `vectors.py` for the rows."""
+"""Tables: Parquet, Arrow IPC (Feather), CSV, TSV and JSON lines, read batch by batch; `vectorize.py` makes the rows."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.buffers import Pool
 
 _ENTRIES = 1 << 20
-"""Of a batch, about."""
+"""Entries of a batch, about."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to read tables; all of it is fixed before the first row."""
+    """Options of the reader, all fixed before the first row."""
 
     table: Table
     text_labels: bool = False
     stop_at_bad: bool = True
     with_labels: bool = True
     names: int = 0
-    """How many names of features are wanted."""
+    """Number of names of hashed features to keep."""
     vocabulary: Vocabulary | None = None
-    """That the table needs."""
+    """The vocabulary that the table needs."""
 
 
 @dataclass
@@ -90,10 +90,10 @@ class Batch:
 
     batch: Any
     lines: np.ndarray
-    """Of each row: its line or number, counted from 0 at the start of the piece."""
+    """Line or number of each row, counted from 0 at the start of the piece."""
     line_count: int
     bad: list[BadRow]
-    """All of them."""
+    """All bad rows."""
 
 
 class TablesFormat(Format):
@@ -145,7 +145,7 @@ class TablesFormat(Format):
 
 
 class TablesReader:
-    """See `Reader`; a task is a record batch, or a block of lines that is to become one."""
+    """Reader of tables; a task is a record batch or a block of lines."""
 
     memory_per_byte = 14
 
@@ -216,11 +216,11 @@ class TablesReader:
         )
 
     def _refuse_too_wide(self, source: _BinaryTable | _TextTable) -> None:
-        """Refuse a source if Arrow takes too much memory for its columns."""
+        """Raise InputError for a source whose columns take too much memory in Arrow."""
         refuse_too_wide(source.name, len(self.vectorizer.wanted), MEMORY_OF_COLUMN[source.form], self._memory)
 
     def strings(self, task: Any) -> Iterator[tuple[str | None, Any]]:
-        """What the columns of a task hold, and what comes before it in names of features; None: they are texts."""
+        """Yield (prefix of feature names, or None for texts; strings) of each column of a task."""
         source = self.sources[task.source]
         with arrow_errors(spoken(source.name)):
             batch = source.batch(task).batch
@@ -230,7 +230,7 @@ class TablesReader:
                 yield prefix, as_strings(cells)
 
     def named(self, features: dict[int, str]) -> None:
-        """These places have a name now."""
+        """Record names of buckets."""
         self.vectorizer.named(features)
 
     def release(self, parsed: ParsedBlock) -> None:
@@ -254,7 +254,7 @@ def _source_of(
     own = own_columns(name, table, memory)
     known = with_partition(name, own)
     missing = [column for column in wanted if column not in known]
-    if missing and form == "delimited" and delimiter_of(name) != table.delimiter:  # as other files had it
+    if missing and form == "delimited" and delimiter_of(name) != table.delimiter:  # other files had another delimiter
         other = replace(table, delimiter=delimiter_of(name))
         own_then = own_columns(name, other, memory)
         columns = with_partition(name, own_then)
@@ -295,7 +295,7 @@ class _BinaryTable:
         self._stamp = stamp_of(name)
 
     def pieces(self, start: int, _state: dict[str, Any] | None) -> Iterator[Piece]:
-        """The batches from row `start` on."""
+        """Yield the batches from row `start` on."""
         done = start
         for batch in self._batches(start):
             done += batch.num_rows
@@ -309,7 +309,7 @@ class _BinaryTable:
         raise NotImplementedError
 
     def batch(self, task: Piece) -> Batch:
-        """The record batch of a task, with the columns that are wanted."""
+        """Return the record batch of a task with the wanted columns."""
         import pyarrow as pa
 
         given = task.content
@@ -338,7 +338,7 @@ class _BinaryTable:
     def info(self, rows: int) -> SourceInfo:
         """See `Source`."""
         digest, samples = hash_of(self.name), samples_of(self.name)
-        self._check_unchanged()  # once more: that was the file of the rows
+        self._check_unchanged()  # again: the fingerprint is of the file that the rows came from
         return SourceInfo(spoken(self.name), self._stamp.size, digest, rows, samples=samples)
 
     def _check_unchanged(self) -> None:
@@ -372,7 +372,7 @@ class _ParquetTable(_BinaryTable):
                     continue
                 at = begin
                 with arrow_errors(f"{spoken(self.name)}: row group {group}"):
-                    # of how many rows is up to Arrow: where a dictionary ends there are fewer
+                    # Arrow chooses the number of rows: fewer where a dictionary ends
                     for batch in file.iter_batches(self._rows, row_groups=[group], columns=columns):
                         at += batch.num_rows
                         if at > start and batch.num_rows:
@@ -400,7 +400,7 @@ class _IpcTable(_BinaryTable):
 
 
 class _TextTable(TextSource):
-    """Lines that become record batches."""
+    """A text file: lines become record batches."""
 
     def __init__(
         self,
@@ -429,7 +429,7 @@ class _TextTable(TextSource):
             self._cells = delimited.CellReader(list(own), self._kinds, table.delimiter)
 
     def pieces(self, start: int, state: dict[str, Any] | None) -> Iterator[TextBlock]:
-        """The blocks of lines from position `start` on."""
+        """Yield the blocks of lines from position `start` on."""
         yield from self.blocks(start, state)
 
     @property
@@ -438,13 +438,13 @@ class _TextTable(TextSource):
         return self._cells is not None
 
     def cells(self, task: TextBlock) -> delimited.Cells | None:
-        """The cells of a block of lines of which most are numbers; None if they cannot be had at less cost."""
+        """Return the cells of a block with mostly numbers; None if Arrow must read the block."""
         if self._cells is None:
             return None
         return self._cells.read(task.text, task.length, self._table.header and task.begin == 0)
 
     def batch(self, task: TextBlock) -> Batch:
-        """The record batch of a block of lines."""
+        """Return the record batch of a block of lines."""
         import pyarrow as pa
 
         inside: dict[str, Any] = {name: kind for name, kind in self._kinds.items() if name in self._own}
@@ -484,7 +484,7 @@ class _TextTable(TextSource):
 
 
 def _widened(kind: Any) -> Any:
-    """A list of (index, value) whose first values were whole numbers may have others later."""
+    """Return a type for lists of (index, value) that also takes fractions, which may follow whole numbers."""
     import pyarrow as pa
 
     from ooc_pegasos.readers.vectorize import fields_of_entries
@@ -500,7 +500,7 @@ def _widened(kind: Any) -> Any:
 
 
 def _numbers(lines: np.ndarray, bad: list[BadRow]) -> np.ndarray:
-    """Which row of the piece each is, bad ones included, blank lines not."""
+    """Return the number of each row in the piece, bad rows included, blank lines not."""
     before = np.searchsorted(np.array([row.line for row in bad], np.int64), lines)
     numbers: np.ndarray = (np.arange(len(lines)) + before).astype(np.uint32)
     return numbers

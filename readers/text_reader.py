@@ -66,7 +66,7 @@ class RowArrays:
 
     @classmethod
     def of(cls, scratch: Scratch, rows: int, entries: int) -> RowArrays:
-        """Return arrays for at most so many rows and entries."""
+        """Return arrays for at most `rows` rows and `entries` entries."""
         return cls(
             scratch.array("labels", rows),
             scratch.array("indptr", rows + 1, np.int64),

@@ -1,4 +1,4 @@
-"""Text to rows: words or characters, their n-grams counted and hashed, as scikit-learn's HashingVectorizer does it."""
+"""Text to rows: n-grams of words or characters, counted and hashed as in scikit-learn's HashingVectorizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ooc_pegasos.compiled.parse import text as kernels
 from ooc_pegasos.errors import CorruptFileError, UsageError
 from ooc_pegasos.readers.arrow_strings import buffers_of
-from ooc_pegasos.readers.feature_index import places_of
+from ooc_pegasos.readers.feature_index import feature_index_of
 from ooc_pegasos.store.csr_block import read_only
 from ooc_pegasos.store.recipe import Hashing, Tokens
 from ooc_pegasos.store.vocabulary import Vocabulary
@@ -19,7 +19,7 @@ from ooc_pegasos.store.vocabulary import Vocabulary
 
 @cache
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """(classes, lower case) of every code point, as this Python has them: so they agree with its `re` and `lower`."""
+    """Return (class, lower case) of every code point, consistent with `re` and `lower` of this Python."""
     classes = np.zeros(kernels.CODE_POINTS, np.uint8)
     lower = np.arange(kernels.CODE_POINTS, dtype=np.int32)
     every = "".join(map(chr, range(kernels.CODE_POINTS)))
@@ -32,7 +32,7 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
             continue
         for code, character in enumerate(block, begin):
             small = character.lower()
-            around = [("a", ""), ("", "a"), ("a", "a")]  # a capital sigma ends a word in another way
+            around = [("a", ""), ("", "a"), ("a", "a")]  # a capital sigma has another lower case at the end of a word
             if len(small) > 1 or any((x + character + y).lower() != x + small + y for x, y in around):
                 classes[code] |= kernels.CONTEXT
             else:
@@ -44,46 +44,46 @@ _Cut = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool, b
 
 
 class TextHasher:
-    """What turns texts into rows; any number of threads may use one."""
+    """Vectorizer of texts, safe for any number of threads."""
 
     def __init__(self, tokens: Tokens, hashing: Hashing, vocabulary: Vocabulary | None = None) -> None:
         if not 1 <= tokens.least <= tokens.most:
             raise UsageError(f"n-grams from {tokens.least} to {tokens.most}; give numbers from 1 on, the smaller first")
         self.tokens = tokens
         self.hashing = hashing
-        self.places = places_of(hashing, vocabulary.names if vocabulary else None)
-        self._rarities = rarities(tokens.texts, self.places.number, vocabulary) if tokens.texts else None
+        self.index = feature_index_of(hashing, vocabulary.names if vocabulary else None)
+        self._rarities = rarities(tokens.texts, self.index.number, vocabulary) if tokens.texts else None
 
     @property
     def features(self) -> int:
-        """How many places there are."""
-        return self.places.number
+        """Return the number of features."""
+        return self.index.number
 
     def part(self, strings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(entries of each text, their indices, their values) of an Arrow array of strings; a null is an empty text.
+        """Return (entries of each text, their indices, their values) of an Arrow array of strings; nulls are empty.
 
-        The indices of a text increase; n-grams whose signs cancel out in a place have no entry there.
+        The indices of a text increase; n-grams whose signs cancel out in a bucket have no entry.
         """
         hashing = self.hashing
-        places = (hashing.bits, hashing.signed, self.places.dictionary)
-        lengths, indices, values = kernels.hash_documents(*self._cut(strings), *places)
+        dictionary = (hashing.bits, hashing.signed, self.index.dictionary)
+        lengths, indices, values = kernels.hash_documents(*self._cut(strings), *dictionary)
         if self._rarities is not None:
             values = (values * self._rarities[indices]).astype(np.float32)
         return lengths, indices, values
 
     def ngrams(self, strings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(bytes, offsets, which text each is in) of all n-grams, in order of the texts and of their length."""
+        """Return (bytes, offsets, number of the text) of all n-grams, ordered by text and length."""
         data, offsets, rows = kernels.cut_documents(*self._cut(strings))
         return read_only(data), read_only(offsets), read_only(rows)
 
     def count_documents(self, strings: Any, counts: np.ndarray) -> None:
-        """Add 1 to `counts` (int64) at each place where a text has an entry, for every text."""
+        """Add 1 to `counts` (int64) at each feature of each text."""
         if counts.dtype != np.int64 or len(counts) != self.features:
             raise ValueError(f"counts must be {self.features} numbers of type int64")
         kernels.count_documents(read_only(self.part(strings)[1]), counts)
 
     def _cut(self, strings: Any) -> _Cut:
-        """What kernels need to cut texts: their bytes and how."""
+        """Return the arguments that compiled functions need to split texts."""
         import pyarrow as pa
 
         tokens = self.tokens
@@ -100,23 +100,23 @@ class TextHasher:
         return data, offsets, read_only(ready), classes, lower, *how
 
 
-def rarities(texts: int, places: int, vocabulary: Vocabulary | None) -> np.ndarray:
-    """What counts are multiplied by at each place: ln((1 + texts) / (1 + those that have it)) + 1, as scikit-learn."""
+def rarities(texts: int, features: int, vocabulary: Vocabulary | None) -> np.ndarray:
+    """Return the idf of each feature, as in scikit-learn: ln((1 + texts) / (1 + texts that contain it)) + 1."""
     if vocabulary is None or vocabulary.texts is None:
         raise CorruptFileError(
             "the recipe weighs words by how rare they are, which is not there; convert or train again"
         )
-    having = np.zeros(places)
+    having = np.zeros(features)
     having[vocabulary.places] = vocabulary.texts
     return np.log((1 + texts) / (1 + having)) + 1
 
 
 def _lowered(strings: Any, which: np.ndarray) -> Any:
-    """The same strings, some of them in the lower case that Python's own rules give."""
+    """Return the strings, some of them lowered by Python, whose rules depend on the context."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     mask = pa.array(which)
     small = [text.lower() for text in strings.filter(mask).to_pylist()]
-    large = strings.cast(pa.large_string())  # some grow
+    large = strings.cast(pa.large_string())  # some strings grow
     return pc.replace_with_mask(large, mask, pa.array(small, pa.large_string()))

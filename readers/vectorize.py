@@ -1,4 +1,4 @@
-"""Columns of a table to sparse rows: each column gives a part of every row, and parts are joined row by row.
+"""Columns of a table to sparse rows: each column adds a part to every row, and parts are joined row by row.
 
 A part is (how many entries each row has, their indices, their values). Nothing is coerced: what is no finite number
 where one is wanted makes its row a bad one.
@@ -14,7 +14,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.parse import hashing as kernels
 from ooc_pegasos.declared_labels import EXACT
-from ooc_pegasos.errors import InputError
+from ooc_pegasos.errors import InputError, literal
 from ooc_pegasos.readers.arrow_strings import as_strings, without_infinite
 from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
 from ooc_pegasos.readers.feature_index import NOWHERE
@@ -29,7 +29,7 @@ LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
 
 
 class Part(NamedTuple):
-    """What one column adds to each row."""
+    """The entries that a column adds to each row."""
 
     lengths: np.ndarray
     indices: np.ndarray
@@ -42,35 +42,35 @@ class Vectors:
 
     block: CsrBlock
     good: np.ndarray
-    """Their numbers in the batch."""
+    """Numbers of the rows in the batch."""
     bad: list[BadRow]
     bad_rows: int
     names: dict[int, str]
-    """Of labels that are text, by the bits of their hash."""
+    """Text labels by the bits of their hash."""
     features: dict[int, str]
-    """Of places that had no name before."""
+    """New names of buckets."""
 
 
 class Problems:
-    """Which rows of a batch are bad, and why the first of them are."""
+    """The bad rows of a batch, and the problems of the first ones."""
 
     def __init__(self, rows: int) -> None:
         self.bad = np.zeros(rows, bool)
         self._told: dict[int, str] = {}
 
     def add(self, rows: np.ndarray, tell: Callable[[int], str]) -> None:
-        """Rows by number; what is wrong with each is asked for only as long as it is told."""
+        """Mark rows as bad; `tell` returns the problem of a row, and is called for the first rows alone."""
         for row in rows[: DESCRIBED_BAD_ROWS + 1].tolist():
             self._told.setdefault(row, tell(row))
         self.bad[rows] = True
 
     def described(self) -> list[BadRow]:
-        """The first bad rows, in order."""
+        """Return the first bad rows in order."""
         return [BadRow(row, self._told[row]) for row in sorted(self._told)[:DESCRIBED_BAD_ROWS]]
 
 
 class Vectorizer:
-    """Turns batches of a table into rows. Any number of threads may use it."""
+    """Vectorizer of batches of a table, safe for any number of threads."""
 
     def __init__(
         self,
@@ -85,18 +85,18 @@ class Vectorizer:
         self._text_labels = text_labels
         self._with_labels = with_labels
         self._hasher = TextHasher(table.tokens, table.hashing, vocabulary)
-        self._find = self._hasher.places
+        self._find = self._hasher.index
         self._dense = is_dense(table)
         self._unnamed = Unnamed(features_of(table) or 0, 0 if table.hashing.dictionary else names)
         numbers = [column.name for column in table.columns if column.kind == "numeric"]
         marked = [column.name for column in table.columns] if table.nulls == "mark" else []
-        self._numbers = {name: place for place, name in enumerate(numbers)}
-        self._places = {name: self._place_of(name, False) for name in numbers}
-        self._null_places = {name: self._place_of(name, True) for name in marked}
+        self._numbers = {name: index for index, name in enumerate(numbers)}
+        self._indices = {name: self._index_of(name, False) for name in numbers}
+        self._null_indices = {name: self._index_of(name, True) for name in marked}
 
     @property
     def wanted(self) -> list[str]:
-        """The columns that are needed."""
+        """Return the columns needed."""
         table = self.table
         extra = [table.label] if self._with_labels else []
         names = [column.name for column in table.columns] + [*extra, table.weight, table.id]
@@ -104,11 +104,11 @@ class Vectorizer:
 
     @property
     def takes_numbers(self) -> bool:
-        """True if `vectors` can be given all features as a matrix."""
+        """True if `vectors` accepts all features as a matrix."""
         return self._dense and self.table.nulls != "bad" and self._unnamed.left <= 0
 
     def vectors(self, batch: Any, numbers: np.ndarray | None = None) -> Vectors:
-        """The rows of an Arrow record batch, or of one with a matrix of the numeric columns, in which nulls are NaN."""
+        """Return the rows of an Arrow record batch; `numbers` is the matrix of its numeric columns, NaN for nulls."""
         rows = batch.num_rows if numbers is None else len(numbers)
         problems = Problems(rows)
         new = self._unnamed.new()
@@ -122,7 +122,7 @@ class Vectorizer:
         large = np.flatnonzero(~np.isfinite(values))
         if len(large):
             wrong = np.unique(np.searchsorted(indptr, large, "right") - 1)
-            problems.add(wrong, lambda _row: "a value is too large for float32; scale or --clip the data")
+            problems.add(wrong, lambda _row: "a value is too large for float32; scale the data, or clip it with {clip}")
         good = np.flatnonzero(~problems.bad)
         if len(good) < rows:
             lengths = np.diff(indptr)
@@ -135,7 +135,7 @@ class Vectorizer:
         return Vectors(block, good, problems.described(), int(problems.bad.sum()), names, new)
 
     def _entries_of(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The entries of rows given as a matrix of finite numbers, with NaN for nulls; as `_numeric` makes them."""
+        """Return the entries of a matrix of finite numbers with NaN for nulls, as `_numeric` does."""
         nulls = np.isnan(numbers)
         numbers = np.where(nulls, 0.0, numbers)
         if self.table.log1p:
@@ -153,13 +153,13 @@ class Vectorizer:
         return indptr, indices.astype(np.uint32), values[rows, indices]
 
     def named(self, features: dict[int, str]) -> None:
-        """These places have a name now."""
+        """Record names of buckets."""
         self._unnamed.named(features)
 
     # --- columns ----------------------------------------------------------------------------------
 
-    def _place_of(self, column: str, null: bool) -> tuple[int, float]:
-        """As `place`, of a number or of the feature that says that there is none."""
+    def _index_of(self, column: str, null: bool) -> tuple[int, float]:
+        """Return (index, sign) of a numeric column, or of the feature that marks its nulls."""
         if self._dense:
             return self._numbers[column] + (len(self._numbers) if null else 0), 1.0
         return self._find.one(f"{column}=null" if null else column)
@@ -168,7 +168,8 @@ class Vectorizer:
         nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
         if nulls is not None and self.table.nulls == "bad":
             wrong = np.flatnonzero(nulls)
-            problems.add(wrong, lambda _row: f"no value in column '{column.name}'; fill it in, or say --nulls absent")
+            problem = f"no value in column '{column.name}'; fill it in, or give {{nulls=absent}}"
+            problems.add(wrong, lambda _row: problem)
         if column.kind == "numeric":
             yield self._numeric(column, array, nulls, problems, new)
         elif column.kind == "categorical":
@@ -178,9 +179,9 @@ class Vectorizer:
         else:
             yield _entries(column, array, nulls, problems)
         if nulls is not None and self.table.nulls == "mark":
-            place, sign = self._null_places[column.name]
-            self._unnamed.name(np.array([place]), lambda _at: f"{column.name}=null", new)
-            yield _one_each(nulls, np.full(len(nulls), place, np.uint32), np.full(len(nulls), sign, np.float32))
+            index, sign = self._null_indices[column.name]
+            self._unnamed.name(np.array([index]), lambda _at: f"{column.name}=null", new)
+            yield _one_each(nulls, np.full(len(nulls), index, np.uint32), np.full(len(nulls), sign, np.float32))
 
     def _numeric(self, column: Column, array: Any, nulls: np.ndarray | None, problems: Problems, new: NewNames) -> Part:
         numbers = as_numbers(array)
@@ -196,11 +197,11 @@ class Vectorizer:
             numbers = np.copysign(np.log1p(np.abs(numbers)), numbers)
         if self.table.clip is not None:
             numbers = np.clip(numbers, -self.table.clip, self.table.clip)
-        place, sign = self._places[column.name]
-        self._unnamed.name(np.array([place]), lambda _at: column.name, new)
+        index, sign = self._indices[column.name]
+        self._unnamed.name(np.array([index]), lambda _at: column.name, new)
         with np.errstate(over="ignore"):
             values = (numbers * (column.scale * sign)).astype(np.float32)
-        return _one_each(values != 0, np.full(len(values), place, np.uint32), values)
+        return _one_each(values != 0, np.full(len(values), index, np.uint32), values)
 
     def _categorical(self, column: Column, given: Any, problems: Problems, new: NewNames) -> Part:
         import pyarrow as pa
@@ -211,25 +212,25 @@ class Vectorizer:
         prefix = f"{column.name}="
         there = ~nulls if nulls is not None else np.ones(len(array), bool)
         if pa.types.is_dictionary(array.type) and len(array.dictionary) > len(array):
-            array = array.dictionary_decode()  # that of a whole file, of which a batch has few
+            array = array.dictionary_decode()  # the dictionary is that of the file, of which a batch uses few values
         if new.wanted > 0 and not pa.types.is_dictionary(array.type):
             array = as_strings(array).dictionary_encode()
         if not pa.types.is_dictionary(array.type):
-            places, signs = self._find.of(as_strings(array), prefix)
-            return _one_each(there & (places != NOWHERE), places, signs)
+            indices, signs = self._find.of(as_strings(array), prefix)
+            return _one_each(there & (indices != NOWHERE), indices, signs)
         words = as_strings(array.dictionary)
-        places, signs = self._find.of(words, prefix)
+        indices, signs = self._find.of(words, prefix)
         codes = array.indices.fill_null(0).to_numpy(zero_copy_only=False) if nulls is not None else array.indices
         codes = np.asarray(codes)
-        if not len(places):  # nothing but nulls
+        if not len(indices):  # all cells are null
             return _one_each(there, np.zeros(len(array), np.uint32), np.zeros(len(array), np.float32))
         if new.wants_more:
             used = np.zeros(len(words), bool)
             used[codes[there]] = True
             met = np.flatnonzero(used)
-            self._unnamed.name(places[met], lambda at: f"{column.name}={words[int(met[at])].as_py()}", new)
-        places = places[codes]
-        return _one_each(there & (places != NOWHERE), places, signs[codes])
+            self._unnamed.name(indices[met], lambda at: f"{column.name}={words[int(met[at])].as_py()}", new)
+        indices = indices[codes]
+        return _one_each(there & (indices != NOWHERE), indices, signs[codes])
 
     def _text(self, strings: Any, new: NewNames) -> Part:
         self._unnamed.name_words(self._hasher, strings, new)
@@ -258,14 +259,15 @@ class Vectorizer:
             return keys, {key: word for key, word in names.items() if word}
         numbers, wrong = _parsed(array)
         if pa.types.is_integer(array.type):
-            wrong |= np.abs(numbers) >= EXACT  # others would be taken for the same
+            wrong |= np.abs(numbers) >= EXACT  # larger integers are not distinct in float64
         wrong &= ~problems.bad
 
         def problem(row: int) -> str:
             label = array[row].as_py()
             if isinstance(label, int):
                 return f"the label {label} is no number below 2^53; write labels as words"
-            return f"the label {label!r} is not a finite number; correct it, or name words with --classes"
+            shown = literal(repr(label))
+            return f"the label {shown} is not a finite number; correct it, or name words with {{classes}}"
 
         problems.add(np.flatnonzero(wrong), problem)
         return np.where(wrong | problems.bad, 0.0, numbers) + 0.0, {}
@@ -284,19 +286,19 @@ class Vectorizer:
 
 
 def is_dense(table: Table) -> bool:
-    """Whether all columns are numbers: then each has the place of its own number, and nothing is hashed."""
+    """True if all columns are numbers: then the index of a feature is the number of its column, without hashing."""
     return all(column.kind == "numeric" for column in table.columns)
 
 
 def features_of(table: Table) -> int | None:
-    """How many there are; None if lists of indices say so themselves."""
+    """Return the number of features; None for columns of indices."""
     if any(column.kind == "entries" for column in table.columns):
         return None
     return len(table.columns) * (2 if table.nulls == "mark" else 1) if is_dense(table) else table.hashing.places
 
 
 def join(rows: int, parts: list[Part]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of which each part has some entries: sorted, equal indices added up."""
+    """Return the rows joined from parts, with sorted indices, equal indices added up."""
     indptr = np.zeros(rows + 1, np.int64)
     for part in parts:
         indptr[1:] += part.lengths
@@ -310,7 +312,7 @@ def join(rows: int, parts: list[Part]) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def as_numbers(array: Any) -> np.ndarray:
-    """An Arrow array of numbers as float64; nulls are NaN."""
+    """Return an Arrow array of numbers as float64, with NaN for nulls."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -325,7 +327,7 @@ def _not_finite(column: Column, value: float) -> str:
 
 
 def _parsed(array: Any) -> tuple[np.ndarray, np.ndarray]:
-    """(numbers, which of them are none) of a column of numbers, or of text that spells numbers."""
+    """Return (numbers, mask of cells that are no number) of a column of numbers or of text that contains numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -348,7 +350,7 @@ def _number(word: str | None) -> float | None:
 
 
 def _keys_of(array: Any) -> tuple[np.ndarray, dict[int, str]]:
-    """Labels that are words: the bits of their hashes, and which word each is."""
+    """Return (bits of the hashes of text labels, word of each hash)."""
     import pyarrow as pa
 
     if not pa.types.is_dictionary(array.type):
@@ -362,15 +364,15 @@ def _keys_of(array: Any) -> tuple[np.ndarray, dict[int, str]]:
     return keys[codes].view(np.float64), {key: name for key, name in names.items() if key in used}
 
 
-def _one_each(there: np.ndarray, places: np.ndarray, values: np.ndarray) -> Part:
-    """At most one entry a row."""
+def _one_each(there: np.ndarray, indices: np.ndarray, values: np.ndarray) -> Part:
+    """Return a part with at most one entry a row."""
     if there.all():
-        return Part(np.ones(len(there), np.uint32), places, values)
-    return Part(there.astype(np.uint32), places[there], values[there])
+        return Part(np.ones(len(there), np.uint32), indices, values)
+    return Part(there.astype(np.uint32), indices[there], values[there])
 
 
 def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Problems) -> Part:
-    """A column of lists of indices, or of indices and values, or of maps."""
+    """Return the part of a column of lists of indices, of lists of (index, value), or of maps."""
     import pyarrow as pa
 
     if pa.types.is_fixed_size_list(array.type):
@@ -385,15 +387,15 @@ def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Pro
         indices, values = inner, None
         if pa.types.is_struct(inner.type):
             index, value = fields_of_entries(inner.type)
-            fields = inner.flatten()  # a null entry is one of nulls
+            fields = inner.flatten()  # a null struct has null fields
             indices, values = fields[index], fields[value]
     lengths = np.diff(offsets)
-    places = as_numbers(indices)
-    numbers = np.ones(len(places)) if values is None else as_numbers(values)
-    if nulls is not None:  # which may have entries that do not count
+    features = as_numbers(indices)
+    numbers = np.ones(len(features)) if values is None else as_numbers(values)
+    if nulls is not None:  # null lists may have entries, which do not count
         there = np.repeat(~nulls, lengths)
-        places, numbers, lengths = places[there], numbers[there], np.where(nulls, 0, lengths)
-    wrong = ~((places >= 0) & (places <= LARGEST_INDEX)) | ~np.isfinite(numbers)
+        features, numbers, lengths = features[there], numbers[there], np.where(nulls, 0, lengths)
+    wrong = ~((features >= 0) & (features <= LARGEST_INDEX)) | ~np.isfinite(numbers)
     if wrong.any():
         ends = np.cumsum(lengths)
         rows = np.unique(np.searchsorted(ends, np.flatnonzero(wrong), "right"))
@@ -401,18 +403,18 @@ def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Pro
             f"an index in column '{column.name}' is missing or not from 0 to {LARGEST_INDEX:,}, or a value is none"
         )
         problems.add(rows, lambda _row: f"{problem}; correct it")
-        places, numbers = np.where(wrong, 0, places), np.where(wrong, 0.0, numbers)
+        features, numbers = np.where(wrong, 0, features), np.where(wrong, 0.0, numbers)
     with np.errstate(over="ignore"):
         values32 = (numbers * column.scale).astype(np.float32)
-    return Part(lengths.astype(np.uint32), places.astype(np.uint32), values32)
+    return Part(lengths.astype(np.uint32), features.astype(np.uint32), values32)
 
 
 def fields_of_entries(kind: Any) -> tuple[int, int]:
-    """Which fields of a struct are (index, value): those of these names, or the first and the second."""
+    """Return the numbers of the fields (index, value) of a struct: by name, or the first and the second."""
     names = [kind.field(at).name for at in range(kind.num_fields)]
     return (names.index("index"), names.index("value")) if {"index", "value"} <= set(names) else (0, 1)
 
 
 def refuse(name: str, problem: str) -> InputError:
-    """An input whose columns are not those that are wanted."""
+    """An input whose columns are not the wanted ones."""
     return InputError(f"{name}: {problem}")

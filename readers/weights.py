@@ -1,4 +1,4 @@
-"""Weights of rows: a text file with one number a line, a line for each row of all inputs."""
+"""Weights of rows: a text file with a number a line, a line for each row of all inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROBLEMS = {
 
 
 class WeightsReader:
-    """The weights of a file, in order."""
+    """Reader of the weights of a file, in order."""
 
     def __init__(self, name: str) -> None:
         self.taken = 0
@@ -37,7 +37,7 @@ class WeightsReader:
         self._at = 0
 
     def take(self, count: int) -> np.ndarray:
-        """The next `count` weights as float32, or fewer if the file has no more."""
+        """Return the next `count` weights as float32, or fewer at the end of the file."""
         weights = np.empty(count, np.float32)
         filled = 0
         while filled < count and (block := self._unread()):
@@ -51,12 +51,12 @@ class WeightsReader:
         return weights[:filled]
 
     def skip(self, count: int) -> None:
-        """Leave out the next `count` weights."""
+        """Skip the next `count` weights."""
         for begin in range(0, count, _PIECE):
             self.take(min(_PIECE, count - begin))
 
     def finish(self) -> SourceInfo:
-        """The fingerprint of the file, of which nothing may be left."""
+        """Return the fingerprint of the file. Raises InputError if weights are left."""
         if self._unread():
             problem = f"a line too many: all inputs together have {self.taken:,} rows, bad ones included"
             raise InputError(
@@ -69,7 +69,7 @@ class WeightsReader:
         self._blocks.close()
 
     def _unread(self) -> TextBlock | None:
-        """The block that is to be read next, if there is one."""
+        """Return the block with the next weights, or None."""
         if self._block is None or self._at == self._block.length:
             if self._block is not None:
                 self._spare.append(self._block.text)

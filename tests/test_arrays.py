@@ -306,7 +306,7 @@ BAD = {
     3: "the value 1e+39 in column 5 is too large for float32; scale the data",
     4: "the value -inf in column 0 is not finite; remove the row or correct it",
     5: "the label is not finite; remove the row or correct it",
-    6: "the column 9 is above the limit of 8; allow more --features (at most 4,294,967,294)",
+    6: "the column 9 is above the limit of 8; allow more {features} (at most 4,294,967,294)",
 }
 
 
@@ -421,12 +421,12 @@ def test_wrong_files(tmp_path):
     sparse = save(tmp_path / "in.npz", sp.csr_matrix(np.eye(3)))
     labelled = save(tmp_path / "with.npz", sp.csr_matrix(np.eye(3)), y=np.ones(3))
     labels = save_npy(tmp_path / "labels.npy", np.ones(3))
-    refused("no labels; save them as a member 'labels' or name their file with --labels", sparse)
-    refused("no labels; name their file with --labels or their column with --label, as a number", dense)
+    refused("no labels; save them as a member 'labels' or name their file with labels", sparse)
+    refused("no labels; name their file with labels or their column with label, as a number", dense)
     refused("no column 3 among 3", dense, label_column=3)
     refused("no column -4 among 3", dense, label_column=-4)
     refused("has no label column", labelled, label_column=1)
-    refused("the inputs have labels of their own; leave out --labels", labelled, labels=labels)
+    refused("the inputs have labels of their own; leave out labels", labelled, labels=labels)
     refused("3 labels where the inputs have 6 rows", dense, sparse, labels=labels)
     refused("No such file or directory", dense, labels=str(tmp_path / "no.npy"))
     refused("No such file or directory", tmp_path / "no.npz")

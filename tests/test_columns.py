@@ -286,13 +286,13 @@ def test_what_is_wrong_with_rows_is_told_or_listed(tmp_path):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"label": "lable"}, r"--label lable: no column 'lable' \(is it 'label'\?\)"),
-        ({"numeric": ("prize",)}, r"--numeric prize: no column 'prize' \(is it 'price'\?\)"),
-        ({"numeric": ("price",), "categorical": ("pri*",)}, "'price' is given by --numeric and by --categorical"),
+        ({"label": "lable"}, r"label=lable: no column 'lable' \(is it 'label'\?\)"),
+        ({"numeric": ("prize",)}, r"numeric=prize: no column 'prize' \(is it 'price'\?\)"),
+        ({"numeric": ("price",), "categorical": ("pri*",)}, "'price' is given by numeric and by categorical"),
         ({"text": ("clicks",), "numeric": ()}, "'clicks' is of type int64, not text"),
         ({"numeric": ("city",), "categorical": ()}, "'city' is of type string, not a number"),
         ({"standardize": True, "numeric": ()}, "no column holds numbers"),
-        ({"id": "nobody"}, "--id nobody"),
+        ({"id": "nobody"}, "id=nobody"),
     ],
     ids=str,
 )
@@ -310,7 +310,7 @@ def test_no_label_and_options_of_other_inputs(tmp_path):
     (tmp_path / "in.svm").write_text("1 1:1\n0 2:1\n")
     with pytest.raises(UsageError, match="label is for tables"):
         convert([str(tmp_path / "in.svm")], tmp_path / "store", ConvertConfig(label="x"))
-    with pytest.raises(InputError, match="convert one kind at a time"):
+    with pytest.raises(InputError, match="convert files of one format at a time"):
         convert([str(tmp_path / "in.svm"), str(tmp_path / "in.parquet")], tmp_path / "store")
 
 

@@ -155,7 +155,7 @@ NO_NUMBERS = [
 def test_what_is_no_number(word):
     rows, lines, bad = read(f'1,x\n"{word}",y\n2,z\n')
     assert (rows, lines) == ([(1, "x"), (2, "z")], [0, 2])
-    advice = "correct it, or give the column by --categorical a"
+    advice = "correct it, or give the column by {categorical=a}"
     assert bad == {1: f"the value {word!r} in column 'a' is not a number; {advice}"}
 
 
@@ -163,7 +163,7 @@ def test_what_is_no_number(word):
 def test_what_is_not_finite(word):
     rows, lines, bad = read(f"1,x\n{word},y\n2,z\n")
     assert (rows, lines) == ([(1, "x"), (2, "z")], [0, 2])
-    advice = "correct it, or give the column by --categorical a"
+    advice = "correct it, or give the column by {categorical=a}"
     assert bad == {1: f"the value {word[:40]!r} in column 'a' is not a finite number; {advice}"}
 
 
@@ -183,7 +183,7 @@ def test_nulls_are_empty_cells_without_quotes_and_nothing_else():
     assert read(text + '"\n')[0] == expected
     problem = (
         "quotes with nothing between them in column 'a' are not a number; leave the quotes out, "
-        "or give the column by --categorical a"
+        "or give the column by {categorical=a}"
     )
     assert read('1,x\n"",y\n')[2] == {1: problem}
 
@@ -244,7 +244,7 @@ def test_not_utf8_counts_where_it_is_read():
     assert bad == {
         1: r"the value b'\xff' in column 'b' is not UTF-8 text; convert the file to UTF-8",
         2: r"the value b'\xc3' in column 'b' is not UTF-8 text; convert the file to UTF-8",
-        3: r"the value '\\xff' in column 'a' is not a number; correct it, or give the column by --categorical a",
+        3: r"the value '\\xff' in column 'a' is not a number; correct it, or give the column by {categorical=a}",
     }
     assert len(read(b"1,\xff\n" * 500 + b"2,x\n")[2]) == 500
 
@@ -352,11 +352,11 @@ def test_names():
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (b"a,b,a\n", "two columns have the name 'a'; rename one, or use --no-header"),
+        (b"a,b,a\n", "two columns have the name 'a'; rename one, or use no_header"),
         (b"\n1,2\n", "the first line is empty; begin the file with the names of its columns, or its first row"),
         (b"", "the first line is empty; begin the file with the names of its columns, or its first row"),
         (b"a,\xff\n", "the first line is not UTF-8 text; convert the file to UTF-8"),
-        (b'a,"b\nc"\n', "the first line ends within a quote; close it, or convert with --multiline"),
+        (b'a,"b\nc"\n', "the first line ends within a quote; close it, or convert with multiline"),
         (b"a\rb\n", "a carriage return within the first line; end lines with a line feed"),
     ],
 )
@@ -387,7 +387,7 @@ def test_line_breaks_in_quotes():
     assert (rows, lines) == ([*expected, (6, "good")], [1, 3, 8, 9, 15])
     assert bad == {
         11: "3 cells instead of 2, over 2 lines; quote cells that hold the delimiter",
-        13: "the value 'x' in column 'a' is not a number; correct it, or give the column by --categorical a",
+        13: "the value 'x' in column 'a' is not a number; correct it, or give the column by {categorical=a}",
     }
     assert read_multiline('"a\nname",b\n1,"x\ny"\n', skip_first=True)[:2] == ([(1, "x\ny")], [2])
     assert names_of(b'"a\nname",b\n1,2\n', ",", True, multiline=True) == ["a\nname", "b"]

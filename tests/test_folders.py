@@ -11,7 +11,7 @@ from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train
 from ooc_pegasos.conversion.first_pass import Ingest
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers import folders
-from ooc_pegasos.readers.feature_index import HashedPlaces
+from ooc_pegasos.readers.feature_index import HashedIndex
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.store import vocabulary
 
@@ -110,7 +110,7 @@ def test_words_have_names(tmp_path, monkeypatch, threads):
     store = convert([root], tmp_path / "store", ConvertConfig(feature_names=100, threads=threads))
     names = vocabulary.of_store(store.path, store.manifest).known_names()
     assert sorted(names.values()) == sorted(["red", "blue", "hat", "shoes", "ärger", "x1"])
-    hasher = HashedPlaces(store.manifest.recipe.hashing)
+    hasher = HashedIndex(store.manifest.recipe.hashing)
     assert all(hasher.one(name)[0] == place for place, name in names.items())
     some = convert([root], tmp_path / "some", ConvertConfig(feature_names=3, threads=threads))
     assert len(vocabulary.of_store(some.path, some.manifest).known_names()) == 3

@@ -71,7 +71,7 @@ def test_like_the_json_module(objects, ascii_only, end):
     assert (rows, found, list(bad)) == (expected, [line + 1 for line in lines], [0, text.count("\n") + 1])
 
 
-NOT_A_NUMBER = "is not a number; correct it, or give the key by --categorical if all its values are text"
+NOT_A_NUMBER = "is not a number; correct it, or give the key by {categorical} if all its values are text"
 NOT_FINITE = "is not finite; correct it, or write null"
 NOT_INTS = "is not a list of whole numbers; correct it"
 NOT_PAIRS = 'is not a list of {"index": whole numbers, "value": numbers}; correct it'

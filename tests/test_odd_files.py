@@ -137,8 +137,8 @@ def test_a_preview_of_arrays_knows_the_column_of_labels(tmp_path):
         ("a.csv", {"index_base": "1"}, "--index-base is for svmlight text"),
         ("a.csv", {"ngrams": "1:2"}, "--ngrams: no column is text"),
         ("a.csv", {"characters": True}, "--characters: no column is text"),
-        ("a.csv", {"features": 100}, "--features 100: the columns, --hash-bits or --dictionary say how many"),
-        ("a.vw", {"features": 100}, "--features 100: the columns, --hash-bits or --dictionary say how many"),
+        ("a.csv", {"features": 100}, "--features 100: the columns, --hash-bits or --dictionary determine the number"),
+        ("a.vw", {"features": 100}, "--features 100: the columns, --hash-bits or --dictionary determine the number"),
         ("a.vw", {"ngrams": "2"}, "--ngrams is for tables and folders of texts, and a.vw is read as vw"),
         ("a.svm", {"hash_bits": 12}, "--hash-bits is for tables and folders of texts and Vowpal Wabbit text"),
         ("a.svm", {"feature_names": 9}, "--feature-names is for"),
@@ -263,7 +263,7 @@ def test_json_of_several_kinds_is_told_where_the_first_changes(tmp_path):
 def test_another_delimiter_is_guessed_at(tmp_path):
     for mark, said in ((";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")):
         (tmp_path / "a.csv").write_text(f"label{mark}p\n1{mark}2\n0{mark}3\n")
-        problem = f"if that is more than one, say --delimiter {said}"
+        problem = f"if that is more than one, give delimiter={said}"
         with pytest.raises(UsageError, match="which column has the labels.*" + problem):
             convert([str(tmp_path / "a.csv")], tmp_path / "store")
         with pytest.raises(UsageError, match="no column 'label'.*" + problem):

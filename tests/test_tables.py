@@ -639,14 +639,14 @@ def test_names_that_are_not_there(tmp_path, form):
     data = pa.table({"y": [0, 1], "x": [1.0, 2.0], "c": ["a", "b"]})
     file = write(data, tmp_path / form)
     for options, message in [
-        (config(label="yy"), r"--label yy: no column 'yy' \(is it 'y'\?\); the columns are y, x, c"),
+        (config(label="yy"), r"label=yy: no column 'yy' \(is it 'y'\?\); the columns are y, x, c"),
         (config(label=None), None),
-        (config(weight="v"), "--weight v: no column 'v'"),
-        (config(numeric=("q*",)), r"--numeric q\*: no column"),
-        (config(numeric=("x",), categorical=("x",)), "column 'x' is given by --numeric and by --categorical"),
+        (config(weight="v"), "weight=v: no column 'v'"),
+        (config(numeric=("q*",)), r"numeric=q\*: no column"),
+        (config(numeric=("x",), categorical=("x",)), "column 'x' is given by numeric and by categorical"),
         (config(numeric=("y",)), "the label"),
-        (config(weight="y"), "--weight y"),
-        (config(hash_bits=0), "--hash-bits 0"),
+        (config(weight="y"), "weight=y"),
+        (config(hash_bits=0), "hash_bits=0"),
     ]:
         if message is None:
             assert convert([file], tmp_path / "s", options).rows == 2

@@ -15,7 +15,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from ooc_pegasos.compiled.parse import text as kernels
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers import folders
-from ooc_pegasos.readers.feature_index import HashedPlaces
+from ooc_pegasos.readers.feature_index import HashedIndex
 from ooc_pegasos.readers.folders import TextFoldersReader
 from ooc_pegasos.readers.tokens import TextHasher, _tables
 from ooc_pegasos.store.labels import key_of
@@ -23,7 +23,7 @@ from ooc_pegasos.store.recipe import Hashing, Tokens
 from ooc_pegasos.util.checksums import xxh64_hex
 
 WORDS = Tokens()
-NO_DICTIONARY = HashedPlaces(Hashing()).dictionary
+NO_DICTIONARY = HashedIndex(Hashing()).dictionary
 N_GRAMS = [(False, 1, 1), (False, 1, 2), (False, 2, 3), (True, 1, 1), (True, 2, 4)]
 
 

@@ -23,7 +23,7 @@ from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.readers import survey
 from ooc_pegasos.readers.arrow_strings import buffers_of
-from ooc_pegasos.readers.feature_index import NOWHERE, DictionaryPlaces
+from ooc_pegasos.readers.feature_index import NOWHERE, DictionaryIndex
 from ooc_pegasos.scoring.evaluate import predict
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.scoring.score import score
@@ -299,7 +299,7 @@ def test_a_damaged_vocabulary_is_noticed(tmp_path):
 
 @given(st.lists(st.text(max_size=6), max_size=40, unique=True), st.lists(st.text(max_size=6), max_size=40))
 def test_strings_are_found(names, others):
-    places = DictionaryPlaces(pa.array(names, pa.large_string()))
+    places = DictionaryIndex(pa.array(names, pa.large_string()))
     found, signs = places.of(pa.array(others, pa.string()))
     known = {name: number for number, name in enumerate(names)}
     assert found.tolist() == [known.get(other, NOWHERE) for other in others]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ooc_pegasos.readers.feature_index import HashedPlaces
+from ooc_pegasos.readers.feature_index import HashedIndex
 from ooc_pegasos.readers.vectorize import is_dense
 from ooc_pegasos.store.manifest import Recipe
 from ooc_pegasos.store.vocabulary import Vocabulary
@@ -17,7 +17,7 @@ def signs(names: Mapping[int, str], recipe: Recipe) -> dict[int, float]:
     table, hashing = recipe.table, recipe.hashing_of_names
     if hashing is None or (table and is_dense(table)) or not hashing.signed or hashing.dictionary:
         return {}
-    places = HashedPlaces(hashing)
+    places = HashedIndex(hashing)
     return {place: places.one(name)[1] for place, name in names.items()}
 
 

@@ -1,6 +1,6 @@
-"""Rows of arrays, sparse or dense, to rows as stores want them: checked, in order, without zeros.
+"""Rows of sparse or dense arrays to checked and sorted rows without zeros.
 
-The kernels check every index that the data controls. A row that breaks a rule is recorded with a code and leaves
+Compiled functions check every index that the data controls. A row that breaks a rule is recorded with a code and leaves
 no trace in the output; the next one takes its place.
 """
 
@@ -10,7 +10,7 @@ from ooc_pegasos.compiled.jit import inlined, kernel
 from ooc_pegasos.compiled.parse.lines import skip_blanks
 from ooc_pegasos.compiled.parse.numbers import NOT_A_NUMBER, NUMBER, ends_token, parse_number
 
-# What can be wrong with a row. `readers/arrays.py` has the words.
+# Problems of a row; `readers/arrays.py` has the messages.
 (
     INDEX_TOO_LARGE,
     INDEX_DUPLICATE,
@@ -21,13 +21,13 @@ from ooc_pegasos.compiled.parse.numbers import NOT_A_NUMBER, NUMBER, ends_token,
     WEIGHT_OUT_OF_RANGE,
 ) = range(1, 8)
 
-# What a line of a file of labels may be found to be.
+# Problems of a line of a file of labels.
 SOUND, EMPTY, NO_NUMBER, MORE_THAN_ONE = range(4)
 
 
 @kernel
 def _sort_entries(indices: np.ndarray, values: np.ndarray, begin: int, end: int) -> None:
-    """Sort entries by index: a heap in place, because rows in disorder are rare and may be of any length."""
+    """Sort entries by index with an in-place heapsort: unsorted rows are rare and may have any length."""
     count = end - begin
     heaped = count // 2
     while count > 1:
@@ -55,9 +55,9 @@ def _sort_entries(indices: np.ndarray, values: np.ndarray, begin: int, end: int)
 
 @inlined
 def _is_plain(indices, values, begin, end, above, out_indices, out_values, to):
-    """Copy a row, and see whether that is all: indices that increase and stay below, finite values, none of them 0.
+    """Copy a row and check that nothing else is needed: increasing indices within limits, finite values, no zeros.
 
-    No entry stops it, so that several are looked at with each instruction.
+    The loop has no early exit, so that several entries are checked with each instruction.
     """
     plain = True
     last = np.int64(-1)
@@ -87,10 +87,10 @@ def csr_rows(
     kept: np.ndarray,
     bad: np.ndarray,
 ) -> tuple[int, int, int, int]:
-    """Take the rows whose entries `indptr` (checked already) delimits, counted from its first.
+    """Copy the rows whose entries `indptr` (checked before) delimits, relative to its first number.
 
-    `faults` holds the code of what is known to be wrong with a row, or 0. Of rows that are left `kept` says which
-    they were; of bad ones, as far as there is room, `bad` says (code, row, entry; or the index that stands twice).
+    `faults` holds the code of a known problem of each row, or 0. `kept` receives the numbers of the good rows, and
+    `bad`, as far as there is room, (code, row, entry or duplicate index) of bad rows.
     Returns (entry whose index is outside the matrix or -1, its row or 0, rows, bad rows).
     """
     rows = 0
@@ -165,7 +165,7 @@ def dense_rows(
     kept: np.ndarray,
     bad: np.ndarray,
 ) -> tuple[int, int]:
-    """Take what is not 0 of rows; as `csr_rows`. A column may be left out, those after it move up; -1: none.
+    """Copy the non-zeros of dense rows, like `csr_rows`. A column may be removed, and later ones move up; -1: none.
 
     Returns (rows, bad rows).
     """
@@ -207,7 +207,7 @@ def dense_rows(
 
 @kernel
 def hash_words(words: np.ndarray, hashes: np.ndarray, faults: np.ndarray) -> None:
-    """Hash words, a row of code points each and zeros after them: as `svmlight.hash_spans` does their UTF-8."""
+    """Hash words given as zero-padded rows of code points, like `svmlight.hash_spans` for their UTF-8."""
     prime = np.uint64(1099511628211)
     for row in range(len(words)):
         length = words.shape[1]
@@ -242,7 +242,7 @@ def hash_words(words: np.ndarray, hashes: np.ndarray, faults: np.ndarray) -> Non
 
 @kernel
 def parse_labels(text: np.ndarray, at: int, end: int, labels: np.ndarray) -> tuple[int, int, int]:
-    """Read one number a line from `text[at:end]` (whole lines, then PADDING) until `labels` is full.
+    """Read a number a line from `text[at:end]` (whole lines, then PADDING) until `labels` is full.
 
     Those that are not finite become NaN. Returns (code, how many were read, position of the next line, or of what
     is wrong in this one).
@@ -255,7 +255,7 @@ def parse_labels(text: np.ndarray, at: int, end: int, labels: np.ndarray) -> tup
         status, value, after = parse_number(text, where)
         if status == NOT_A_NUMBER:
             return NO_NUMBER, number, where
-        while not ends_token(text[after]):  # of `nan` only the sign was read
+        while not ends_token(text[after]):  # only the sign of `nan` was read
             after += 1
         after = skip_blanks(text, after)
         if text[after] != 10:

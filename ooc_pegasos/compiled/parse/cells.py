@@ -1,6 +1,6 @@
 """Cells of delimited text to numbers, for rows without quotes: the cost of a row depends on its cells alone.
 
-This is the fast path: it reads what every reader of such text would read alike, and reports all else as odd.
+This fast path reads text on which all readers agree, and reports all other text as unusual.
 """
 
 import numpy as np
@@ -9,20 +9,20 @@ from ooc_pegasos.compiled.jit import inlined, kernel
 from ooc_pegasos.compiled.parse.numbers import NUMBER, ordinary_number, parse_number
 
 IGNORED, WORD = -1, -2
-"""What a column is that is no number: not wanted, or number -2 - k for word number k."""
+"""Codes of columns that are no numbers: IGNORED, or -2 - k for word number k."""
 _LONGEST = 40
 _FEED, _RETURN, _QUOTE = 10, 13, 34
 
 
 @inlined
 def _ends_cell(text, at, delimiter):
-    """True at the delimiter and where the line ends."""
+    """True at the delimiter and at the end of the line."""
     return text[at] == delimiter or text[at] == _FEED or (text[at] == _RETURN and text[at + 1] == _FEED)
 
 
 @kernel
 def _other_number(text: np.ndarray, at: int, delimiter: int, copy: np.ndarray) -> tuple[bool, float, int]:
-    """(whether a finite number stands in the cell that begins at `at`, its value, position after the cell)."""
+    """Return (True if the cell at `at` is a finite number, its value, position after the cell)."""
     begin = at
     while not _ends_cell(text, at, delimiter):
         if at - begin >= _LONGEST or text[at] <= 32:
@@ -44,9 +44,9 @@ def parse_cells(
     spans: np.ndarray,
     lines: np.ndarray,
 ) -> tuple[int, int]:
-    """(number of rows, number of lines) of `text[:length]`, which ends with a line feed; (-1, 0) if anything is odd.
+    """Return (number of rows, number of lines) of `text[:length]`, which ends with a line feed; (-1, 0) if unusual.
 
-    `places` has, by column, the column of `numbers` that its cells belong to, or what they are instead. An empty cell
+    `places` has, by column, the column of `numbers` that its cells belong to, or a code. An empty cell
     is NaN. Of words, `spans` has the begin and the end; `lines`, the line of each row, counted from 0.
     """
     copy = np.zeros(_LONGEST + 32, np.uint8)

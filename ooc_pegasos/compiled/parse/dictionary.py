@@ -1,7 +1,7 @@
-"""A table of strings, each with a number: found by its hash, and compared byte by byte.
+"""A hash table of numbered strings, compared byte by byte.
 
-`slots` has a power of two of places, at least two for each string: its number, or -1. String number i has the hash
-`hashes[i]` and the bytes `text[ends[i]:ends[i + 1]]`.
+The number of `slots` is a power of two, at least two for each string; a slot holds the number of a string, or -1.
+String number i has the hash `hashes[i]` and the bytes `text[ends[i]:ends[i + 1]]`.
 """
 
 import numpy as np
@@ -10,12 +10,12 @@ from ooc_pegasos.compiled.jit import inlined, kernel
 from ooc_pegasos.compiled.parse.hashing import murmur3
 
 NOWHERE = 0xFFFFFFFF
-"""Instead of the number of a string that is not in the table."""
+"""The number of strings that are not in the table."""
 
 
 @inlined
 def _is(number, hashed, data, begin, end, hashes, ends, text):
-    """Whether string `number` is `data[begin:end]`."""
+    """True if string `number` is `data[begin:end]`."""
     first = ends[number]
     same = hashes[number] == hashed and ends[number + 1] - first == end - begin
     at = np.int64(0)
@@ -35,7 +35,7 @@ def slot_of(
     ends: np.ndarray,
     text: np.ndarray,
 ) -> tuple[int, int]:
-    """(the slot where `data[begin:end]` is or would be, its hash); the caller has bounded the string."""
+    """Return (the slot of `data[begin:end]`, or the free slot for it; its hash); the caller has checked the bounds."""
     hashed = murmur3(data, begin, end)
     last = np.int64(len(slots) - 1)
     slot = np.int64(hashed) & last
@@ -54,7 +54,7 @@ def find_strings(
     text: np.ndarray,
     numbers: np.ndarray,
 ) -> None:
-    """For each string `data[offsets[i]:offsets[i + 1]]` its number, or NOWHERE."""
+    """Look up the number, or NOWHERE, of each string `data[offsets[i]:offsets[i + 1]]`."""
     size = np.int64(len(data))
     for i in range(min(len(offsets) - 1, len(numbers))):
         begin = min(max(np.int64(offsets[i]), np.int64(0)), size)
@@ -64,13 +64,13 @@ def find_strings(
 
 
 def slots_for(number: int) -> int:
-    """How many slots that many strings need."""
+    """Return the number of slots for a number of strings."""
     return 1 << max(2 * number - 1, 1).bit_length()
 
 
 @kernel
 def hash_all(text: np.ndarray, ends: np.ndarray, hashes: np.ndarray) -> None:
-    """The hash of each string of a table."""
+    """Hash each string of a table."""
     for i in range(min(len(hashes), len(ends) - 1)):
         if 0 <= ends[i] <= ends[i + 1] <= len(text):
             hashes[i] = murmur3(text, ends[i], ends[i + 1])
@@ -78,7 +78,7 @@ def hash_all(text: np.ndarray, ends: np.ndarray, hashes: np.ndarray) -> None:
 
 @kernel
 def fill_slots(hashes: np.ndarray, number: int, slots: np.ndarray) -> None:
-    """Give the first strings, no two of which are equal, their slots."""
+    """Insert the first strings, all distinct, into the slots."""
     slots[:] = -1
     last = np.int64(len(slots) - 1)
     for i in range(number):
@@ -103,10 +103,10 @@ def count_strings(
     counts: np.ndarray,
     last_rows: np.ndarray,
 ) -> tuple[int, int]:
-    """Count in how many rows each string occurs, from string `first` on; new ones are added to the table.
+    """Count the rows in which each string occurs, from string `first` on; new strings are added to the table.
 
-    `rows` says of each string in which row it stands, from `first_row` on; those of a row follow each other. Returns
-    (strings done, strings in the table); fewer are done than there are if the table has no room.
+    `rows` holds the row of each string, relative to `first_row`; the strings of a row are consecutive. Returns
+    (strings counted, strings in the table); counting stops when the table is full.
     """
     size = np.int64(len(data))
     for i in range(first, min(len(offsets) - 1, len(rows))):

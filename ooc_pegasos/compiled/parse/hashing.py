@@ -1,4 +1,4 @@
-"""Names to places: murmur3 as scikit-learn's FeatureHasher uses it, and rows put together from hashed parts."""
+"""Names to buckets: murmur3 as in scikit-learn's FeatureHasher, and rows joined from hashed parts."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from ooc_pegasos.compiled.jit import inlined, kernel
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)
 _FEW = 64
-"""Rows of at most this many entries are sorted by rank."""
+"""Rows with at most this number of entries are sorted by rank."""
 ROOM_FOR_KEYS = 2 * _FEW
 
 
@@ -26,7 +26,7 @@ def _scrambled(word):
 
 @kernel
 def murmur3(data: np.ndarray, begin: int, end: int) -> int:
-    """MurmurHash3_x86_32 with seed 0 of `data[begin:end]`, which the caller has bounded."""
+    """MurmurHash3_x86_32 with seed 0 of `data[begin:end]`, whose bounds the caller has checked."""
     state = np.uint32(0)
     at = begin
     while at + 4 <= end:
@@ -52,13 +52,13 @@ def murmur3(data: np.ndarray, begin: int, end: int) -> int:
 
 @inlined
 def is_negative(hashed):
-    """Whether the hash, taken for a signed number, is negative."""
+    """True if the hash, read as a signed number, is negative."""
     return hashed >= np.uint32(0x80000000)
 
 
 @inlined
 def place_of(hashed, mask):
-    """|hash| modulo a power of two, of which `mask` is one less. Of -2^31 it is 0, as in scikit-learn."""
+    """Return |hash| modulo the power of two `mask` + 1; 0 for -2^31, as in scikit-learn."""
     size = np.uint32(0) - hashed if is_negative(hashed) else hashed
     return np.uint32(size) & np.uint32(mask)
 
@@ -73,7 +73,7 @@ def hash_strings(
     indices: np.ndarray,
     signs: np.ndarray,
 ) -> None:
-    """For each string `data[offsets[i]:offsets[i + 1]]`: the place and the sign of `prefix` and it, joined."""
+    """Compute bucket and sign of `prefix` joined with each string `data[offsets[i]:offsets[i + 1]]`."""
     mask = np.uint32((np.int64(1) << bits) - 1)
     size = np.int64(len(data))
     fixed = len(prefix)
@@ -101,7 +101,7 @@ def hash_strings(
 def _sort_by_rank(
     indices: np.ndarray, values: np.ndarray, begin: int, end: int, keys: np.ndarray, held: np.ndarray
 ) -> None:
-    """Each entry goes to as many places after the first as there are smaller ones: no branch, and counted in lanes.
+    """Sort by rank: the position of an entry is the number of smaller entries, counted without branches in SIMD lanes.
 
     Keys are indices with the position behind them, so that no two are equal. `keys` has room for two rows, `held` for
     the values of one.
@@ -131,7 +131,7 @@ def _sort_by_digits(
     spare_values: np.ndarray,
     counts: np.ndarray,
 ) -> None:
-    """By byte after byte from the lowest, each time keeping the order of what is equal; the spares hold a row."""
+    """Sort by radix, a byte at a time from the lowest, stable; the spare arrays hold a row."""
     number = end - begin
     differing = np.uint32(0)
     for at in range(begin, end):
@@ -160,7 +160,7 @@ def _sort_by_digits(
 
 @inlined
 def in_order(indices, end):
-    """Whether `indices[:end]` do not decrease."""
+    """True if `indices[:end]` do not decrease."""
     at = 1
     while at < end and indices[at - 1] <= indices[at]:
         at += 1
@@ -177,10 +177,10 @@ def sort_row(
     spare_indices: np.ndarray,
     spare_values: np.ndarray,
 ) -> None:
-    """Make `indices[:end]` not decrease, values along with them; those of one index stay in their order.
+    """Sort `indices[:end]` and their values, stable.
 
     `keys` has room for ROOM_FOR_KEYS, `counts` for 256, the spares for the row. `merge_rows` does the same in place,
-    as a call for each of its short rows would show.
+    because a call for each short row would be slow.
     """
     if end <= _FEW:
         _sort_by_rank(indices, values, 0, end, keys, spare_values)
@@ -190,9 +190,9 @@ def sort_row(
 
 @kernel
 def merge_rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray) -> int:
-    """Make every row's indices increase, in place, and return how many entries are left.
+    """Make the indices of each row increase, in place, and return the number of entries left.
 
-    Equal indices are added up in float64, in the order in which they stand, and the sum is rounded once (it may
+    Equal indices are added up in float64, in their order, and the sum is rounded once (it may
     become infinite); entries of 0 are dropped. `indptr` comes out as that of the compacted rows.
     """
     most = np.int64(min(len(indices), len(values)))
@@ -247,9 +247,9 @@ def append_part(
     indices: np.ndarray,
     values: np.ndarray,
 ) -> bool:
-    """Copy row by row the next `lengths[r]` entries of a part to `cursor[r]`, which moves on by as many.
+    """Copy the next `lengths[r]` entries of a part to `cursor[r]` for each row r, and advance the cursors.
 
-    False, and what follows is left out, if there is no such place or the part has fewer entries.
+    Stops and returns False if a position is out of bounds or the part has fewer entries.
     """
     at = np.int64(0)
     held = np.int64(min(len(part_indices), len(part_values)))

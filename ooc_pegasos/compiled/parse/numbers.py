@@ -51,7 +51,7 @@ _FIVE_HIGH, _FIVE_LOW = _powers_of_five()
 
 @inlined
 def digit_run(buffer, at):
-    """(digits as bytes 0..9, how many of the eight characters from `at` are digits before the first other)."""
+    """Return (digits as bytes 0..9, number of leading digits among the eight characters from `at`)."""
     word = load_u64(buffer, at) ^ _ZEROS
     others = ((word + _TO_HIGH_BIT) | word) & _HIGH_BITS
     return word, np.int64(trailing_zeros(others) >> np.uint64(3))
@@ -59,7 +59,7 @@ def digit_run(buffer, at):
 
 @inlined
 def digits_value(word, count):
-    """The integer that the first `count` (1 to 8) digits of a `digit_run` spell."""
+    """Return the integer of the first `count` (1 to 8) digits of a `digit_run`."""
     word = word << np.uint64(64 - 8 * count)
     word = word * np.uint64(10) + (word >> np.uint64(8))
     low = (word & _PAIRS) * np.uint64(0x000F424000000064)
@@ -69,19 +69,19 @@ def digits_value(word, count):
 
 @inlined
 def is_digit(char):
-    """One of 0 to 9."""
+    """True for the digits 0 to 9."""
     return 48 <= char <= 57
 
 
 @inlined
 def ends_token(char):
-    """White space (9 to 13 and 32) or the # of a comment."""
+    """True for white space (9 to 13 and 32) and the # of a comment."""
     return char == 32 or 9 <= char <= 13 or char == 35
 
 
 @inlined
 def ordinary_number(buffer, at):
-    """(whether a number of the shape ddd or ddd.ddd stands at `at`, its value, position after it).
+    """Return (True if a number of the form ddd or ddd.ddd is at `at`, its value, position after it).
 
     At most 7 digits before the point and 15 in all. This is the fast path and knows nothing of errors: all other
     shapes, and what may not follow a number, are left to `parse_number`.
@@ -116,7 +116,7 @@ def ordinary_number(buffer, at):
 
 @kernel
 def decimal_to_float(mantissa: int, power: int) -> tuple[bool, float]:
-    """(decided, mantissa * 10^power) by the 128-bit product; `mantissa` is a nonzero uint64."""
+    """Return (decided, mantissa * 10^power) by the 128-bit product; `mantissa` is a nonzero uint64."""
     if power < _SMALLEST_POWER:
         return True, 0.0
     if power > _LARGEST_POWER:
@@ -158,7 +158,7 @@ def decimal_to_float(mantissa: int, power: int) -> tuple[bool, float]:
 
 @kernel
 def parse_number(buffer: np.ndarray, at: int) -> tuple[int, float, int]:
-    """(status, value, position after it) of any decimal number that starts at `at`; a token must end there.
+    """Return (status, value, position after it) of any decimal number that starts at `at`; a token must end there.
 
     The buffer must end with something that is not part of a number (a line feed and padding).
     """
@@ -170,7 +170,7 @@ def parse_number(buffer: np.ndarray, at: int) -> tuple[int, float, int]:
     kept = 0  # significant digits in the mantissa, at most 19
     power = 0
     any_digit = False
-    cut = False  # whether digits beyond the 19th were dropped
+    cut = False  # True if digits beyond the 19th were dropped
     after_point = False
     while True:
         char = buffer[at]
@@ -215,7 +215,7 @@ def parse_number(buffer: np.ndarray, at: int) -> tuple[int, float, int]:
             value = value / _TEN_TO[-power] if power < 0 else value * _TEN_TO[power]
         else:
             decided, value = decimal_to_float(mantissa, power)
-            if cut and decided:  # right only if the digits dropped could not have mattered
+            if cut and decided:  # right only if the dropped digits do not change the result
                 decided, above = decimal_to_float(mantissa + np.uint64(1), power)
                 decided = decided and above == value
             if not decided:
@@ -227,7 +227,7 @@ def parse_number(buffer: np.ndarray, at: int) -> tuple[int, float, int]:
 
 @kernel
 def _not_a_decimal(buffer: np.ndarray, start: int) -> tuple[int, float, int]:
-    """Tell `nan` and `inf` (any case, any sign) from everything else."""
+    """Recognise `nan` and `inf` (any case, any sign)."""
     at = start
     if buffer[at] == 45 or buffer[at] == 43:
         at += 1
@@ -238,7 +238,7 @@ def _not_a_decimal(buffer: np.ndarray, start: int) -> tuple[int, float, int]:
 
 @inlined
 def _spells(buffer, at, word):
-    """Whether the token at `at` is this word, in any case."""
+    """True if the token at `at` is this word, in any case."""
     same = 0
     while same < len(word) and (buffer[at + same] | 32) == word[same]:
         same += 1

@@ -1,4 +1,4 @@
-"""Where records of delimited text end, if line breaks may stand in quotes: as Arrow and RFC 4180 have it.
+"""Ends of records of delimited text whose quoted cells may contain line breaks, as in Arrow and RFC 4180.
 
 A cell that begins with a quote goes on to the next quote that is not doubled; other quotes are letters.
 """
@@ -8,13 +8,13 @@ import numpy as np
 from ooc_pegasos.compiled.jit import inlined, kernel
 
 WHOLE, BLANK, BROKEN, OPEN = 0, 1, 2, 3
-"""What a record is: good as far as can be seen here; empty; with a carriage return in it; with an open quote."""
+"""States of a record: good, unless its cells are bad; empty; with a carriage return; with an open quote."""
 _LINE_FEED, _RETURN, _QUOTE = 10, 13, 34
 
 
 @inlined
 def _end_of_record(text, at, delimiter):
-    """(position of the line feed that ends the record which begins at `at`, or of the end; what it is; lines in it)."""
+    """Return (position of the line feed or end of text after the record at `at`, its state, its number of lines)."""
     size = len(text)
     begin = at
     state = WHOLE
@@ -46,14 +46,14 @@ def _end_of_record(text, at, delimiter):
 
 @kernel
 def end_of_record(text: np.ndarray, delimiter: int) -> int:
-    """The position after the record that a text begins with."""
+    """Return the position after the first record of a text."""
     end, _state, _lines = _end_of_record(text, 0, delimiter)
     return min(end + 1, len(text))
 
 
 @kernel
 def end_of_records(text: np.ndarray, delimiter: int) -> int:
-    """The position after the last whole record of a text that begins with one; 0 if there is none."""
+    """Return the position after the last whole record of a text that begins with a record; 0 if there is none."""
     last = np.int64(0)
     while last < len(text):
         end, state, _lines = _end_of_record(text, last, delimiter)
@@ -67,7 +67,7 @@ def end_of_records(text: np.ndarray, delimiter: int) -> int:
 def cut_records(
     text: np.ndarray, delimiter: int, starts: np.ndarray, states: np.ndarray, first_lines: np.ndarray
 ) -> int:
-    """How many records a text has; of each: where it begins, what it is, and on which line, counted from 0."""
+    """Count the records of a text; find the beginning, the state and the line, from 0, of each."""
     at = np.int64(0)
     line = np.int64(0)
     number = np.int64(0)

@@ -20,7 +20,7 @@ from ooc_pegasos.compiled.parse.numbers import (
     parse_number,
 )
 
-# What can be wrong with a line. `readers/svmlight.py` has the words.
+# Problems of a line; `readers/svmlight.py` has the messages.
 (
     LABEL_NOT_NUMBER,
     LABEL_NOT_FINITE,
@@ -41,7 +41,7 @@ from ooc_pegasos.compiled.parse.numbers import (
 
 @kernel
 def count_lines_and_pairs(text: np.ndarray) -> tuple[int, int]:
-    """How many line feeds and colons: upper bounds for rows (less one) and pairs."""
+    """Count line feeds and colons: upper bounds of the numbers of rows, less one, and of pairs."""
     lines = np.int64(0)
     colons = np.int64(0)
     for at in range(len(text)):
@@ -61,7 +61,7 @@ def _ordinary_pairs(
     indices: np.ndarray,
     values: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Read pairs of the shape ` ddd:d.ddd` while they last: (position before the first other thing, pairs, last index).
+    """Read pairs of the form ` ddd:d.ddd` up to the first other token; return (its position, pairs, last index).
 
     At most 8 digits of index and 15 of value, each followed by one blank or line feed. All other shapes
     are left to `_any_pair`; this loop is the fast path and knows nothing of errors.
@@ -88,7 +88,7 @@ def _ordinary_pairs(
 
 @kernel
 def _any_pair(text: np.ndarray, at: int, last: int, smallest: int, largest: int) -> tuple[int, int, float, int]:
-    """(0 or an error code, index, value, position after the pair), for every way to write one."""
+    """Return (0 or an error code, index, value, position after the pair) of a pair of any form."""
     start = at
     index = np.int64(0)
     while is_digit(text[at]):
@@ -124,7 +124,7 @@ def _any_pair(text: np.ndarray, at: int, last: int, smallest: int, largest: int)
 
 @kernel
 def _skip_query_id(text: np.ndarray, at: int) -> tuple[int, int]:
-    """(0 or an error code, position after `qid:` and its digits)."""
+    """Return (0 or an error code, position after `qid:` and its digits)."""
     if text[at + 1] != 105 or text[at + 2] != 100 or text[at + 3] != 58 or not is_digit(text[at + 4]):
         return PAIR_MALFORMED, at
     at += 4
@@ -135,7 +135,7 @@ def _skip_query_id(text: np.ndarray, at: int) -> tuple[int, int]:
 
 @kernel
 def _read_label(text: np.ndarray, at: int, as_text: bool) -> tuple[int, float, int]:
-    """(0 or an error code, number, position after the label)."""
+    """Return (0 or an error code, number, position after the label)."""
     start = at
     status = NUMBER
     label = 0.0
@@ -222,7 +222,7 @@ def parse_svmlight(
 
 @kernel
 def hash_spans(text: np.ndarray, spans: np.ndarray, rows: int, hashes: np.ndarray) -> None:
-    """A 64-bit FNV-1a hash of each label token."""
+    """Compute a 64-bit FNV-1a hash of each label token."""
     for row in range(rows):
         state = np.uint64(14695981039346656037)
         for at in range(spans[row, 0], spans[row, 1]):

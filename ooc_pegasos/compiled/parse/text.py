@@ -1,4 +1,4 @@
-"""Documents in UTF-8 to counted, hashed n-grams of words or characters, as scikit-learn's HashingVectorizer has them.
+"""Documents in UTF-8 to counted, hashed n-grams of words or characters, as in scikit-learn's HashingVectorizer.
 
 What a letter is and what it is in lower case are tables by code point that the caller brings. Positions are checked
 against the ends of the arrays whatever the bytes are; what is no UTF-8 counts as U+FFFD.
@@ -16,14 +16,14 @@ WORD, SPACE, CONTEXT = 1, 2, 4
 """
 CODE_POINTS = 0x110000
 _REPLACEMENT = 0xFFFD
-_WIDEST = 3  # bytes that a byte of the input can become: U+FFFD, where it is no UTF-8; no letter grows as much
+_WIDEST = 3  # bytes that a byte of invalid UTF-8 becomes (U+FFFD); no letter grows as much
 _FEW = 32
 _NO_WORD, _PART = 0, 1  # no letter has these codes
 
 
 @inlined
 def _decoded(data, at, end):
-    """(code point, bytes it takes) of what is at `at < end`."""
+    """Return (code point, number of its bytes) at `at < end`."""
     first = np.int64(data[at])
     code = np.int64(_REPLACEMENT)
     width = 1
@@ -46,7 +46,7 @@ def _decoded(data, at, end):
 
 @inlined
 def _encoded(code, buffer, at):
-    """Write a code point; the position after it."""
+    """Write a code point; return the position after it."""
     if code < 0x80:
         buffer[at] = code
         at += 1
@@ -70,14 +70,14 @@ def _encoded(code, buffer, at):
 
 @inlined
 def _span(offsets, row, size):
-    """Where a document begins and ends, within the data whatever the offsets are."""
+    """Return beginning and end of a document, clipped to the data."""
     begin = min(max(np.int64(offsets[row]), np.int64(0)), size)
     return begin, min(max(np.int64(offsets[row + 1]), begin), size)
 
 
 @kernel
 def find_context(data: np.ndarray, offsets: np.ndarray, classes: np.ndarray, found: np.ndarray) -> int:
-    """Mark the documents with a character whose lower case these tables do not tell; how many they are."""
+    """Mark the documents with a character whose lower case is not in these tables; return their number."""
     size = np.int64(len(data))
     number = 0
     for row in range(min(len(offsets) - 1, len(found))):
@@ -98,7 +98,7 @@ def find_context(data: np.ndarray, offsets: np.ndarray, classes: np.ndarray, fou
 
 @kernel
 def _fold(classes: np.ndarray, lower: np.ndarray, lowercase: bool) -> np.ndarray:
-    """What to write for each byte that is part of a word by itself; else _NO_WORD, or _PART if it is none alone."""
+    """Return a table of the lower case of single bytes of words; _NO_WORD for others, _PART for parts of characters."""
     fold = np.full(256, np.uint8(_PART), np.uint8)
     for byte in range(128):
         code = lower[byte] if lowercase else byte
@@ -118,14 +118,14 @@ def _cut_words(
     buffer: np.ndarray,
     starts: np.ndarray,
 ) -> int:
-    """Write words of two or more characters, each with a blank after it, to `buffer`; how many they are."""
+    """Write words of two or more characters, each with a blank after it, to `buffer`; return their number."""
     token = np.int64(0)
     out = np.int64(0)
     at = np.int64(begin)
     starts[0] = 0
     while at < end:
         first = out
-        excess = np.int64(0)  # of bytes over characters
+        excess = np.int64(0)  # bytes minus characters
         while at < end:
             byte = fold[data[at]]
             if byte > _PART:
@@ -146,7 +146,7 @@ def _cut_words(
                 out = _encoded(code, buffer, out)
                 excess += out - before - 1
         if out - first - excess > 1:
-            buffer[out] = 32  # after the last word nobody reads it, but there is room
+            buffer[out] = 32  # the blank after the last word is not used
             out += 1
             token += 1
             starts[token] = out
@@ -166,7 +166,7 @@ def _cut_characters(
     buffer: np.ndarray,
     starts: np.ndarray,
 ) -> int:
-    """Write the characters to `buffer`, two or more of white space in a row as one blank; how many they are."""
+    """Write the characters to `buffer`, runs of white space as a blank; return their number."""
     token = 0
     out = np.int64(0)
     after_space = False
@@ -191,7 +191,7 @@ def _cut_characters(
 
 @kernel
 def _sorted_keys(keys: np.ndarray, spare: np.ndarray, number: int, counts: np.ndarray) -> np.ndarray:
-    """`keys[:number]` in order, in one of the two arrays."""
+    """Return `keys[:number]` sorted, in one of the two arrays."""
     if number <= _FEW:
         for at in range(1, number):
             key = keys[at]
@@ -225,7 +225,7 @@ def _sorted_keys(keys: np.ndarray, spare: np.ndarray, number: int, counts: np.nd
 
 @inlined
 def _longest(offsets, size):
-    """The bytes of the longest document."""
+    """Return the bytes of the longest document."""
     longest = np.int64(0)
     for row in range(len(offsets) - 1):
         begin, end = _span(offsets, row, size)
@@ -235,14 +235,14 @@ def _longest(offsets, size):
 
 @inlined
 def _room(longest, characters):
-    """(room for the tokens of the longest document, for where each begins): words take two bytes and one between."""
+    """Return sizes for the tokens of the longest document and for their positions; a word takes three bytes or more."""
     tokens = longest if characters else longest // 3 + 1
     return np.empty(_WIDEST * longest + 4, np.uint8), np.empty(tokens + 2, np.int64)
 
 
 @inlined
 def _ngrams(tokens, least, most):
-    """How many n-grams so many tokens have."""
+    """Return the number of n-grams of a number of tokens."""
     number = np.int64(0)
     for n in range(least, min(most, tokens) + 1):
         number += tokens - n + 1
@@ -251,7 +251,7 @@ def _ngrams(tokens, least, most):
 
 @inlined
 def _cut(data, begin, end, classes, lower, lowered, characters, folded, as_is, buffer, starts):
-    """Write the tokens of a document; how many they are."""
+    """Write the tokens of a document; return their number."""
     if characters:
         return _cut_characters(data, begin, end, classes, lower, lowered, buffer, starts)
     fold = folded if lowered else as_is
@@ -260,7 +260,7 @@ def _cut(data, begin, end, classes, lower, lowered, characters, folded, as_is, b
 
 @inlined
 def _summed(ordered, number, indices, values, used):
-    """Write an entry for each place among sorted keys where counts do not cancel out; where the next one goes."""
+    """Write an entry for each feature among sorted keys whose counts do not cancel out; return the next position."""
     at = np.int64(0)
     while at < number:
         place = ordered[at] >> np.uint32(1)
@@ -288,7 +288,7 @@ def _keys_of(
     dictionary: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     keys: np.ndarray,
 ) -> int:
-    """Write place and sign of each n-gram that has a place; how many they are."""
+    """Write feature index and sign of each n-gram that has an index; return their number."""
     slots, hashes, ends, text = dictionary
     number = np.int64(0)
     for n in range(least, min(most, tokens) + 1):
@@ -322,10 +322,10 @@ def hash_documents(
     signed: bool,
     dictionary: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(entries of each document, their indices, their values): n-grams at their places, counted, indices increasing.
+    """Return (entries of each document, their indices, their values): counts of n-grams, with increasing indices.
 
-    Documents that are `ready` are in lower case already. `bits` is at most 31. A place is a hash, unless the
-    `dictionary` has strings; see dictionary.py.
+    Documents that are `ready` are in lower case already. `bits` is at most 31. Feature indices are hashes, unless
+    the `dictionary` has strings; see dictionary.py.
     """
     rows = max(len(offsets) - 1, 0)
     size = np.int64(len(data))
@@ -375,7 +375,7 @@ def cut_documents(
     least: int,
     most: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(bytes, offsets, which document each is in) of all n-grams, in order."""
+    """Return (bytes, offsets, number of the document) of all n-grams, in order."""
     rows = max(len(offsets) - 1, 0)
     size = np.int64(len(data))
     buffer, starts = _room(_longest(offsets, size), characters)
@@ -416,7 +416,7 @@ def cut_documents(
 
 @kernel
 def count_documents(indices: np.ndarray, counts: np.ndarray) -> None:
-    """Add 1 for every entry, of which a document has at most one in each place."""
+    """Add 1 for each entry; a document has at most one entry for each feature."""
     for at in range(len(indices)):
         if indices[at] < len(counts):
             counts[indices[at]] += 1

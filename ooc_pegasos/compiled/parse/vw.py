@@ -20,7 +20,7 @@ from ooc_pegasos.compiled.parse.numbers import (
 )
 from ooc_pegasos.compiled.parse.weights import LEAST, MOST
 
-# What can be wrong with a line. `readers/vw.py` has the words.
+# Problems of a line; `readers/vw.py` has the messages.
 (
     BAR_MISSING,
     LABEL_MISSING,
@@ -51,9 +51,9 @@ from ooc_pegasos.compiled.parse.weights import LEAST, MOST
 ) = range(1, 27)
 
 PLAIN = -1
-"""Instead of a number of bits: names are indices."""
+"""In place of the number of bits: names are indices."""
 LONGEST_NAMESPACE = 4096
-"""Bytes. The name is hashed anew with every feature, so without a limit rubbish could take hours."""
+"""Bytes. The name is hashed again with each feature, so without a limit invalid input could take hours."""
 
 _BAR, _COLON, _LINE_FEED, _QUOTE, _COMMA, _CARET = 124, 58, 10, 39, 44, 94
 _ENDS_NAME = np.zeros(256, np.bool_)
@@ -62,7 +62,7 @@ _ENDS_NAME[[0, 9, _LINE_FEED, 11, 12, 13, 32, _COLON, _BAR]] = True
 
 @kernel
 def count_lines_and_blanks(text: np.ndarray) -> tuple[int, int]:
-    """How many line feeds and blanks: upper bounds for rows (less one) and entries, each of which follows a blank."""
+    """Count line feeds and blanks: upper bounds of the numbers of rows, less one, and of entries."""
     lines = np.int64(0)
     blanks = np.int64(0)
     for at in range(len(text)):
@@ -74,13 +74,13 @@ def count_lines_and_blanks(text: np.ndarray) -> tuple[int, int]:
 
 @inlined
 def _ends_word(char):
-    """A blank, a bar or the end of the line."""
+    """True for a blank, a bar or the end of the line."""
     return char == 32 or 9 <= char <= 13 or char == _BAR
 
 
 @kernel
 def _is_utf8(text: np.ndarray, at: int, end: int) -> bool:
-    """Whether `text[at:end]` is UTF-8, by the table of well-formed sequences in the Unicode standard."""
+    """True if `text[at:end]` is UTF-8, by the table of well-formed sequences in the Unicode standard."""
     while at < end:
         lead = text[at]
         more = 0
@@ -113,22 +113,22 @@ def _is_utf8(text: np.ndarray, at: int, end: int) -> bool:
 
 @kernel
 def _read_number(text: np.ndarray, at: int) -> tuple[int, float, int]:
-    """(status, value, position after it) of the number at `at`, which must end at a blank, a bar or the line's end."""
+    """Return (status, value, position after it) of the number at `at`, which ends at a blank, a bar or the line end."""
     status, value, after = parse_number(text, at)
     if status == NOT_A_NUMBER and text[after] == _BAR and after > at:
-        # parse_number knows of no bars, so it is given the token alone
+        # parse_number does not stop at bars, so it gets the token alone
         token = np.zeros(after - at + PADDING, np.uint8)
         token[: after - at] = text[at:after]
         token[after - at] = _LINE_FEED
         status, value, _after = parse_number(token, 0)
-    elif status == NUMBER and text[after] == 35:  # what parse_number takes for a comment
+    elif status == NUMBER and text[after] == 35:  # a comment for parse_number
         status = NOT_A_NUMBER
     return status, value, after
 
 
 @kernel
 def _read_label(text: np.ndarray, begin: int, end: int, as_text: bool) -> tuple[int, float]:
-    """(0 or an error code, number) of the label `text[begin:end]`."""
+    """Return (0 or an error code, number) of the label `text[begin:end]`."""
     for at in range(begin, end):
         if text[at] == _COLON:
             return LABEL_WITH_COST, 0.0
@@ -146,7 +146,7 @@ def _read_label(text: np.ndarray, begin: int, end: int, as_text: bool) -> tuple[
 def _read_head(
     text: np.ndarray, at: int, as_text: bool, label_wanted: bool, label_span: np.ndarray, tag_span: np.ndarray
 ) -> tuple[int, float, float, int, int]:
-    """What stands before the first bar: (0 or an error code, label, importance, what is wrong, position of the bar).
+    """Parse up to the first bar; return (0 or an error code, label, importance, wrong token, position of the bar).
 
     The last word is a tag if it begins with a quote or touches the bar; the others are label and importance.
     """
@@ -196,7 +196,7 @@ def _read_head(
             break
     if code == 0 and label_wanted and words == 0:
         code = LABEL_MISSING
-    if code != 0:  # where there is no bar at all, that is what should be said
+    if code != 0:  # a missing bar is the problem to report
         while text[at] != _BAR and text[at] != _LINE_FEED:
             at += 1
         if text[at] == _LINE_FEED:
@@ -216,7 +216,7 @@ def _same_bytes(text, one, one_end, other, other_end):
 
 @inlined
 def _end_of_name(text, at):
-    """The position of the first character from `at` on that is no part of a name."""
+    """Return the position of the first character from `at` on that is no part of a name."""
     while not _ENDS_NAME[text[at]]:
         at += 1
     return at
@@ -224,7 +224,7 @@ def _end_of_name(text, at):
 
 @inlined
 def _append(name, to, text, begin, end):
-    """Put `text[begin:end]` at `name[to]`: position after it."""
+    """Copy `text[begin:end]` to `name[to]`; return the position after it."""
     for at in range(begin, end):
         name[to] = text[at]
         to += 1
@@ -233,7 +233,7 @@ def _append(name, to, text, begin, end):
 
 @kernel
 def _read_namespace(text: np.ndarray, at: int, name: np.ndarray) -> tuple[int, float, int, int, int]:
-    """What stands right after a bar, at `at`: (0 or an error code, scale, end of the name, bytes that stand for it in
+    """Parse a namespace after a bar; return (0 or an error code, scale, end of the name, bytes of its prefix in
     `name`, position after). Where a scale is wrong, that is where it stands and not the position after.
     """
     space = at
@@ -260,7 +260,7 @@ def _read_namespace(text: np.ndarray, at: int, name: np.ndarray) -> tuple[int, f
 
 @inlined
 def _append_number(name, to, number):
-    """Put decimal digits at `name[to]`: position after them."""
+    """Write decimal digits to `name[to]`; return the position after them."""
     power = np.int64(1)
     while power * 10 <= number:
         power *= 10
@@ -273,7 +273,7 @@ def _append_number(name, to, number):
 
 @kernel
 def _read_index(text: np.ndarray, begin: int, end: int, number: int, smallest: int, largest: int) -> tuple[int, int]:
-    """(0 or an error code, index) of a feature whose name, `text[begin:end]`, is its index; `number` if it has none."""
+    """Return (0 or an error code, index) of a feature whose name `text[begin:end]` is its index, else `number`."""
     index = np.int64(0) if begin < end else np.int64(number)
     for at in range(begin, end):
         if not is_digit(text[at]):
@@ -289,7 +289,7 @@ def _read_index(text: np.ndarray, begin: int, end: int, number: int, smallest: i
 
 @kernel
 def _read_value(text: np.ndarray, at: int) -> tuple[int, float, int]:
-    """(0 or an error code, value, position after it) of the value at `at`, for every way to write one."""
+    """Return (0 or an error code, value, position after it) of the value at `at`, of any form."""
     status, value, after = _read_number(text, at)
     code = 0
     if status == NOT_FINITE:
@@ -301,7 +301,7 @@ def _read_value(text: np.ndarray, at: int) -> tuple[int, float, int]:
 
 @inlined
 def _slot(met, place):
-    """Where `place` stands in a table of places plus 1 with room to spare, or the free slot (0) where it would."""
+    """Return the slot of a bucket in a hash table of buckets plus 1, or the free slot (0) for it."""
     last = len(met) - 1
     at = (place * 0x9E3779B1 >> 15) & last
     while met[at] != 0 and met[at] != place + 1:
@@ -311,7 +311,7 @@ def _slot(met, place):
 
 @kernel
 def _note_name(met: np.ndarray, named: np.ndarray, names: int, found: tuple[int, int, int, int, int, int]) -> int:
-    """Put down where in the text the name of a place is, unless it is known: how many are known now."""
+    """Record the position in the text of the name of a bucket, unless known; return the number of names."""
     slot = _slot(met, found[0])
     if met[slot] != 0:
         return names
@@ -323,7 +323,7 @@ def _note_name(met: np.ndarray, named: np.ndarray, names: int, found: tuple[int,
 
 @kernel
 def _forget_names(met: np.ndarray, named: np.ndarray, names: int, left: int) -> None:
-    """Take back all names but the first `left`: the last first, so that no search in `met` is broken."""
+    """Remove all names but the first `left`, the last first, so that searches in `met` stay valid."""
     for at in range(names - 1, left - 1, -1):
         met[_slot(met, named[at, 0])] = 0
 
@@ -344,18 +344,18 @@ def _read_features(
     named: np.ndarray | None,
     names: int,
 ) -> tuple[int, int, int, int, int, int]:
-    """The entries of a row from its first bar, at `at`, on, in the order of the text, to `places` and `values`.
+    """Parse the entries of a row from its first bar at `at` to `places` and `values`, in the order of the text.
 
-    Returns (0 or an error code, how many, position of the name and of the number that are wrong, position after,
-    how many names there are now).
+    Returns (0 or an error code, number of entries, positions of the wrong name and of the wrong number, position
+    after, number of names).
     """
     mask = np.uint32((np.int64(1) << max(bits, 0)) - 1)
     count = np.int64(0)
     scale = 1.0
     space, space_end = at, at  # the namespace
-    used, used_end = np.int64(-1), np.int64(-1)  # the first that had a feature
-    prefix, end = 0, np.int64(0)  # bytes of `name` that stand for it: its own and a ^
-    unnamed = np.int64(0)  # features of it that have no name; each is called by its number, as in Vowpal Wabbit
+    used, used_end = np.int64(-1), np.int64(-1)  # the first namespace with a feature
+    prefix, end = 0, np.int64(0)  # bytes of the namespace in `name`: its own and a ^
+    unnamed = np.int64(0)  # features without a name, which have numbers for names, as in Vowpal Wabbit
     while True:
         at = skip_blanks(text, at)
         begin = at
@@ -399,7 +399,7 @@ def _read_features(
         value *= -scale if negative else scale
         if abs(value) >= ROUNDS_TO_INFINITY:
             return VALUE_TOO_LARGE, count, begin, begin, at, names
-        if known is not None:  # otherwise numba leaves this out altogether
+        if known is not None:  # numba removes this branch if `known` is None
             assert met is not None
             assert named is not None
             if names < len(named) and not known[place] and _is_utf8(name, 0, end):
@@ -420,7 +420,7 @@ def _add_up(
     indices: np.ndarray,
     values: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Append sorted entries, those of one place added, to the output: (0 or an error code, pairs, last place)."""
+    """Append sorted entries, those of a bucket added; return (0 or an error code, pairs, last bucket)."""
     at = np.int64(0)
     while at < count:
         place = places[at]
@@ -473,8 +473,8 @@ def parse_vw(
 ) -> tuple[int, int, int, int]:
     """Parse `text[:end]` (whole lines, then PADDING) into the arrays.
 
-    Per row: `labels` (float64), `weights`, `indptr`, `lines` (its line, counted from 0), `numbers` (which row it is,
-    bad ones included) and (start, end) of its label in `label_spans` and of its tag in `tag_spans`. `bits` is PLAIN
+    Per row: `labels` (float64), `weights`, `indptr`, `lines` (its line, counted from 0), `numbers` (its number,
+    bad rows included) and (start, end) of its label in `label_spans` and of its tag in `tag_spans`. `bits` is PLAIN
     where names are indices. `name` has as much room as the text; `places`, `sums` and their spares have room for
     every entry of the block. Per bad line, as far as there is room: (code, line, position, position) in `bad`.
     Names of places that are not `known`, by place, are put down where they are met first, as far as there is room:
@@ -537,7 +537,7 @@ def parse_vw(
 
 @kernel
 def gather_spans(text: np.ndarray, spans: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> None:
-    """Put the bytes of all spans one after another; `offsets` are their ends in `out`."""
+    """Concatenate the bytes of all spans; `offsets` are their ends in `out`."""
     for row in range(len(spans)):
         to = offsets[row]
         for at in range(spans[row, 0], spans[row, 1]):

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import xxhash
-from conftest import folder_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from ooc_pegasos.readers.base import LARGEST_INDEX
 from ooc_pegasos.readers.matrices import Settings, labels_are_text
 from ooc_pegasos.scoring.score import score
 from ooc_pegasos.store.labels import key_of
+from support.file_bytes import folder_bytes
 
 BLOCK = 1 << 16
 

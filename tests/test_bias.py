@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import around_present, least_memory, store_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import brentq, lsq_linear, minimize_scalar
@@ -25,30 +24,10 @@ from ooc_pegasos.scoring.model import Certificate
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.training.bias_search import Search
+from support.optima import FORMULAS, SLOPES, parameter_of, primal_with_bias
+from support.stores import around_present, least_memory, store_of
 
-FORMULAS = {
-    "hinge": lambda z, y, _p: np.maximum(0, 1 - y * z),
-    "logistic": lambda z, y, _p: np.logaddexp(0, -y * z),
-    "smoothed-hinge": lambda z, y, p: np.where(
-        1 - y * z > p, 1 - y * z - p / 2, np.maximum(1 - y * z, 0) ** 2 / (2 * max(p, 1e-300))
-    ),
-    "epsilon-insensitive": lambda z, y, p: np.maximum(0, abs(z - y) - p),
-    "absolute": lambda z, y, _p: abs(z - y),
-    "huber": lambda z, y, p: np.where(abs(z - y) > p, p * (abs(z - y) - p / 2), (z - y) ** 2 / 2),
-}
-SLOPES = {
-    "hinge": lambda z, y, _p: np.where(y * z <= 1, -y, 0.0),
-    "logistic": lambda z, y, _p: -y / (1 + np.exp(y * z)),
-    "smoothed-hinge": lambda z, y, p: -y * np.clip((1 - y * z) / p, 0, 1),
-    "epsilon-insensitive": lambda z, y, p: np.where(abs(z - y) > p, np.sign(z - y), 0.0),
-    "absolute": lambda z, y, _p: np.sign(z - y),
-    "huber": lambda z, y, p: np.clip(z - y, -p, p),
-}
 KINKED = ("hinge", "epsilon-insensitive", "absolute")
-
-
-def parameter_of(name: str) -> float:
-    return LOSSES[name].parameter or 0.0
 
 
 def breakpoints(name: str, scores: np.ndarray, labels: np.ndarray, parameter: float) -> np.ndarray:
@@ -182,11 +161,6 @@ def weighted(folder: Path, rows: int) -> tuple[np.ndarray, str]:
     return weights, str(folder / "weights.txt")
 
 
-def primal(name, w, b, x, y, lam, c=1.0) -> float:
-    """Equation (1) with a bias that is not regularised."""
-    return lam / 2 * float(w @ w) + float((c * FORMULAS[name](x @ w + b, y, parameter_of(name))).mean())
-
-
 def held_out(rows: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
     """Which rows are kept apart, and which are not."""
     marks = np.empty(rows, np.uint8)
@@ -243,7 +217,7 @@ def test_the_certificate_with_a_constant_feature(tmp_path, manner, scale):
     svm = LinearSVC(C=1 / (lam * 200), loss="hinge", intercept_scaling=scale, tol=1e-10, max_iter=10_000_000)
     svm.fit(x, labels, sample_weight=c)
     w, b = svm.coef_.ravel(), float(svm.intercept_[0])
-    best = primal("hinge", w, b, x, labels, lam, c) + lam / 2 * (b / scale) ** 2
+    best = primal_with_bias("hinge", w, b, x, labels, lam, c) + lam / 2 * (b / scale) ** 2
     config = TrainConfig(
         lam=lam, bias="feature", bias_scale=scale, tolerance=1e-6, coefficient=1e30, max_epochs=30, **manner
     )
@@ -253,7 +227,7 @@ def test_the_certificate_with_a_constant_feature(tmp_path, manner, scale):
         assert entry["lower_bound"] <= best * (1 + 1e-7)
         assert entry["primal"] >= best * (1 - 1e-7)
     kept, b = result.model.info.certificate, float(result.model.bias)
-    exact = primal("hinge", result.model.weights, b, x, labels, lam, c) + lam / 2 * (b / scale) ** 2
+    exact = primal_with_bias("hinge", result.model.weights, b, x, labels, lam, c) + lam / 2 * (b / scale) ** 2
     assert kept.primal == pytest.approx(exact, rel=1e-9)
     assert kept.gap < 0.4
 
@@ -442,7 +416,7 @@ def test_a_free_bias_is_the_best_for_its_weights(tmp_path, name, options):
         assert result.why_uncertified is None
         assert 0 <= kept.lower_bound <= kept.primal
     w, b = result.model.weights, float(result.model.bias)
-    assert kept.primal == pytest.approx(primal(name, w, b, x, labels, lam, c), rel=1e-9)
+    assert kept.primal == pytest.approx(primal_with_bias(name, w, b, x, labels, lam, c), rel=1e-9)
     best = lam / 2 * w @ w + least_cost(name, x @ w, labels, c, parameter_of(name)) / 200
     assert kept.primal == pytest.approx(best, rel=1e-6)
 
@@ -475,7 +449,7 @@ def test_a_free_bias_comes_near_the_optimum(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 15, rows=400)
     x, lam = matrix.toarray().astype(np.float64), 0.1
     svm = SVC(kernel="linear", C=1 / (lam * 400), tol=1e-8).fit(x, labels)
-    best = primal("hinge", svm.coef_.ravel(), svm.intercept_[0], x, labels, lam)
+    best = primal_with_bias("hinge", svm.coef_.ravel(), svm.intercept_[0], x, labels, lam)
     store = store_for(tmp_path, "binary", matrix, labels)
     for options in ({"bias": "unregularized"}, {"bias": "batch", "batch_size": 100}):
         found = train(store, TrainConfig(lam=lam, max_epochs=30, **options)).model.info.certificate.primal
@@ -568,13 +542,13 @@ def joint_optimum(name: str, x: np.ndarray, y: np.ndarray, lam: float, c: np.nda
     known = {"C": 1 / (lam * len(y)), "tol": 1e-9}
     if name == "logistic":
         theirs = LogisticRegression(**known, max_iter=100_000).fit(x, y, sample_weight=c)
-        return primal(name, theirs.coef_.ravel(), theirs.intercept_[0], x, y, lam, c)
+        return primal_with_bias(name, theirs.coef_.ravel(), theirs.intercept_[0], x, y, lam, c)
     if name == "hinge":
         theirs = SVC(kernel="linear", **known).fit(x, y, sample_weight=c)
-        return primal(name, theirs.coef_.ravel(), theirs.intercept_[0], x, y, lam, c)
+        return primal_with_bias(name, theirs.coef_.ravel(), theirs.intercept_[0], x, y, lam, c)
     middle = np.median(y)
     theirs = SVR(kernel="linear", epsilon=parameter_of(name), **known).fit(x, y - middle, sample_weight=c)
-    return primal(name, theirs.coef_.ravel(), theirs.intercept_[0] + middle, x, y, lam, c)
+    return primal_with_bias(name, theirs.coef_.ravel(), theirs.intercept_[0] + middle, x, y, lam, c)
 
 
 @pytest.mark.slow
@@ -595,7 +569,7 @@ def test_the_search_finds_the_joint_optimum(tmp_path, name, bias, manner, tolera
     config = TrainConfig(lam=lam, loss=name, bias="search", tolerance=tolerance, max_epochs=3000, **manner)
     result = train(store, config)
     kept, b = result.model.info.certificate, float(result.model.bias)
-    assert kept.primal == pytest.approx(primal(name, result.model.weights, b, x, labels, lam, c), rel=1e-9)
+    assert kept.primal == pytest.approx(primal_with_bias(name, result.model.weights, b, x, labels, lam, c), rel=1e-9)
     assert best * (1 - 1e-6) <= kept.primal <= best * (1 + 3 * tolerance)
     assert result.converged
     assert kept.gap <= tolerance

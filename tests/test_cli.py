@@ -7,10 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, random_rows, svmlight_text
 
 import ooc_pegasos
 from ooc_pegasos.cli.main import app
+from support.paths import ROOT
+from support.rows import random_rows, svmlight_text
 
 
 @pytest.fixture

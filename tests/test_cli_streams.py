@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
-from nights import job_of, put
+
+from support.nights import job_of, put
+from support.paths import ROOT
 
 OOCPEG = f"{shlex.quote(sys.executable)} -m ooc_pegasos"
 

@@ -18,12 +18,13 @@ import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 import sparse
-from conftest import folder_bytes, random_rows, same_matrix
 from dask.delayed import delayed
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert
 from ooc_pegasos.errors import InputError, LockedError, UsageError
 from ooc_pegasos.util.locks import Owner
+from support.file_bytes import folder_bytes
+from support.rows import random_rows, same_matrix
 
 PLAIN = ConvertConfig(label="y", shuffle=False)
 NO_SHUFFLE = ConvertConfig(shuffle=False)

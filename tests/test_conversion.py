@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import folder_bytes, random_rows, same_matrix, svmlight_text
-from forked import Forked
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
 from ooc_pegasos.conversion.first_pass import Ingest
 from ooc_pegasos.errors import CorruptFileError, InputError, LockedError, UsageError
+from support.file_bytes import folder_bytes
+from support.forked import Forked
+from support.rows import random_rows, same_matrix, svmlight_text
 
 FORCE = Existing(force=True)
 

@@ -13,9 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import store_of, workers_of_this_process
 from dask.utils import key_split
-from test_rounds import TrainingKiller, made, weights
 
 import ooc_pegasos
 from ooc_pegasos import Model, TrainConfig, train
@@ -28,6 +26,9 @@ from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
+from support.clusters import workers_of_this_process
+from support.stores import store_of
+from test_rounds import TrainingKiller, made, weights
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.dask

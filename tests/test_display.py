@@ -10,11 +10,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import random_rows, store_of
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, train
 from ooc_pegasos.reporting.notebook import NotebookTraining, gap_plot
 from ooc_pegasos.reporting.progress import LoggedTraining, TrainingProgress, in_notebook, training_progress_for
+from support.rows import random_rows
+from support.stores import store_of
 
 HOSTILE = "<script>alert('1')</script>&\"x\""
 SVG = "{http://www.w3.org/2000/svg}"

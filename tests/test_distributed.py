@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 import sparse
-from conftest import folder_bytes, random_rows, same_matrix
 from dask.delayed import delayed
 from distributed import Client, LocalCluster
 from distributed.protocol import serialize
@@ -23,6 +22,8 @@ from distributed.protocol import serialize
 from ooc_pegasos import ConvertConfig, Store
 from ooc_pegasos.conversion import staging
 from ooc_pegasos.errors import InputError, UsageError
+from support.file_bytes import folder_bytes
+from support.rows import random_rows, same_matrix
 
 pytestmark = pytest.mark.dask
 

@@ -23,13 +23,15 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import typer
-from conftest import ROOT, random_rows, svmlight_text, workers_that_never_pause
-from nights import rows_of
 
 import ooc_pegasos.errors
 from ooc_pegasos import ConvertConfig, OocPegasosError, Store, TrainConfig, convert, exit_codes, train
 from ooc_pegasos.cli.main import app
 from ooc_pegasos.config import load_toml
+from support.clusters import workers_that_never_pause
+from support.nights import rows_of
+from support.paths import ROOT
+from support.rows import random_rows, svmlight_text
 
 PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md")}
 PAGES |= {f"docs/{path.name}": path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}

@@ -9,14 +9,15 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import random_rows, store_of
-from forked import COMMAND, Forked
 from hypothesis import given
 from hypothesis import strategies as st
-from nights import job_of, put
-from terminals import _CONTROLS, Terminal, check_shown
 
 from ooc_pegasos.util.escaping import escaped, printable
+from support.forked import COMMAND, Forked
+from support.nights import job_of, put
+from support.rows import random_rows
+from support.stores import store_of
+from support.terminals import _CONTROLS, Terminal, check_shown
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\t\u2028x"
 SEEN = r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n"

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from conftest import random_rows, svmlight_text
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as reference
@@ -15,6 +14,7 @@ from sklearn import metrics as reference
 from ooc_pegasos import ConvertConfig, Model, TrainConfig, convert, train
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.scoring.metrics import BinaryMetrics, bin_of
+from support.rows import random_rows, svmlight_text
 
 
 def compare(found, scores, labels, tolerance=1e-12):

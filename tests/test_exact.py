@@ -5,11 +5,12 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from exact import CLASS_LOSSES, MARGIN_LOSSES, POINT, TARGET_LOSSES, Problem, dual_at, integers, objective
-from newton import optimum
 from scipy.optimize import minimize_scalar
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC, LinearSVR
+
+from support.exact import CLASS_LOSSES, MARGIN_LOSSES, POINT, TARGET_LOSSES, Problem, dual_at, integers, objective
+from support.newton import optimum
 
 LOSSES = (*MARGIN_LOSSES, *TARGET_LOSSES, *CLASS_LOSSES)
 PARAMETERS = {"smoothed-hinge": 0.7, "epsilon-insensitive": 0.1, "huber": 0.3}

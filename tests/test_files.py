@@ -9,8 +9,6 @@ import threading
 from contextlib import suppress
 
 import pytest
-from conftest import random_rows, store_of
-from nights import job_of, night, put
 
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.conversion.buckets import Spill
@@ -24,6 +22,9 @@ from ooc_pegasos.store.chunk_file import ChecksummedFile
 from ooc_pegasos.training.api import train
 from ooc_pegasos.util.files import create_file, cut_file, open_in_place, replacing, write_atomically
 from ooc_pegasos.util.locks import making
+from support.nights import job_of, night, put
+from support.rows import random_rows
+from support.stores import store_of
 
 PRECIOUS = b"precious" * 100
 KINDS = {

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from conftest import folder_bytes
 
 from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train
 from ooc_pegasos.conversion.first_pass import Ingest
@@ -14,6 +13,7 @@ from ooc_pegasos.readers import folders
 from ooc_pegasos.readers.feature_index import HashedPlaces
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.store import vocabulary
+from support.file_bytes import folder_bytes
 
 
 def write(root: Path, documents: dict[str, str | bytes]) -> str:

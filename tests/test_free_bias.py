@@ -7,14 +7,9 @@ import signal
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import around_present, store_of
 from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize
-from sklearn.linear_model import LogisticRegression
-from sklearn.svm import SVC, SVR
-from test_bias import FORMULAS, SLOPES, held_out, parameter_of, primal, rows_with_a_bias, store_for, weighted
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, train
 from ooc_pegasos.compiled.fit.pegasos import folds_of_rows, multiple_errors, next_move
@@ -25,31 +20,11 @@ from ooc_pegasos.objective.free_bias import Balance, DualPoint, Lines, RowSums
 from ooc_pegasos.objective.losses import LOSSES
 from ooc_pegasos.objective.problem import problem_of
 from ooc_pegasos.scoring.evaluate import evaluate
+from support.optima import FORMULAS, SLOPES, optimum_with_bias, parameter_of, primal_with_bias
+from support.stores import around_present, store_of
+from test_bias import held_out, rows_with_a_bias, store_for, weighted
 
 SOAK = os.environ.get("OOCPEG_SOAK") == "1"
-EXACT = ("hinge", "logistic", "epsilon-insensitive", "absolute")
-"""Losses that scikit-learn minimises."""
-
-
-def optimum(name, x, y, lam, c=None):
-    """The least objective over weights and bias that an independent program reaches, which is at least the optimum."""
-    c, known, p = np.ones(len(y)) if c is None else c, {"C": 1 / (lam * len(y)), "tol": 1e-9}, parameter_of(name)
-    middle = 0.0 if LOSSES[name].task == "binary" else float(np.median(y))
-    if name in EXACT:
-        machine = {
-            "hinge": SVC(kernel="linear", max_iter=2_000_000, **known),
-            "logistic": LogisticRegression(max_iter=100_000, **known),
-        }.get(name, SVR(kernel="linear", epsilon=p, max_iter=2_000_000, **known))
-        theirs = machine.fit(x, y - middle if middle else y, sample_weight=c)
-        return primal(name, theirs.coef_.ravel(), theirs.intercept_[0] + middle, x, y, lam, c)
-
-    def both(v):
-        slopes = c * SLOPES[name](x @ v[:-1] + v[-1], y, p) / len(y)
-        return primal(name, v[:-1], v[-1], x, y, lam, c), np.append(lam * v[:-1] + slopes @ x, slopes.sum())
-
-    options = {"maxiter": 20_000, "maxfun": 200_000, "ftol": 1e-15, "gtol": 1e-11}
-    begin = np.append(np.zeros(x.shape[1]), middle)
-    return float(minimize(both, begin, jac=True, method="L-BFGS-B", options=options).fun)
 
 
 def check(found, best, tolerance):
@@ -82,14 +57,14 @@ def test_the_optimum_with_a_free_bias(tmp_path, name, algorithm, some):
         )
         result = train(store, config)
         w, b, kept = result.model.weights, float(result.model.bias), result.model.info.certificate
-        assert kept.primal == pytest.approx(primal(name, w, b, x, labels, lam, c), rel=1e-9)
-        best = optimum(name, x, labels, lam, c)
+        assert kept.primal == pytest.approx(primal_with_bias(name, w, b, x, labels, lam, c), rel=1e-9)
+        best = optimum_with_bias(name, x, labels, lam, c)
         check(kept, best, tolerance)
         assert result.converged
         for entry in result.model.info.history:
             assert 0 <= entry["lower_bound"] <= best * (1 + 1e-9)
     assert evaluate(result.model, store.path)["objective"] == pytest.approx(
-        primal(name, w, b, x, labels, lam), rel=1e-6
+        primal_with_bias(name, w, b, x, labels, lam), rel=1e-6
     )
 
 
@@ -102,12 +77,12 @@ def test_many_models_have_their_own_bias(tmp_path, algorithm):
     for name in ("hinge", "logistic"):
         path = TrainConfig(lam=(1.0, 0.3, 0.1, 0.03, 0.01), loss=name, holdout=0.2, tolerance=0.005, **same)
         for one in train(store, path).models:
-            check(one.certificate, optimum(name, x[kept], labels[kept], one.lam), 0.005)
+            check(one.certificate, optimum_with_bias(name, x[kept], labels[kept], one.lam), 0.005)
     marks = np.empty(600, np.uint8)
     folds_of_rows(0, 0, 3, marks)
     for one in train(store, TrainConfig(lam=0.05, folds=3, tolerance=0.005, **same)).models:
         rows = marks != (99 if one.fold is None else one.fold)
-        check(one.certificate, optimum("hinge", x[rows], labels[rows], one.lam), 0.005)
+        check(one.certificate, optimum_with_bias("hinge", x[rows], labels[rows], one.lam), 0.005)
 
 
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
@@ -124,7 +99,7 @@ def test_each_class_against_the_rest_has_its_own_bias(tmp_path, algorithm):
     for number, one in enumerate(result.models):
         y = np.where(labels == number, 1, -1)
         c = np.where(y > 0, 200 / (y > 0).sum(), 200 / (y < 0).sum())
-        check(one.certificate, optimum("hinge", x, y, 0.05, c), 0.003)
+        check(one.certificate, optimum_with_bias("hinge", x, y, 0.05, c), 0.003)
 
 
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
@@ -138,7 +113,7 @@ def test_windows_and_a_resumed_run_have_the_same_bytes(tmp_path, monkeypatch, al
     x, y = matrix.toarray().astype(np.float64), store.to_scipy()[1].astype(np.float64)
     kept = held_out(900, 0.1)[1]
     for one in whole.models:
-        check(one.certificate, optimum("epsilon-insensitive", x[kept], y[kept], one.lam), 0.01)
+        check(one.certificate, optimum_with_bias("epsilon-insensitive", x[kept], y[kept], one.lam), 0.01)
     for when in (1, 8):
         done = []
 
@@ -169,11 +144,11 @@ def test_other_ways_to_present_rows(tmp_path):
     ]
     for manner in manners:
         result = train(store, TrainConfig(bias="free", tolerance=0.005, **manner))
-        check(result.model.info.certificate, optimum("hinge", x, labels, manner["lam"]), 0.005)
+        check(result.model.info.certificate, optimum_with_bias("hinge", x, labels, manner["lam"]), 0.005)
     assert train(store, TrainConfig(bias="free", **manners[0])).presenters == 2
     good = train(store, TrainConfig(bias="free", lam=0.05)).model
     warm = train(store, TrainConfig(bias="free", lam=0.05, tolerance=0.005), warm_start=good)
-    check(warm.model.info.certificate, optimum("hinge", x, labels, 0.05), 0.005)
+    check(warm.model.info.certificate, optimum_with_bias("hinge", x, labels, 0.05), 0.005)
 
 
 @pytest.mark.slow
@@ -189,7 +164,7 @@ def test_workers_find_the_optimum_and_resume_to_the_same_bytes(tmp_path):
             config = TrainConfig(tolerance=0.003, **same)
             whole = train_dask(client, store, config, parts=3)
             for one in whole.models:
-                check(one.certificate, optimum(name, x[kept], labels[kept], one.lam), 0.003)
+                check(one.certificate, optimum_with_bias(name, x[kept], labels[kept], one.lam), 0.003)
             place = tmp_path / f"{name} {algorithm}"
             train_dask(
                 client, store, dataclasses.replace(config, max_epochs=2, checkpoint_epochs=1), parts=3, checkpoint=place
@@ -207,7 +182,7 @@ def test_the_ways_of_the_paper_have_a_certificate(tmp_path, name, options):
     store = store_for(tmp_path, task, matrix, labels)
     x, labels = matrix.toarray().astype(np.float64), store.to_scipy()[1].astype(np.float64)
     result = train(store, TrainConfig(lam=0.1, loss=name, tolerance=0.001, max_epochs=60, **options))
-    best, kept = optimum(name, x, labels, 0.1), result.model.info.certificate
+    best, kept = optimum_with_bias(name, x, labels, 0.1), result.model.info.certificate
     assert result.why_uncertified is None
     assert best * 0.9 <= kept.lower_bound <= best * (1 + 1e-9)
     assert best * (1 - 1e-6) <= kept.primal <= best * 1.1
@@ -272,7 +247,7 @@ def test_any_dual_vectors_give_bounds(tmp_path, name):
     found = RowSums.of(problem, len(store.manifest.labels.classes), None)
     for window in loader.stream(loader.in_order(), lambda: None):
         found.add(window)
-    balance, lines, best = Balance(problem, found), Lines(), optimum(name, x, y, 0.1)
+    balance, lines, best = Balance(problem, found), Lines(), optimum_with_bias(name, x, y, 0.1)
     good, bounds = train(store, config).model, []
     for number in range(120):
         part = rng.random(40) ** rng.choice([0.5, 2.0, 8.0]) * rng.random()
@@ -388,9 +363,10 @@ def test_no_bound_of_a_random_problem_is_above_an_objective(tmp_path):
         name, lam = options["loss"], options["lam"]
         result = train(store, TrainConfig(**options))
         kept = result.model.info.certificate
-        mine = primal(name, result.model.weights, float(result.model.bias), x, labels, lam, c)
+        mine = primal_with_bias(name, result.model.weights, float(result.model.bias), x, labels, lam, c)
         near = train(store, TrainConfig(loss=name, lam=lam, bias="free", algorithm="sdca", max_epochs=200)).model
-        best = min(mine, primal(name, near.weights, float(near.bias), x, labels, lam, c))  # any is an upper bound
+        other = primal_with_bias(name, near.weights, float(near.bias), x, labels, lam, c)
+        best = min(mine, other)  # any is an upper bound
         assert 0 <= kept.lower_bound <= best * (1 + 1e-14), seed
         assert mine * (1 - 1e-14) <= kept.primal <= mine * (1 + 1e-6), seed
         assert kept.gap <= 1

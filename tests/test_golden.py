@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import folder_bytes, svmlight_text
-from nights import job_of, night, put, rows_of
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, convert, train
 from ooc_pegasos.conversion import source_check
@@ -22,6 +20,9 @@ from ooc_pegasos.jobs.reference_sets import look_at_golden_sets, refuse_trained_
 from ooc_pegasos.jobs.run import run
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.scoring.score import Meaning, check_data
+from support.file_bytes import folder_bytes
+from support.nights import job_of, night, put, rows_of
+from support.rows import svmlight_text
 
 TABLE = 'format = "table"\ndelimiter = "|"\nlabel = "y"'
 VW = 'format = "vw"\nhash_bits = 8'

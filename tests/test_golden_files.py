@@ -11,13 +11,14 @@ import shutil
 import numpy as np
 import pyarrow.csv
 import pytest
-from conftest import ROOT, folder_bytes
 
 from ooc_pegasos import Model, Store, __version__, verify
 from ooc_pegasos.errors import CheckpointMismatchError
 from ooc_pegasos.proof.check import prove
 from ooc_pegasos.scoring.evaluate import predict
 from ooc_pegasos.util.checkpoint import Checkpoint
+from support.file_bytes import folder_bytes
+from support.paths import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
 SOURCES, STORES, MODELS, SCORES = (GOLDEN / name for name in ("sources", "stores", "models", "scores"))

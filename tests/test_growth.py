@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import xxhash
-from conftest import random_rows, same_matrix, svmlight_text
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
 from ooc_pegasos.conversion.output_check import Existing
@@ -26,6 +25,7 @@ from ooc_pegasos.store.append_expire import expire, expired_parts
 from ooc_pegasos.store.verify import verify
 from ooc_pegasos.util import json_checksum
 from ooc_pegasos.util.locks import in_use, locked, unused
+from support.rows import random_rows, same_matrix, svmlight_text
 
 DAY = 86_400 * 10**9
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from conftest import folder_bytes
 
 from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
 from ooc_pegasos.conversion.journal import Journal
@@ -26,6 +25,7 @@ from ooc_pegasos.store.append_expire import expire
 from ooc_pegasos.store.verify import verify
 from ooc_pegasos.util.checksums import xxh64_hex
 from ooc_pegasos.util.locks import in_use
+from support.file_bytes import folder_bytes
 
 APPEND, FORCE, RESUME = Existing(append=True), Existing(force=True), Existing(resume=True)
 DAY = 86_400 * 10**9

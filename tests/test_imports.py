@@ -7,7 +7,8 @@ import ast
 import re
 
 import pytest
-from conftest import ROOT
+
+from support.paths import ROOT
 
 PACKAGE = ROOT / "ooc_pegasos"
 MAY_IMPORT = {

@@ -8,8 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import folder_bytes
-from nights import JOB, in_use, job_of, night, put
 from sklearn.metrics import roc_auc_score
 
 from ooc_pegasos import Store, TrainConfig
@@ -24,6 +22,8 @@ from ooc_pegasos.scoring.evaluate import evaluate
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.verify import verify
 from ooc_pegasos.util.locks import locked
+from support.file_bytes import folder_bytes
+from support.nights import JOB, in_use, job_of, night, put
 
 
 def test_three_nights(tmp_path):

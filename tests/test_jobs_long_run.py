@@ -10,8 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import xxhash
-from conftest import svmlight_text
-from nights import JOB, changed, in_use, job_of, night, put, rows_of
 from sklearn.datasets import load_svmlight_files
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, convert
@@ -27,6 +25,8 @@ from ooc_pegasos.store.append_expire import expire, expired_parts
 from ooc_pegasos.store.manifest import read
 from ooc_pegasos.training import state as progression
 from ooc_pegasos.util.checkpoint import Checkpoint
+from support.nights import JOB, changed, in_use, job_of, night, put, rows_of
+from support.rows import svmlight_text
 
 LAX = "max_relative_regression = 0.9"
 

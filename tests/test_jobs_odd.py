@@ -16,8 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
-from conftest import folder_bytes, svmlight_text
-from nights import JOB, changed, in_use, job_of, night, put, rows_of
 
 from ooc_pegasos import Existing, Store, convert
 from ooc_pegasos.errors import CorruptFileError, InputError, LockedError, UsageError
@@ -30,6 +28,9 @@ from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.readers import sources
 from ooc_pegasos.util.json_checksum import decode, encode
 from ooc_pegasos.util.locks import locked
+from support.file_bytes import folder_bytes
+from support.nights import JOB, changed, in_use, job_of, night, put, rows_of
+from support.rows import svmlight_text
 
 LAX = "max_relative_regression = 0.9"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
 
 import ooc_pegasos
 from ooc_pegasos.compiled import jit
 from ooc_pegasos.compiled.fit import losses
 from ooc_pegasos.compiled.fit.pegasos import square_distance
 from ooc_pegasos.compiled.jit import KernelCache, cache_folder, kernel
+from support.paths import ROOT
 
 CODE = """
 import numpy as np

@@ -7,9 +7,9 @@ import sys
 import time
 
 import pytest
-from conftest import random_rows, svmlight_text
 
 from ooc_pegasos.util import memory_limits
+from support.rows import random_rows, svmlight_text
 
 MB = 10**6
 

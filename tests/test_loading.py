@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import around_present, least_memory, random_rows, svmlight_text
 
 from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
 from ooc_pegasos.errors import CorruptFileError, UsageError
@@ -29,6 +28,8 @@ from ooc_pegasos.store.page_memory import Arena, can_map
 from ooc_pegasos.training.stop import Interrupted
 from ooc_pegasos.util import json_checksum
 from ooc_pegasos.util.memory_limits import available_memory
+from support.rows import random_rows, svmlight_text
+from support.stores import around_present, least_memory
 
 needs_mapping = pytest.mark.skipif(not can_map(), reason="files cannot be mapped side by side here")
 

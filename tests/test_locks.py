@@ -10,13 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from conftest import svmlight_text
-from nights import job_of, put, rows_of
-from preloaded import library_in, with_library
 
 from ooc_pegasos.errors import LockedError
 from ooc_pegasos.util import locks
 from ooc_pegasos.util.locks import Owner, locked, making
+from support.nights import job_of, put, rows_of
+from support.preloaded import library_in, with_library
+from support.rows import svmlight_text
 
 
 def no_flock(code=errno.ENOLCK):

@@ -5,43 +5,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import store_of
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy.optimize import minimize, minimize_scalar
-from sklearn.svm import LinearSVC, LinearSVR
+from scipy.optimize import minimize_scalar
 
 from ooc_pegasos import Store, TrainConfig, train
 from ooc_pegasos.compiled.fit import losses as kernels
 from ooc_pegasos.compiled.jit import kernel
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import LOSSES, Loss
+from support.optima import FORMULAS, optimum, primal
+from support.stores import store_of
 
 # --- what a new loss has to add here ------------------------------------------------------------
 
 
-def _ramp(short, width):
-    """The smoothed hinge of how much a margin falls short of 1."""
-    return np.where(short > width, short - width / 2, np.maximum(short, 0) ** 2 / (2 * width))
-
-
-def _bowl(off, edge):
-    return np.where(abs(off) > edge, edge * (abs(off) - edge / 2), off**2 / 2)
-
-
-FORMULAS = {
-    "hinge": lambda z, y, _p: np.maximum(0, 1 - y * z),
-    "logistic": lambda z, y, _p: np.logaddexp(0, -y * z),
-    "smoothed-hinge": lambda z, y, p: _ramp(1 - y * z, p),
-    "epsilon-insensitive": lambda z, y, p: np.maximum(0, abs(z - y) - p),
-    "absolute": lambda z, y, _p: abs(z - y),
-    "huber": lambda z, y, p: _bowl(z - y, p),
-}
-DERIVATIVES = {  # of those that have one everywhere; the others' optima are found by LIBLINEAR
-    "logistic": lambda z, y, _p: -y / (1 + np.exp(np.minimum(y * z, 700))),
-    "smoothed-hinge": lambda z, y, p: -y * np.clip((1 - y * z) / p, 0, 1),
-    "huber": lambda z, y, p: np.clip(z - y, -p, p),
-}
 PARAMETERS = {"smoothed-hinge": (1.0, 0.1, 3.0), "epsilon-insensitive": (0.1, 0.0, 2.0), "huber": (1.0, 0.05, 10.0)}
 ONE_SCORE = {name: loss for name, loss in LOSSES.items() if loss.task != "multiclass"}
 CASES = [(name, parameter) for name in ONE_SCORE for parameter in PARAMETERS.get(name, (0.0,))]
@@ -226,34 +204,6 @@ def test_the_largest_dual_is_a_float32_that_is_not_too_large(case, c):
 
 
 # --- certificates -------------------------------------------------------------------------------
-
-
-def primal(
-    name: str, parameter: float, x: np.ndarray, y: np.ndarray, lam: float, c: np.ndarray, w: np.ndarray
-) -> float:
-    """Equation (1)."""
-    return lam / 2 * float(w @ w) + float((c * FORMULAS[name](x @ w, y, parameter)).mean())
-
-
-def optimum(name: str, parameter: float, x: np.ndarray, y: np.ndarray, lam: float, c: np.ndarray) -> float:
-    """The least value of (1), by a program that is not this one."""
-    rows = len(y)
-    if name in DERIVATIVES:
-
-        def value_and_slope(w):
-            slope = c * DERIVATIVES[name](x @ w, y, parameter) @ x / rows
-            return primal(name, parameter, x, y, lam, c, w), lam * w + slope
-
-        options = {"ftol": 1e-16, "gtol": 1e-12, "maxiter": 20_000, "maxfun": 100_000, "maxcor": 30}
-        start = np.zeros(x.shape[1])
-        return float(minimize(value_and_slope, start, jac=True, method="L-BFGS-B", options=options).fun)
-    known = {"C": 1 / (lam * rows), "fit_intercept": False, "tol": 1e-10, "max_iter": 10_000_000, "dual": True}
-    if name == "hinge":
-        machine = LinearSVC(loss="hinge", **known)
-    else:
-        machine = LinearSVR(loss="epsilon_insensitive", epsilon=parameter, **known)
-    machine.fit(x, y, sample_weight=c)
-    return primal(name, parameter, x, y, lam, c, machine.coef_.ravel())
 
 
 def rows_for(loss: Loss, seed: int, rows: int = 90) -> tuple[sp.csr_matrix, np.ndarray]:

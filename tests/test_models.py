@@ -8,11 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import around_present, least_memory, random_rows, store_of
 from hypothesis import given
 from hypothesis import strategies as st
-from test_losses import optimum, primal
-from test_pegasos import coded, few_values
 
 from ooc_pegasos import Store, TrainConfig, TrainResult, train
 from ooc_pegasos.compiled.fit import losses, many, panel, pegasos, sdca
@@ -27,6 +24,10 @@ from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS
 from ooc_pegasos.training import run as running
 from ooc_pegasos.training.stop import Interrupted
+from support.codings import coded, few_values
+from support.optima import optimum, primal
+from support.rows import random_rows
+from support.stores import around_present, least_memory, store_of
 
 LAMBDAS = (3.0, 1.0, 0.3, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
 FOLLOWED = {"tolerance": 1e-12, "max_epochs": 4}

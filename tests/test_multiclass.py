@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import scipy.sparse as sp
-from conftest import around_present, least_memory, store_of, svmlight_text
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -26,6 +25,8 @@ from ooc_pegasos.errors import CorruptFileError, UsageError
 from ooc_pegasos.scoring.evaluate import evaluate
 from ooc_pegasos.util import json_checksum
 from ooc_pegasos.util.checksums import xxh64_hex
+from support.rows import svmlight_text
+from support.stores import around_present, least_memory, store_of
 
 HINGE, LOGISTIC = "multiclass-hinge", "multiclass-logistic"
 

@@ -6,7 +6,8 @@ import sys
 
 import nbformat
 import pytest
-from conftest import ROOT
+
+from support.paths import ROOT
 
 pytestmark = pytest.mark.notebook
 

@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import typer
@@ -16,8 +15,8 @@ from ooc_pegasos.cli.main import app
 from ooc_pegasos.config import load_toml
 from ooc_pegasos.errors import OocPegasosError, UsageError
 from ooc_pegasos.options import Option, options_of
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = {"convert": (ConvertConfig, stores.GROUPS), "train": (TrainConfig, training.GROUPS)}
 ALL = [(command, one) for command, (config, _groups) in COMMANDS.items() for one in options_of(config).values()]
 NAMES = [f"{command}-{one.name}" for command, one in ALL]

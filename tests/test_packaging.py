@@ -6,7 +6,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
-from conftest import ROOT
+from support.paths import ROOT
 
 
 def test_pandas_is_not_imported_where_it_is_not_needed(tmp_path):

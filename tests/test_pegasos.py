@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import random_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,38 +10,9 @@ from ooc_pegasos.compiled.fit import losses, many, sums
 from ooc_pegasos.compiled.fit import pegasos as kernels
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 from ooc_pegasos.solvers.pegasos_threads import Averaging
-from ooc_pegasos.store.csr_block import CODINGS, NO_LEVELS, VALUE_CODINGS, CsrBlock, all_levels, escape_of
-
-
-def coded(matrix: sp.csr_matrix, labels: np.ndarray, coding: str, values: str | None = None) -> CsrBlock:
-    """A matrix in a coding of the store, entry by entry as docs/store-format.md says."""
-    escape, codes, out, offsets = escape_of(coding), [], [], [0]
-    for row in range(matrix.shape[0]):
-        before = 0
-        for at in range(matrix.indptr[row], matrix.indptr[row + 1]):
-            index = int(matrix.indices[at])
-            code = index - before if escape else index
-            while escape and code >= escape:
-                codes.append(escape)
-                out.append(0.0)
-                code -= escape
-            codes.append(code)
-            out.append(float(matrix.data[at]))
-            before = index
-        offsets.append(len(codes))
-    stored, levels = np.array(out, np.float32), NO_LEVELS
-    if values == "code8":
-        table, stored = np.unique(np.append(stored, np.float32(0)), return_inverse=True)
-        stored, levels = stored[:-1].astype(np.uint8), all_levels(table)
-    elif values == "bfloat16":
-        bits = stored.view(np.uint32)  # the upper half, rounded to nearest even
-        stored = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    elif values == "float16":
-        stored = stored.astype(np.float16)
-    elif values is None and (matrix.data == 1).all():
-        stored = None
-    indices = np.array(codes, CODINGS[coding])
-    return CsrBlock(np.array(offsets), indices, stored, labels.astype(np.float32), matrix.shape[1], levels=levels)
+from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS
+from support.codings import coded, few_values
+from support.rows import random_rows
 
 
 def solver(features: int, lam: float, **options: object) -> Pegasos:
@@ -184,13 +154,6 @@ def test_inner_product_and_update_of_one_row(features, coding):
     np.testing.assert_allclose(after, a - 2.5 * dense, rtol=1e-15)
     square = kernels.square_norm(block.values, block.levels, begin, end, block.indices)
     assert square == pytest.approx(float(dense @ dense), rel=1e-12)
-
-
-def few_values(rows: int, features: int, seed: int) -> tuple[sp.csr_matrix, np.ndarray]:
-    """Rows whose values every coding holds exactly."""
-    matrix, labels = random_rows(rows, features, seed)
-    matrix.data = np.random.default_rng(seed).choice(np.array([-1.5, 0.25, 1, 2, 96], np.float32), len(matrix.data))
-    return matrix, labels
 
 
 @pytest.mark.slow

@@ -13,11 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import around_present, flipped, random_rows
-from proof_checker import check
-from random_runs import can_be_free, case_of, config_of_case, judged, make_free, store_of_case
-from test_free_bias import optimum as optimum_with_a_bias
-from test_losses import optimum
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, TrainResult, train
 from ooc_pegasos.errors import CorruptFileError, InputError, OocPegasosError, UsageError
@@ -28,6 +23,12 @@ from ooc_pegasos.proof.proof_file import Claim, belonging, fingerprint, read_pro
 from ooc_pegasos.reporting.text import proof_words
 from ooc_pegasos.solvers.proof_record import DualRecord
 from ooc_pegasos.training.stop import Interrupted
+from support.file_bytes import flipped
+from support.optima import optimum, optimum_with_bias
+from support.proof_checker import check
+from support.random_runs import can_be_free, case_of, config_of_case, judged, make_free, store_of_case
+from support.rows import random_rows
+from support.stores import around_present
 
 BINARY = ("hinge", "logistic", "smoothed-hinge")
 REAL = ("epsilon-insensitive", "absolute", "huber")
@@ -242,7 +243,7 @@ def test_bound_and_objective_enclose_the_optimum(loss, bias, stores, tmp_path):
     proved(store_for(stores, loss), tmp_path, config)
     primal, bound = shown(tmp_path, store_for(stores, loss))
     if bias == "free":
-        best, exact = optimum_with_a_bias(loss, x, y, 0.05, weights.astype(float)), 1e-6
+        best, exact = optimum_with_bias(loss, x, y, 0.05, weights.astype(float)), 1e-6
     else:
         best, exact = optimum(loss, LOSSES[loss].parameter or 0.0, x, y, 0.05, weights), 1e-7
     assert bound <= best * (1 + exact)

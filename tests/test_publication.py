@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import folder_bytes, random_rows, store_of, svmlight_text
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
 from ooc_pegasos.conversion.output_check import Existing
@@ -16,6 +15,9 @@ from ooc_pegasos.errors import InputError, PublishedError
 from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.util.files import write_atomically, writing_errors
+from support.file_bytes import folder_bytes
+from support.rows import random_rows, svmlight_text
+from support.stores import store_of
 
 APPEND = Existing(append=True)
 

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
-from conftest import folder_bytes, random_rows, same_matrix, svmlight_text
 from dask.delayed import delayed
 
 from ooc_pegasos import ConvertConfig, Store, convert
+from support.file_bytes import folder_bytes
+from support.rows import random_rows, same_matrix, svmlight_text
 
 SIZES = [(1, 1, 1.0), (7, 5, 0.3), (300, 60, 0.05), (40, 5000, 0.002)]
 

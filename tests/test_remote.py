@@ -9,13 +9,13 @@ import pyarrow.feather
 import pyarrow.fs
 import pyarrow.parquet
 import pytest
-from conftest import random_rows, svmlight_text
 
 from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
 from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers.remote import spoken_url
 from ooc_pegasos.scoring.evaluate import evaluate
+from support.rows import random_rows, svmlight_text
 
 
 @pytest.fixture(scope="module")

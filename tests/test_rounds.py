@@ -9,7 +9,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import random_rows, store_of, workers_of_this_process
 from sklearn.svm import LinearSVC
 
 from ooc_pegasos import Store, TrainConfig, train
@@ -21,6 +20,9 @@ from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.objective.problem import problem_of
 from ooc_pegasos.scoring.evaluate import evaluate
+from support.clusters import workers_of_this_process
+from support.rows import random_rows
+from support.stores import store_of
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.dask

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import sparse
-from conftest import random_rows, store_of, workers_of_this_process, workers_that_never_pause
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, train
 from ooc_pegasos.distributed import collections, evaluate_dask, predict_dask, predict_store, store_parts, train_dask
@@ -28,6 +27,9 @@ from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.reporting.progress import TrainingProgress
 from ooc_pegasos.scoring import evaluate as evaluation
 from ooc_pegasos.scoring.evaluate import evaluate, predict
+from support.clusters import workers_of_this_process, workers_that_never_pause
+from support.rows import random_rows
+from support.stores import store_of
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.dask

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 import dask
 import distributed
 import pytest
-from conftest import ROOT, random_rows, store_of
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -24,6 +23,9 @@ from ooc_pegasos import TrainConfig
 from ooc_pegasos.distributed.cluster import connected
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.training.api import train
+from support.paths import ROOT
+from support.rows import random_rows
+from support.stores import store_of
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
 SETTINGS, COMMANDS = re.findall(r"```bash\n(.+?)```", PAGE, re.DOTALL)

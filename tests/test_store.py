@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
-from conftest import flipped, random_rows, same_matrix, svmlight_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, TrainConfig, convert, train, verify
 from ooc_pegasos.errors import CorruptFileError, InputError
 from ooc_pegasos.store.vocabulary import of_store
+from support.file_bytes import flipped
+from support.rows import random_rows, same_matrix, svmlight_text
 
 
 def write(path: Path, text: str) -> str:

@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -16,6 +15,7 @@ from sklearn.svm import LinearSVC
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.training import structured
 from ooc_pegasos.training.structured import StructuredConfig, train_structured
+from support.paths import ROOT
 
 SCRIPT = ROOT / "scripts" / "chain_tagger.py"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import random_rows, same_matrix, svmlight_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
 from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, convert
 from ooc_pegasos.errors import InputError
+from support.rows import random_rows, same_matrix, svmlight_text
 
 IN_ORDER = ConvertConfig(shuffle=False)
 

@@ -12,7 +12,6 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
-from conftest import folder_bytes
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -27,6 +26,7 @@ from ooc_pegasos.store.recipe import Column, Table
 from ooc_pegasos.store.verify import verify
 from ooc_pegasos.store.vocabulary import of_store
 from ooc_pegasos.util import json_checksum
+from support.file_bytes import folder_bytes
 
 BITS = 10
 

@@ -12,11 +12,8 @@ import time
 
 import numpy as np
 import pytest
-from conftest import random_rows, store_of
 from hypothesis import given
 from hypothesis import strategies as st
-from nights import job_of, put
-from terminals import EVERY_TEXT, Terminal, check_shown
 
 from ooc_pegasos import Model, TrainConfig, train
 from ooc_pegasos.cli.main import app
@@ -28,6 +25,10 @@ from ooc_pegasos.reporting.progress import (
     epochs_left,
     guarded,
 )
+from support.nights import job_of, put
+from support.rows import random_rows
+from support.stores import store_of
+from support.terminals import EVERY_TEXT, Terminal, check_shown
 
 SOAK = bool(os.environ.get("OOCPEG_SOAK"))
 

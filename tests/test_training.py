@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from conftest import all_memory, around_present, least_memory, random_rows, store_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.svm import LinearSVC
@@ -20,6 +19,8 @@ from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfi
 from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.solvers.registry import row_bytes
+from support.rows import random_rows
+from support.stores import all_memory, around_present, least_memory, store_of
 
 
 def optimum(matrix, labels, lam, class_weight=None, row_weights=None) -> float:

@@ -16,14 +16,14 @@ from functools import partial
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from conftest import workers_of_this_process
-from exact import objective
-from newton import optimum
-from random_runs import Case, case_of, config_of_case, distributed_case_of, run, store_of_case
-from truth import Report, Rows, judged
 
 from ooc_pegasos import train
 from ooc_pegasos.distributed import train_dask
+from support.clusters import workers_of_this_process
+from support.exact import objective
+from support.newton import optimum
+from support.random_runs import Case, case_of, config_of_case, distributed_case_of, run, store_of_case
+from support.truth import Report, Rows, judged
 
 pytest.importorskip("distributed")
 

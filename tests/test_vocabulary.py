@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import folder_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction import DictVectorizer
@@ -29,6 +28,7 @@ from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.scoring.score import score
 from ooc_pegasos.store.verify import verify
 from ooc_pegasos.store.vocabulary import of_store
+from support.file_bytes import folder_bytes
 
 WORDS = np.array(["rain", "sun", "Snow", "fine", "day", "Été", "über", "ox", "rare", "rarest", "日本"])
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import random_rows, svmlight_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.feature_extraction import FeatureHasher
@@ -25,6 +24,7 @@ from ooc_pegasos.scoring.heaviest_features import signs
 from ooc_pegasos.store import vocabulary
 from ooc_pegasos.store.labels import key_of
 from ooc_pegasos.store.recipe import Hashing
+from support.rows import random_rows, svmlight_text
 
 HASHED = Hashing(bits=6)
 Row = tuple[float, float, str, list[tuple[int, float]]]

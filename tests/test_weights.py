@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import folder_bytes, least_memory, random_rows, svmlight_text
-from forked import Forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +22,10 @@ from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.store import manifest as manifests
 from ooc_pegasos.store.chunk_file import write_chunk
 from ooc_pegasos.util import json_checksum
+from support.file_bytes import folder_bytes
+from support.forked import Forked
+from support.rows import random_rows, svmlight_text
+from support.stores import least_memory
 
 Row = tuple[float, float, tuple[tuple[int, float], ...]]  # weight, label, (index, value) pairs
 APPEND = Existing(append=True)

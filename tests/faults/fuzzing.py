@@ -823,7 +823,7 @@ def settings(cls: Any) -> Callable[[Path], Attempt]:
 
 def costs(folder: Path) -> Attempt:
     """A table of what it costs to take a class for another."""
-    from ooc_pegasos.cli.training import _costs
+    from ooc_pegasos.config import read_costs
 
     (folder / "a.svm").write_bytes(b"".join(b"%d %d:1\n" % (i % 3, 1 + i % 7) for i in range(ROWS)))
     config = ConvertConfig(threads=1, task="multiclass")
@@ -832,7 +832,7 @@ def costs(folder: Path) -> Attempt:
     def attempt(rng: Rng) -> None:
         file = folder / "costs.txt"
         file.write_bytes(damaged(rng, b"0 1 2.5\n1, 0, 1\n3 1 0\n", b"0 1\n1 0\n"))
-        given = _costs(file)
+        given = read_costs(str(file))
         train(store, TrainConfig(lam=0.1, max_epochs=1, threads=1, loss="multiclass-hinge", cost=given))
 
     return attempt

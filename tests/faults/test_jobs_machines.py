@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import folder_bytes, random_rows, svmlight_text
 from machine import little_memory, many, small_disk
 from nightly import DAY, JOB, NOON, Outcome, begun, check_untorn, night, outcome, put
 from places import CLOCKS, filled, fixtures, holding, mode_of, one_line, wait_for
@@ -30,6 +29,8 @@ from ooc_pegasos.jobs.run import run
 from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.store.append_expire import expire
 from ooc_pegasos.util.locks import locked
+from support.file_bytes import folder_bytes
+from support.rows import random_rows, svmlight_text
 
 commands, quick, powerless, disk, closed = fixtures
 STEPS: dict[str, tuple[object, str]] = {

@@ -15,9 +15,10 @@ from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
 
-_HERE = Path(__file__).resolve().parent
+from support.paths import ROOT
+
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["warm"])
+_server.set_forkserver_preload(["support.warm"])
 
 COMMAND = "from ooc_pegasos.cli.main import main\nmain()"
 
@@ -74,7 +75,7 @@ class Forked:
 def warm_up() -> None:
     """Start the server, once in a run; it looks for modules here, not where something else of that name may be."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_HERE.parent), str(_HERE)])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     try:
         forkserver.ensure_running()
     finally:

@@ -9,14 +9,14 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from exact import Problem, objective_of_model, row_weights
-from newton import Optimum, optimum
 
 from ooc_pegasos import Store, TrainConfig
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.objective.losses import LOSSES
 from ooc_pegasos.scoring.model import Certificate
 from ooc_pegasos.training.result import TrainResult
+from support.exact import Problem, objective_of_model, row_weights
+from support.newton import Optimum, optimum
 
 
 @dataclass

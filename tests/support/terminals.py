@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from forked import COMMAND, Forked
+from support.forked import COMMAND, Forked
 
 EVERY_TEXT = "import ooc_pegasos.reporting.progress\nooc_pegasos.reporting.progress._FRAME_SECONDS = 0.0\n"
 """Code after which a status line shows every text, however fast they come."""

@@ -12,7 +12,7 @@ for name in (
     "ooc_pegasos.scoring.evaluate",
     "ooc_pegasos.scoring.model",
     "ooc_pegasos.training.api",
-    "forked",
+    "support.forked",
 ):
     import_module(name)
 

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from exact import MARGIN_LOSSES, TARGET_LOSSES
-from truth import Report, judged
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, train
 from ooc_pegasos.loading.loader import open_loader
@@ -26,6 +24,8 @@ from ooc_pegasos.reporting.progress import TrainingProgress
 from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.util.checkpoint import FILE_NAME
+from support.exact import MARGIN_LOSSES, TARGET_LOSSES
+from support.truth import Report, judged
 
 Trainer = Callable[..., TrainResult]
 

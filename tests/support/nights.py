@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import scipy.sparse as sp
-from conftest import svmlight_text
 
 from ooc_pegasos.jobs.job import Job
+from support.rows import svmlight_text
 
 NIGHT = datetime(2026, 11, 18, 2, tzinfo=UTC)
 FEATURES = 40

@@ -13,7 +13,8 @@ from fractions import Fraction
 
 import mpmath
 import numpy as np
-from exact import (
+
+from support.exact import (
     CLASS_LOSSES,
     DATA,
     FLOAT,

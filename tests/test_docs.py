@@ -183,7 +183,9 @@ def write_configurations(text, folder):
                 (folder / name[1]).write_text(block)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[] if page == "README.md" else pytest.mark.slow) for page in PAGES]
+)
 def test_a_page_does_what_it_shows(page, folder, run, capsys, monkeypatch):
     text = PAGES[page]
     remove_outputs(text, folder)

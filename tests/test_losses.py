@@ -229,9 +229,9 @@ def weights_file(folder: Path, weights: np.ndarray) -> str:
 
 OPTIONS = [
     {},
-    {"weighted": True},
-    {"class_weight": (0.25, 3.0)},
-    {"bias": "feature", "bias_scale": 2.0},
+    pytest.param({"weighted": True}, marks=pytest.mark.slow),
+    pytest.param({"class_weight": (0.25, 3.0)}, marks=pytest.mark.slow),
+    pytest.param({"bias": "feature", "bias_scale": 2.0}, marks=pytest.mark.slow),
     {"weighted": True, "class_weight": (0.25, 3.0), "bias": "feature", "bias_scale": 0.5},
 ]
 

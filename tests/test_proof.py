@@ -32,6 +32,8 @@ from support.stores import around_present
 
 BINARY = ("hinge", "logistic", "smoothed-hinge")
 REAL = ("epsilon-insensitive", "absolute", "huber")
+FAST = ("hinge", "logistic", "epsilon-insensitive")
+OTHERS = tuple(loss for loss in BINARY + REAL if loss not in FAST)
 AT_ONCE = ("multiclass-hinge", "multiclass-logistic")
 ROWS = 300
 
@@ -125,7 +127,7 @@ def options_of(loss: str, manner: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("manner", MANNERS)
-@pytest.mark.parametrize("loss", BINARY + REAL)
+@pytest.mark.parametrize("loss", [*FAST, *(pytest.param(loss, marks=pytest.mark.slow) for loss in OTHERS)])
 def test_every_loss_and_algorithm_proves_its_bound(loss, manner, stores, tmp_path):
     store, options = store_for(stores, loss), options_of(loss, manner)
     if loss in REAL:

@@ -231,7 +231,7 @@ def test_an_input_that_changes_while_it_is_appended(tmp_path, monkeypatch, undis
 
 @pytest.mark.parametrize("turn", many(["backwards"], ["backwards", "jumping", "standing still"]))
 def test_clocks_that_go_wrong(tmp_path, quick, turn):
-    """The model is the same; that versions stay in order is seen in tests/test_jobs.py."""
+    """The model is the same; that versions stay in order is seen in tests/integration/test_jobs.py."""
     for name in ("good", "bad"):
         place = tmp_path / name
         place.mkdir()

@@ -3,7 +3,7 @@
 The random cases are functions of their seeds. With OOCPEG_SOAK=1 there are 20,000 of them, or OOCPEG_SOAK_CASES, from
 seed OOCPEG_SOAK_START on, for at most about OOCPEG_SOAK_SECONDS. One case alone:
 
-    OOCPEG_SOAK=1 OOCPEG_SOAK_START=<seed> OOCPEG_SOAK_CASES=1 python -m pytest tests/test_true_bounds.py -s -k random
+    OOCPEG_SOAK=1 OOCPEG_SOAK_START=<seed> OOCPEG_SOAK_CASES=1 pytest tests/integration/test_true_bounds.py -s -k random
 """
 
 import dataclasses

@@ -44,7 +44,7 @@ LANGUAGES = {
     "ini": "not run",
     "bash": "run by a test of its own",
 }
-RUN_ELSEWHERE = {"docs/security.md": "test_security.py"}
+RUN_ELSEWHERE = {"docs/security.md": "integration/test_security.py"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 MEASURED = re.compile(r" ?(?:seconds|s|ms|[kMG]B|GB/s)\b")

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
+from test_bias import held_out, rows_with_a_bias, store_for, weighted
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, train
 from ooc_pegasos.compiled.fit.pegasos import folds_of_rows, multiple_errors, next_move
@@ -22,7 +23,6 @@ from ooc_pegasos.objective.problem import problem_of
 from ooc_pegasos.scoring.evaluate import evaluate
 from support.optima import FORMULAS, SLOPES, optimum_with_bias, parameter_of, primal_with_bias
 from support.stores import around_present, store_of
-from test_bias import held_out, rows_with_a_bias, store_for, weighted
 
 SOAK = os.environ.get("OOCPEG_SOAK") == "1"
 

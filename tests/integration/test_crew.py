@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from dask.utils import key_split
+from test_rounds import TrainingKiller, made, weights
 
 import ooc_pegasos
 from ooc_pegasos import Model, TrainConfig, train
@@ -28,7 +29,6 @@ from ooc_pegasos.solvers import registry
 from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
 from support.clusters import workers_of_this_process
 from support.stores import store_of
-from test_rounds import TrainingKiller, made, weights
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.dask

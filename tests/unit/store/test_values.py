@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from test_store import forge, rewrite, strangers_reader
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
 from ooc_pegasos.compiled.intrinsics import value_at
@@ -24,7 +25,6 @@ from ooc_pegasos.store.csr_block import LEVELS, NO_LEVELS, all_levels
 from support.file_bytes import folder_bytes
 from support.forked import Forked
 from support.rows import random_rows, same_matrix, svmlight_text
-from test_store import forge, rewrite, strangers_reader
 
 APPEND = Existing(append=True)
 LARGEST = {"float16": 65_504.0, "bfloat16": float(np.uint32(0x7F7F0000).view(np.float32))}

@@ -36,10 +36,10 @@ lint: $(VENV)/installed-dev
 test-oldest: $(OLDEST)/installed
 	$(OLDEST)/bin/python scripts/smoke.py
 	$(OLDEST)/bin/python -m pytest -q -W ignore::DeprecationWarning -k '$(OLDEST_TESTS)' \
-		tests/test_cli.py tests/test_tables.py tests/test_scoring_dask.py
+		tests/integration/test_cli.py tests/unit/readers/test_tables.py tests/integration/test_scoring_dask.py
 
 soak: $(VENV)/installed-dev
-	OOCPEG_SOAK=1 nice -n 10 $(BIN)/python -m pytest -s tests/faults tests/test_true_bounds.py
+	OOCPEG_SOAK=1 nice -n 10 $(BIN)/python -m pytest -s tests/faults tests/integration/test_true_bounds.py
 
 notebooks: $(VENV)/installed-dev
 	$(BIN)/python scripts/render_notebooks.py

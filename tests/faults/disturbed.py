@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from conftest import folder_bytes, random_rows, svmlight_text
 from machine import Nursery, nursery
 
 from ooc_pegasos import Model, Store, verify
 from ooc_pegasos.store.manifest import FILE_NAME
+from support.file_bytes import folder_bytes
+from support.rows import random_rows, svmlight_text
 
 WARM = """
 import contextlib, io, os, sys, tempfile

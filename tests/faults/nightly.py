@@ -4,11 +4,11 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from conftest import folder_bytes, random_rows, svmlight_text
-
 from ooc_pegasos import Model, Store, verify
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.jobs.run import run
+from support.file_bytes import folder_bytes
+from support.rows import random_rows, svmlight_text
 
 JOB = """
 store = "clicks.store"

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import folder_bytes, random_rows, svmlight_text
 from machine import Nursery, nursery, small_disk
 
 from ooc_pegasos.util.locks import Owner
+from support.file_bytes import folder_bytes
+from support.rows import random_rows, svmlight_text
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 COMMANDS = f"""

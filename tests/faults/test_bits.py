@@ -6,13 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import flipped, least_memory, random_rows, store_of
 from soak import tries
 
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train, verify
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.scoring.model import Model as ModelFile
 from ooc_pegasos.store.vocabulary import of_store
+from support.file_bytes import flipped
+from support.rows import random_rows
+from support.stores import least_memory, store_of
 
 FLIPS = tries(150, 1000)
 

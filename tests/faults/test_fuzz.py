@@ -21,9 +21,9 @@ from ooc_pegasos.config import parse_size
 from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.scoring.calibration import Calibration
 from ooc_pegasos.util.checkpoint import Checkpoint
+from support.paths import ROOT
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 GROUPS = {
     "text": {"svmlight": 250, "vw": 250, "compressed": 100, "weights": 80, "folders": 80},
     "settings": {"recipe": 80, "config": 50, "costs": 50, "job": 150},
@@ -40,7 +40,10 @@ MEMORY = Path("/dev/shm")
 def run(folder: Path, *jobs: str) -> list[dict]:
     """Have some tries made by a process of its own; a crash of that is a failure that says where."""
     command = [sys.executable, str(HERE / "fuzzing.py"), str(folder), *jobs]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
+    }
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     where = (folder / "try").read_text().strip() if (folder / "try").exists() else "before the first try"
     told = f"OOCPEG_FUZZ={where}: ended with {done.returncode}\n{done.stderr[:4000]}"

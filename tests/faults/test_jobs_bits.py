@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import flipped, folder_bytes
 from nightly import begun, night
 from soak import tries
 
 from ooc_pegasos import OocPegasosError
 from ooc_pegasos.jobs import run as running
+from support.file_bytes import flipped, folder_bytes
 
 FLIPS = tries(12, 1000)
 

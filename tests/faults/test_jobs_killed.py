@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import folder_bytes, random_rows, svmlight_text
 from machine import Child, Job, Nursery, kill_at_random, kill_at_steps, many, nursery
 
 from ooc_pegasos import Model, Store, verify
+from support.file_bytes import folder_bytes
+from support.rows import random_rows, svmlight_text
 
 NIGHTS = """
 from datetime import UTC, datetime

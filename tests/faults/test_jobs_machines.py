@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import folder_bytes, random_rows, svmlight_text
 from machine import little_memory, many, small_disk
 from nightly import DAY, JOB, NOON, Outcome, begun, check_untorn, night, outcome, put
 from places import CLOCKS, filled, fixtures, holding, mode_of, one_line, wait_for
@@ -30,6 +29,8 @@ from ooc_pegasos.jobs.run import run
 from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.store.append_expire import expire
 from ooc_pegasos.util.locks import locked
+from support.file_bytes import folder_bytes
+from support.rows import random_rows, svmlight_text
 
 commands, quick, powerless, disk, closed = fixtures
 STEPS: dict[str, tuple[object, str]] = {
@@ -230,7 +231,7 @@ def test_an_input_that_changes_while_it_is_appended(tmp_path, monkeypatch, undis
 
 @pytest.mark.parametrize("turn", many(["backwards"], ["backwards", "jumping", "standing still"]))
 def test_clocks_that_go_wrong(tmp_path, quick, turn):
-    """The model is the same; that versions stay in order is seen in tests/test_jobs.py."""
+    """The model is the same; that versions stay in order is seen in tests/integration/test_jobs.py."""
     for name in ("good", "bad"):
         place = tmp_path / name
         place.mkdir()

@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import ROOT
 from machine import small_disk, without_power
+
+from support.paths import ROOT
 
 CODE = """
 import numpy as np

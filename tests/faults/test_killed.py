@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import folder_bytes, least_memory, random_rows, store_of, svmlight_text
 from machine import Child, Job, Nursery, kill_at_random, kill_at_steps, many, nursery
 
 from ooc_pegasos import ConvertConfig, Model, Store, convert, verify
 from ooc_pegasos.util.checkpoint import FILE_NAME, Checkpoint
+from support.file_bytes import folder_bytes
+from support.rows import random_rows, svmlight_text
+from support.stores import least_memory, store_of
 
 CONVERT = """
 import tempfile

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import folder_bytes, least_memory, random_rows, store_of
 from machine import little_memory, many
 from places import CLOCKS, everything, filled, fixtures, holding, mode_of, one_line, spread, wait_for
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, train, verify
+from support.file_bytes import folder_bytes
+from support.rows import random_rows
+from support.stores import least_memory, store_of
 
 commands, quick, powerless, disk, closed = fixtures
 TRAIN = ["--lambda", "1e-4", "--tolerance", "1e-12", "--max-epochs", "8", "--quiet"]

@@ -1,0 +1,52 @@
+"""Stores of given rows, the memory that their windows need, and a hook into the solvers."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from ooc_pegasos import ConvertConfig, Existing, Store, convert
+from ooc_pegasos.config import TrainConfig
+from ooc_pegasos.loading.window import cost_of
+from ooc_pegasos.solvers.pegasos_group import PegasosSolver
+from ooc_pegasos.solvers.registry import row_bytes
+from ooc_pegasos.solvers.sdca import SdcaSolver
+from ooc_pegasos.store.manifest import ChunkInfo
+from support.rows import svmlight_text
+
+
+def store_of(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
+    """A store of these rows, in their order unless `options` say otherwise, in place of what was there."""
+    source = folder / "in.svm"
+    source.write_text(svmlight_text(matrix.tocsr(), labels))
+    config = ConvertConfig(**{"shuffle": False, "classes": ("-1", "1"), "features": matrix.shape[1], **options})
+    return convert([str(source)], folder / "store", config, existing=Existing(force=True))
+
+
+def least_memory(store: Store) -> int:
+    """So little that every chunk is a window of its own, for a run of one model."""
+    return 2 * max(_cost(chunk) for chunk in store.manifest.chunks)
+
+
+def all_memory(store: Store) -> int:
+    """So much that all chunks are one window, and no more."""
+    return sum(_cost(chunk) for chunk in store.manifest.chunks)
+
+
+def _cost(chunk: ChunkInfo) -> int:
+    return cost_of(chunk) + row_bytes(TrainConfig(lam=1.0), 1) * (chunk.rows + 1)
+
+
+def around_present(patched: pytest.MonkeyPatch, after: Callable[[int], None]) -> None:
+    """Have `after` called with the number of rows whenever some were presented, by whatever solver."""
+    for kind in (SdcaSolver, PegasosSolver):
+
+        def present(solver, window, begin, end, real=kind.present):
+            bad = real(solver, window, begin, end)
+            if end > begin:  # a call with no rows loads the kernels
+                after(end - begin)
+            return bad
+
+        patched.setattr(kind, "present", present)

@@ -1,0 +1,62 @@
+"""Plain words: docstrings begin with a verb or a noun phrase, and no text uses a phrase that has a standard term.
+
+See "How to write" in CONTRIBUTING.md.
+"""
+
+import ast
+import re
+
+import pytest
+
+from support.paths import ROOT
+
+TRANSLATED_LATER = r"readers/|ooc_pegasos/(compiled/(parse|fit)|solvers|objective|loading|training|distributed)/"
+"""Folders whose texts are not translated yet."""
+CODE = [path for folder in ("ooc_pegasos", "readers", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
+TEXTS = [*CODE, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile"))]
+TEXTS += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").glob("*")), *ROOT.glob("notebooks/*.ipynb")]
+BANNED = {
+    r"\b(kept|keeps?|keeping) (\w+ )?apart\b": "holdout",
+    r"\bloss apart\b|\brows apart\b": "holdout loss, holdout rows",
+    r"\bwas killed goes on\b|\btaken? up again\b": "is resumed",
+    r"\bhas seen enough\b": "broken pipe",
+    r"\bhashed to (2\S+ )?places\b": "buckets",
+    r"\btext falls into\b": "n-grams, tokens",
+    r"\bcoming down to\b|\bknows? nothing of lambda\b": "lambda continuation",
+    r"\b(rows|row) (that )?(sleeps?|asleep)\b|\bnaps?\b|\bwakes?\b": "inactive rows, re-activation",
+    r"\bfar from changing\b": "inactive",
+    r"\bleaves? the pass\b": "is finished",
+    r"\bis no UTF-8\b": "invalid UTF-8",
+    r"\bmistake in oocpeg\b": "internal error",
+    r"\b(int|float|str|text|number) or nothing\b": "or None",
+    r"\bplaces in a table\b": "dictionary-coded values",
+    r"\b(is|are|was|were|be|been) told\b|(?<!\.)\btells?\b": "reported, prints, returns",
+    r"\bmeanwhile\b": "concurrently, overlapped with",
+    r"\bpresents? (a |the |all )?rows?\b": "process rows",
+    r"\bcrew\b": "worker pool",
+    r"\bgolden sets?\b": "reference set",
+}
+
+
+def is_translated(path) -> bool:
+    return not re.match(TRANSLATED_LATER, path.relative_to(ROOT).as_posix())
+
+
+def docstrings(tree: ast.AST):
+    """The docstrings of modules, classes and functions, and the strings that describe a constant or a field."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+@pytest.mark.parametrize("path", [*filter(is_translated, CODE)], ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_begin_with_a_verb_or_a_noun(path):
+    questions = re.compile(r"(What|Whether|How|Where|Which|Who|Whom|Whose|When)\b")
+    assert [(line, text) for line, text in docstrings(ast.parse(path.read_text())) if questions.match(text)] == []
+
+
+@pytest.mark.parametrize("path", [*filter(is_translated, TEXTS)], ids=lambda path: str(path.relative_to(ROOT)))
+def test_standard_terms(path):
+    text = re.sub(r"\n[ #]*", " ", path.read_text())
+    found = {match[0]: use for banned, use in BANNED.items() for match in re.finditer(banned, text, re.IGNORECASE)}
+    assert found == {}

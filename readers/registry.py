@@ -166,8 +166,9 @@ def check_options(config: ConvertConfig, names: Sequence[str]) -> None:
         if option in chosen.options or given == getattr(_DEFAULTS, option) or (option, given) in _NO_CHANGE:
             continue
         if suitable := [kind.title for kind in FORMATS.values() if option in kind.options]:
+            understood = " and ".join(filter(None, (", ".join(suitable[:-1]), suitable[-1])))
             what = f"{spoken(names[0])} is read as {chosen.name}"
-            raise UsageError(f"{{{option}}} is for {' and '.join(suitable)}, and {what}; leave it out")
+            raise UsageError(f"{{{option}}} is for {understood}, and {what}; leave it out")
     chosen.check_options(config)
 
 

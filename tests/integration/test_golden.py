@@ -329,7 +329,7 @@ def test_folders_of_texts_are_golden_sets_but_not_their_own(tmp_path):
         (("features = 40", "features = 50"), "features=50: the store was made with 40"),
         (("features = 40", "features = 40\ntask = 'regression'"), "task=regression: the store was made with binary"),
         (("index_base = 1", "format = 'vw'"), "format=vw: the store was made of svmlight"),
-        (("index_base = 1", "hash_bits = 9"), "--hash-bits is for .* read as svmlight; leave it out"),
+        (("index_base = 1", "hash_bits = 9"), "hash_bits is for .* read as svmlight; leave it out"),
     ],
 )
 def test_options_that_contradict_the_store_though_nothing_is_new(tmp_path, oocpeg, change, message):

@@ -56,7 +56,7 @@ def test_a_model_of_folders_scores_texts_with_and_without_labels(tmp_path, optio
     found = pq.read_table(tmp_path / "flat.parquet")
     assert found.column("document").to_pylist() == [name.replace("/", "-") for name in names]
     assert found.column("score").equals(expected.column("score"))
-    with pytest.raises(InputError, match="a file beside the folders of the classes"):
+    with pytest.raises(InputError, match="a file next to the folders of the classes"):
         evaluate(model, flat)
     (tmp_path / "nothing").mkdir()
     with pytest.raises(InputError, match="nothing: no documents in it"):

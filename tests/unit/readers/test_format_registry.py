@@ -153,7 +153,7 @@ def test_bad_rows_of_a_registered_format(tmp_path):
 def test_options_that_a_format_does_not_understand_are_refused_with_both_sides(tmp_path):
     write(tmp_path)
     source = str(tmp_path / "in.pairs")
-    message = r"^hash_bits is for Vowpal Wabbit text and tables and folders of texts, and .*in\.pairs is read as pairs;"
+    message = r"^hash_bits is for Vowpal Wabbit text, tables and folders of texts, and .*in\.pairs is read as pairs;"
     with pytest.raises(UsageError, match=message):
         convert([source], tmp_path / "store", ConvertConfig(hash_bits=9))
     with pytest.raises(

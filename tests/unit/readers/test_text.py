@@ -317,7 +317,7 @@ def test_folders_that_are_refused(tmp_path):
     cases = {
         "no such folder": lambda root: None,
         "no folders in it; make one for each class": lambda root: root.mkdir(),
-        "x: a file beside the folders": lambda root: write(root, {"a/1": "x", "x": "y"}),
+        "x: a file next to the folders": lambda root: write(root, {"a/1": "x", "x": "y"}),
         "no documents in its folders": lambda root: (root / "a").mkdir(parents=True),
         "a/back: reached twice": lambda root: (write(root, {"a/1": "x"}), os.symlink(root / "a", root / "a/back")),
         "a/pipe: neither a file": lambda root: (write(root, {"a/1": "x"}), os.mkfifo(root / "a/pipe")),

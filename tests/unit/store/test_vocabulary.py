@@ -147,7 +147,7 @@ def test_the_names_in_most_rows_are_kept(tmp_path, capsys):
         assert list(names.values()) == sorted(by_rows[:most])
         kept = CountVectorizer(vocabulary=sorted(by_rows[:most])).transform(documents)
         np.testing.assert_array_equal(store.to_scipy()[0].toarray(), kept.toarray())
-        notes = [remark for remark in shown.remarks if "count for nothing" in remark]
+        notes = [remark for remark in shown.remarks if "are left out" in remark]
         assert bool(notes) == (most < len(rows))
 
 
@@ -265,9 +265,9 @@ def test_what_does_not_go_together(tmp_path):
         (source, {"text": ("words",), "dictionary": 3, "hash_bits": 4}, "give one"),
         (source, {"text": ("words",), "dictionary": 0}, "out of range"),
         (source, {"categorical": ("words",), "idf": True}, "no column is text"),
-        (numbers, {"numeric": ("price",), "dictionary": 5}, "places of their own already"),
-        (str(tmp_path / "a.svm"), {"dictionary": 5}, "--dictionary is for tables"),
-        (str(tmp_path / "a.svm"), {"idf": True}, "--idf is for tables"),
+        (numbers, {"numeric": ("price",), "dictionary": 5}, "feature indices already"),
+        (str(tmp_path / "a.svm"), {"dictionary": 5}, "dictionary is for tables"),
+        (str(tmp_path / "a.svm"), {"idf": True}, "idf is for tables"),
     ):
         with pytest.raises(UsageError, match=message):
             convert([where], tmp_path / "store", options(**wrong))

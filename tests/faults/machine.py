@@ -12,19 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-
-Much = TypeVar("Much")
-SOAK = bool(os.environ.get("OOCPEG_SOAK"))
-"""Whether there is time to try every instant, as `make soak` does, and not only some."""
-
-
-def many(short: Much, long: Much) -> Much:
-    """How much is to be tried: in `make test`, and in a soak."""
-    return long if SOAK else short
-
 
 # --- processes ----------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from soak import tries
 
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train, verify
 from ooc_pegasos.scoring.evaluate import evaluate, predict
@@ -14,9 +13,10 @@ from ooc_pegasos.scoring.model import Model as ModelFile
 from ooc_pegasos.store.vocabulary import of_store
 from support.file_bytes import flipped
 from support.rows import random_rows
+from support.soak import in_soak
 from support.stores import least_memory, store_of
 
-FLIPS = tries(150, 1000)
+FLIPS = in_soak(150, 1000)
 
 
 def flip_and_use(seed: int, files: list[Path], use: Callable[[], object], flips: int = FLIPS) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from disturbed import COMMANDS, check_disturbed, command_of, failure_of, processes, shim
-from machine import many
+
+from support.soak import in_soak
 
 fixtures = processes, shim
 
@@ -39,7 +40,7 @@ def test_each_call_fails(processes, tmp_path, name):
         command.check_same()
         every = 14 if name == "run" else 7
         some = [(number, number // every) for number in range(1, len(calls) + 1, every)]
-        faults = many(
+        faults = in_soak(
             some, [(number, variant) for number, call in enumerate(calls, 1) for variant in chosen(number, call)]
         )
         if only:

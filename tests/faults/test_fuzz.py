@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fuzzing import FORMATS, resealed
-from soak import tries
 
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train, verify
 from ooc_pegasos.config import parse_size
@@ -22,6 +21,7 @@ from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.scoring.calibration import Calibration
 from ooc_pegasos.util.checkpoint import Checkpoint
 from support.paths import ROOT
+from support.soak import in_soak
 
 HERE = Path(__file__).resolve().parent
 GROUPS = {
@@ -54,7 +54,7 @@ def run(folder: Path, *jobs: str) -> list[dict]:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_whatever_is_in_a_file_is_read_or_refused(tmp_path, group):
-    jobs = [f"{name}:0:{tries(count, LONG)}" for name, count in GROUPS[group].items()]
+    jobs = [f"{name}:0:{in_soak(count, LONG)}" for name, count in GROUPS[group].items()]
     only = os.environ.get("OOCPEG_FUZZ")
     if only:
         if only.split(":")[0] not in GROUPS[group]:

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from nightly import begun, night
-from soak import tries
 
 from ooc_pegasos import OocPegasosError
 from ooc_pegasos.jobs import run as running
 from support.file_bytes import flipped, folder_bytes
+from support.soak import in_soak
 
-FLIPS = tries(12, 1000)
+FLIPS = in_soak(12, 1000)
 
 
 def killed_in_training(*words: object, **named: object) -> None:

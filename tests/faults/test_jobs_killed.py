@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import Child, Job, Nursery, kill_at_random, kill_at_steps, many, nursery
+from machine import Child, Job, Nursery, kill_at_random, kill_at_steps, nursery
 
 from ooc_pegasos import Model, Store, verify
 from support.file_bytes import folder_bytes
 from support.rows import random_rows, svmlight_text
+from support.soak import in_soak
 
 NIGHTS = """
 from datetime import UTC, datetime
@@ -109,12 +110,12 @@ def second_night(nights: Nursery, folder: Path, rows: int) -> Job:
 
 
 def test_jobs_killed_at_random(nights, tmp_path):
-    hit = kill_at_random(second_night(nights, tmp_path, 1500), many(6, 200))
+    hit = kill_at_random(second_night(nights, tmp_path, 1500), in_soak(6, 200))
     print(f"{hit} kills")
-    assert hit >= many(6, 200)
+    assert hit >= in_soak(6, 200)
 
 
 def test_jobs_killed_before_each_step(nights, tmp_path):
-    tried, steps = kill_at_steps(second_night(nights, tmp_path, 300), many(12, 10_000))
+    tried, steps = kill_at_steps(second_night(nights, tmp_path, 300), in_soak(12, 10_000))
     print(f"{tried} of {steps} steps")
     assert tried >= min(steps, 12)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from machine import little_memory, many, small_disk
+from machine import little_memory, small_disk
 from nightly import DAY, JOB, NOON, Outcome, begun, check_untorn, night, outcome, put
 from places import CLOCKS, filled, fixtures, holding, mode_of, one_line, wait_for
 from test_machines import MEDDLE
@@ -31,6 +31,7 @@ from ooc_pegasos.store.append_expire import expire
 from ooc_pegasos.util.locks import locked
 from support.file_bytes import folder_bytes
 from support.rows import random_rows, svmlight_text
+from support.soak import in_soak
 
 commands, quick, powerless, disk, closed = fixtures
 STEPS: dict[str, tuple[object, str]] = {
@@ -229,7 +230,7 @@ def test_an_input_that_changes_while_it_is_appended(tmp_path, monkeypatch, undis
     assert outcome(place)[1:] == undisturbed[1:]
 
 
-@pytest.mark.parametrize("turn", many(["backwards"], ["backwards", "jumping", "standing still"]))
+@pytest.mark.parametrize("turn", in_soak(["backwards"], ["backwards", "jumping", "standing still"]))
 def test_clocks_that_go_wrong(tmp_path, quick, turn):
     """The model is the same; that versions stay in order is seen in tests/integration/test_jobs.py."""
     for name in ("good", "bad"):
@@ -323,7 +324,7 @@ def test_a_store_that_somebody_else_is_at_work_on(tmp_path, undisturbed):
     assert outcome(place) == undisturbed
 
 
-@pytest.mark.parametrize("megabytes", many([200], [120, 160, 200, 260, 320]))
+@pytest.mark.parametrize("megabytes", in_soak([200], [120, 160, 200, 260, 320]))
 @pytest.mark.parametrize("step", ["convert", "train"])
 def test_out_of_memory(tmp_path, oocpeg, step, megabytes):
     """Told to use more than there is, it is killed or says so, and with less it goes on."""

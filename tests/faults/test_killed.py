@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import Child, Job, Nursery, kill_at_random, kill_at_steps, many, nursery
+from machine import Child, Job, Nursery, kill_at_random, kill_at_steps, nursery
 
 from ooc_pegasos import ConvertConfig, Model, Store, convert, verify
 from ooc_pegasos.util.checkpoint import FILE_NAME, Checkpoint
 from support.file_bytes import folder_bytes
 from support.rows import random_rows, svmlight_text
+from support.soak import in_soak
 from support.stores import least_memory, store_of
 
 CONVERT = """
@@ -127,16 +128,16 @@ def conversion(converting: Nursery, folder: Path, mode: str, shuffle: bool, rows
 @pytest.mark.parametrize("mode", ["new", "append", "force"])
 def test_conversions_killed_at_random(converting, tmp_path, mode, shuffle):
     job = conversion(converting, tmp_path, mode, shuffle, 6000)
-    hit = kill_at_random(job, many(4, 100))
+    hit = kill_at_random(job, in_soak(4, 100))
     print(f"{hit} kills")
-    assert hit >= many(4, 100)
+    assert hit >= in_soak(4, 100)
 
 
 @pytest.mark.parametrize("shuffle", [True, False], ids=["shuffle", "no-shuffle"])
 @pytest.mark.parametrize("mode", ["new", "append", "force"])
 def test_conversions_killed_before_each_step(converting, tmp_path, mode, shuffle):
     job = conversion(converting, tmp_path, mode, shuffle, 600)
-    tried, steps = kill_at_steps(job, many(10, 10_000))
+    tried, steps = kill_at_steps(job, in_soak(10, 10_000))
     print(f"{tried} of {steps} steps")
     assert tried >= min(steps, 10)
 
@@ -188,18 +189,18 @@ def run(training: Nursery, folder: Path, algorithm: str, memory: str, rows: int,
 
 
 @pytest.mark.parametrize("memory", ["all", "several"])
-@pytest.mark.parametrize("algorithm", many(["sgd-s", "sdca"], ["sgd-s", "sgd-m", "sdca"]))
+@pytest.mark.parametrize("algorithm", in_soak(["sgd-s", "sdca"], ["sgd-s", "sgd-m", "sdca"]))
 def test_runs_killed_at_random(training, tmp_path, algorithm, memory):
     job = run(training, tmp_path, algorithm, memory, 8000, 30)
-    hit = kill_at_random(job, many(4, 100))
+    hit = kill_at_random(job, in_soak(4, 100))
     print(f"{hit} kills")
-    assert hit >= many(4, 100)
+    assert hit >= in_soak(4, 100)
 
 
 @pytest.mark.parametrize("memory", ["all", "several"])
 @pytest.mark.parametrize("algorithm", ["sgd-s", "sdca"])
 def test_runs_killed_before_each_step(training, tmp_path, algorithm, memory):
     job = run(training, tmp_path, algorithm, memory, 600, 4)
-    tried, steps = kill_at_steps(job, many(10, 10_000))
+    tried, steps = kill_at_steps(job, in_soak(10, 10_000))
     print(f"{tried} of {steps} steps")
     assert tried >= min(steps, 10)

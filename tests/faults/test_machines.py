@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from machine import little_memory, many
+from machine import little_memory
 from places import CLOCKS, everything, filled, fixtures, holding, mode_of, one_line, spread, wait_for
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, train, verify
 from support.file_bytes import folder_bytes
 from support.rows import random_rows
+from support.soak import in_soak
 from support.stores import least_memory, store_of
 
 commands, quick, powerless, disk, closed = fixtures
@@ -37,8 +38,8 @@ def test_converting_to_a_disk_that_fills_up(tmp_path, disk, quick, mode):
     before = folder_bytes(disk)
     full = 0
     rng = random.Random(3)
-    for attempt in range(many(5, 60)):
-        free = int((attempt + rng.random()) / many(5, 60) * 3e6)
+    for attempt in range(in_soak(5, 60)):
+        free = int((attempt + rng.random()) / in_soak(5, 60) * 3e6)
         with filled(disk, free):
             done = quick(*words, code=None)
             if done.returncode == 0:
@@ -207,7 +208,7 @@ def test_an_input_that_changes_while_it_is_converted(tmp_path, monkeypatch, acci
         convert([str(source)], tmp_path / "other", config)
     blocks = calls[0]
     assert blocks > 4
-    for at in range(1, blocks - 1, many(9, 1)):  # the first read may be a look at what labels are
+    for at in range(1, blocks - 1, in_soak(9, 1)):  # the first read may be a look at what labels are
         calls[0] = 0
 
         def meddle(reader: SvmlightReader, task: object, at: int = at) -> object:
@@ -232,7 +233,7 @@ def test_an_input_that_changes_while_it_is_converted(tmp_path, monkeypatch, acci
 # --- clocks -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("turn", many(["backwards", "standing still"], ["backwards", "jumping", "standing still"]))
+@pytest.mark.parametrize("turn", in_soak(["backwards", "standing still"], ["backwards", "jumping", "standing still"]))
 def test_clocks_that_go_wrong(tmp_path, quick, turn):
     """Time is told and nothing else depends on it: the bytes are the same."""
     source = spread(3000, tmp_path)
@@ -303,7 +304,7 @@ def test_two_runs_in_one_folder_of_checkpoints(tmp_path, quick):
 # --- memory -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("megabytes", many([200], [120, 160, 200, 260, 320]))
+@pytest.mark.parametrize("megabytes", in_soak([200], [120, 160, 200, 260, 320]))
 @pytest.mark.parametrize("command", ["convert", "train"])
 def test_out_of_memory(tmp_path, oocpeg, command, megabytes):
     """Told to use more than there is, it is killed or says so; what was there before is there after."""

@@ -5,7 +5,8 @@ import os
 import pytest
 from disks import Contents, Disk, events_of, never, put_back, states
 from disturbed import COMMANDS, Command, command_of, failure_of, processes, shim
-from machine import many
+
+from support.soak import in_soak
 
 fixtures = processes, shim
 
@@ -43,7 +44,7 @@ def test_power_is_cut(processes, tmp_path, name):
             if only and number != int(only):
                 continue
             is_end = number == len(events)
-            if not is_end and number % many(21, 1):
+            if not is_end and number % in_soak(21, 1):
                 continue
             for contents in states(disk, number):
                 told = same_disk(contents)
@@ -67,7 +68,7 @@ def test_power_is_cut_after_a_killed_run_was_resumed(processes, tmp_path, name):
     with command_of(name, processes, tmp_path) as command:
         words = list(command.words)
         steps = processes.start("oocpeg", command.place, words, 1, under=command.place).steps
-        number = many(4, steps)
+        number = in_soak(4, steps)
         for step in sorted({1 + at * (steps - 1) // (number - 1) for at in range(number)}):
             command.prepare()
             disk = Disk(command.place)

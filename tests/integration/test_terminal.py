@@ -27,10 +27,9 @@ from ooc_pegasos.reporting.progress import (
 )
 from support.nights import job_of, put
 from support.rows import random_rows
+from support.soak import SOAK
 from support.stores import store_of
 from support.terminals import EVERY_TEXT, Terminal, check_shown
-
-SOAK = bool(os.environ.get("OOCPEG_SOAK"))
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,11 @@ from support.clusters import workers_of_this_process
 from support.exact import objective
 from support.newton import optimum
 from support.random_runs import Case, case_of, config_of_case, distributed_case_of, run, store_of_case
+from support.soak import SOAK
 from support.truth import Report, Rows, judged
 
 pytest.importorskip("distributed")
 
-SOAK = os.environ.get("OOCPEG_SOAK") == "1"
 CASES = int(os.environ.get("OOCPEG_SOAK_CASES", 20_000)) if SOAK else 500
 START = int(os.environ.get("OOCPEG_SOAK_START", 0)) if SOAK else 0
 SECONDS = float(os.environ.get("OOCPEG_SOAK_SECONDS", "inf")) if SOAK else float("inf")

@@ -1,7 +1,6 @@
 """A bias that is not regularised, with a certificate: against programs that leave the bias free as well, and L-BFGS."""
 
 import dataclasses
-import os
 import signal
 
 import numpy as np
@@ -22,9 +21,8 @@ from ooc_pegasos.objective.losses import LOSSES
 from ooc_pegasos.objective.problem import problem_of
 from ooc_pegasos.scoring.evaluate import evaluate
 from support.optima import FORMULAS, SLOPES, optimum_with_bias, parameter_of, primal_with_bias
+from support.soak import SOAK
 from support.stores import around_present, store_of
-
-SOAK = os.environ.get("OOCPEG_SOAK") == "1"
 
 
 def check(found, best, tolerance):

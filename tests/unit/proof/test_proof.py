@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import os
 import signal
 import zlib
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from support.optima import optimum, optimum_with_bias
 from support.proof_checker import check
 from support.random_runs import can_be_free, case_of, config_of_case, judged, make_free, store_of_case
 from support.rows import random_rows
+from support.soak import in_soak
 from support.stores import around_present
 
 BINARY = ("hinge", "logistic", "smoothed-hinge")
@@ -332,7 +332,7 @@ def test_rows_of_one_class_prove_a_bound_of_0(tmp_path):
     assert shown(tmp_path, store) == (0.0, 0.0)
 
 
-SEEDS = range(2000 if os.environ.get("OOCPEG_SOAK") else 6)
+SEEDS = range(in_soak(6, 2000))
 
 
 @pytest.mark.slow

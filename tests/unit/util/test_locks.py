@@ -17,6 +17,7 @@ from ooc_pegasos.util.locks import Owner, locked, making
 from support.nights import job_of, put, rows_of
 from support.preloaded import library_in, with_library
 from support.rows import svmlight_text
+from support.soak import in_soak
 
 
 def no_flock(code=errno.ENOLCK):
@@ -446,7 +447,7 @@ def test_killed_before_each_line_of_taking_a_lock(tmp_path, is_new):
     path, left = tmp_path / "folder" / "lock", tmp_path / "left"
     killed_holder(path).wait()
     left.write_bytes(b"" if is_new else path.read_bytes())
-    every = 1 if os.environ.get("OOCPEG_SOAK") else 5
+    every = in_soak(5, 1)
     steps, code = child(STEPS, path, left, every).communicate()[0].split()
     assert int(steps) > 100
     assert code == "0"

@@ -243,7 +243,7 @@ def test_options_that_are_not_those_of_the_store(tmp_path):
     put(tmp_path, 2)
     text = (tmp_path / "nightly.toml").read_text().replace("features = 40", "features = 40\nnormalize = 'l2'")
     (tmp_path / "nightly.toml").write_text(text)
-    with pytest.raises(UsageError, match="normalize l2: the store was made"):
+    with pytest.raises(UsageError, match="normalize=l2: the store was made"):
         run(Job.load(tmp_path / "nightly.toml"), now=night(2))
 
 

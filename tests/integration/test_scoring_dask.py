@@ -493,7 +493,7 @@ def test_what_cannot_be_trained_on(client, tmp_path):
         (UsageError, r"its labels be given: train_dask\(client, x, labels=y\)", x, {}),
         (UsageError, "labels are a column", data, {"labels": y}),
         (UsageError, "which column has the labels", data[["number", "words"]], {}),
-        (UsageError, "--dictionary is for stores", data, {"recipe": ConvertConfig(dictionary=5)}),
+        (UsageError, "dictionary is for stores", data, {"recipe": ConvertConfig(dictionary=5)}),
         (UsageError, "a Bag cannot be trained on", db.from_sequence([{"y": 1}]), {}),
         (InputError, "every row has the label 1", x, {"labels": np.ones(100)}),
         (InputError, "part 1: row 3: the value nan", x.map_blocks(_spoilt), {"labels": y}),

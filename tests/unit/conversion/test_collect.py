@@ -134,7 +134,7 @@ def test_pandas_columns(tmp_path):
     assert {name for name, kind in kinds.items() if kind == "numeric"} == {"with nan", "nullable"}
     refused(
         InputError,
-        "column 'day' is of type timestamp.*not a number; write it as numbers, or convert with --categorical day",
+        "column 'day' is of type timestamp.*not a number; write it as numbers, or convert with categorical=day",
         Store.from_pandas,
         frame,
         path=tmp_path / "t",
@@ -160,7 +160,7 @@ def test_pandas_columns(tmp_path):
         ([{"y": 1, "a": 1}, {"y": 2, "a": "x"}], InputError, "column 'a'"),
         (pl.DataFrame({"y": [0, 1], "a": [1.0, np.nan]}), InputError, "^memory: row 2: .*nan.*not finite"),
         (pl.DataFrame({"y": [0, None], "a": [1.0, 2.0]}), InputError, "^memory: row 2: no label"),
-        (pa.table({"x": [0, 1], "a": [1, 2]}), UsageError, "--label y: no column 'y'"),
+        (pa.table({"x": [0, 1], "a": [1, 2]}), UsageError, "label=y: no column 'y'"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path, table, kind, told):

@@ -665,7 +665,7 @@ def test_statistics_of_weights_that_are_not_there(tmp_path):
     for statistics in ({"max_weight": 2.0}, {"mean_weight": 0.5}, {"max_weighted_square": 4.0}):
         wrong = dataclasses.replace(store.manifest.statistics, **statistics)
         manifests.write(store.path, dataclasses.replace(store.manifest, statistics=wrong))
-        with pytest.raises(CorruptFileError, match="tell of weights, of which there are none"):
+        with pytest.raises(CorruptFileError, match="the statistics mention weights, but no row has one"):
             Store.open(store.path)
 
 

@@ -406,15 +406,15 @@ def test_folds(tmp_path):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"algorithm": "sdca"}, "--algorithm sdca"),
-        ({"algorithm": "sgd-m"}, "--algorithm sgd-m"),
-        ({"batch_size": 4}, "--batch-size"),
-        ({"average": True}, "--average"),
-        ({"project": True}, "--project"),
-        ({"bias": "unregularized"}, "--bias unregularized"),
-        ({"bias": "batch", "batch_size": 9}, "--b"),
-        pytest.param({"bias": "search"}, "--bias search"),
-        ({"loss_parameter": 1.0}, "--loss-parameter"),
+        ({"algorithm": "sdca"}, "algorithm=sdca"),
+        ({"algorithm": "sgd-m"}, "algorithm=sgd-m"),
+        ({"batch_size": 4}, "batch_size"),
+        ({"average": True}, "average"),
+        ({"project": True}, "project"),
+        ({"bias": "unregularized"}, "bias=unregularized"),
+        ({"bias": "batch", "batch_size": 9}, "b"),
+        pytest.param({"bias": "search"}, "bias=search"),
+        ({"loss_parameter": 1.0}, "loss_parameter"),
         ({"class_weight": (1.0, 2.0)}, "3 numbers"),
     ],
 )
@@ -528,8 +528,8 @@ def test_the_commands(oocpeg, tmp_path, loss, options):
         ("0 1 1 / 1 0 nan / 1 1 0", HINGE, "negative"),
         ("0 1 1 / 1 0 inf / 1 1 0", HINGE, "negative"),
         ("0 1 1 / 1 2 1 / 1 1 0", HINGE, "itself"),
-        ("0 1 1 / 1 0 1 / 1 1 0", LOGISTIC, "--cost is for --loss multiclass-hinge"),
-        ("0 1 1 / 1 0 1 / 1 1 0", None, "--cost is for --loss multiclass-hinge"),
+        ("0 1 1 / 1 0 1 / 1 1 0", LOGISTIC, "cost is for loss=multiclass-hinge"),
+        ("0 1 1 / 1 0 1 / 1 1 0", None, "cost is for loss=multiclass-hinge"),
     ],
 )
 def test_costs_that_make_no_sense(tmp_path, cost, loss, problem):

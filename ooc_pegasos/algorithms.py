@@ -37,7 +37,7 @@ class Algorithm:
     keeps_best: bool = True
     """True if the model is the best candidate measured, not the last."""
     default_epochs: int = 100
-    """Where there is a certificate."""
+    """The default limit of epochs, if there is a certificate."""
     default_sampling: str = "permutation"
     default_delay: float | None = None
     """Rows by which steps are shortened; None: from the data."""

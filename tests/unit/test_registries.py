@@ -25,6 +25,7 @@ from ooc_pegasos.scoring.evaluate import evaluate
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.solvers.base import ONCE, Solver
+from support.paths import ROOT
 from support.rows import random_rows
 from support.stores import store_of
 
@@ -160,7 +161,8 @@ def toy_oocpeg(tmp_path):
     """Run this file as `oocpeg`."""
 
     def run(*words, code=0):
-        env = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+        path = os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
+        env = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "PYTHONPATH": path}
         command = [sys.executable, __file__, *map(str, words)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env)
         assert done.returncode == code, (done.stdout, done.stderr)

@@ -181,7 +181,11 @@ def test_the_commands(oocpeg, tmp_path):
         (["train", "store", "-o", "m", "--lambda", "1:2"], 2, "1e-7:1e-3:9"),
         (["train", "store", "-o", "m", "--lambda", "1,x"], 2, "--lambda 1,x is not understood"),
         (["train", "store", "-o", "m", "--lambda", "-1"], 2, "positive"),
-        (["train", "store", "-o", "m", "--lambda", "1", "--algorithm", "magic"], 2, "--algorithm magic is unknown; choose one of auto, sdca"),
+        (
+            ["train", "store", "-o", "m", "--lambda", "1", "--algorithm", "magic"],
+            2,
+            "--algorithm magic is unknown; choose one of auto, sdca",
+        ),
         (["train", "store", "-o", "m", "--lambda", "1", "--delay", "soon"], 2, "--delay: 'soon' is not a number"),
         (["train", "store", "-o", "m", "--lambda", "1", "--class-weight", "a,b"], 2, "numbers like 1,5"),
         (["train", "store", "-o", "m", "--lambda", "1", "--resume"], 2, "--checkpoint"),

@@ -261,7 +261,7 @@ def test_warm_start_is_certified_and_helps(tmp_path):
     for entry in again.model.info.history:
         assert entry["lower_bound"] <= best * (1 + 1e-7)
     assert again.model.info.history[0]["primal"] < cold.model.info.history[0]["primal"]
-    with pytest.raises(UsageError, match="sdca cannot begin with a model"):
+    with pytest.raises(UsageError, match="algorithm=sdca does not support warm_start"):
         train(store, TrainConfig(lam=0.01, algorithm="sdca"), warm_start=good)
     bad = Model(good.weights * -30, good.info)
     for entry in train(store, config, warm_start=bad).model.info.history:

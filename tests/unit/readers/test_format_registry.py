@@ -195,7 +195,7 @@ def test_the_command_line_lists_a_format_that_is_registered_before(tmp_path):
     write(tmp_path)
     code = "import test_format_registry as own\nown.registry.register(own.PairsFormat)\n"
     code += "from ooc_pegasos.cli.main import main\nmain()"
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
 
     def oocpeg(*words):
         command = [sys.executable, "-c", code, *words]

@@ -331,7 +331,7 @@ def test_no_worker_comes_back(tmp_path, monkeypatch):
 
         with pytest.raises(InputError, match="all workers are gone, and no other has come in"):
             train_dask(client, store, TrainConfig(**SETTINGS), parts=2, progress=at_epoch(3, end))
-    store_parts._open.clear()  # the worker was in this process, which goes on without it
+    data._open.clear()  # the worker was in this process, which goes on without it
 
 
 @pytest.mark.slow

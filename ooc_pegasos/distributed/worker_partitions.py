@@ -1,4 +1,4 @@
-"""What a worker does with partitions of a collection: rows of each, and of some of them a part.
+"""Partitions of a collection on a worker: rows of each, and of some of them a part.
 
 What rows are is as for a store of the collection.
 """
@@ -28,7 +28,7 @@ from ooc_pegasos.util.checksums import RunningHash
 from ooc_pegasos.util.csr_matrix import csr_of
 
 _ROW_BYTES, _ENTRY_BYTES = 30, 8
-"""What a row takes in the memory of a worker besides its entries, and what each of these takes."""
+"""Bytes of a row in the memory of a worker besides its entries, and bytes of an entry."""
 _SOME = 1000
 
 
@@ -42,7 +42,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the client is told of them."""
+    """The report to the client."""
 
     rows: int
     entries: int
@@ -55,12 +55,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all partitions are read by."""
+    """The settings by which all partitions are read."""
 
     recipe: Recipe
     text_labels: bool
     fractions: bool
-    """Whether labels that are fractions are classes all the same."""
+    """True if fractional labels are classes."""
     allowed: dict[int, str] | None
     """The labels that there may be."""
 
@@ -75,7 +75,7 @@ class Finished:
 
 
 def bytes_of(rows: int, entries: int) -> int:
-    """What rows take in the memory of a worker."""
+    """Bytes of rows in the memory of a worker."""
     return _ROW_BYTES * rows + _ENTRY_BYTES * entries
 
 
@@ -84,7 +84,7 @@ def bytes_of(rows: int, entries: int) -> int:
 
 @dataclass(frozen=True)
 class Look:
-    """What the client is told of a partition of a dataframe before it knows what to make of it."""
+    """The report to the client on a partition of a dataframe, before the recipe is known."""
 
     schema: Any
     """None if it has no rows."""
@@ -141,7 +141,7 @@ def _checked(block: CsrBlock, names: dict[int, str], settings: Settings, name: s
 
 
 def summary_of(rows: Rows, _number: int, *, settings: Settings) -> Summary:
-    """What the client is told of some rows."""
+    """The report to the client on some rows."""
     block = rows.block
     features = max(block.features, int(block.indices.max()) + 1 if len(block.indices) else 0)
     labels = distinct_of(block.labels, settings.text_labels, settings.fractions)
@@ -247,7 +247,7 @@ def finish(
 
 
 def without_rows(part: Finished) -> Finished:
-    """What the client has to know."""
+    """The facts that the client needs."""
     nothing = CsrBlock(np.zeros(1, np.int64), np.empty(0, np.uint32), None, np.empty(0), 0)
     return dataclasses.replace(part, block=nothing)
 
@@ -260,6 +260,6 @@ def held_of(part: Finished, *, made: Manifest) -> Held:
 
 
 def otherwise() -> InputError:
-    """What to say of a collection whose partitions change as they are made again."""
+    """Message on a collection whose partitions change when they are computed again."""
     problem = "the collection came out otherwise than before, and then nothing that is known of its rows is true"
     return InputError(f"{problem}; persist it, or write a store with Store.from_dask")

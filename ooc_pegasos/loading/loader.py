@@ -1,4 +1,4 @@
-"""What both ways of loading share: the next window is made ready while this one is worked on."""
+"""The common part of both ways of loading: the next window is made ready while this one is worked on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AbandonedError(OocPegasosError):
 
 @dataclass(frozen=True)
 class Rows:
-    """What a window knows of each row besides its entries."""
+    """The data of a window about each row, besides the entries."""
 
     indptr: np.ndarray
     labels: np.ndarray
@@ -77,7 +77,7 @@ class Loader(ABC):
         """Chunks laid out as one block, in place of what was in this slot (0 or 1) before. The order is empty."""
 
     def _load(self, chunks: tuple[int, ...]) -> Window:
-        """What is in memory already, or else chunks in place of the window that is not in use.
+        """The chunks that are in memory already, or else chunks in place of the window that is not in use.
 
         In use is the one made last: who asks for a window has done with those before it.
         """
@@ -119,7 +119,7 @@ class Loader(ABC):
         """See that what was loaded is still what lies on the disk, where that could have changed."""
 
     def damaged(self, window: Window, row: int) -> CorruptFileError:
-        """What to say when a kernel has met an index that is too large."""
+        """Error for an index that is too large, found by a kernel."""
         file = self.store.path / self.store.manifest.chunks[window.chunk_of(row)].file
         return CorruptFileError(f"{file}: an index is not below the number of features; restore it or convert again")
 

@@ -85,6 +85,6 @@ class ReadAheadLoader(Loader):
 
 
 def _end_of_entries(info: ChunkInfo, indices: np.ndarray, values: np.ndarray | None) -> int:
-    """Where the last page with entries of a chunk file ends."""
+    """Offset of the end of the last page with entries in a chunk file."""
     end = info.starts.indices + round_up(info.entries * indices.itemsize)
     return end if values is None else end + round_up(info.entries * values.itemsize)

@@ -20,7 +20,7 @@ from ooc_pegasos.registry import SAMPLERS
 
 @dataclass(frozen=True)
 class Shape:
-    """What a sampler knows of a store: rows to present and bytes of each chunk, and how many bytes may be in memory."""
+    """The sizes that a sampler uses: training rows and bytes of each chunk, and the bytes that may be in memory."""
 
     chunk_rows: tuple[int, ...]
     chunk_bytes: tuple[int, ...]
@@ -28,7 +28,7 @@ class Shape:
 
     @property
     def fits(self) -> bool:
-        """Whether the whole store fits the budget, so that it is one window."""
+        """True if the whole store fits the budget, so that it is one window."""
         return sum(self.chunk_bytes) <= self.budget
 
     @property

@@ -14,14 +14,14 @@ from ooc_pegasos.store.manifest import PAGE, ChunkInfo, round_up
 from ooc_pegasos.store.store import Store
 
 ROW_BYTES = 32
-"""What a row takes in memory besides its entries: offset 8, label up to 8, weight 4, fold 1, and its place
+"""Bytes of a row in memory besides its entries: offset 8, label up to 8, weight 4, fold 1, and its place
 in the order, 4 or twice that while the order is made. (Of 2^32 rows and more a window takes more than memory.)"""
 CHUNK_BYTES = 8 * 4096
 """The most that a chunk loses by columns beginning where pages do."""
 
 
 def cost_of(chunk: ChunkInfo) -> int:
-    """What a chunk takes in memory when it is part of a window."""
+    """Bytes of a chunk in memory as part of a window."""
     return round_up(chunk.bytes) + ROW_BYTES * (chunk.rows + 1) + CHUNK_BYTES
 
 
@@ -34,7 +34,7 @@ def _padded(entries: int, index_coding: str, value_coding: str | None) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the chunks of a window go: chunk i has rows `first_rows[i]` on and entries `first_entries[i]` on.
+    """Places of the chunks of a window: chunk i has rows `first_rows[i]` on and entries `first_entries[i]` on.
 
     Between the entries of two chunks there is a gap, so that the entries of each begin where a page does. It is
     a row of its own that nobody presents, which is also where the last offset of a chunk stands.
@@ -70,7 +70,7 @@ class Layout:
 
 @dataclass
 class Window:
-    """What is loaded: `stretches` are the rows of the block that are rows of the store, `folds` says in which
+    """The loaded rows: `stretches` are the rows of the block that are rows of the store, `folds` says in which
     fold each is (or is empty) and `order` says which to present and when.
     """
 

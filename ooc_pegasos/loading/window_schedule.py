@@ -1,4 +1,4 @@
-"""Which windows a run has before it: those of epochs to come, and all rows in order for passes that present nothing."""
+"""The window schedule of a run: those of epochs to come, and all rows in order for passes that present nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ooc_pegasos.util.stopwatch import Stopwatch
 
 @dataclass
 class Cursor:
-    """Where in the plan of epochs a run stands."""
+    """The position of a run in the plan of epochs."""
 
     epoch: int = 0
     window: int = 0
@@ -22,9 +22,9 @@ class Cursor:
     presented: int = 0
     """Rows of this epoch so far."""
     begun: bool = False
-    """Whether the solver was told that the epoch begins."""
+    """True once the solver was notified of the beginning of the epoch."""
     marked: bool = False
-    """Whether its half is over."""
+    """True once half of the epoch is over."""
 
 
 class Course:

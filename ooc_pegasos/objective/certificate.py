@@ -96,7 +96,7 @@ def lower_bound(
 
 
 def relative_gap(primal: float | None, bound: float | None) -> float | None:
-    """How far an objective is at most above the optimum, as a part of it."""
+    """Return an upper bound on the distance of an objective to the optimum, relative to the optimum."""
     if bound is None or primal is None:
         return None
     if primal <= 0:

@@ -95,7 +95,7 @@ class Measurement:
         self.windows += 1
 
     def _kernel(self, window: Window) -> Callable[[int, int, np.ndarray], int]:
-        """What adds the losses of some rows of a window to sums."""
+        """Return the function that adds the losses of some rows of a window to sums."""
         problem, block, count = self._problem, window.block, len(self.candidates)
         weights = np.empty(0, np.float32) if block.weights is None else block.weights
         rows: tuple[Any, ...] = (*block.entries, block.labels, weights, window.folds)

@@ -44,7 +44,7 @@ class BalancedBound(Bound):
     point: float = field(default=0.0, compare=False)
     """The part of the dual vector that was met."""
     leaning: float = field(default=0.0, compare=False)
-    """What is added to it, before weights: for all rows whose dual variables may have the sign of this number."""
+    """The number added, before weights, to the dual variables of all rows that may have its sign."""
     crosses: bool = field(default=False, compare=False)
     """True if the bound is where both lines cross, and not that of the vector that was met."""
     line: tuple[int, float] | None = field(default=None, compare=False)
@@ -163,7 +163,7 @@ class _Repaired(NamedTuple):
     """Both at their worst."""
     point: float = 0.0
     leaning: float = 0.0
-    """What it is made of: see `BalancedBound`."""
+    """Its components: see `BalancedBound`."""
 
 
 class Balance:

@@ -1,4 +1,4 @@
-"""Which lambdas to try when none is given, and which to keep."""
+"""The lambdas to try if none is given, and the choice of the best."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class Trial:
-    """What rows that were kept apart say of a lambda."""
+    """The holdout result of a lambda."""
 
     lam: float
     loss: float
@@ -57,7 +57,7 @@ def choose(trials: Sequence[Trial], rule: str) -> int:
 
 
 def remark_on(trials: Sequence[Trial]) -> str | None:
-    """What to tell if the best of a path may lie beyond its end."""
+    """Remark if the best lambda may lie beyond the end of a path."""
     lambdas = [trial.lam for trial in trials]
     if len(trials) < 3:
         return None
@@ -70,7 +70,7 @@ def remark_on(trials: Sequence[Trial]) -> str | None:
 
 
 def trial_of(lam: float, apart: Sequence[tuple[int, Apart]], *, across: bool) -> Trial:
-    """What several models of a lambda, each with its fold, found together: of classes on a holdout, or `across` folds.
+    """The joint result of several models of a lambda, each with its fold: of classes on a holdout, or `across` folds.
 
     The losses of folds vary as the whole loss does with other rows; classes see the same rows.
     """

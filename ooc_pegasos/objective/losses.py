@@ -29,7 +29,7 @@ class Loss:
 
     name: str
     number: int | PluggedLoss
-    """What compiled functions know the loss by."""
+    """The identifier of the loss in compiled functions."""
     task: Kind
     parameter: float | None = None
     """The default of its parameter; None if it has none."""

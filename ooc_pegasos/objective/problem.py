@@ -1,4 +1,4 @@
-"""What is to be minimised: the loss, and the models that are trained side by side on the same rows."""
+"""The problem to minimise: the loss, and the models that are trained side by side on the same rows."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Spec:
-    """What makes a model differ from the others of the same run."""
+    """The parameters by which the models of a run differ."""
 
     lam: float
     rows: int
-    """How many it is trained on."""
+    """Number of training rows."""
     one_class: int = NONE
     """The class that it tells from the rest."""
     fold: int = NONE
     """The fold whose rows it is not trained on, but measured."""
     offset: float = 0.0
-    """What is added to its scores: a bias that is held fixed."""
+    """The number added to the scores: a bias that is held fixed."""
     class_weights: tuple[float, ...] = (1.0, 1.0)
     """Of the negative and the positive class, or of all classes."""
 
@@ -85,9 +85,9 @@ class Problem:
     """The largest weight of a class times the largest squared norm of a row, the bias included."""
     specs: tuple[Spec, ...]
     free: int = NO_FREE
-    """How a bias that is not regularised is found: then the last weight is that."""
+    """The method for a bias that is not regularised, which is the last weight then."""
     costs: np.ndarray | None = None
-    """What it costs to take a class (row) for another (column), where the loss is of all classes at once."""
+    """Costs of predicting a class (column) for rows of another (row), for joint multiclass losses."""
     limits: RowLimits = RowLimits()
 
     @property
@@ -118,13 +118,13 @@ class Problem:
 
     @property
     def plain(self) -> bool:
-        """Whether every model is trained on all rows that are presented, with the labels as they stand."""
+        """True if every model is trained on all processed rows, with unchanged labels."""
         whole = all((spec.one_class, spec.offset) == (NONE, 0.0) for spec in self.specs)
         return whole and len({spec.fold for spec in self.specs}) == 1
 
     @property
     def can_average(self) -> bool:
-        """Whether Pegasos may keep averages of iterates."""
+        """True if Pegasos may keep averages of iterates."""
         return self.plain and self.costs is None
 
     def table(
@@ -134,7 +134,7 @@ class Problem:
         delays: Sequence[float] | None = None,
         clocks: Sequence[float] | None = None,
     ) -> np.ndarray:
-        """What kernels must know of some models, one column each; see `compiled/fit/many.py`."""
+        """The parameters of some models for kernels, one column each; see `compiled/fit/many.py`."""
         table = np.zeros((TABLE_SIZE, width))
         table[[ONE_CLASS, FOLD]] = NONE
         for column, model in enumerate(models):
@@ -241,7 +241,7 @@ def fixed_bias(problem: Problem, offsets: Sequence[float]) -> Problem:
 
 
 def _costs(config: TrainConfig, classes: list[str]) -> np.ndarray:
-    """What it costs to take a class for another: 1, or what was given."""
+    """Return the costs of predicting one class for another: 1, or the given ones."""
     number = len(classes)
     if config.cost is None:
         return 1.0 - np.eye(number)
@@ -275,14 +275,14 @@ def _class_weights(config: TrainConfig, store: Store, one_class: int, at_once: b
 
 
 def vectors_of(config: TrainConfig, store: Store) -> int:
-    """How many vectors as long as there are features a model has: one, or one a class if they are learnt at once."""
+    """Number of weight vectors of a model: one, or one a class if they are learnt at once."""
     labels = store.manifest.labels
     at_once = loss_for(config.loss, labels.task).task == "multiclass"
     return width_of(len(labels.classes)) if at_once else 1
 
 
 def count_models(config: TrainConfig, store: Store) -> int:
-    """How many models the options ask for."""
+    """Return the number of models that the options request."""
     lambdas = config.lambdas or ((1.0,) if config.C is not None else (1.0,) * LENGTH)
     labels = store.manifest.labels
     one_vs_rest = labels.task == "multiclass" and loss_for(config.loss, labels.task).task != "multiclass"

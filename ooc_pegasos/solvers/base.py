@@ -1,4 +1,4 @@
-"""What the trainer wants of a solver: several models, presented the same rows."""
+"""The interface of solvers: several models, presented the same rows."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Solver(ABC):
     keeps_best = True
     """False if the model is the last candidate measured, not the best."""
     wants_mark = False
-    """Whether it wants to know when half of an epoch is over."""
+    """True if the solver must be notified when half of an epoch is over."""
     record: DualRecord | None = None
     """Dual variables of each row, if a proof is wanted."""
 
     balance: Balance | None = None
-    """What repairs dual vectors, where the bias is not regularised; there is no bound before it is known."""
+    """The repair of dual vectors, where the bias is not regularised; there is no bound before it is known."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -55,7 +55,7 @@ class Solver(ABC):
         self.lines = {model: Lines() for model in self.active}
 
     def rows_at_a_time(self, block: CsrBlock) -> int:
-        """How many rows of a block are a slice."""
+        """Number of rows of a block in a slice."""
         return max(1, SLICE * block.rows // max(len(block.indices) * -(-len(self.active) // 4), 1))
 
     @abstractmethod
@@ -126,7 +126,7 @@ class Solver(ABC):
 
     @abstractmethod
     def counts(self, model: int) -> dict[str, int]:
-        """What the history says of an epoch: rows presented to this model so far, and updates in this epoch."""
+        """Counts of an epoch for the history: rows presented to this model so far, and updates in this epoch."""
 
     @abstractmethod
     def save(self, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

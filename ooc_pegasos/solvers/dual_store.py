@@ -1,4 +1,4 @@
-"""What dual coordinate ascent knows of each row: one dual variable a model, and when the row is looked at again.
+"""The state of dual coordinate ascent for each row: one dual variable a model, and when the row is looked at again.
 
 If the store is one window all of it stays in memory. If not, it lies in files with a line a row, in the order of the
 store: a window's part is read when it is entered, and written when it is left.
@@ -36,7 +36,7 @@ _KINDS: dict[str, Any] = {"duals": np.float32, "until": np.uint8}
 
 
 class Group:
-    """What is known of rows by models that are presented together: `width` columns, the first of which have a model."""
+    """The state of rows for models that are presented together: `width` columns, the first of which have a model."""
 
     def __init__(self, models: Sequence[int], width: int) -> None:
         self.models = list(models)

@@ -45,7 +45,7 @@ from ooc_pegasos.store.csr_block import CsrBlock
 
 @dataclass(frozen=True)
 class PegasosOptions:
-    """What does not change during a run."""
+    """The constants of a run."""
 
     lam: float
     delay: float
@@ -59,7 +59,7 @@ class PegasosOptions:
     parameter: float = 0.0
     bias: float = 0.0
     free: int = NO_FREE
-    """How a bias that is not regularised is found."""
+    """The method for a bias that is not regularised."""
     longest_step: float = 0.0
     """The largest norm of an update."""
 
@@ -83,14 +83,14 @@ class Pegasos:
         self.began = 0.0
         self.repeats = 1
         self.recorded: Place = NOT_RECORDED
-        """Where kernels sum -g of each row for a proof."""
+        """The arrays in which kernels sum -g of each row for a proof."""
         self.folded = np.zeros(1)
         self._class_weights = np.array(options.class_weights)
 
     threads = 1
 
     def rows_at_a_time(self, block: CsrBlock) -> int:
-        """How many rows of a block are a slice."""
+        """Number of rows of a block in a slice."""
         return max(1, SLICE * block.rows // max(len(block.indices), 1))
 
     @property

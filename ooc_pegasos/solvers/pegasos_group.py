@@ -29,7 +29,7 @@ from ooc_pegasos.util.checkpoint import Checkpoint, take, whole
 
 @dataclass(frozen=True)
 class Manner:
-    """How Pegasos is to run: what all models of a run have in common."""
+    """The options of Pegasos that all models of a run share."""
 
     algorithm: str
     certified: bool
@@ -137,7 +137,7 @@ class PegasosSolver(Solver):
         )
 
     def _place_of(self, panel: Panel) -> tuple[np.ndarray | None, int, np.ndarray]:
-        """Where a kernel records the models of a panel."""
+        """The arrays in which a kernel records the models of a panel."""
         record, stride, _column = NOT_RECORDED if self.record is None else self.record.place(0)
         return record, stride, np.array(panel.models, np.int64)
 

@@ -37,7 +37,7 @@ class Averaging:
 
     @staticmethod
     def clock_problem(clock: float, threads: int) -> str | None:
-        """Whether lam m is too small."""
+        """True if lam m is too small."""
         if clock / threads >= LEAST:
             return None
         below = f"below {LEAST * threads:g} {threads} threads that average gain less than they cost"
@@ -56,7 +56,7 @@ class Averaging:
         return None
 
     def rows_at_a_time(self, block: CsrBlock) -> int:
-        """How many rows of a block are a round."""
+        """Number of rows of a block in a round."""
         entries = self.threads * max(_ROUND, _ENTRIES_A_FEATURE * block.features)
         return max(self.threads, entries * block.rows // max(len(block.indices), 1))
 

@@ -56,7 +56,7 @@ class DualRecord:
         self.weighted = dict.fromkeys(range(len(problem.specs)), False)
         """True if the variables of a model contain the weights of rows."""
         self.leaning = dict.fromkeys(range(len(problem.specs)), 0.0)
-        """What is added to the variables of a model, before weights, of all rows that may have its sign."""
+        """The number added to the variables of a model, before weights, of all rows that may have its sign."""
         self._first_rows = [0, *accumulate(chunk.rows for chunk in store.manifest.chunks)]
         self._scratch = scratch
         self._best = self._table()

@@ -29,12 +29,12 @@ AVERAGE_BELOW = 20.0
 PEGASOS_FROM = 0.75
 """lam m times the tolerance, in units of the largest squared norm of a row, from which on an epoch or two will do."""
 _OF_PLAIN_MODELS = ("batch_size", "project", "average", "bias=unregularized", "bias=batch")
-"""What no solver supports for models that differ by labels, rows or biases, or that learn all classes at once."""
+"""The options that no solver supports for models with different labels, rows or biases, or with joint losses."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a solver is made for."""
+    """The run for which a solver is made."""
 
     config: TrainConfig
     problem: Problem

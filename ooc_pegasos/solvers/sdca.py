@@ -48,7 +48,7 @@ from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.util.checkpoint import Checkpoint, take, whole
 
 _LANES_COST = 2.5
-"""What a row costs for eight models side by side, if it costs 1 for one alone."""
+"""The cost of a row for eight models trained together, if it costs 1 for one alone."""
 _AVERAGED_FROM, _FRESH = 6, 0.35
 """Epochs after which a running mean of the ends of epochs is a better candidate than the last, and how fast it runs."""
 
@@ -343,7 +343,7 @@ class SdcaSolver(Solver):
         return float(state[DUAL_ERROR]) + of_dual, float(state[VECTOR_ERROR]) + of_vector
 
     def _sums_of_parts(self) -> int:
-        """How often vectors of parts were scaled or added up in an epoch."""
+        """Return the number of times that vectors of parts were scaled or added up in an epoch."""
         return 0
 
     def wants_renewal(self, model: int, gap: float) -> bool:

@@ -1,4 +1,4 @@
-"""What to add to some scores so that they cost least: the bias of a batch."""
+"""The bias of a batch: the number that, added to its scores, makes their loss least."""
 
 from ooc_pegasos.compiled.fit.losses import ABSOLUTE, EPSILON_INSENSITIVE, HINGE, HUBER, dual_at, loss_at
 from ooc_pegasos.compiled.jit import kernel

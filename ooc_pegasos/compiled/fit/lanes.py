@@ -55,7 +55,7 @@ def lanes_of(_typing: Any, number: Any) -> Any:
 
 @intrinsic
 def load_lanes(_typing: Any, array: Any, place: Any) -> Any:
-    """What stands at a place of an array of float64, float32 or uint8."""
+    """Return an element of an array of float64, float32 or uint8."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = signature.args[0]
@@ -105,7 +105,7 @@ def where_less(_typing: Any, left: Any, right: Any, then: Any, otherwise: Any) -
 
 @intrinsic
 def are_zero(_typing: Any, lanes: Any) -> Any:
-    """Whether all eight are 0."""
+    """True if all eight are 0."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         other = builder.fcmp_unordered("!=", args[0], ir.Constant(_DOUBLES, [0.0] * LANES))

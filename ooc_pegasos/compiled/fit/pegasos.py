@@ -94,7 +94,7 @@ def dot(indices, values, levels, begin, end, a):
 
 @kernel
 def is_sound(indices, begin, end, features):
-    """Whether every index of a row is below `features`."""
+    """True if every index of a row is below `features`."""
     escape = escape_of_type(indices)
     f = np.uint64(0)
     for at in range(np.uint64(begin), np.uint64(end)):
@@ -221,13 +221,13 @@ def look_ahead(order, i, end, indptr, indices, values, labels):
 
 @inlined
 def weight_of(row, y, weights, class_weights):
-    """What a row counts: the weight of its class times its own."""
+    """Return the weight of a row: the weight of its class times its own."""
     c = class_weights[1] if y > 0 else class_weights[0]
     return c * weights[row] if len(weights) > 0 else c
 
 
 def next_move(state: np.ndarray, move: float, haste: int, last: int) -> float:
-    """How far to move the centre of a bias: a step of the proximal point method, made longer or shorter.
+    """Return the distance to move the centre of a bias: a step of the proximal point method, made longer or shorter.
 
     A step may be small beside the way to go. So one in the direction of the last one, and about as long, is taken twice
     as often as that was; and after a step that went too far for that reason at most half of the way back is gone.
@@ -333,7 +333,7 @@ def present_rows(
 
 @kernel
 def multiple_errors(delta, repeats, lam, square):
-    """How many of `repeats` presentations in a row are margin errors, equation (6).
+    """Return the number of `repeats` presentations in a row are margin errors, equation (6).
 
     `lam` is by how much the margin grows in a presentation; a bias of its own can make it shrink.
     """

@@ -43,7 +43,7 @@ _LEAST_GAIN = 1e-200  # of a row whose squared norm is more than float32 can be
 
 @inlined
 def sleeps(until, now):
-    """Whether a row is not looked at in epoch `now`; `until` is at most 16 ahead, or behind."""
+    """True if a row is inactive in epoch `now`; `until` is at most 16 ahead, or behind."""
     return np.uint8(until - now - np.uint8(1)) < np.uint8(127)
 
 

@@ -624,7 +624,7 @@ def test_a_warm_start(local, tmp_path):
     assert warm.model.info.certificate.primal >= optimum.lower_bound * (1 - 1e-9)
     for config, problem in (
         (TrainConfig(lam=(0.1, 0.2), bias="feature"), "begins one model with another"),
-        (TrainConfig(lam=0.1, algorithm="sdca", bias="feature"), "choose sgd-s"),
+        (TrainConfig(lam=0.1, algorithm="sdca", bias="feature"), "choose algorithm=sgd-s"),
         (TrainConfig(lam=0.1), "add bias=feature"),
     ):
         with pytest.raises(UsageError, match=problem):

@@ -351,7 +351,7 @@ def test_notes_where_there_is_no_stderr(monkeypatch, tmp_path, stream):
 
 # --- a terminal that disappears -----------------------------------------------------------------------
 
-LONG = ("--lambda", "1e-7", "--tolerance", "1e-9", "--max-epochs", "3000", "--seed", "5")
+LONG = ("--lambda", "1e-7", "--tolerance", "1e-9", "--max-epochs", "30000", "--seed", "5")
 IGNORING = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
 
 

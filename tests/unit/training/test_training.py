@@ -678,7 +678,7 @@ def test_rows_without_any_feature(tmp_path):
 @pytest.mark.parametrize(
     ("chosen", "weight", "task", "reason"),
     [
-        ({"class_weight": (1.0, 2.0)}, None, "binary", "class_weight"),
+        ({"class_weight": (1.0, 2.0)}, None, "binary", "--class-weight"),
         ({}, 9.0, "binary", "rows that weigh more than 1"),
         ({}, None, "regression", "real targets"),
         ({}, None, "binary", None),

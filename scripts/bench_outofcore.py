@@ -335,9 +335,9 @@ def two_level_shuffle(folder: Path) -> None:
         options = {"lam": lam, "tolerance": 1e-9, "max_epochs": 8, "coefficient": 1e9}
         exact = train(store, TrainConfig(**options)).model.info.history
         result = train(store, TrainConfig(**options, memory=memory))
-        gaps = [entry["gap"] for entry in result.model.info.history if entry["gap"] is not None]
-        bounds = [entry["lower_bound"] for entry in result.model.info.history]
-        primals = [entry["primal"] for entry in result.model.info.history[1:]]  # measured during the next epoch
+        gaps = [entry.gap for entry in result.model.info.history if entry.gap is not None]
+        bounds = [entry.lower_bound for entry in result.model.info.history]
+        primals = [entry.primal for entry in result.model.info.history[1:]]  # measured during the next epoch
         gaps = [(p - max(bounds[: i + 1])) / p for i, p in enumerate(primals)]
         needed = [next((i + 1 for i, gap in enumerate(gaps) if gap <= e["gap"]), 99) for e in exact[:5]]
         more = max(n - e for e, n in enumerate(needed, start=1))

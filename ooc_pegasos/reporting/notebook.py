@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from ooc_pegasos.reporting.history import EpochRecord
     from ooc_pegasos.scoring.model import Model
     from ooc_pegasos.store.store import Store
     from ooc_pegasos.training.result import TrainResult
@@ -55,19 +56,18 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _points(history: Sequence[dict[str, Any]]) -> list[tuple[float, float, bool]]:
+def _points(history: Sequence[EpochRecord]) -> list[tuple[float, float, bool]]:
     """Return (epoch, relative gap, True if certified) of the epochs with a known gap."""
     found = []
-    for entry in history:
-        measured = entry.get("gap") is not None
-        epoch, gap = entry.get("epoch"), entry["gap"] if measured else entry.get("estimated_gap")
-        if _is_number(epoch) and _is_number(gap):
-            found.append((float(epoch), float(gap), measured))
+    for record in history:
+        gap = record.estimated_gap if record.gap is None else record.gap
+        if _is_number(gap):
+            found.append((float(record.epoch), float(gap), record.gap is not None))
     step = -(-len(found) // _MOST_POINTS)
     return [point for at, point in enumerate(found) if point[2] or at % step == 0]
 
 
-def gap_plot(history: Sequence[dict[str, Any]], tolerance: float | None = None) -> str:
+def gap_plot(history: Sequence[EpochRecord], tolerance: float | None = None) -> str:
     """Return the gap by epoch as SVG, on a logarithmic scale: a line for estimates, dots for certified gaps."""
     points = _points(history)
     positive = [gap for _epoch, gap, _measured in points if gap > 0]
@@ -215,7 +215,8 @@ class NotebookTraining(TrainingProgress):
         self._handle: Any = None
         self._began = time.monotonic()
         self._looked = -math.inf
-        self._epochs: list[dict[str, Any]] = []
+        self._epochs: list[EpochRecord] = []
+        self._models = 1
         self._notes: list[str] = []
         self._tolerance: float | None = None
         self._now = ""
@@ -225,10 +226,11 @@ class NotebookTraining(TrainingProgress):
         self._now = f"epoch {epoch + 1}, {share} % of it"
         self._look()
 
-    def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
-        if self._epochs and entry["epoch"] <= self._epochs[-1]["epoch"]:
+    def epoch_done(self, record: EpochRecord, tolerance: float, models: int) -> None:
+        if self._epochs and record.epoch <= self._epochs[-1].epoch:
             self._epochs = []  # another run, as in the search for a bias
-        self._epochs.append(entry)
+        self._epochs.append(record)
+        self._models = models
         self._tolerance, self._now = tolerance, ""
         self._look()
 
@@ -242,7 +244,7 @@ class NotebookTraining(TrainingProgress):
             self._show([*self._known(), f"{seconds:.1f} seconds"], "")
 
     def _known(self) -> list[str]:
-        return [epoch_line(self._epochs[-1])] if self._epochs else []
+        return [epoch_line(self._epochs[-1], self._models)] if self._epochs else []
 
     def _look(self) -> None:
         if time.monotonic() - self._looked >= _SECONDS:

@@ -9,9 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ooc_pegasos.util.escaping import printable
+
+if TYPE_CHECKING:
+    from ooc_pegasos.reporting.history import EpochRecord
 
 _FRAME_SECONDS = 0.1
 """Seconds between two updates of a status line."""
@@ -41,8 +44,8 @@ class TrainingProgress:
     def presented(self, epoch: int, rows: int, total: int) -> None:
         """Report the number of processed rows of an epoch."""
 
-    def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
-        """Report the log entry of an epoch."""
+    def epoch_done(self, record: EpochRecord, tolerance: float, models: int) -> None:
+        """Report the end of an epoch: the record of the model that is farthest from its tolerance, of `models`."""
 
     def note(self, text: str) -> None:
         """Show a note to the user."""
@@ -170,22 +173,22 @@ def duration_words(seconds: float | None) -> str | None:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02} h"
 
 
-def epoch_line(entry: dict[str, Any]) -> str:
-    """Return an epoch's log entry as text."""
-    primal, bound, gap = entry["primal"], entry["lower_bound"], entry["gap"]
-    parts = [f"epoch {entry['epoch']}"]
-    objective = f"objective {primal:.6g}" if primal is not None else f"objective about {entry['estimate']:.6g}"
-    if entry.get("models", 1) > 1:
-        objective = f"{entry['models']} models, the farthest with {objective}"
+def epoch_line(record: EpochRecord, models: int) -> str:
+    """Return the record of an epoch as text."""
+    primal, bound, gap = record.primal, record.lower_bound, record.gap
+    parts = [f"epoch {record.epoch}"]
+    objective = f"objective {primal:.6g}" if primal is not None else f"objective about {record.estimate:.6g}"
+    if models > 1:
+        objective = f"{models} models, the farthest with {objective}"
     parts.append(objective)
     if bound is not None:
         parts.append(f"at least {bound:.6g}")
     if gap is not None:
         parts.append(f"gap {100 * gap:.3g} %")
-    elif entry["estimated_gap"] is not None:
-        parts.append(f"gap about {100 * entry['estimated_gap']:.3g} %")
-    if entry["holdout_error"] is not None:
-        parts.append(f"holdout error {100 * entry['holdout_error']:.2f} %")
+    elif record.estimated_gap is not None:
+        parts.append(f"gap about {100 * record.estimated_gap:.3g} %")
+    if record.holdout_error is not None:
+        parts.append(f"holdout error {100 * record.holdout_error:.2f} %")
     return ", ".join(parts)
 
 
@@ -242,10 +245,10 @@ class LoggedTraining(TrainingProgress):
         self._seconds = seconds
         self._last = time.monotonic()
 
-    def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
+    def epoch_done(self, record: EpochRecord, tolerance: float, models: int) -> None:
         if time.monotonic() - self._last >= self._seconds:
             self._last = time.monotonic()
-            self.note(epoch_line(entry))
+            self.note(epoch_line(record, models))
 
     def note(self, text: str) -> None:
         _print_note(text)
@@ -266,14 +269,16 @@ class LiveTraining(TrainingProgress):
         share = min(100 * rows // max(total, 1), 100)
         _line.show(f"epoch {epoch + 1}, {share} % of it{self._left}, {rate:,.0f} rows/s{self._known}")
 
-    def epoch_done(self, entry: dict[str, Any], tolerance: float) -> None:
-        self._known = "; after " + epoch_line(entry)
-        if entry["estimated_gap"] is not None:
-            self._extrapolate(entry, tolerance)
-        _line.show(epoch_line(entry) + self._left)
+    def epoch_done(self, record: EpochRecord, tolerance: float, models: int) -> None:
+        line = epoch_line(record, models)
+        self._known = "; after " + line
+        gap = record.estimated_gap if record.gap is None else record.gap
+        if gap is not None:
+            self._extrapolate(gap, tolerance)
+        _line.show(line + self._left)
 
-    def _extrapolate(self, entry: dict[str, Any], tolerance: float) -> None:
-        self._gaps.append(entry["gap"] if entry["gap"] is not None else entry["estimated_gap"])
+    def _extrapolate(self, gap: float, tolerance: float) -> None:
+        self._gaps.append(gap)
         epochs = epochs_left(self._gaps, tolerance)
         seconds = (time.monotonic() - self._began) / len(self._gaps)
         left = duration_words(None if epochs is None else epochs * seconds)

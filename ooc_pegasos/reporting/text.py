@@ -13,6 +13,7 @@ from ooc_pegasos.util.memory_limits import available_memory, peak_rss
 
 if TYPE_CHECKING:
     from ooc_pegasos.proof.proof_file import Claim
+    from ooc_pegasos.reporting.history import HoldoutResult
     from ooc_pegasos.store.manifest import Manifest
     from ooc_pegasos.store.store import Store
     from ooc_pegasos.training.result import TrainResult
@@ -214,7 +215,7 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
         "seconds_waiting": result.seconds_waiting,
         "bytes_read": result.bytes_read,
         "peak_rss": peak_rss(),
-        "holdout": result.holdout,
+        "holdout": result.holdout and vars(result.holdout),
         "memory": result.memory,
         "loading": result.loading,
         "windows": result.windows,
@@ -234,7 +235,7 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
                 "gap": model.certificate.gap,
                 "relative_accuracy": model.certificate.relative_accuracy,
                 "converged": model.certificate.converged,
-                "holdout": model.holdout,
+                "holdout": model.holdout and vars(model.holdout),
             }
             for model in result.models
         ],
@@ -305,10 +306,11 @@ def training_lines(result: TrainResult, output: str) -> list[str]:
     return lines
 
 
-def holdout_words(found: dict[str, float | None]) -> str:
+def holdout_words(found: HoldoutResult) -> str:
     """Return the holdout metrics as text."""
-    error = "" if found["error"] is None else f"error {100 * found['error']:.2f} %, "
-    return f"holdout: {error}mean loss {found['loss']:.4g}"
+    parts = [] if found.error is None else [f"error {100 * found.error:.2f} %"]
+    parts += [] if found.loss is None else [f"mean loss {found.loss:.4g}"]
+    return f"holdout: {', '.join(parts)}"
 
 
 def proof_summary(found: list[Claim]) -> dict[str, Any]:

@@ -11,7 +11,9 @@ import numpy as np
 
 from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.objective.certificate import relative_accuracy
+from ooc_pegasos.objective.lambda_path import Trial
 from ooc_pegasos.registry import LOSSES
+from ooc_pegasos.reporting.history import EpochRecord
 from ooc_pegasos.scoring.calibration import Calibration
 from ooc_pegasos.store.manifest import MOST_FEATURES, LabelInfo, Recipe, problem_of_labels, problem_of_recipe
 from ooc_pegasos.store.vocabulary import Vocabulary
@@ -65,8 +67,8 @@ class ModelInfo:
     seed: int
     epochs: int
     certificate: Certificate
-    history: list[dict[str, Any]]
-    trials: list[dict[str, Any]]
+    history: list[EpochRecord]
+    trials: list[Trial]
     """Holdout metrics of each lambda that was compared."""
     calibrations: list[Calibration]
     """Maps from scores to probabilities, one a class; empty if not fitted."""

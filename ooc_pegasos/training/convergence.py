@@ -11,9 +11,9 @@ from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.objective.certificate import relative_gap
 from ooc_pegasos.objective.exact_pass import Measurement, Objective
+from ooc_pegasos.reporting.history import EpochRecord
 from ooc_pegasos.solvers.base import NEAR
 from ooc_pegasos.training.engine import Engine
-from ooc_pegasos.training.history import EpochRecord
 from ooc_pegasos.training.state import REASONS, Progression, RunState
 
 _FIRST = 3.0

@@ -6,13 +6,13 @@ import io
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ooc_pegasos.reporting.history import EpochRecord
 from ooc_pegasos.reporting.progress import TrainingProgress
-from ooc_pegasos.training.history import EpochRecord
 from ooc_pegasos.util.files import open_in_place, sync_folder, write_atomically, writing_errors
 
 
@@ -34,23 +34,30 @@ class Report:
         self._progress.presented(epoch, rows, total)
 
     def epoch_done(
-        self, records: Mapping[int, EpochRecord], several: bool, costs: Mapping[str, Any], tolerance: float
+        self,
+        records: Mapping[int, EpochRecord],
+        several: bool,
+        costs: Callable[[], dict[str, Any]],
+        tolerance: float,
     ) -> None:
         """Display the model that is farthest from its tolerance, and write a line of the log for each model.
 
-        With `several` models in the run each line begins with the number of the model. `costs` end each line.
+        With `several` models in the run each line begins with the number of the model. `costs()` end each line.
         """
-        lines = [{**({"model": model} if several else {}), **one.table()} for model, one in records.items()]
-        worst = max(lines, key=lambda line: line["estimated_gap"] or 0.0)
-        self._progress.epoch_done({**worst, "models": len(lines)}, tolerance)
-        self._write("".join(json.dumps({**line, **costs}) + "\n" for line in lines))
-
-    def _write(self, lines: str) -> None:
+        worst = max(records.values(), key=lambda record: record.estimated_gap or 0.0)
+        self._progress.epoch_done(worst, tolerance, len(records))
         if self.log:
-            with writing_errors(Path(str(self.log.name))):
-                content = memoryview(lines.encode())
-                while content:
-                    content = content[self.log.write(content) :]
+            spent = costs()
+            tables = {model: record.table() | spent for model, record in records.items()}
+            lines = [{"model": model, **table} if several else table for model, table in tables.items()]
+            self._write(self.log, "".join(json.dumps(line) + "\n" for line in lines))
+
+    @staticmethod
+    def _write(log: io.FileIO, lines: str) -> None:
+        with writing_errors(Path(str(log.name))):
+            content = memoryview(lines.encode())
+            while content:
+                content = content[log.write(content) :]
 
     def sync_log(self) -> None:
         """Sync the log before a checkpoint refers to its lines. A pipe or a device is left alone."""

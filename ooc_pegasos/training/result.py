@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.certificate import relative_gap
-from ooc_pegasos.objective.lambda_path import Apart, Trial, choose, trial_of
+from ooc_pegasos.objective.lambda_path import Trial, choose, trial_of
 from ooc_pegasos.objective.problem import NONE, Problem
 from ooc_pegasos.proof.proof_file import Claim, write_proof
+from ooc_pegasos.reporting.history import EpochRecord, HoldoutResult
 from ooc_pegasos.scoring.calibration import ScoreSummary, fitted
 from ooc_pegasos.scoring.model import Certificate, Model, ModelInfo
 from ooc_pegasos.scoring.score import Scorer
@@ -43,8 +44,8 @@ class TrainedModel:
     fold: int | None
     certificate: Certificate
     epochs: int
-    holdout: dict[str, float | None] | None
-    history: list[dict[str, Any]]
+    holdout: HoldoutResult | None
+    history: list[EpochRecord]
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +64,7 @@ class TrainResult:
     seconds_computing: float
     seconds_waiting: float
     bytes_read: int
-    holdout: dict[str, float | None] | None
+    holdout: HoldoutResult | None
     why_uncertified: str | None
     algorithm: str
     why_algorithm: str
@@ -84,8 +85,9 @@ class TrainResult:
         import pyarrow as pa
 
         # columns depend on the algorithm, which may have changed
-        names = dict.fromkeys(name for entry in self.model.info.history for name in entry)
-        return pa.Table.from_pylist([{**dict.fromkeys(names), **entry} for entry in self.model.info.history])
+        tables = [record.table() for record in self.model.info.history]
+        names = dict.fromkeys(name for table in tables for name in table)
+        return pa.Table.from_pylist([{**dict.fromkeys(names), **table} for table in tables])
 
     def __repr__(self) -> str:
         info = self.model.info
@@ -113,11 +115,11 @@ class Outcome:
         return self._problem.specs[0].one_class != NONE
 
     @property
-    def holdout(self) -> dict[str, float | None] | None:
+    def holdout(self) -> HoldoutResult | None:
         """Holdout loss and error of the lambda that is kept. One versus rest: the error is not known yet."""
         lam = self._problem.specs[self._kept[0]].lam
         of_it = [trial for trial in self.trials if trial.lam == lam]
-        return {"loss": of_it[0].loss, "error": of_it[0].error} if of_it else None
+        return HoldoutResult(of_it[0].loss, of_it[0].error) if of_it else None
 
     def _compare(self) -> list[Trial]:
         """Return holdout loss and error of each lambda."""
@@ -157,8 +159,8 @@ class Outcome:
             seed=config.seed,
             epochs=max(one.epochs for one in known),
             certificate=self._certificate(),
-            history=known[0].history_tables(),
-            trials=[vars(trial) for trial in self.trials],
+            history=known[0].history,
+            trials=self.trials,
             calibrations=[],
             labels=self._store.manifest.labels,
             recipe=self._store.manifest.recipe,
@@ -212,8 +214,8 @@ class Outcome:
             spec.fold if self._config.folds and spec.fold != NONE else None,
             Certificate(known.primal, known.bound, known.gap, known.left == "tolerance"),
             known.epochs,
-            _table(known.apart),
-            known.history_tables(),
+            HoldoutResult(known.apart.loss, known.apart.error) if known.apart else None,
+            known.history,
         )
 
 
@@ -287,7 +289,3 @@ class HoldoutScores:
             info = dataclasses.replace(model.info, calibrations=found)
             model = dataclasses.replace(model, info=info)
         return model, self.errors / self.count if self.count else None
-
-
-def _table(apart: Apart | None) -> dict[str, float | None] | None:
-    return {"loss": apart.loss, "error": apart.error} if apart else None

@@ -11,6 +11,7 @@ from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.compiled.fit.pegasos import BY_SUBGRADIENT, OF_BATCH
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.lambda_path import remark_on
+from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.proof_record import DualRecord
 from ooc_pegasos.solvers.registry import can_take_over, why_uncertified
@@ -168,8 +169,12 @@ class Run:
         records = self.judge.judge(last=cursor.epoch + 1 >= limit)
         cost = self.engine.epoch_cost(cursor.epoch + 1, state.costs)
         state.costs.append(cost)
-        costs = {**cost.table(), **self.engine.traffic(), "elapsed": self.stop.seconds}
-        self.report.epoch_done(records, len(state.known) > 1, costs, config.enough)
+        self.report.epoch_done(
+            records,
+            len(state.known) > 1,
+            lambda: {**cost.table(), **self.engine.traffic(), "elapsed": self.stop.seconds},
+            config.enough,
+        )
         self.judge.remove_finished()
         self._give_up_pegasos_if_slow()
         cursor.epoch += 1
@@ -252,7 +257,7 @@ class Run:
         holdout = outcome.holdout
         if config.calibrate or (outcome.one_vs_rest and config.holdout_fraction):
             model, error = self.engine.score_holdout(model).calibrate(model, config)
-            holdout = {"loss": holdout["loss"] if holdout else None, "error": error}
+            holdout = HoldoutResult(holdout.loss if holdout else None, error)
         if self.proof and self.record:
             with self.engine.watch.measuring("writing the proof"):
                 outcome.write_proof(self.proof.path, model, self.record)

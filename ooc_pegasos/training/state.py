@@ -21,7 +21,7 @@ from ooc_pegasos.objective.certificate import relative_gap
 from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.lambda_path import Apart
 from ooc_pegasos.objective.problem import Problem
-from ooc_pegasos.training.history import EpochRecord
+from ooc_pegasos.reporting.history import EpochRecord
 from ooc_pegasos.training.timing import EpochCost
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.checkpoint import FILE_NAME, Checkpoint, take, whole
@@ -80,17 +80,13 @@ class Progression:
     def table(self) -> dict[str, Any]:
         """Return the progression as a table for a checkpoint."""
         rest = dataclasses.asdict(dataclasses.replace(self, history=[]))
-        return rest | {"history": self.history_tables()}
-
-    def history_tables(self) -> list[dict[str, Any]]:
-        """Return the history as a model file and a checkpoint contain it."""
-        return [record.table() for record in self.history]
+        return rest | {"history": [record.table() for record in self.history]}
 
     @classmethod
     def load(cls, table: dict[str, Any]) -> Progression:
         """Return the progression that `table` wrote. Raises ValueError or TypeError."""
         loaded = typed_json.load(cls, {**table, "history": []}, "known")
-        loaded.history = [EpochRecord.load(line) for line in table["history"]]
+        loaded.history = [EpochRecord.from_table(line) for line in table["history"]]
         return loaded
 
 

@@ -1,4 +1,7 @@
-"""Conversion of JSON and TOML tables to frozen dataclasses and back; types are checked, unknown keys refused."""
+"""Conversion of JSON and TOML tables to frozen dataclasses and back; types are checked, unknown keys refused.
+
+A dataclass whose table is not that of its fields has the methods `table` and `from_table`.
+"""
 
 import dataclasses
 import os
@@ -66,6 +69,9 @@ def _hints_of(cls: type) -> dict[str, Any]:
 
 def dump(record: Any) -> dict[str, Any]:
     """Return the table of a dataclass, ready for JSON."""
+    if hasattr(record, "from_table"):
+        table: dict[str, Any] = record.table()
+        return table
     kind: Any = type(record)
     return {name: _plain(getattr(record, name)) for name in _names_of(kind)}
 
@@ -108,7 +114,7 @@ def _check(wanted: Any, value: Any, where: str) -> Any:
             raise TypedError(f"{where!r} should be one of {', '.join(map(str, arguments))}, not {value!r:.60}")
         return value
     if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):
-        return load(wanted, value, where)
+        return wanted.from_table(value) if hasattr(wanted, "from_table") else load(wanted, value, where)
     if wanted is Any:
         return value
     if wanted is float and type(value) is int:

@@ -620,7 +620,7 @@ def test_a_warm_start(local, tmp_path):
     assert warm.algorithm == "sgd-s"
     assert warm.model.info.certificate.primal < cold.model.info.certificate.primal
     for entry in warm.model.info.history:
-        assert entry["lower_bound"] <= optimum.primal * (1 + 1e-9)
+        assert entry.lower_bound <= optimum.primal * (1 + 1e-9)
     assert warm.model.info.certificate.primal >= optimum.lower_bound * (1 - 1e-9)
     for config, problem in (
         (TrainConfig(lam=(0.1, 0.2), bias="feature"), "begins one model with another"),

@@ -63,7 +63,7 @@ def test_the_certificate_holds(client, tmp_path, parts, lam, algorithm):
     )
     certificate = result.model.info.certificate
     for entry in result.model.info.history:
-        assert entry["lower_bound"] <= optimum * (1 + 1e-6)
+        assert entry.lower_bound <= optimum * (1 + 1e-6)
     assert certificate.primal >= optimum * (1 - 1e-6)
     own = result.model.weights
     primal = lam / 2 * own @ own + np.maximum(0, 1 - labels * (matrix @ own)).mean()
@@ -191,7 +191,7 @@ class TrainingKiller:
     on_epoch = staticmethod(lambda *_more: None)
     epochs = 0
 
-    def epoch_done(self, entry, tolerance):
+    def epoch_done(self, record, tolerance, models):
         self.epochs += 1
         type(self).on_epoch(self.epochs)
 

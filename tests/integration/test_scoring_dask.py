@@ -476,7 +476,7 @@ def test_training_with_weights_classes_and_probabilities(client, tmp_path):
         alone = train(store, config)
         bounds_agree(alone, together)
         if config.calibrate:
-            assert together.holdout["error"] == pytest.approx(alone.holdout["error"], abs=0.05)
+            assert together.holdout.error == pytest.approx(alone.holdout.error, abs=0.05)
             assert len(together.model.info.calibrations) == 3
     targets = matrix @ np.ones(30)
     store = Store.from_scipy(matrix, targets, tmp_path / "targets", config=ConvertConfig(shuffle=False))
@@ -585,7 +585,7 @@ def test_a_worker_that_dies_with_its_rows(tmp_path):
         killed = []
 
         class Killing(TrainingProgress):
-            def epoch_done(self, entry, tolerance):
+            def epoch_done(self, record, tolerance, models):
                 killed.append(len(killed))
                 if len(killed) == 15:
                     os.kill(victim, signal.SIGKILL)
@@ -604,7 +604,7 @@ def test_checkpoints_of_collections(client, tmp_path):
     class Interrupting(TrainingProgress):
         told = 0
 
-        def epoch_done(self, entry, tolerance):
+        def epoch_done(self, record, tolerance, models):
             self.told += 1
             if self.told == 5:
                 raise KeyboardInterrupt

@@ -280,7 +280,7 @@ def test_the_pass_that_measures_is_shared_with_the_next_epoch(store, holdout):
     result = train(store, TrainConfig(lam=0.02, tolerance=0.003, holdout=holdout, memory=memory))
     assert result.converged
     epochs = len(result.model.info.history)
-    measured = sum(entry["gap"] is not None for entry in result.model.info.history)
+    measured = sum(entry.gap is not None for entry in result.model.info.history)
     assert measured >= 1
     most = max(chunk.bytes for chunk in store.manifest.chunks)  # of an epoch that nobody wanted any more
     assert result.bytes_read <= epochs * store.manifest.bytes + 2 * most
@@ -722,5 +722,5 @@ def test_threads_that_pay_certify_and_always_give_the_same(tmp_path, threads):
     w = svm.fit(matrix.astype(np.float64), labels).coef_.ravel()
     best = lam / 2 * w @ w + np.maximum(0, 1 - labels * (matrix @ w)).mean()
     for entry in results[0].model.info.history:
-        assert entry["lower_bound"] <= best * (1 + 1e-7)
+        assert entry.lower_bound <= best * (1 + 1e-7)
     assert results[0].model.info.certificate.primal >= best * (1 - 1e-7)

@@ -202,7 +202,8 @@ def test_a_constant_feature_is_a_constant_column(tmp_path, manner, scale):
         np.testing.assert_allclose(w, expected.model.weights, rtol=1e-5, atol=1e-6)
         for mine, theirs in zip(found.model.info.history, expected.model.info.history, strict=True):
             for name in ("estimate", "primal", "lower_bound"):
-                assert mine[name] == (theirs[name] and pytest.approx(theirs[name], rel=1e-5, abs=1e-6))
+                ours, other_one = getattr(mine, name), getattr(theirs, name)
+                assert ours == (other_one and pytest.approx(other_one, rel=1e-5, abs=1e-6))
         assert (found.why_uncertified is None) == (expected.why_uncertified is None)
 
 
@@ -224,8 +225,8 @@ def test_the_certificate_with_a_constant_feature(tmp_path, manner, scale):
     result = train(store_for(tmp_path, "binary", matrix, labels), config)
     assert result.certified
     for entry in result.model.info.history:
-        assert entry["lower_bound"] <= best * (1 + 1e-7)
-        assert entry["primal"] >= best * (1 - 1e-7)
+        assert entry.lower_bound <= best * (1 + 1e-7)
+        assert entry.primal >= best * (1 - 1e-7)
     kept, b = result.model.info.certificate, float(result.model.bias)
     exact = primal_with_bias("hinge", result.model.weights, b, x, labels, lam, c) + lam / 2 * (b / scale) ** 2
     assert kept.primal == pytest.approx(exact, rel=1e-9)
@@ -428,7 +429,7 @@ def test_a_free_bias_does_not_look_at_rows_kept_apart(tmp_path, options):
     result = train(store, TrainConfig(lam=0.05, holdout=0.3, max_epochs=3, **options))
     w, x, epsilon = result.model.weights, matrix.toarray().astype(np.float64), 0.1
     losses = np.maximum(0, abs(x @ w + result.model.bias - labels) - epsilon)
-    held = [abs(losses[rows].mean() - result.holdout["loss"]) for rows in held_out(600, 0.3)]
+    held = [abs(losses[rows].mean() - result.holdout.loss) for rows in held_out(600, 0.3)]
     assert held[0] < 1e-9 < held[1]
     kept = held_out(600, 0.3)[1]
     least = least_cost("epsilon-insensitive", x[kept] @ w, labels[kept], np.ones(kept.sum()), epsilon) / kept.sum()
@@ -577,7 +578,7 @@ def test_the_search_finds_the_joint_optimum(tmp_path, name, bias, manner, tolera
     # the bound is one for this bias; a constant added to every score is data like any other
     held = [result_of_model for result_of_model in result.models if result_of_model.certificate == kept]
     assert len(held) == 1
-    bounds = [entry["lower_bound"] for entry in held[0].history]
+    bounds = [entry.lower_bound for entry in held[0].history]
     assert kept.lower_bound == max(bounds) <= kept.primal
 
 
@@ -680,7 +681,7 @@ def test_a_search_tells_of_the_rows_kept_apart_for_its_bias(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 23)
     store = store_for(tmp_path, "binary", matrix, labels)
     result = train(store, TrainConfig(lam=0.05, bias="search", holdout=0.3, calibrate="platt"))
-    assert [trial.loss for trial in result.trials] in ([], [result.holdout["loss"]])
+    assert [trial.loss for trial in result.trials] in ([], [result.holdout.loss])
     assert result.model.has_probabilities
 
 

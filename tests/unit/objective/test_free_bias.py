@@ -60,7 +60,7 @@ def test_the_optimum_with_a_free_bias(tmp_path, name, algorithm, some):
         check(kept, best, tolerance)
         assert result.converged
         for entry in result.model.info.history:
-            assert 0 <= entry["lower_bound"] <= best * (1 + 1e-9)
+            assert 0 <= entry.lower_bound <= best * (1 + 1e-9)
     assert evaluate(result.model, store.path)["objective"] == pytest.approx(
         primal_with_bias(name, w, b, x, labels, lam), rel=1e-6
     )

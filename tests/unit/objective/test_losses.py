@@ -265,13 +265,13 @@ def test_the_certificate(tmp_path, name, parameter, algorithm, options):
         info = result.model.info
         assert len(info.history) > 1
         for entry in info.history:
-            assert entry["lower_bound"] <= best * (1 + 1e-7)
-            assert entry["primal"] >= best * (1 - 1e-7)
+            assert entry.lower_bound <= best * (1 + 1e-7)
+            assert entry.primal >= best * (1 - 1e-7)
         assert result.converged == (algorithm == "sdca")
         if algorithm == "sdca":
-            assert info.history[0]["lower_bound"] > 0
-            assert info.history[0]["primal"] < primal(name, parameter, x, labels, lam, c, 0 * x[0])
-        assert info.certificate.gap < info.history[0]["gap"]
+            assert info.history[0].lower_bound > 0
+            assert info.history[0].primal < primal(name, parameter, x, labels, lam, c, 0 * x[0])
+        assert info.certificate.gap < info.history[0].gap
         w = result.model.weights
         if "bias" in chosen:
             w = np.append(w, result.model.bias / chosen["bias_scale"])
@@ -327,7 +327,7 @@ def test_huge_and_tiny_rows(tmp_path):
         parameter = LOSSES[name].parameter or 0.0
         for lam in (1e-6, 1.0, 1e6):
             result = train(store, TrainConfig(lam=lam, loss=name, algorithm="sdca", max_epochs=50, coefficient=1e30))
-            bounds = [entry["lower_bound"] for entry in result.model.info.history]
+            bounds = [entry.lower_bound for entry in result.model.info.history]
             assert bounds == sorted(bounds)
             kept = result.model.info.certificate
             exact = primal(name, parameter, dense.astype(np.float64), labels, lam, np.ones(6), result.model.weights)

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, train
+from ooc_pegasos.errors import CorruptFileError
+from ooc_pegasos.reporting.history import EpochRecord
 from ooc_pegasos.reporting.notebook import NotebookTraining, gap_plot
 from ooc_pegasos.reporting.progress import LoggedTraining, TrainingProgress, in_notebook, training_progress_for
 from support.rows import random_rows
@@ -32,15 +34,7 @@ def result(store):
 
 
 def entry(epoch, gap=None, estimated=None):
-    return {
-        "epoch": epoch,
-        "gap": gap,
-        "estimated_gap": estimated,
-        "primal": None,
-        "estimate": 0.5,
-        "lower_bound": 0.25,
-        "holdout_error": None,
-    }
+    return EpochRecord(epoch, {}, 0.5, None, 0.25, gap, estimated, None, None)
 
 
 def svg_of(page):
@@ -75,9 +69,9 @@ def test_a_run_and_its_model(result):
         assert told["lower bound"] == f"{info.certificate.lower_bound:.6g}"
         assert told["certified gap"] == f"{100 * info.certificate.gap:.3g} %"
         ElementTree.fromstring(page)
-        measured = [one for one in info.history if one["gap"] is not None]
+        measured = [one for one in info.history if one.gap is not None]
         titles = [circle.find(f"{SVG}title").text for circle in svg_of(page).iter(f"{SVG}circle")]
-        assert titles == [f"epoch {one['epoch']}: certified gap {100 * one['gap']:.3g} %" for one in measured]
+        assert titles == [f"epoch {one.epoch}: certified gap {100 * one.gap:.3g} %" for one in measured]
     assert "history" not in repr(result)
     assert f"{100 * info.certificate.gap:.3g} %" in repr(result)
 
@@ -134,19 +128,17 @@ def test_hostile_names_are_escaped(tmp_path):
 
 
 def test_a_hostile_model_file(result, tmp_path):
-    history = [
-        {"epoch": HOSTILE, "gap": 1.0},
-        {"gap": HOSTILE, "epoch": 1},
-        {},
-        entry(1, estimated=0.1),
-        entry(2, 0.01),
-    ]
+    history = [dataclasses.replace(entry(1, estimated=0.1), counts={HOSTILE: 1}), entry(2, 0.01)]
     config = {**result.model.info.config, "tolerance": HOSTILE}
     info = dataclasses.replace(result.model.info, history=history, config=config, algorithm=HOSTILE)
     dataclasses.replace(result.model, info=info).save(tmp_path / "model")
     page = Model.load(tmp_path / "model")._repr_html_()
     assert "<script" not in page
     assert len(list(svg_of(page).iter(f"{SVG}circle"))) == 1
+    for hostile in (entry(HOSTILE), entry(1, gap=HOSTILE)):
+        dataclasses.replace(result.model, info=dataclasses.replace(info, history=[hostile])).save(tmp_path / "model")
+        with pytest.raises(CorruptFileError, match="history"):
+            Model.load(tmp_path / "model")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +160,7 @@ def test_plots_are_well_formed_and_inside_their_frame(history, tolerance):
     assert 1 <= len(places) <= 1000
     assert all(0 <= x <= width and 0 <= y <= height for x, y in places)
     assert sorted(places) == places
-    assert len(list(root.iter(f"{SVG}circle"))) == sum(one["gap"] is not None for one in history)
+    assert len(list(root.iter(f"{SVG}circle"))) == sum(one.gap is not None for one in history)
     assert ("tolerance 1 %" in plot) == (tolerance == 0.01)
 
 
@@ -214,10 +206,10 @@ def test_a_run_while_it_goes_on(handle):
     shown._looked = -1e9
     shown.note(HOSTILE)
     for number in range(1, 50):
-        shown.epoch_done(entry(number, estimated=1 / number), 0.01)
+        shown.epoch_done(entry(number, estimated=1 / number), 0.01, 1)
     assert len(handle.shown) < 10, "not more often than somebody can look"
     shown._looked = -1e9
-    shown.epoch_done(entry(50, 0.009), 0.01)
+    shown.epoch_done(entry(50, 0.009), 0.01, 1)
     assert "<svg" in handle.shown[-1]
     shown.end()
     assert "<svg" not in handle.shown[-1]

@@ -186,7 +186,7 @@ def test_rows_are_presented_repeatedly_to_models_that_are_far(tmp_path, windows)
     options = {"algorithm": "sgd-m", "tolerance": 0.02, "max_epochs": 12}
     assert_as_if_alone(store, LAMBDAS[:5], windows, **options)
     found = train(store, TrainConfig(lam=LAMBDAS[:5], **options)).models
-    repeats = [[entry["repeats"] for entry in model.history] for model in found]
+    repeats = [[entry.counts["repeats"] for entry in model.history] for model in found]
     assert {5} < {*repeats[0], *repeats[4]}
     assert repeats[0][:2] != repeats[4][:2]
 
@@ -211,7 +211,7 @@ def test_epochs_that_a_byte_cannot_count(tmp_path):
     options = {"algorithm": "sdca", "tolerance": 1e-15, "max_epochs": 530}
     assert_as_if_alone(store, (1e-4, 3e-5, 1e-5), "one", **options)
     history = train(store, TrainConfig(lam=1e-5, **options)).model.info.history
-    visited = {entry["epoch"]: entry["visited"] for entry in history}
+    visited = {entry.epoch: entry.counts["visited"] for entry in history}
     assert all(visited[epoch] == 300 for epoch in visited if epoch % 16 == 1)
     assert min(visited[epoch] for epoch in visited if epoch > 256) < 250
 
@@ -298,9 +298,9 @@ def test_folds(tmp_path, algorithm, tolerance, windows):
             assert model.holdout is None
             continue
         scores = matrix[~kept].astype(np.float64) @ weights
-        assert model.holdout["loss"] == pytest.approx(np.maximum(0, 1 - labels[~kept] * scores).mean())
-        assert model.holdout["error"] == pytest.approx(((scores > 0) != (labels[~kept] > 0)).mean())
-        losses_of[model.lam].append((model.holdout["loss"], model.holdout["error"], int((~kept).sum())))
+        assert model.holdout.loss == pytest.approx(np.maximum(0, 1 - labels[~kept] * scores).mean())
+        assert model.holdout.error == pytest.approx(((scores > 0) != (labels[~kept] > 0)).mean())
+        losses_of[model.lam].append((model.holdout.loss, model.holdout.error, int((~kept).sum())))
     assert [(model.lam, model.fold) for model in result.models] == [
         (lam, fold) for lam in lambdas for fold in (0, 1, 2, 3, None)
     ]
@@ -404,7 +404,7 @@ def test_classes_and_lambdas_and_a_bias(tmp_path):
             assert model.certificate.primal <= exact * (1 + 1e-3)
             found.append(np.maximum(0, 1 - y[apart] * (x[apart] @ weights)).mean())
             errors.append(((x[apart] @ weights > 0) != (y[apart] > 0)).mean())
-            assert model.holdout == pytest.approx({"loss": found[-1], "error": errors[-1]})
+            assert vars(model.holdout) == pytest.approx({"loss": found[-1], "error": errors[-1]})
         assert result.trials[number].loss == pytest.approx(np.mean(found))
         assert result.trials[number].error is None  # that of the class which is chosen is another
     chosen = min(range(3), key=lambda number: result.trials[number].loss)
@@ -414,7 +414,7 @@ def test_classes_and_lambdas_and_a_bias(tmp_path):
     np.testing.assert_allclose(result.model.bias, of_all[-1] * 2.0, rtol=1e-15)
     np.testing.assert_allclose(result.model.decision_function(matrix), x @ of_all, rtol=1e-9, atol=1e-9)
     wrong = (x[apart] @ of_all).argmax(axis=1) + 3 != labels[apart]
-    assert result.holdout == pytest.approx({"loss": result.trials[chosen].loss, "error": wrong.mean()})
+    assert vars(result.holdout) == pytest.approx({"loss": result.trials[chosen].loss, "error": wrong.mean()})
 
 
 def test_folds_of_classes(tmp_path):
@@ -425,7 +425,7 @@ def test_folds_of_classes(tmp_path):
     rows = np.bincount([splitmix(row) * 4 >> 53 for row in range(len(labels))])
     for trial in result.trials:
         of_it = [model for model in result.models if model.lam == trial.lam and model.fold is not None]
-        losses_of = [np.mean([m.holdout["loss"] for m in of_it if m.fold == fold]) for fold in range(4)]
+        losses_of = [np.mean([m.holdout.loss for m in of_it if m.fold == fold]) for fold in range(4)]
         assert trial.loss == pytest.approx(np.average(losses_of, weights=rows))
         assert trial.deviation == pytest.approx(np.std(losses_of, ddof=1) / 2, rel=0.1)
     assert result.model.weights.shape == (8, 3)
@@ -498,7 +498,7 @@ def test_without_a_lambda_eight_are_tried(tmp_path):
     least = min(trial.loss for trial in result.trials)
     assert [trial.loss for trial in result.trials if trial.lam == result.model.info.lam] == [least]
     assert result.model.weights.tobytes() == best[lambdas.index(result.model.info.lam)].tobytes()
-    assert [trial["lam"] for trial in result.model.info.trials] == lambdas
+    assert [trial.lam for trial in result.model.info.trials] == lambdas
 
 
 def test_a_best_lambda_at_an_end_of_the_path_is_remarked_upon(tmp_path):
@@ -717,7 +717,7 @@ def test_the_history_tells_all_when_the_algorithm_changed(tmp_path, monkeypatch)
     monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
     result = train(slow_store(tmp_path), TrainConfig(lam=0.5, tolerance=0.02))
     assert result.algorithm == "sdca"
-    columns = set().union(*result.model.info.history)
+    columns = set().union(*(record.table() for record in result.model.info.history))
     assert {"margin_errors", "visited"} <= columns
     assert set(result.history.column_names) == columns
 

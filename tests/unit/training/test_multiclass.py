@@ -162,8 +162,8 @@ def check_history(result, below: float, above: float) -> None:
     """No bound above the optimum, no objective below it, at no time."""
     assert result.certified
     for entry in result.models[0].history:
-        assert entry["lower_bound"] <= above * (1 + 1e-7)
-        assert entry["primal"] is None or entry["primal"] >= below * (1 - 1e-7)
+        assert entry.lower_bound <= above * (1 + 1e-7)
+        assert entry.primal is None or entry.primal >= below * (1 - 1e-7)
 
 
 @pytest.mark.slow
@@ -278,11 +278,11 @@ def test_the_bound_on_any_data(tmp_path_factory, seed, rows, features, lam):
         result = train(store, TrainConfig(lam=lam, loss=loss, max_epochs=8, tolerance=1e-9, coefficient=1e30, **more))
         history = result.models[0].history
         # the bounds of a run are below all its objectives, and those below that of any weights
-        lowest = min(entry["primal"] for entry in history)
+        lowest = min(entry.primal for entry in history)
         at = result.model.weights * rng.uniform(0.5, 1.5, (20, 1, 1))
         anything = [primal(loss, w, x, labels, lam, c, costs) for w in [*at, np.zeros((features, 3))]]
         for entry in history:
-            assert entry["lower_bound"] <= min(lowest, *anything) * (1 + 1e-9) + 1e-12
+            assert entry.lower_bound <= min(lowest, *anything) * (1 + 1e-9) + 1e-12
 
 
 # --- what must not matter -----------------------------------------------------------------------
@@ -311,8 +311,8 @@ def test_rows_kept_apart(tmp_path, loss):
     held = held_out(600, 0.3)
     scores = matrix.astype(np.float64) @ result.model.weights + result.model.bias
     losses = value_of(loss, scores, labels, costs)
-    assert result.holdout["loss"] == pytest.approx(losses[held].mean(), rel=1e-12)
-    assert result.holdout["error"] == pytest.approx((scores.argmax(axis=1) != labels)[held].mean(), rel=1e-12)
+    assert result.holdout.loss == pytest.approx(losses[held].mean(), rel=1e-12)
+    assert result.holdout.error == pytest.approx((scores.argmax(axis=1) != labels)[held].mean(), rel=1e-12)
     assert result.trials[0].deviation == pytest.approx(losses[held].std() / np.sqrt(held.sum()), rel=1e-9)
     square = (result.model.weights**2).sum() + (result.model.bias**2).sum()
     exact = lam / 2 * square + losses[~held].mean()

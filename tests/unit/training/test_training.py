@@ -79,8 +79,8 @@ def test_the_bound_is_below_and_the_objective_above_the_optimum(tmp_path, name, 
     result = train(store, TrainConfig(lam=lam, max_epochs=30, tolerance=1e-5, coefficient=1e30, **options))
     assert len(result.model.info.history) > 3 or result.converged
     for entry in result.model.info.history:
-        assert entry["lower_bound"] <= best * (1 + 1e-7)
-        assert entry["primal"] >= best * (1 - 1e-7)
+        assert entry.lower_bound <= best * (1 + 1e-7)
+        assert entry.primal >= best * (1 - 1e-7)
     found = result.model.info.certificate
     assert found.primal == pytest.approx(objective(result.model.weights, matrix, labels, lam, weights), rel=1e-9)
     assert found.gap == pytest.approx((found.primal - found.lower_bound) / found.primal)
@@ -132,8 +132,8 @@ def test_the_bound_on_any_data(tmp_path, seed, rows, features, lam, options):
     c = np.where(labels > 0, weights[1], weights[0]) if weights else np.ones(rows)
     below, above = around_the_optimum(matrix.toarray().astype(np.float64), labels, lam, c)
     for entry in result.model.info.history:
-        assert entry["lower_bound"] <= above + 1e-9 * (1 + above)
-        assert entry["primal"] >= below - 1e-9 * (1 + below)
+        assert entry.lower_bound <= above + 1e-9 * (1 + above)
+        assert entry.primal >= below - 1e-9 * (1 + below)
 
 
 def around_the_optimum(x, y, lam, c) -> tuple[float, float]:
@@ -214,10 +214,10 @@ def test_windows_do_not_matter_where_the_order_is_the_same(tmp_path):
         assert found_weights == weights
         assert windows_of(store, memory) > 1
         for found, entry in zip(found_history, history, strict=True):
-            for key, value in entry.items():
+            for key, value in entry.table().items():
                 if key in ("gap", "estimated_gap"):
                     continue  # the exact objective, on which they depend, is added up window by window
-                assert found[key] == (pytest.approx(value, rel=1e-13) if key == "primal" and value else value)
+                assert found.table()[key] == (pytest.approx(value, rel=1e-13) if key == "primal" and value else value)
 
 
 def test_small_windows_still_certify(tmp_path):
@@ -247,8 +247,8 @@ def test_the_holdout_is_always_the_same_and_never_trained_on(tmp_path):
     assert found.primal == pytest.approx(objective(result.model.weights, kept, kept_labels, 0.01), rel=1e-9)
     assert found.lower_bound <= optimum(kept, kept_labels, 0.01) * (1 + 1e-7)
     scores = matrix[held].astype(np.float64) @ result.model.weights
-    assert result.holdout["error"] == pytest.approx(((scores > 0) != (labels[held] > 0)).mean())
-    assert result.holdout["loss"] == pytest.approx(np.maximum(0, 1 - labels[held] * scores).mean())
+    assert result.holdout.error == pytest.approx(((scores > 0) != (labels[held] > 0)).mean())
+    assert result.holdout.loss == pytest.approx(np.maximum(0, 1 - labels[held] * scores).mean())
 
 
 def test_warm_start_is_certified_and_helps(tmp_path):
@@ -259,13 +259,13 @@ def test_warm_start_is_certified_and_helps(tmp_path):
     again, cold = train(store, config, warm_start=good), train(store, config)
     best = optimum(matrix, labels, 0.01)
     for entry in again.model.info.history:
-        assert entry["lower_bound"] <= best * (1 + 1e-7)
-    assert again.model.info.history[0]["primal"] < cold.model.info.history[0]["primal"]
+        assert entry.lower_bound <= best * (1 + 1e-7)
+    assert again.model.info.history[0].primal < cold.model.info.history[0].primal
     with pytest.raises(UsageError, match="algorithm=sdca does not support warm_start"):
         train(store, TrainConfig(lam=0.01, algorithm="sdca"), warm_start=good)
     bad = Model(good.weights * -30, good.info)
     for entry in train(store, config, warm_start=bad).model.info.history:
-        assert entry["lower_bound"] <= best * (1 + 1e-7)
+        assert entry.lower_bound <= best * (1 + 1e-7)
 
 
 def test_balanced_class_weights(tmp_path):
@@ -435,7 +435,7 @@ def test_models_come_back_alike_and_damage_is_noticed(tmp_path):
     scores = matrix.astype(np.float64) @ result.model.weights
     np.testing.assert_allclose(loaded.decision_function(matrix), scores)
     assert np.array_equal(loaded.predict(matrix), np.where(scores > 0, 1, -1))
-    assert loaded.info.history[-1]["epoch"] == 2
+    assert loaded.info.history[-1].epoch == 2
     assert result.history.num_rows == len(result.model.info.history)
     content = (tmp_path / "m").read_bytes()
     rng = np.random.default_rng(14)

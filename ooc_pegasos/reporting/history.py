@@ -1,4 +1,4 @@
-"""The history of a training run: one record for each model and epoch."""
+"""Records of a training run: the state of each model after each epoch, and holdout results."""
 
 from __future__ import annotations
 
@@ -32,9 +32,17 @@ class EpochRecord:
         return {"epoch": self.epoch, **self.counts, **rest}
 
     @classmethod
-    def load(cls, table: dict[str, Any]) -> EpochRecord:
+    def from_table(cls, table: dict[str, Any]) -> EpochRecord:
         """Return the record that `table` wrote. Raises ValueError."""
         names = {field.name for field in dataclasses.fields(cls)} - {"counts"}
         known = {name: value for name, value in table.items() if name in names}
         counts = {name: value for name, value in table.items() if name not in names}
         return typed_json.load(cls, {**known, "counts": counts}, "history")
+
+
+@dataclass(frozen=True)
+class HoldoutResult:
+    """The mean loss and the error rate of a model on the holdout rows; None if not known."""
+
+    loss: float | None
+    error: float | None

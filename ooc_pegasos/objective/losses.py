@@ -1,4 +1,4 @@
-"""The losses by name, and what must be known of each apart from its compiled functions."""
+"""The losses by name, and their properties besides the compiled functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _whole(_parameter: float) -> float:
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss. `task` is what is learnt: two classes, real targets, or all classes at once."""
+    """A loss. `task` is binary, regression, or multiclass for joint losses."""
 
     name: str
     number: int | PluggedLoss
@@ -36,8 +36,8 @@ class Loss:
     meaning: str = ""
     """The meaning of the parameter."""
     leaning: Callable[[float], float] | None = None
-    """The size, given the parameter, of the dual variables that repair others where the bias is not regularised: any
-    in the domain of the conjugate; None if the loss has none, and with it no bias that is not regularised."""
+    """The size, given the parameter, of constant dual variables that make others feasible for an unregularized bias:
+        any value in the domain of the conjugate; None if the loss supports no unregularized bias."""
     counts_margin_errors: bool = False
     """True if the subgradient is 0 or -y, so that a row with a margin error is a unit step."""
     takes_zero: bool = False
@@ -49,14 +49,14 @@ class Loss:
 
     @property
     def functions(self) -> LossFunctions | None:
-        """The compiled functions; None for losses of all classes at once."""
+        """The compiled functions; None for joint multiclass losses."""
         if isinstance(self.number, PluggedLoss):
             return self.number.functions
         return kernels.BUILT_IN[self.number] if self.number < len(kernels.BUILT_IN) else None
 
     @property
     def is_built_in(self) -> bool:
-        """True if proof files and workers know the loss."""
+        """True if proof files and workers support the loss."""
         return not isinstance(self.number, PluggedLoss)
 
     @property
@@ -119,11 +119,11 @@ for _loss in (
 ):
     LOSSES.register(_loss.name, _loss)
 DEFAULT_LOSS: dict[str, str] = {"binary": "hinge", "multiclass": "hinge", "regression": "epsilon-insensitive"}
-"""By what the labels are. Several classes are learnt one against the rest."""
+"""Default losses by kind of labels. Several classes are trained one versus rest."""
 
 
 def loss_for(name: str | None, task: str) -> Loss:
-    """The loss of this name, or the default, if it suits the labels."""
+    """Return the loss of this name, or the default. Raises UsageError if it does not suit the labels."""
     loss = _named(name or DEFAULT_LOSS[task])
     fits = {"binary": ("binary",), "regression": ("regression",), "multiclass": ("binary", "multiclass")}[task]
     if loss.task not in fits:

@@ -100,7 +100,9 @@ def made_from(store: Manifest, names: list[str], config: ConvertConfig, append: 
     if config.values == "float32" and store.layout.values != "float32":
         return False
     made_from = [(source.name, source.size, source.xxh64) for source in store.sources[-len(names) :]]
-    if [(sources.recorded(name), registry.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
+    if [(sources.manifest_name(name), registry.stamp_of(name).size) for name in names] != [
+        known[:2] for known in made_from
+    ]:
         return False
     for setting in BESIDE:
         file, digest = getattr(config, setting), None

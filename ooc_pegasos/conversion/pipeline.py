@@ -71,11 +71,12 @@ def convert(
         before = check_output(target, existing, Place(target, scratch).published())
         names, kind = registry.find(inputs, config.format)
         config = dataclasses.replace(config, weights=_weights_file(config.weights, names), format=kind)
-        if existing.resume and before and not existing.force and not (scratch / _PLAN).exists():
+        may_be_finished = existing.reuse or (existing.resume and not existing.force)
+        if may_be_finished and before and not (scratch / _PLAN).exists():
             if made_from(before, names, config, existing.append):
                 discard_left_overs(scratch, str(target))
                 return Store.open(target)
-            if not existing.append:
+            if not existing.append and not existing.force:
                 problem = "exists already, made from other inputs or with other options"
                 raise InputError(f"{target}: {problem}; add {{force}} to replace it")
         is_ours = has_lock(scratch / "lock") or (scratch / _PLAN).exists()

@@ -71,7 +71,7 @@ def expected_rows(name):
 
 
 @pytest.mark.parametrize("name", SVMLIGHT)
-def test_the_truth_says_what_the_sources_say(name):
+def test_expected_rows_are_those_of_the_sources(name):
     truth = (STORES / f"{name}.rows").read_text().splitlines()
     expected = expected_rows(name)
     if name != "in-order":

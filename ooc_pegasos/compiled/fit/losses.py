@@ -4,8 +4,9 @@
 `BUILT_IN`, and all kernels contain all of them, so kernels are cached. A registered loss has a type of its own,
 `PluggedLoss`, for which kernels are compiled in each process. The functions of a loss:
 
-- `at(parameter, z, y)`: (value l(z), a subgradient g at z, l(z) - g z) for score z and label y. The last is -l*(g), the
-  term of the row in the dual, equation (4), computed exactly if possible: the hinge adds exactly 1 for each margin error.
+- `at(parameter, z, y)`: (value l(z), a subgradient g at z, l(z) - g z) for score z and label y. The last is -l*(g),
+  the term of the row in the dual, equation (4), computed exactly if possible: the hinge adds exactly 1 for each margin
+  error.
 - `dual(parameter, y, b)`: -l*(-b), the term in the dual of a row whose dual variable is b, minus a subgradient.
 - `best_dual(parameter, z, y, b, r)`: the b' that maximises -l*(-b') - z (b' - b) - (r/2) (b' - b)^2, an ascent step on
   one row, equation (7).

@@ -166,7 +166,7 @@ def test_with_all_rows_in_memory(manner, stores, tmp_path):
         {"algorithm": "sgd-m", "bias": "free", "max_epochs": 20},
     ],
 )
-def test_rows_presented_several_times_at_once(options, stores, tmp_path):
+def test_repeated_updates(options, stores, tmp_path):
     proved(stores["binary"], tmp_path, TrainConfig(**options_of("hinge", "sgd-s") | options))
 
 
@@ -266,8 +266,8 @@ def test_bound_and_objective_enclose_the_optimum(loss, bias, stores, tmp_path):
     ],
     ids=str,
 )
-def test_both_kinds_of_bounds_of_a_free_bias_are_proved(kind, options, stores, tmp_path):
-    """Whichever epoch is the last: a vector that leans to either side, or the mixture of two that were met before."""
+def test_both_kinds_of_bounds_for_a_free_bias_are_proved(kind, options, stores, tmp_path):
+    """For any last epoch: the combination with a constant vector, or of two earlier vectors."""
     kinds = set()
     for lam, epochs in itertools.product((0.05, 0.2, 1.0), (1, 2, 3, 5, 8)):
         config = TrainConfig(lam=lam, bias="free", tolerance=1e-9, max_epochs=epochs, **options)
@@ -426,7 +426,7 @@ def test_a_forged_proof_is_refused(change, duals, message, case):
 
 
 def assert_refused(folder: Path, store: Store) -> None:
-    """Whoever checks the proof in a folder refuses it."""
+    """Check that both checkers refuse the proof in a folder."""
     with pytest.raises(AssertionError):
         check(folder / "model", store.path, folder / "proof")
     with pytest.raises(CorruptFileError):
@@ -590,7 +590,7 @@ def test_without_an_epoch_nothing_but_zero_is_proved(stores, tmp_path):
     assert proof_words([found]) == "proved: the objective is at most 1.67201, and the optimum not negative"
 
 
-def test_words_are_rounded_so_that_they_stay_true():
+def test_printed_numbers_are_rounded_outward():
     words = proof_words([Claim(1.2345678, 1.2242424)])
     assert words == "proved: within 0.844 % of the optimum; objective at most 1.23457, optimum at least 1.22424"
     assert proof_words([Claim(0.0, 0.0)]).startswith("proved: within 0 % of the optimum")

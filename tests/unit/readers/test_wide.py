@@ -75,7 +75,7 @@ def rows_before(name, count):
 
 @pytest.mark.parametrize("count", [0, 30_000])
 @pytest.mark.parametrize("name", _ROWS)
-def test_place_of_a_long_line(tmp_path, name, count):
+def test_location_of_a_long_line(tmp_path, name, count):
     """Whatever the format, the message has the line, its size and the memory needed, also in a second file."""
     before, line = rows_before(name, count)
     with open(tmp_path / name, "wb") as file:

@@ -220,7 +220,7 @@ def test_only_the_first_block_is_read(tmp_path, monkeypatch):
     put(tmp_path, 1)
     run(job, now=night(1))
     golden = tmp_path / "golden.svm"
-    golden.write_text("# rows that somebody has looked at\n" * 2000 + golden.read_text() + "1 5:nonsense\n")
+    golden.write_text("# rows checked by hand\n" * 2000 + golden.read_text() + "1 5:nonsense\n")
     monkeypatch.setattr("ooc_pegasos.scoring.score._TEXT_BLOCK", 1 << 10)
     store = Store.open(tmp_path / "clicks.store")
     check_reference_sets(job, store)  # and finds a block that has rows

@@ -39,7 +39,7 @@ SVMLIGHT = [name for name in make.STORES if name not in ("hashed", "dictionary")
 
 @pytest.fixture
 def stores(tmp_path):
-    """The stores where they may be written to: whoever reads a store locks it."""
+    """The stores in a writable folder, since readers lock a store."""
     return shutil.copytree(STORES, tmp_path / "stores")
 
 

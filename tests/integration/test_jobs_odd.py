@@ -515,7 +515,7 @@ TOLD = {"job": "j", "outcome": "o"}
 
 def script(folder, text):
     """Write a script and return its path."""
-    path = folder / "tell me.sh"
+    path = folder / "send mail.sh"
     path.write_text("#!/bin/sh\n" + text)
     path.chmod(0o755)
     return shlex.quote(str(path))
@@ -577,13 +577,13 @@ def test_the_notify_command_is_relative_to_the_job_file(tmp_path, oocpeg):
     folder = tmp_path / "job's own"
     folder.mkdir()
     script(folder, 'echo "$1 $OOCPEG_OUTCOME" >told')
-    for command in ('"./tell me.sh" "a b"', '"../job\'s own/tell me.sh" "a b"'):
+    for command in ('"./send mail.sh" "a b"', '"../job\'s own/send mail.sh" "a b"'):
         job_of(folder, more=f"notify = {json.dumps(command)}")
         put(folder, 1)
         assert "notify" not in oocpeg("run", folder / "nightly.toml").stderr
         assert (tmp_path / "told").read_text().startswith("a b ")
         (tmp_path / "told").unlink()
-    said = oocpeg("run", folder / "nightly.toml", "--notify", "'./tell me.sh'").stderr
+    said = oocpeg("run", folder / "nightly.toml", "--notify", "'./send mail.sh'").stderr
     assert "no such file" in said.lower()
     assert Job.load(folder / "nightly.toml", "./x y").notify == "./x y"
     for command in ("mail -s 'a b' me@here", "/bin/true  a/b"):

@@ -32,7 +32,7 @@ from ooc_pegasos.util.memory_limits import available_memory
 from support.rows import random_rows, svmlight_text
 from support.stores import around_present, least_memory
 
-needs_mapping = pytest.mark.skipif(not can_map(), reason="files cannot be mapped side by side here")
+needs_mapping = pytest.mark.skipif(not can_map(), reason="files cannot be mapped here")
 
 
 def store_of(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
@@ -102,7 +102,7 @@ def test_windows_hold_the_rows_of_their_chunks(tmp_path, options, loading):
     store = store_of(tmp_path, matrix, rng.choice([-1, 1], 1500), shuffle=False, chunk_size=6000, **options)
     assert len(store.manifest.chunks) > 3
     if loading == "mapped" and not can_map():
-        pytest.skip("files cannot be mapped side by side here")
+        pytest.skip("files cannot be mapped here")
     drop_from_cache(store)
     firsts = np.concatenate([[0], np.cumsum([chunk.rows for chunk in store.manifest.chunks])])
     for memory in (1 << 30, least_memory(store)):
@@ -191,7 +191,7 @@ def test_mapped_is_without_a_copy(store):
 def test_a_window_in_use_is_not_overwritten(store, loading):
     """Also where the next one is in memory already, as it may be where two epochs meet."""
     if loading == "mapped" and not can_map():
-        pytest.skip("files cannot be mapped side by side here")
+        pytest.skip("files cannot be mapped here")
     chunks = [0, 1, 1, 0, 2, 2, 1, 2, 0, 0, 0, 1, 3, 1, 3, 3, 2]
     loader = open_loader(store, least_memory(store), loading=loading, threads=2)
     expected = [store.block(chunk) for chunk in range(4)]
@@ -254,7 +254,7 @@ def resident(path: Path) -> float:
         return sum(mark & 1 for mark in marks) / pages
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the page cache is looked at in Linux' way")
+@pytest.mark.skipif(sys.platform != "linux", reason="the page cache is read by Linux calls")
 def test_reading_leaves_the_page_cache_as_it_was(tmp_path):
     store = store_of(tmp_path, *random_rows(20_000, 700, 1, 0.02), chunk_size=500_000)
     paths = [chunk_path(store, number) for number in range(len(store.manifest.chunks))]
@@ -296,7 +296,7 @@ def test_the_pass_that_measures_is_shared_with_the_next_epoch(store, holdout):
 @pytest.mark.parametrize("how", ["mapped", "read"])
 def test_times_add_up(store, how):
     if how == "mapped" and not can_map():
-        pytest.skip("files cannot be mapped side by side here")
+        pytest.skip("files cannot be mapped here")
     memory = (1 << 30) if how == "mapped" else least_memory(store)
     began = time.perf_counter()
     result = train(store, TrainConfig(lam=1e-3, max_epochs=4, tolerance=1e-9, memory=memory))
@@ -344,7 +344,7 @@ ACCIDENTS = {
 def test_a_chunk_that_changes_while_training(store, tmp_path, monkeypatch, accident, loading, algorithm):
     """Exit code 5, the chunk named, the last checkpoint intact and good to go on from when the chunk is back."""
     if loading == "mapped" and not can_map():
-        pytest.skip("files cannot be mapped side by side here")
+        pytest.skip("files cannot be mapped here")
     memory = (1 << 30) if loading == "mapped" else least_memory(store)
     options = {"lam": 1e-3, "tolerance": 1e-9, "memory": memory, "loading": loading, "checkpoint_epochs": 1}
     options["algorithm"] = algorithm

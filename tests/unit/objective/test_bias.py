@@ -774,8 +774,8 @@ def test_the_commands(oocpeg, tmp_path):
     found = oocpeg(*words, "search", "--bias", "search", "--json")
     told = json.loads(found.stdout.splitlines()[-1])
     model = Model.load(tmp_path / "search")
-    assert told["notes"][-1].endswith(f"held at {float(model.bias):.6g}")
-    assert "held at" in found.stderr
+    assert told["notes"][-1].endswith(f"fixed at {float(model.bias):.6g}")
+    assert "fixed at" in found.stderr
     oocpeg("predict", "search", "in.svm", "-o", "p.csv")
     written = np.genfromtxt(tmp_path / "p.csv", delimiter=",", skip_header=1)[:, 0]
     np.testing.assert_allclose(written, matrix.astype(np.float64) @ model.weights + model.bias, rtol=1e-9)

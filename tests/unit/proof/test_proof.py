@@ -85,7 +85,7 @@ def proved(store: Store, folder: Path, config: TrainConfig, **options: object) -
 
 
 def shown(folder: Path, store: Store) -> tuple[float, float]:
-    """(objective, bound) that the proof in a folder shows of the model beside it, whoever checks it."""
+    """(objective, bound) that the proof in a folder shows of the model next to it, by both checkers."""
     primal, bound = check(folder / "model", store.path, folder / "proof")
     found = prove(folder / "model", store.path, folder / "proof")
     other_primal, other_bound = primal, bound
@@ -149,7 +149,7 @@ def test_projections_that_shrink_everything_again_and_again(loss, stores, tmp_pa
 
         patched.setattr(DualRecord, "__init__", note)
         proved(stores["binary"], tmp_path, TrainConfig(**options, memory=little_memory(stores["binary"])))
-    assert records[0].folded[0] < -20
+    assert records[0].log_scales[0] < -20
 
 
 @pytest.mark.parametrize("manner", MANNERS)
@@ -283,7 +283,7 @@ def test_both_kinds_of_bounds_for_a_free_bias_are_proved(kind, options, stores, 
                 real(*given)
 
             patched.setattr(DualRecord, "keep", keep)
-            patched.setattr(DualRecord, "keep_crossing", keep_combination)
+            patched.setattr(DualRecord, "keep_combination", keep_combination)
             result = proved(stores[kind], tmp_path, config)
         kinds.add(kept[0])
     assert kinds >= {"positive", "negative", "crossing"}
@@ -379,7 +379,7 @@ def case(stores: dict[str, Store], tmp_path: Path) -> tuple[Path, Path, Path]:
     """A model, its store and its proof."""
     proved(stores["binary"], tmp_path, TrainConfig(lam=0.05, tolerance=0.01, holdout=0.2))
     forge(tmp_path / "proof")
-    prove(tmp_path / "model", stores["binary"].path, tmp_path / "proof")  # as it stands a forged one passes
+    prove(tmp_path / "model", stores["binary"].path, tmp_path / "proof")  # an unchanged proof passes
     return tmp_path / "model", stores["binary"].path, tmp_path / "proof"
 
 
@@ -459,7 +459,7 @@ def test_a_forged_proof_of_a_free_bias_is_refused(change, duals, loss, stores, t
     store = store_for(stores, loss)
     proved(store, tmp_path, TrainConfig(lam=0.05, loss=loss, tolerance=0.01, holdout=0.2, bias="free"))
     forge(tmp_path / "proof")
-    shown(tmp_path, store)  # as it stands a forged one passes
+    shown(tmp_path, store)  # an unchanged proof passes
     forge(tmp_path / "proof", change or (lambda _head: None), duals)
     assert_refused(tmp_path, store)
 

@@ -455,7 +455,7 @@ def test_mutated_bytes_among_line_breaks_lose_nothing(seed):
 
 
 def _is_open_at_end(record):
-    """Whether a quote that opened a cell has not been closed, looked at letter by letter."""
+    """Whether a quote that opened a cell has not been closed, character by character."""
     at, start, quoted = 0, True, False
     while at < len(record):
         letter = record[at]

@@ -85,23 +85,23 @@ def rows_in(coding: str, values: str) -> tuple[sp.csr_matrix, np.ndarray]:
     return matrix, np.where(score + np.random.default_rng(4).standard_normal(300) > 0, 1, -1)
 
 
-def assert_as_if_alone(store: Store, lambdas: tuple[float, ...], windows: str, **options: object) -> None:
+def assert_as_if_separate(store: Store, lambdas: tuple[float, ...], windows: str, **options: object) -> None:
     options = {"holdout": 0.2, **FOLLOWED, **options}
 
     def config(lam: float | tuple[float, ...], models: int) -> TrainConfig:
         found = TrainConfig(lam=lam, **options)
         return dataclasses.replace(found, memory=memory_of(store, found, models)) if windows == "several" else found
 
-    together, best = trained(store, config(lambdas, len(lambdas)))
-    assert len(together.models) == len(best) == len(lambdas)
-    assert (together.windows > 1) == (windows == "several")
+    joint, best = trained(store, config(lambdas, len(lambdas)))
+    assert len(joint.models) == len(best) == len(lambdas)
+    assert (joint.windows > 1) == (windows == "several")
     for number, lam in enumerate(lambdas):
-        alone, weights = trained(store, config(lam, 1))
-        assert alone.windows == together.windows
+        separate, weights = trained(store, config(lam, 1))
+        assert separate.windows == joint.windows
         assert best[number].tobytes() == weights[0].tobytes()
-        assert together.models[number].history == alone.models[0].history
-        assert together.models[number].certificate == alone.models[0].certificate
-        assert together.models[number].holdout == alone.models[0].holdout
+        assert joint.models[number].history == separate.models[0].history
+        assert joint.models[number].certificate == separate.models[0].certificate
+        assert joint.models[number].holdout == separate.models[0].holdout
 
 
 @pytest.mark.parametrize("windows", ["one", "several"])
@@ -111,7 +111,7 @@ def test_models_in_a_panel_are_those_trained_alone(tmp_path, algorithm, number, 
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     lambdas = LAMBDAS[:number] if number < 10 else tuple(np.geomspace(3.0, 0.005, number).tolist())
-    assert_as_if_alone(store, lambdas, windows, algorithm=algorithm)
+    assert_as_if_separate(store, lambdas, windows, algorithm=algorithm)
 
 
 @pytest.mark.parametrize("options", [{"bias": "feature", "bias_scale": 3.0}, {"loss": "logistic"}], ids=str)
@@ -119,7 +119,7 @@ def test_models_in_a_panel_are_those_trained_alone(tmp_path, algorithm, number, 
 def test_panels_with_another_loss_or_a_bias(tmp_path, algorithm, options):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
-    assert_as_if_alone(store, LAMBDAS[2:5], "several", algorithm=algorithm, class_weight=(2.0, 0.3), **options)
+    assert_as_if_separate(store, LAMBDAS[2:5], "several", algorithm=algorithm, class_weight=(2.0, 0.3), **options)
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ def test_panels_with_other_codings(tmp_path, algorithm, coding, values):
     store = store_of(tmp_path, matrix, labels)
     layout = store.manifest.layout
     assert (layout.index_coding, layout.values or "ones") == (coding, values)
-    assert_as_if_alone(store, LAMBDAS[2:5], "one", algorithm=algorithm)
+    assert_as_if_separate(store, LAMBDAS[2:5], "one", algorithm=algorithm)
 
 
 def test_panels_with_weights_of_rows(tmp_path):
@@ -139,7 +139,7 @@ def test_panels_with_weights_of_rows(tmp_path):
     path.write_text("".join(f"{weight}\n" for weight in np.random.default_rng(5).exponential(size=300) + 0.01))
     store = store_of(tmp_path, matrix, labels, chunk_size=2500, weights=str(path))
     for algorithm in ("sdca", "sgd-s"):
-        assert_as_if_alone(store, LAMBDAS[2:5], "several", algorithm=algorithm)
+        assert_as_if_separate(store, LAMBDAS[2:5], "several", algorithm=algorithm)
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "sequential", "iid"])
@@ -147,7 +147,7 @@ def test_panels_in_other_orders(tmp_path, sampling):
     """Also where a row may come several times an epoch."""
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels)
-    assert_as_if_alone(store, LAMBDAS[2:5], "one", algorithm="sdca", sampling=sampling)
+    assert_as_if_separate(store, LAMBDAS[2:5], "one", algorithm="sdca", sampling=sampling)
 
 
 @pytest.mark.parametrize("windows", ["one", "several"])
@@ -173,7 +173,7 @@ def test_finished_models_do_not_affect_others(tmp_path, algorithm, windows):
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     tolerance = 1e-3 if algorithm == "sdca" else 0.05
     options = {"algorithm": algorithm, "tolerance": tolerance, "max_epochs": 200}
-    assert_as_if_alone(store, LAMBDAS, windows, **options)
+    assert_as_if_separate(store, LAMBDAS, windows, **options)
     epochs = [model.epochs for model in train(store, TrainConfig(lam=LAMBDAS, **options)).models]
     assert len(set(epochs)) > 4, epochs
 
@@ -184,7 +184,7 @@ def test_repeated_updates_for_models_with_a_large_gap(tmp_path, windows):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     options = {"algorithm": "sgd-m", "tolerance": 0.02, "max_epochs": 12}
-    assert_as_if_alone(store, LAMBDAS[:5], windows, **options)
+    assert_as_if_separate(store, LAMBDAS[:5], windows, **options)
     found = train(store, TrainConfig(lam=LAMBDAS[:5], **options)).models
     repeats = [[entry.counts["repeats"] for entry in model.history] for model in found]
     assert {5} < {*repeats[0], *repeats[4]}
@@ -198,7 +198,7 @@ def test_models_finished_without_a_certificate(tmp_path, options):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     options = {"algorithm": "pegasos", "max_epochs": 30, **options}
-    assert_as_if_alone(store, LAMBDAS, "several", **options)
+    assert_as_if_separate(store, LAMBDAS, "several", **options)
     config = TrainConfig(lam=LAMBDAS, holdout=0.2, **options)
     result = train(store, dataclasses.replace(config, memory=memory_of(store, config, len(LAMBDAS))))
     assert len({model.epochs for model in result.models}) > 1
@@ -209,7 +209,7 @@ def test_more_than_256_epochs(tmp_path):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels)
     options = {"algorithm": "sdca", "tolerance": 1e-15, "max_epochs": 530}
-    assert_as_if_alone(store, (1e-4, 3e-5, 1e-5), "one", **options)
+    assert_as_if_separate(store, (1e-4, 3e-5, 1e-5), "one", **options)
     history = train(store, TrainConfig(lam=1e-5, **options)).model.info.history
     visited = {entry.epoch: entry.counts["visited"] for entry in history}
     assert all(visited[epoch] == 300 for epoch in visited if epoch % 16 == 1)
@@ -949,7 +949,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
     """Each says which row it is; nothing beyond the panel or a vector, and no other row's variable, is touched."""
     block, features, bad = too_large(coding, values)
     order, no_weights, no_folds = np.arange(40, dtype=np.uint32), np.empty(0, np.float32), np.empty(0, np.uint8)
-    wakes, columns = np.array([1, 2, 4, 8, 16], np.uint8), np.empty(0, np.int64)
+    next_epochs, columns = np.array([1, 2, 4, 8, 16], np.uint8), np.empty(0, np.int64)
     for loss in (losses.HINGE, losses.LOGISTIC):
         for bias, large, width in ((0.0, False, 8), (2.0, True, 16)):
             rows = (*block.entries, block.labels, no_weights, no_folds)
@@ -967,7 +967,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
             duals[40 * width :] = GUARD
             inverses = np.ones(40, np.float32)
             state = new_state(width)
-            ascent = (inverses, np.uint8(0), wakes)
+            ascent = (inverses, np.uint8(0), next_epochs)
             assert many.ascend_panel(order, 0, 40, *rows, *what, *ascent, *shape, weights, duals, until, state) in bad
             assert (beyond == GUARD).all()
             assert weights.any()
@@ -985,7 +985,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
             vector[: features + (bias != 0.0)] = 0
             a = vector[: features + (bias != 0.0)]
             duals, until = np.zeros(40, np.float32), np.zeros(40, np.uint8)
-            one = (np.ones(2), -1.0, -1, 0.0, loss, 0.0, 40.0, bias, inverses, wakes, large, a, duals, until)
+            one = (np.ones(2), -1.0, -1, 0.0, loss, 0.0, 40.0, bias, inverses, next_epochs, large, a, duals, until)
             assert sdca.ascend_rows(order, 0, 40, *rows, *one, new_state(1)[:, 0]) in bad
             assert (vector[len(a) :] == GUARD).all()
             assert a.any()
@@ -1001,23 +1001,38 @@ def test_rows_of_no_model_are_inactive(loss):
     block = coded(matrix, labels, "gap8", "float32")
     order, out, no_weights = np.arange(40, dtype=np.uint32), np.empty(40, np.uint32), np.empty(0, np.float32)
     folds = (np.arange(40) % 2).astype(np.uint8)
-    wakes, inverses = np.array([1, 2, 4, 8, 16], np.uint8), np.ones(40, np.float32)
+    next_epochs, inverses = np.array([1, 2, 4, 8, 16], np.uint8), np.ones(40, np.float32)
     rows = (*block.entries, block.labels, no_weights, folds)
     left_out = set(np.flatnonzero(folds == 1))
 
     table = table_of(8, 3)
     table[many.FOLD, :3] = 1
     duals, until = np.zeros(40 * 8, np.float32), np.zeros(40 * 8, np.uint8)
-    ascent = (loss, 0.0, 0.0, inverses, np.uint8(0), wakes, False, 60, table)
+    ascent = (loss, 0.0, 0.0, inverses, np.uint8(0), next_epochs, False, 60, table)
     state = new_state(8)
     assert many.ascend_panel(order, 0, 40, *rows, *ascent, np.zeros(60 * 8), duals, until, state) == -1
     assert state[sdca.VISITED].tolist() == [20.0] * 3 + [0.0] * 5
-    awake = set(out[: sdca.select_active_rows(order, 0, 40, until, 8, 3, np.uint8(1), out)])
-    assert awake
-    assert not awake & left_out
+    active = set(out[: sdca.select_active_rows(order, 0, 40, until, 8, 3, np.uint8(1), out)])
+    assert active
+    assert not active & left_out
 
-    alone, asleep = np.zeros(40, np.float32), np.zeros(40, np.uint8)
-    one = (np.ones(2), -1.0, 1, 0.0, loss, 0.0, 1.0, 0.0, inverses, wakes, False, np.zeros(60), alone, asleep)
+    separate, inactive_until = np.zeros(40, np.float32), np.zeros(40, np.uint8)
+    one = (
+        np.ones(2),
+        -1.0,
+        1,
+        0.0,
+        loss,
+        0.0,
+        1.0,
+        0.0,
+        inverses,
+        next_epochs,
+        False,
+        np.zeros(60),
+        separate,
+        inactive_until,
+    )
     assert sdca.ascend_rows(order, 0, 40, *rows, *one, new_state(1)[:, 0]) == -1
-    assert set(out[: sdca.select_active_rows(order, 0, 40, asleep, 1, 1, np.uint8(1), out)]) == awake
-    assert duals.reshape(40, 8)[:, 0].tolist() == alone.tolist()
+    assert set(out[: sdca.select_active_rows(order, 0, 40, inactive_until, 1, 1, np.uint8(1), out)]) == active
+    assert duals.reshape(40, 8)[:, 0].tolist() == separate.tolist()

@@ -232,7 +232,7 @@ def test_a_change_in_a_sample_is_noticed(tmp_path):
             path.write_bytes(before)
             os.utime(path, ns=(moment, moment))
             assert changed_sources(made) == []
-    put_byte(path, BLOCK + 1, b"~")  # between two samples: every byte has to be looked at
+    put_byte(path, BLOCK + 1, b"~")  # between two samples: every byte has to be read
     assert changed_sources(made) == []
     assert changed_sources(made, every_byte=True) == said
 
@@ -289,7 +289,7 @@ def test_samples_are_of_the_file_that_was_read(tmp_path, monkeypatch, make, suff
 
 
 def test_sources_that_may_not_be_read_any_more(tmp_path, monkeypatch):
-    """Training needs none of them; what their folder says of them is all that is looked at then."""
+    """Training needs none of them; only the metadata of their folder is read."""
     store = store_of_days(tmp_path, [1])
 
     def forbidden(file):

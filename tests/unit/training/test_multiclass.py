@@ -527,7 +527,7 @@ def test_the_commands(oocpeg, tmp_path, loss, options):
         ("0 1 1 / 1 0 -1 / 1 1 0", HINGE, "negative"),
         ("0 1 1 / 1 0 nan / 1 1 0", HINGE, "negative"),
         ("0 1 1 / 1 0 inf / 1 1 0", HINGE, "negative"),
-        ("0 1 1 / 1 2 1 / 1 1 0", HINGE, "itself"),
+        ("0 1 1 / 1 2 1 / 1 1 0", HINGE, "correct class"),
         ("0 1 1 / 1 0 1 / 1 1 0", LOGISTIC, "cost is for loss=multiclass-hinge"),
         ("0 1 1 / 1 0 1 / 1 1 0", None, "cost is for loss=multiclass-hinge"),
     ],

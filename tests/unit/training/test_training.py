@@ -535,7 +535,7 @@ def test_resume_keeps_the_windows_of_the_run(tmp_path, monkeypatch, slices):
     small = {"lam": 0.01, "memory": memory, "max_epochs": 5, "tolerance": 1e-9}
     whole = train(store, TrainConfig(**small))
     interrupted_after(store, TrainConfig(**small), tmp_path / "c", slices, monkeypatch)
-    with pytest.raises(InputError, match=f"memory={memory}, which decides the order"):
+    with pytest.raises(InputError, match=f"memory={memory}, which determines the order"):
         train(store, TrainConfig(**{**small, "memory": 10**9}), checkpoint=tmp_path / "c", resume=True)
     again = train(store, TrainConfig(**{**small, "memory": None}), checkpoint=tmp_path / "c", resume=True)
     assert again.model.weights.tobytes() == whole.model.weights.tobytes()

@@ -38,6 +38,9 @@ class Loss:
     leaning: Callable[[float], float] | None = None
     """The size, given the parameter, of constant dual variables that make others feasible for an unregularized bias:
         any value in the domain of the conjugate; None if the loss supports no unregularized bias."""
+    largest_dual: float | None = None
+    """For a loss without a largest slope: the largest size of the dual variables, for real targets as a multiple of
+    the largest target. They need not be larger for a bound that holds; None if the loss has a largest slope."""
     counts_margin_errors: bool = False
     """True if the subgradient is 0 or -y, so that a row with a margin error is a unit step."""
     takes_zero: bool = False
@@ -103,6 +106,7 @@ for _loss in (
         "the margin over which the slope grows to 1",
         leaning=_half,
     ),
+    Loss("squared-hinge", kernels.SQUARED_HINGE, "binary", leaning=_whole, largest_dual=64.0),
     Loss(
         "epsilon-insensitive",
         kernels.EPSILON_INSENSITIVE,
@@ -114,6 +118,7 @@ for _loss in (
     ),
     Loss("absolute", kernels.ABSOLUTE, "regression", leaning=_whole),
     Loss("huber", kernels.HUBER, "regression", 1.0, "the error from which on the loss is a line", leaning=float),
+    Loss("squared", kernels.SQUARED, "regression", leaning=lambda largest: largest / 16.0, largest_dual=16.0),
     Loss("multiclass-hinge", MULTICLASS_HINGE, "multiclass", takes_costs=True),
     Loss("multiclass-logistic", MULTICLASS_LOGISTIC, "multiclass", has_probabilities=True),
 ):

@@ -91,6 +91,11 @@ class Problem:
     limits: RowLimits = RowLimits()
 
     @property
+    def own_parameter(self) -> float:
+        """The parameter of the loss as models and proofs record it, 0 if it has none or is only a limit of duals."""
+        return 0.0 if self.loss.parameter is None else self.parameter
+
+    @property
     def max_step(self) -> float:
         """The largest norm of a row times the largest size of its dual variable."""
         slope = self.loss.largest_slope(self.parameter)
@@ -154,6 +159,8 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     labels = store.manifest.labels
     loss = loss_for(config.loss, labels.task)
     parameter = config.loss_parameter if config.loss_parameter is not None else loss.parameter
+    if loss.largest_dual is not None and config.loss_parameter is None:
+        parameter = loss.largest_dual * (max(store.largest_label(), 1e-30) if loss.task == "regression" else 1.0)
     if config.loss_parameter == 0.0 and not loss.takes_zero:
         raise UsageError(f"{{loss_parameter=0}} is out of range for the {loss.name} loss; choose a positive number")
     if config.loss_parameter is not None and loss.parameter is None:

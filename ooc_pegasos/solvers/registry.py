@@ -66,6 +66,15 @@ def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple
     if config.algorithm != ANY:
         _check(ALGORITHMS.find(config.algorithm), problem, warm)
         return config.algorithm, ""
+    if problem.loss.largest_dual is not None:
+        _check(_SDCA, problem, warm)
+        unsupported = [mark for capability, mark in config.demands.items() if capability not in _SDCA.supports]
+        if unsupported:
+            raise UsageError(
+                f"{{loss={problem.loss.name}}} needs dual coordinate ascent, which does not support {unsupported[0]}; "
+                "leave it out, or choose another loss"
+            )
+        return _SDCA.name, f"the {problem.loss.name} loss needs dual steps"
     if warm:
         return "sgd-s", "it can begin with the weights of a model"
     if problem.costs is not None:
@@ -112,6 +121,11 @@ def _check(algorithm: Algorithm, problem: Problem, warm: bool) -> None:
         raise UsageError(
             f"{{algorithm={algorithm.name}}} counts margin errors, which {{loss={loss.name}}} does not have; "
             f"choose {suitable}"
+        )
+    if loss.largest_dual is not None and not algorithm.needs_dual_step:
+        raise UsageError(
+            f"{{algorithm={algorithm.name}}} diverges with {{loss={loss.name}}}, whose slope has no limit; "
+            "choose {algorithm=sdca}"
         )
     if algorithm.needs_dual_step and not loss.has_dual_step:
         raise UsageError(

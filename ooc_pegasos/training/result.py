@@ -152,7 +152,7 @@ class Outcome:
             features=self._store.features,
             lam=problem.specs[self._selected[0]].lam,
             loss=problem.loss.name,
-            parameter=problem.parameter,
+            parameter=problem.own_parameter,
             costs=None if problem.costs is None else problem.costs.tolist(),
             algorithm=algorithm,
             sampling=config.sampler,
@@ -224,10 +224,8 @@ def check_holdout_classes(store: Store, loader: Loader) -> None:
 
     Usually the first chunk has both classes.
     """
-    kind, found = np.dtype(store.manifest.layout.labels), set()
-    for number, chunk in enumerate(store.manifest.chunks):
-        store.check_size(chunk)
-        labels = np.fromfile(store.path / chunk.file, kind, chunk.rows, offset=chunk.starts.labels)
+    found: set[float] = set()
+    for number, labels in enumerate(store.labels_by_chunk()):
         found |= set(np.sign(labels[loader.folds.of(number) == 0]).tolist())
         if len(found) > 1:
             return

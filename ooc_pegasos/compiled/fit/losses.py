@@ -30,7 +30,7 @@ from numba.extending import NativeValue, models, overload, register_model, typeo
 
 from ooc_pegasos.compiled.jit import OnlyInMemory, called, inlined, kernel
 
-HINGE, LOGISTIC, SMOOTHED_HINGE, EPSILON_INSENSITIVE, ABSOLUTE, HUBER = range(6)
+HINGE, LOGISTIC, SMOOTHED_HINGE, SQUARED_HINGE, EPSILON_INSENSITIVE, ABSOLUTE, HUBER, SQUARED = range(8)
 
 _NEWTON_STEPS = 20  # usually four suffice
 _TINY = 1e-300
@@ -191,6 +191,30 @@ def _smoothed_hinge_slack(parameter, z, y, b, box, unit):
     return slack
 
 
+# --- squared hinge; `parameter` is the largest slope that dual variables reach ---------------------
+
+
+@called
+def _squared_hinge(parameter, z, y):
+    short = max(1.0 - y * z, 0.0)
+    return short * short, -2.0 * y * short, (2.0 - short) * short
+
+
+@called
+def _squared_hinge_dual(parameter, y, b):
+    return b * y - b * b / 4.0
+
+
+@called
+def _squared_hinge_best_dual(parameter, z, y, b, r):
+    return y * min(max((b * y * r + 1.0 - y * z) / (r + 0.5), 0.0), parameter)
+
+
+@called
+def _squared_hinge_slack(parameter, z, y, b, box, unit):
+    return y * z - 1.0 if b == 0.0 else 0.0
+
+
 # --- epsilon-insensitive ------------------------------------------------------------------------
 
 
@@ -279,17 +303,35 @@ def _huber_best_dual(parameter, z, y, b, r):
 
 
 @called
-def _huber_largest_slope(parameter):
+def _parameter_is_slope(parameter):
     return parameter
+
+
+# --- squared; `parameter` is the largest slope that dual variables reach --------------------------
+
+
+@called
+def _squared(parameter, z, y):
+    off = z - y
+    return off * off / 2.0, off, -off * y - off * off / 2.0
 
 
 BUILT_IN = (
     LossFunctions(_hinge, True, _hinge_dual, _hinge_best_dual, slack=_hinge_slack),
     LossFunctions(_logistic_at, True, _logistic_dual, _logistic_best_dual),
     LossFunctions(_smoothed_hinge, True, _smoothed_hinge_dual, _smoothed_hinge_best_dual, slack=_smoothed_hinge_slack),
+    LossFunctions(
+        _squared_hinge,
+        True,
+        _squared_hinge_dual,
+        _squared_hinge_best_dual,
+        _parameter_is_slope,
+        slack=_squared_hinge_slack,
+    ),
     LossFunctions(_tube, False, _tube_dual, _tube_best_dual, slack=_tube_slack),
     LossFunctions(_absolute, False, _absolute_dual, _absolute_best_dual, slack=_absolute_slack),
-    LossFunctions(_huber, False, _huber_dual, _huber_best_dual, _huber_largest_slope),
+    LossFunctions(_huber, False, _huber_dual, _huber_best_dual, _parameter_is_slope),
+    LossFunctions(_squared, False, _huber_dual, _huber_best_dual, _parameter_is_slope),
 )
 """By number; losses with a margin come first."""
 _WITH_MARGIN = sum(functions.has_margin for functions in BUILT_IN)
@@ -341,7 +383,8 @@ def _equals(loss: Any, number: Any) -> Any:
 
 def _by_loss(name: str) -> Compiled:
     """Return a kernel (loss, *arguments) that calls the function `name` of the loss."""
-    hinge, logistic, smoothed_hinge, tube, absolute, huber = (getattr(functions, name) for functions in BUILT_IN)
+    by_number = [getattr(functions, name) for functions in BUILT_IN]
+    hinge, logistic, smoothed_hinge, squared_hinge, tube, absolute, huber, squared = by_number
 
     def built_in(loss, *arguments):
         if loss == HINGE:
@@ -350,12 +393,16 @@ def _by_loss(name: str) -> Compiled:
             return logistic(*arguments)
         if loss == SMOOTHED_HINGE:
             return smoothed_hinge(*arguments)
+        if loss == SQUARED_HINGE:
+            return squared_hinge(*arguments)
         if loss == EPSILON_INSENSITIVE:
             return tube(*arguments)
         if loss == ABSOLUTE:
             return absolute(*arguments)
         if loss == HUBER:
             return huber(*arguments)
+        if loss == SQUARED:
+            return squared(*arguments)
         raise ValueError("unknown loss")
 
     def chosen(loss: Any, *arguments: Any) -> Any:

@@ -369,10 +369,11 @@ class TrainConfig:
     C: float | None = option(None, "The same as --lambda 1 / (C rows).", "Problem", flags=("--C",), allowed=POSITIVE)
     loss: str | None = option(
         None,
-        "The loss. Default: hinge for classes (one against the rest where there are several), epsilon-insensitive for "
-        "real targets.",
+        "The loss. Default: hinge for classes (one against the rest where there are several), squared for real "
+        "targets; epsilon-insensitive where an option needs Pegasos.",
         "Problem",
         one_of=lambda: LOSSES,
+        parse=lambda text: LOSSES.our_name(text),
     )
     loss_parameter: float | None = option(
         None,

@@ -18,9 +18,15 @@ Thing = TypeVar("Thing")
 class Registry(Mapping[str, Thing]):
     """Things of one kind by name: the built-in ones in the order of their list, then those registered later."""
 
-    def __init__(self, option: str, home: str = "", names: tuple[str, ...] = ()) -> None:
-        """`option` is the option that chooses by name, `home` the module that registers the things in `names`."""
+    def __init__(
+        self, option: str, home: str = "", names: tuple[str, ...] = (), other_names: Mapping[str, str] | None = None
+    ) -> None:
+        """`option` is the option that chooses by name, `home` the module that registers the things in `names`.
+
+        `other_names` are names that other programs use, with ours.
+        """
         self._option, self._home, self._names = option, home, names
+        self._other_names = other_names or {}
         self._things: dict[str, Thing] = {}
 
     def register(self, name: str, thing: Thing) -> None:
@@ -32,6 +38,11 @@ class Registry(Mapping[str, Thing]):
     def unregister(self, name: str) -> None:
         """Remove a thing that was registered."""
         del self._things[name]
+
+    def our_name(self, name: str) -> str:
+        """Return our name for a thing, given ours or that of another program."""
+        known = name.lower().replace("_", "-")
+        return name if name in self else known if known in self else self._other_names.get(known, name)
 
     def find(self, name: str) -> Thing:
         """Return the thing of a name. Raises UsageError that lists the names."""
@@ -70,6 +81,23 @@ LOSSES: Registry[Any] = Registry(
         "multiclass-hinge",
         "multiclass-logistic",
     ),
+    {
+        "svm": "hinge",
+        "log": "logistic",
+        "log-loss": "logistic",
+        "logloss": "logistic",
+        "cross-entropy": "logistic",
+        "l2": "squared",
+        "mse": "squared",
+        "ridge": "squared",
+        "squared-error": "squared",
+        "least-squares": "squared",
+        "l1": "absolute",
+        "mae": "absolute",
+        "absolute-error": "absolute",
+        "svr": "epsilon-insensitive",
+        "modified-huber": "smoothed-hinge",
+    },
 )
 """Of `objective.losses.Loss`; `objective.losses.register` adds to it."""
 SAMPLERS: Registry[Callable[..., Any]] = Registry(

@@ -55,21 +55,22 @@ _STREAM_SIZE = 4 << 30  # the assumed size of standard input
 
 
 def convert(
-    inputs: Sequence[str],
+    inputs: str | Path | Sequence[str | Path],
     output: str | Path,
     config: ConvertConfig | None = None,
     *,
     existing: Existing | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """Make the store `output` from `inputs` and open it."""
+    """Make the store `output` from `inputs`, one name or several, and open it."""
+    given = [str(inputs)] if isinstance(inputs, str | Path) else [str(one) for one in inputs]
     config = config or ConvertConfig()
     existing = existing or Existing()
     target = Path(output)
     scratch = Path(os.path.abspath(target) + ".unfinished")
     with writing_errors(target):
         before = check_output(target, existing, Place(target, scratch).published())
-        names, kind = registry.find(inputs, config.format)
+        names, kind = registry.find(given, config.format)
         config = dataclasses.replace(config, weights=_weights_file(config.weights, names), format=kind)
         may_be_finished = existing.reuse or (existing.resume and not existing.force)
         if may_be_finished and before and not (scratch / _PLAN).exists():

@@ -17,6 +17,7 @@ from ooc_pegasos.distributed.worker_pool import scheduler_errors
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.loading.samplers import EQUALLY_OFTEN
+from ooc_pegasos.objective.losses import completed
 from ooc_pegasos.objective.problem import count_models, problem_of
 from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
@@ -90,6 +91,7 @@ def train_dask(
                 client, store, labels, weights, recipe or ConvertConfig(), fixed_parts, report.note
             )
             stack.callback(rows.close)
+            _refuse_loss_of_collection(config)
             if rows.remark:
                 report.notes.append(rows.remark)
                 warnings.warn(rows.remark, stacklevel=2)
@@ -98,6 +100,7 @@ def train_dask(
         else:
             opened = store if isinstance(store, Store) else Store.open(store)
             stack.enter_context(in_use(opened.path))
+            config = completed(config, opened.manifest.labels.task, warm_start is not None)
         setup = _new_setup(opened, config, warm_start)
         layout = Layout(number, memory, passes)
         engine = Coordinator(setup, stop, report, client, rows, layout, Path(scratch) if scratch else checkpoint_folder)
@@ -111,6 +114,16 @@ def train_dask(
                 report.log = stack.enter_context(open_log(Path(log), run.state.epochs))
         stack.enter_context(stop.listening())
         return run.go()
+
+
+def _refuse_loss_of_collection(config: TrainConfig) -> None:
+    """Refuse a loss that needs the largest target before training begins."""
+    loss = LOSSES.find(config.loss) if config.loss else None
+    if loss and loss.task == "regression" and loss.largest_dual is not None:
+        raise UsageError(
+            f"{{loss={loss.name}}} is for stores; write one with Store.from_dask, and train on that, "
+            "or choose {loss=huber}"
+        )
 
 
 def _new_setup(store: Store, config: TrainConfig, warm_start: Model | None) -> RunSetup:

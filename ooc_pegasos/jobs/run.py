@@ -38,7 +38,7 @@ from ooc_pegasos.jobs.plan import Plan, plan, refuse_changed_sources
 from ooc_pegasos.jobs.reference_sets import check_reference_sets, fingerprints
 from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
 from ooc_pegasos.jobs.versions import MODEL, RECORD, Versions
-from ooc_pegasos.objective.losses import loss_for
+from ooc_pegasos.objective.losses import completed, loss_for
 from ooc_pegasos.readers.sources import manifest_name
 from ooc_pegasos.reporting.progress import Progress, TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
@@ -376,7 +376,7 @@ class _Run:
 
     def _how_to_train(self, store: Store, champion: Model | None) -> tuple[TrainConfig, Model | None, str]:
         """Return the options, the initial weights, and an explanation."""
-        job, config = self.job, self.job.training()
+        job, config = self.job, completed(self.job.training(), store.manifest.labels.task)
         if champion is None:
             return config, None, ""
         why = ""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.compiled.fit import losses as kernels
 from ooc_pegasos.compiled.fit.losses import LossFunctions, PluggedLoss
 from ooc_pegasos.compiled.fit.multiclass import MULTICLASS_HINGE, MULTICLASS_LOGISTIC
+from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.registry import LOSSES
 
@@ -125,6 +128,21 @@ for _loss in (
     LOSSES.register(_loss.name, _loss)
 DEFAULT_LOSS: dict[str, str] = {"binary": "hinge", "multiclass": "hinge", "regression": "epsilon-insensitive"}
 """Default losses by kind of labels. Several classes are trained one versus rest."""
+
+
+def completed(config: TrainConfig, task: str, warm: bool = False) -> TrainConfig:
+    """Return a configuration with the default loss and bias for real targets filled in.
+
+    They are the squared loss and, if lambda is not given, a free bias, unless an option or a start (`warm`) needs
+    Pegasos, which diverges with the squared loss.
+    """
+    dual = ALGORITHMS["sdca"]
+    if task != "regression" or config.loss is not None or warm or config.loss_parameter is not None:
+        return config
+    if config.algorithm not in (ANY, dual.name) or not set(config.demands) <= dual.supports:
+        return config
+    free = config.bias is None and config.lam is None and config.C is None
+    return dataclasses.replace(config, loss="squared", bias="free" if free else config.bias)
 
 
 def loss_for(name: str | None, task: str) -> Loss:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ooc_pegasos.reporting.epoch_cost import epoch_seconds
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _MOST_SHOWN = 20
+_RARE = 0.1  # share of rows below which a class is rare
 """Classes up to which a confusion matrix is printed."""
 _LABELS_SHOWN = 6
 """Number of labels whose row counts are printed after a conversion."""
@@ -304,6 +306,10 @@ def training_lines(result: TrainResult, output: str) -> list[str]:
         lines.append(f"objective {found.primal:.6g}; {why}")
     if result.holdout:
         lines.append(holdout_words(result.holdout))
+        labels = info.labels
+        if result.holdout.error is not None and labels.counts:
+            classes = [printable(name) for name in labels.classes]
+            lines += _compared_with_constant(result.holdout.error, labels.counts, classes)
     return lines
 
 
@@ -355,8 +361,15 @@ def evaluation_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
     if result["task"] == "regression":
         lines = [f"{result['rows']:,} rows, mean absolute error {result['mean_absolute_error']:.6g}"]
         lines.append(f"  root mean squared error {result['root_mean_squared_error']:.6g}, R2 {text('r2')}")
+        if result["r2"] is not None and result["r2"] <= 0:
+            lines.append(
+                "  NO BETTER than the mean of the targets, whose R2 is 0; try another lambda, or scale the data"
+            )
         return [*lines, loss]
     lines = [f"{result['rows']:,} rows, error {100 * result['error']:.2f} %"]
+    if result["confusion"] is not None and result["error"] is not None:
+        counts = [sum(row) for row in result["confusion"]]
+        lines += _compared_with_constant(result["error"], counts, [printable(name) for name in classes])
     lines.append(f"  accuracy {text('accuracy')}, balanced {text('balanced_accuracy')}")
     if result["task"] == "multiclass":
         lines += [f"  macro F1 {text('macro_f1')}", loss]
@@ -371,6 +384,25 @@ def evaluation_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
     if "log_loss" in result:
         lines.append(f"  log loss {text('log_loss')}, Brier score {text('brier')}")
     return [*lines, *_confusion(result["confusion"], classes)]
+
+
+def _compared_with_constant(error: float, counts: Sequence[float], classes: list[str]) -> list[str]:
+    """Return the error of the most frequent class as an answer to all rows, and a warning if it is not larger."""
+    total, most = sum(counts), max(counts)
+    if not total:
+        return []
+    constant, name = 1 - most / total, classes[list(counts).index(most)]
+    positive = f"; the positive class is {classes[1]}" if len(classes) == 2 else ""
+    lines = [f"  always answering {name}: error {100 * constant:.2f} %{positive}"]
+    if error >= constant > 0:
+        is_rare = min(count for count in counts if count) < _RARE * total
+        advice = (
+            "train with --class-weight balanced, or with --loss logistic and a threshold of your own"
+            if is_rare
+            else "try another lambda, and look at the features"
+        )
+        lines.append(f"  NO BETTER than always answering {name}; {advice}")
+    return lines
 
 
 def _confusion(table: list[list[float]], classes: list[str]) -> list[str]:

@@ -93,6 +93,7 @@ class BinaryMetrics:
         return {
             "rows": self.rows,
             "error": (false_positive + false_negative) / rows,
+            "constant_error": min(negatives, positives) / rows,
             "accuracy": (true_positive + true_negative) / rows,
             "balanced_accuracy": ((recall or 0) + (specificity or 0)) / 2 if both else None,
             "precision": precision,
@@ -272,6 +273,7 @@ class MulticlassMetrics:
         return {
             "rows": self._rows,
             "error": _ratio(total - right, total),
+            "constant_error": _ratio(total - float(actual.max(initial=0.0)), total),
             "accuracy": _ratio(right, total),
             "balanced_accuracy": float((hits[actual > 0] / actual[actual > 0]).mean()) if total else None,
             "macro_f1": float((2 * hits[occurs] / (actual + predicted)[occurs]).mean()) if total else None,

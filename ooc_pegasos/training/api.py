@@ -13,6 +13,7 @@ import numpy as np
 from ooc_pegasos.compiled.fit.pegasos import square_distance
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.objective.losses import completed
 from ooc_pegasos.objective.problem import fixed_bias, problem_of
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
@@ -33,7 +34,7 @@ from ooc_pegasos.util.stopwatch import Stopwatch
 
 def train(
     store: Store | str | Path,
-    config: TrainConfig,
+    config: TrainConfig | None = None,
     *,
     warm_start: Model | None = None,
     checkpoint: str | Path | None = None,
@@ -49,6 +50,7 @@ def train(
     by `Model.save`, are written to that file; see docs/proof-format.md.
     """
     store = store if isinstance(store, Store) else Store.open(store)
+    config = completed(config or TrainConfig(), store.manifest.labels.task, warm_start is not None)
     if resume and checkpoint is None:
         raise UsageError("{resume} continues from a checkpoint; give its folder with {checkpoint=DIR}")
     checkpoint_folder = Path(checkpoint) if checkpoint else None

@@ -80,6 +80,26 @@ class TrainResult:
     """Seconds by activity, of the run (`foreground`) and of the threads that load data (`background`)."""
 
     @property
+    def primal(self) -> float:
+        """Objective of the model that was kept."""
+        return self.model.info.certificate.primal
+
+    @property
+    def lower_bound(self) -> float | None:
+        """Lower bound on the optimum; None if not known."""
+        return self.model.info.certificate.lower_bound
+
+    @property
+    def gap(self) -> float | None:
+        """Certified relative gap; None if there is no certificate."""
+        return self.model.info.certificate.gap
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the model that was kept."""
+        return self.model.info.epochs
+
+    @property
     def history(self) -> pa.Table:
         """History of the selected model, one row for each epoch, as an Arrow table."""
         import pyarrow as pa

@@ -79,6 +79,27 @@ def test_defaults_pass_the_check_they_are_spared(cls):
     assert typed_json.load(cls, typed_json.dump(cls())) == cls()
 
 
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ("svm", "hinge"),
+        ("log", "logistic"),
+        ("Log_Loss", "logistic"),
+        ("mse", "squared"),
+        ("l2", "squared"),
+        ("mae", "absolute"),
+        ("squared_hinge", "squared-hinge"),
+        ("hinge", "hinge"),
+    ],
+)
+def test_names_of_losses_in_other_programs(given, ours, tmp_path):
+    assert TrainConfig(loss=given).loss == ours
+    (tmp_path / "options.toml").write_text(f'loss = "{given}"\n')
+    assert load_toml(TrainConfig, tmp_path / "options.toml")["loss"] == ours
+    with pytest.raises(UsageError, match="loss=huba is unknown; choose one of hinge, logistic, "):
+        TrainConfig(loss="huba")
+
+
 def test_toml_files_may_still_write_it_in_two_ways(tmp_path):
     file = tmp_path / "a.toml"
     file.write_text("index_base = 1\nmemory = '64MB'\n")

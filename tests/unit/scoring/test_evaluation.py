@@ -166,7 +166,8 @@ def test_the_commands(oocpeg, tmp_path):
     assert Model.load(tmp_path / "m").info.epochs == 2
     oocpeg("train", "store", "-o", "m", "--C", "1", "--algorithm", "sgd-r", "--force")
     told = json.loads(oocpeg("evaluate", "m", "store", "--json").stdout)
-    keys = "rows error accuracy balanced_accuracy precision recall f1 roc_auc pr_auc mean_loss objective confusion"
+    keys = "rows error constant_error accuracy balanced_accuracy precision recall f1 roc_auc pr_auc mean_loss objective"
+    keys += " confusion"
     assert set(keys.split()) <= set(told)
     told = json.loads(oocpeg("predict", "m", "in.svm", "-o", "p.csv", "--json").stdout)
     assert (told["rows"], told["output"]) == (900, "p.csv")
@@ -203,3 +204,21 @@ def test_mistakes(oocpeg, tmp_path, words, code, problem):
     done = oocpeg(*words, code=code)
     assert problem in done.stderr
     assert not (tmp_path / "m").exists()
+
+
+def test_a_model_that_is_no_better_than_a_constant(tmp_path, oocpeg):
+    rng = np.random.default_rng(3)
+    for name, share in (("rare", 0.03), ("even", 0.4)):
+        labels = np.where(rng.random(800) < share, "yes", "no")
+        lines = [f"{label},{value:.3f}" for label, value in zip(labels, rng.standard_normal(800), strict=True)]
+        (tmp_path / f"{name}.csv").write_text("answer,number\n" + "\n".join(lines) + "\n")
+        words = ["--label", "answer", "--classes", "no,yes", "--lambda", "1", "--holdout", "0.5"]
+        trained = oocpeg("train", f"{name}.csv", *words, "-o", name, "--numeric", "number").stdout
+        found = oocpeg("evaluate", name, f"{name}.csv").stdout
+        constant = 100 * (labels == "yes").mean()
+        for text in (trained, found):
+            assert f"always answering no: error {constant:.2f} %; the positive class is yes" in text
+            assert "NO BETTER than always answering no; " in text
+            assert ("--class-weight balanced" in text) == (name == "rare")
+        told = json.loads(oocpeg("evaluate", name, f"{name}.csv", "--json").stdout)
+        assert told["constant_error"] == pytest.approx((labels == "yes").mean())

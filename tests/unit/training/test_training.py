@@ -714,3 +714,18 @@ def test_a_tolerance_below_rounding_errors(tmp_path, oocpeg):
     found = json.loads(oocpeg(*words, "--tolerance", "1e-12", "--json", "--force").stdout)
     assert found["stopped_by"] == "tolerance"
     assert 0 <= found["gap"] <= found["relative_accuracy"] <= 1e-12
+
+
+def test_the_shortest_call(tmp_path):
+    """A path, no options; the certificate is in the result."""
+    (tmp_path / "rows.svm").write_text("1 1:1\n-1 2:1\n" * 40)
+    store = convert(tmp_path / "rows.svm", tmp_path / "store")
+    result = train(tmp_path / "store")
+    certificate = result.model.info.certificate
+    assert (result.primal, result.lower_bound, result.gap) == (
+        certificate.primal,
+        certificate.lower_bound,
+        certificate.gap,
+    )
+    assert result.epochs == result.model.info.epochs
+    assert train(store).model.weights.tobytes() == result.model.weights.tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 import time
@@ -271,11 +272,12 @@ class RoundsOfDescent(Rounds, PegasosSolver):
         vectors = {model: Packed.of(member.a.copy()) for model, member in members.items()}
         states = {model: member.state.copy() for model, member in members.items()}
         rows = sum(part.rows for part in self._crew.parts)
-        told = Descent(self.problem, self.all_options, rows, epoch, vectors, states)
+        manner = dataclasses.replace(self.manner, certified=False)
+        told = Descent(self.problem, self.all_options, manner, rows, epoch, vectors, states)
 
         def work() -> Contribution:
             found: Contribution = self._crew.summed(
-                self._crew.everywhere("pegasos", worker_round.descend, told), worker_round.added
+                self._crew.everywhere("descent", worker_round.descend, told), worker_round.added
             )
             return found
 

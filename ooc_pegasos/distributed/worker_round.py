@@ -286,6 +286,7 @@ class Descent:
 
     problem: Problem
     options: list[PegasosOptions]
+    manner: Manner
     rows: int
     """Of all parts."""
     epoch: int
@@ -303,7 +304,7 @@ def descend(part: Part, told: Descent, held: Held | None = None) -> Contribution
     share = part.rows / told.rows
     options = [dataclasses.replace(one, delay=one.delay * share) for one in told.options]
     with opened.lock:
-        solver = PegasosSolver(told.problem, options, Manner("sgd-s", certified=False))
+        solver = PegasosSolver(told.problem, options, told.manner)
         solver.drop([model for model in solver.active if model not in told.vectors])
         for model, packed in told.vectors.items():
             member = solver.members[model]

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ooc_pegasos.algorithms import ALGORITHMS, ANY, Algorithm, lacking
+from ooc_pegasos.algorithms import ALGORITHMS, ANY, SDCA, SGD, Algorithm, lacking
 from ooc_pegasos.compiled.fit.pegasos import NO_FREE, PROXIMAL
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import Loader
-from ooc_pegasos.loading.samplers import EQUALLY_OFTEN
 from ooc_pegasos.objective.model_panel import width_of
 from ooc_pegasos.objective.problem import Problem
-from ooc_pegasos.registry import LOSSES
+from ooc_pegasos.registry import LOSSES, SAMPLERS
 from ooc_pegasos.solvers.base import APART, Solver
 from ooc_pegasos.solvers.dual_store import BYTES_A_MODEL, BYTES_A_ROW, LONGEST, RowStates
 from ooc_pegasos.solvers.pegasos import PegasosOptions
@@ -67,31 +66,29 @@ def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple
         _check(ALGORITHMS.find(config.algorithm), problem, warm)
         return config.algorithm, ""
     if warm:
-        return "sgd-s", "it can begin with the weights of a model"
+        return SGD, "it can begin with the weights of a model"
     if problem.costs is not None:
-        return "sgd-s", "it can learn all classes at once"
-    unsupported = [mark for capability, mark in config.demands.items() if capability not in _SDCA.supports]
+        return SGD, "it can learn all classes at once"
+    unsupported = [mark for capability, mark in config.demands.items() if capability not in ALGORITHMS[SDCA].supports]
     if unsupported:
-        return "sgd-s", f"only it knows {unsupported[0]}"
+        return SGD, f"only it knows {unsupported[0]}"
     if not problem.loss.has_dual_step:
-        return "sgd-s", f"the {problem.loss.name} loss has no dual step"
+        return SGD, f"the {problem.loss.name} loss has no dual step"
     least = min(spec.clock for spec in problem.specs)
     if config.threads and config.threads > 1 and Averaging.clock_problem(least, config.threads) is None:
-        return "sgd-s", "its threads can average"
-    chosen = choice_by_clock(least, config.enough, problem.largest)
-    why = "where it needs the fewest passes" if chosen == _SDCA.name else "so an epoch or two will do"
-    return chosen, f"lambda times rows is {least:.3g}, {why}"
+        return SGD, "its threads can average"
+    return choice_by_clock(least, config.enough, problem.largest)
 
 
-def choice_by_clock(clock: float, enough: float, largest: float) -> str:
-    """Return the algorithm for a new model: Pegasos if it is certain to need no more than an epoch or two.
+def choice_by_clock(clock: float, enough: float, largest: float) -> tuple[str, str]:
+    """Return (the algorithm, why) for a new model: Pegasos if it is certain to need no more than an epoch or two.
 
     Given are lam m, the tolerance and the largest squared norm of a row.
     """
-    return "sgd-s" if clock * enough >= PEGASOS_FROM * largest else _SDCA.name
-
-
-_SDCA = ALGORITHMS["sdca"]
+    size = f"lambda times rows is {clock:.3g}"
+    if clock * enough >= PEGASOS_FROM * largest:
+        return SGD, f"{size}, so an epoch or two will do"
+    return SDCA, f"{size}, where it needs the fewest passes"
 
 
 def can_take_over(algorithm: str, config: TrainConfig, problem: Problem, warm: bool) -> bool:
@@ -125,7 +122,7 @@ def why_uncertified(config: TrainConfig, algorithm: str) -> str | None:
     declared = ALGORITHMS[algorithm]
     if not declared.is_certified:
         return f"the algorithm {algorithm} has no certificate"
-    if config.sampler not in EQUALLY_OFTEN and declared.needs_equal_sampling:
+    if declared.needs_equal_sampling and not SAMPLERS[config.sampler].is_equally_often:
         return f"{config.sampler} sampling presents rows unequally often, so there is no certificate"
     return None
 
@@ -174,7 +171,7 @@ def _make_pegasos(algorithm: Algorithm, run: Run) -> tuple[Solver, str | None]:
     return PegasosSolver(problem, options, manner, run.start, config.workers), remark
 
 
-_MAKERS: dict[str, Maker] = {"sdca": _make_sdca} | dict.fromkeys(("sgd-s", "sgd-m", "sgd-r", "pegasos"), _make_pegasos)
+_MAKERS: dict[str, Maker] = {SDCA: _make_sdca} | dict.fromkeys((SGD, "sgd-m", "sgd-r", "pegasos"), _make_pegasos)
 
 
 def _check_several_models(config: TrainConfig, algorithm: Algorithm, problem: Problem) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 from ooc_pegasos.compiled.fit import many
 from ooc_pegasos.compiled.fit import sdca as kernels
 from ooc_pegasos.compiled.fit.lanes import LANES
-from ooc_pegasos.compiled.fit.losses import HINGE
 from ooc_pegasos.compiled.fit.pegasos import NO_FREE, next_move, square
 from ooc_pegasos.compiled.fit.sdca import (
     CENTRE,
@@ -82,7 +81,7 @@ class SdcaSolver(Solver):
         self.tolerance = tolerance
         for model, state in self.state.items():
             state[STRETCH] = max(1.0, rows.typical_square / problem.specs[model].clock)
-            state[UNIT] = 1.0 if problem.loss.number == HINGE else 0.0
+            state[UNIT] = 1.0 if problem.loss.is_unit_hinge else 0.0
             state[HASTE] = 1.0
         self._epoch = -1
         self._wakes = np.zeros(len(NAPS), np.uint8)
@@ -109,7 +108,7 @@ class SdcaSolver(Solver):
         for model in self.active:
             state = self.state[model]
             self._approach(model)
-            if self.problem.loss.number == HINGE:
+            if self.problem.loss.is_unit_hinge:
                 off, changed = state[OFF], state[CHANGED]
                 state[UNIT] = min(max(2 * off / changed, _LEAST_UNIT), 1.0) if changed else state[UNIT]
             else:
@@ -330,7 +329,7 @@ class SdcaSolver(Solver):
         if state[RENEWED]:
             return float(state[DUAL_ERROR]), float(state[VECTOR_ERROR])
         changed, visited, magnitude = float(state[CHANGED]), float(state[VISITED]), float(state[MAGNITUDE])
-        if problem.loss.number == HINGE:  # where only what changes is added, at most a whole box
+        if problem.loss.is_unit_hinge:  # where only what changes is added, at most a whole box
             offset = abs(problem.specs[model].offset) + abs(float(state[CENTRE]))
             visited, magnitude = changed, changed * 2 * problem.limits.weight * (1 + offset)
         of_dual = sum_error(

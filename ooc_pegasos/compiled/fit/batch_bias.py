@@ -1,6 +1,6 @@
 """The bias of a batch: the number that, added to its scores, makes their loss least."""
 
-from ooc_pegasos.compiled.fit.losses import ABSOLUTE, EPSILON_INSENSITIVE, HINGE, HUBER, dual_at, loss_at
+from ooc_pegasos.compiled.fit.losses import dual_at, has_margin, kinks_of, loss_at
 from ooc_pegasos.compiled.jit import kernel
 
 _HALVINGS = 60
@@ -47,20 +47,16 @@ def point_of_level(points, jumps, count, level):
 
 
 @kernel
-def _slopes_at(loss, tube, score, y, c, b):
+def _slopes_at(loss, parameter, score, y, c, b):
     """(the least, the largest) subgradient of a row's loss at the offset b, of a loss with kinks.
 
     Compared with b are the same numbers as in `best_offset`, so that a row on a kink is known as one.
     """
-    if loss == HINGE:
-        point = y - score
-        least = -c if y > 0 and b <= point else c if y < 0 and b > point else 0.0
-        most = -c if y > 0 and b < point else c if y < 0 and b >= point else 0.0
-        return least, most
-    low, high = y - score - tube, y - score + tube
-    least = -c if b <= low else c if b > high else 0.0
-    most = -c if b < low else c if b >= high else 0.0
-    return least, most
+    kinks, slope, first, second = kinks_of(loss, parameter, y)
+    low, high = y - score + first, y - score + second
+    least = slope + (b > low) + (kinks == 2 and b > high)
+    most = slope + (b >= low) + (kinks == 2 and b >= high)
+    return c * least, c * most
 
 
 @kernel
@@ -69,13 +65,12 @@ def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
 
     Rows on a kink share what is left over. Rows of one class alone have slopes of 0: their loss has no minimum.
     """
-    kinked = loss == HINGE or loss == ABSOLUTE or loss == EPSILON_INSENSITIVE
-    tube = parameter if loss == EPSILON_INSENSITIVE else 0.0
+    kinked = kinks_of(loss, parameter, 1.0)[0] > 0
     lowest, highest, one_class = 0.0, 0.0, True
     for i in range(count):
         one_class = one_class and labels[i] * labels[0] > 0
         if kinked:
-            least, most = _slopes_at(loss, tube, scores[i], labels[i], weights[i], b)
+            least, most = _slopes_at(loss, parameter, scores[i], labels[i], weights[i], b)
             lowest += least
             highest += most
     part = min(max(-lowest / (highest - lowest), 0.0), 1.0) if highest > lowest else 0.0
@@ -84,11 +79,11 @@ def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
         slopes[i] = 0.0
         c, term = weights[i], 0.0
         if kinked:
-            least, most = _slopes_at(loss, tube, scores[i], labels[i], c, b)
+            least, most = _slopes_at(loss, parameter, scores[i], labels[i], c, b)
             slopes[i] = least + part * (most - least)
             if slopes[i] != 0.0:
                 term = c * dual_at(loss, parameter, labels[i], -slopes[i] / c)
-        elif loss == HUBER or not one_class:
+        elif not (has_margin(loss) and one_class):
             _value, g, dual = loss_at(loss, parameter, scores[i] + b, labels[i])
             slopes[i] = c * g
             term = c * dual if g != 0.0 else 0.0
@@ -100,21 +95,17 @@ def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
 @kernel
 def best_offset(loss, parameter, scores, labels, weights, count, points, jumps):
     """The b that minimises the sum of c l(z + b, y) over some rows; `points` and `jumps` have room for two a row."""
-    if loss == HINGE:
+    kinks = kinks_of(loss, parameter, 1.0)[0]
+    if kinks > 0:
         level = 0.0
         for i in range(count):
-            points[i], jumps[i] = labels[i] - scores[i], weights[i]
-            if labels[i] > 0:
-                level += weights[i]
-        return point_of_level(points, jumps, count, level * (1.0 - 1e-15))
-    if loss == ABSOLUTE or loss == EPSILON_INSENSITIVE:
-        tube = parameter if loss == EPSILON_INSENSITIVE else 0.0
-        level = 0.0
-        for i in range(count):
-            points[2 * i], points[2 * i + 1] = labels[i] - scores[i] - tube, labels[i] - scores[i] + tube
-            jumps[2 * i] = jumps[2 * i + 1] = weights[i]
-            level += weights[i]
-        return point_of_level(points, jumps, 2 * count, level * (1.0 - 1e-15))
+            _kinks, slope, first, second = kinks_of(loss, parameter, labels[i])
+            at = kinks * i
+            points[at], jumps[at] = labels[i] - scores[i] + first, weights[i]
+            if kinks == 2:
+                points[at + 1], jumps[at + 1] = labels[i] - scores[i] + second, weights[i]
+            level -= weights[i] * slope
+        return point_of_level(points, jumps, kinks * count, level * (1.0 - 1e-15))
     # smooth ones: the slope grows with b
     least, most = 0.0, 0.0
     for i in range(count):

@@ -15,18 +15,18 @@ each process. Functions of these:
 - `slack(parameter, z, y, b, box, unit)`: the distance, in margins, of the score from where this row's dual variable
   would leave its bound; 0 if the variable is not at a bound. `box` is the largest size of the variable, `unit` the size
   of a margin for real targets, 0 if that is not known yet. A row far from there is inactive for some epochs: shrinking.
+- `kinks(parameter, y)`: (n, g, d1, d2) of a piecewise linear loss: its slope is g on the left, grows by 1 at the score
+  y + d1, and again at y + d2 if n is 2. n is 0 if the slope has no jumps.
 """
 
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numba import types
 from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
 from ooc_pegasos.compiled.jit import OnlyInMemory, called, inlined, kernel
@@ -52,6 +52,12 @@ def no_slack(parameter, z, y, b, box, unit):
     return 0.0
 
 
+@called
+def no_kinks(parameter, y):
+    """The slope has no jumps."""
+    return 0, 0.0, 0.0, 0.0
+
+
 @dataclass(frozen=True)
 class LossFunctions:
     """The compiled functions of a loss, see the beginning of this module."""
@@ -64,6 +70,10 @@ class LossFunctions:
     """These two are None if dual coordinate ascent is not to minimise the loss."""
     largest_slope: Compiled = _one
     slack: Compiled = no_slack
+    kinks: Compiled | None = None
+    """None if no best bias of a batch is to be found."""
+    is_unit_hinge: bool = False
+    """True if the loss is max(0, 1 - y z), whose dual step is a clip: kernels have shorter ways for it."""
 
 
 # --- hinge --------------------------------------------------------------------------------------
@@ -97,6 +107,11 @@ def _hinge_slack(parameter, z, y, b, box, unit):
     elif b == y * box:
         slack = short
     return slack
+
+
+@called
+def _hinge_kinks(parameter, y):
+    return 1, -1.0 if y > 0.0 else 0.0, 0.0, 0.0
 
 
 # --- logistic -----------------------------------------------------------------------------------
@@ -232,6 +247,11 @@ def _tube_slack(parameter, z, y, b, box, unit):
     return slack
 
 
+@called
+def _tube_kinks(parameter, y):
+    return 2, -1.0, -parameter, parameter
+
+
 # --- absolute: without a tube -------------------------------------------------------------------
 
 
@@ -253,6 +273,11 @@ def _absolute_best_dual(parameter, z, y, b, r):
 @called
 def _absolute_slack(parameter, z, y, b, box, unit):
     return _tube_slack(0.0, z, y, b, box, unit)
+
+
+@called
+def _absolute_kinks(parameter, y):
+    return _tube_kinks(0.0, y)
 
 
 # --- huber --------------------------------------------------------------------------------------
@@ -285,15 +310,23 @@ def _huber_largest_slope(parameter):
 
 
 BUILT_IN = (
-    LossFunctions(_hinge, True, _hinge_dual, _hinge_best_dual, slack=_hinge_slack),
-    LossFunctions(_logistic_at, True, _logistic_dual, _logistic_best_dual),
-    LossFunctions(_smoothed_hinge, True, _smoothed_hinge_dual, _smoothed_hinge_best_dual, slack=_smoothed_hinge_slack),
-    LossFunctions(_tube, False, _tube_dual, _tube_best_dual, slack=_tube_slack),
-    LossFunctions(_absolute, False, _absolute_dual, _absolute_best_dual, slack=_absolute_slack),
-    LossFunctions(_huber, False, _huber_dual, _huber_best_dual, _huber_largest_slope),
+    LossFunctions(
+        _hinge, True, _hinge_dual, _hinge_best_dual, slack=_hinge_slack, kinks=_hinge_kinks, is_unit_hinge=True
+    ),
+    LossFunctions(_logistic_at, True, _logistic_dual, _logistic_best_dual, kinks=no_kinks),
+    LossFunctions(
+        _smoothed_hinge,
+        True,
+        _smoothed_hinge_dual,
+        _smoothed_hinge_best_dual,
+        slack=_smoothed_hinge_slack,
+        kinks=no_kinks,
+    ),
+    LossFunctions(_tube, False, _tube_dual, _tube_best_dual, slack=_tube_slack, kinks=_tube_kinks),
+    LossFunctions(_absolute, False, _absolute_dual, _absolute_best_dual, slack=_absolute_slack, kinks=_absolute_kinks),
+    LossFunctions(_huber, False, _huber_dual, _huber_best_dual, _huber_largest_slope, kinks=no_kinks),
 )
-"""By number; those with a margin come first."""
-_WITH_MARGIN = sum(functions.has_margin for functions in BUILT_IN)
+"""By number."""
 
 
 # --- losses from outside ------------------------------------------------------------------------
@@ -329,20 +362,12 @@ def _unbox(_type: Any, _loss: Any, context: Any) -> Any:
     return NativeValue(context.context.get_dummy_value())
 
 
-@overload(operator.eq, strict=False)
-def _equals(loss: Any, number: Any) -> Any:
-    """No loss from outside has a number."""
-    if isinstance(loss, PluggedLossType) and isinstance(number, types.Integer):
-        return lambda loss, number: False
-    return None
-
-
 # --- by loss ------------------------------------------------------------------------------------
 
 
-def _by_loss(name: str) -> Compiled:
-    """Return a kernel (loss, *arguments) that calls the function `name` of the loss."""
-    hinge, logistic, smoothed_hinge, tube, absolute, huber = (getattr(functions, name) for functions in BUILT_IN)
+def _by_loss(name: str, *, is_inlined: bool = False) -> Compiled:
+    """Return a kernel (loss, *arguments) that calls the function `name` of the loss, or returns its flag `name`."""
+    hinge, logistic, smoothed_hinge, tube, absolute, huber = (_function_of(loss, name) for loss in BUILT_IN)
 
     def built_in(loss, *arguments):
         if loss == HINGE:
@@ -365,7 +390,7 @@ def _by_loss(name: str) -> Compiled:
     @overload(chosen, strict=False)
     def choose(loss: Any, *_arguments: Any) -> Compiled:
         if isinstance(loss, PluggedLossType):
-            function = getattr(loss.functions, name)
+            function = _function_of(loss.functions, name)
             return lambda loss, *arguments: function(*arguments)
         return built_in
 
@@ -373,13 +398,21 @@ def _by_loss(name: str) -> Compiled:
         return chosen(loss, *arguments)
 
     by_loss.__qualname__ = name  # of its file in the cache
-    return kernel(by_loss, is_inlined=True)
+    return kernel(by_loss, is_inlined=is_inlined)
 
 
-loss_at = _by_loss("at")
+def _function_of(functions: LossFunctions, name: str) -> Compiled:
+    value = getattr(functions, name)
+    return called(lambda: value) if isinstance(value, bool) else value
+
+
+loss_at = _by_loss("at", is_inlined=True)
 dual_at = _by_loss("dual")
 best_dual = _by_loss("best_dual")
 slack_of = _by_loss("slack")
+kinks_of = _by_loss("kinks")
+is_unit_hinge = _by_loss("is_unit_hinge")
+has_margin = _by_loss("has_margin")
 _largest_slope = _by_loss("largest_slope")
 
 
@@ -391,22 +424,10 @@ def largest_dual(loss, parameter, c):
     return single if single <= most else np.float64(np.float32(most * ALMOST_ONE))
 
 
-def _falls_with_margin(loss):
-    """True if a loss falls with y z."""
-
-
-@overload(_falls_with_margin, strict=False)
-def _falls_with_margin_by_type(loss: Any) -> Any:
-    if isinstance(loss, PluggedLossType):
-        has_margin = loss.functions.has_margin
-        return lambda loss: has_margin
-    return lambda loss: loss < _WITH_MARGIN
-
-
 @inlined
 def worst_score(loss, z, y, error):
     """The score within `error`, and what computing the loss of it rounds away, whose loss is the largest."""
     more = error + _SCORE_UNITS * (abs(z) + abs(y))
-    if _falls_with_margin(loss):
+    if has_margin(loss):
         return z - y * more
     return z + more if z >= y else z - more

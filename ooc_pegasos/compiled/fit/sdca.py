@@ -9,7 +9,7 @@ large, or -1 for none.
 
 import numpy as np
 
-from ooc_pegasos.compiled.fit.losses import HINGE, best_dual, dual_at, largest_dual, loss_at, slack_of
+from ooc_pegasos.compiled.fit.losses import best_dual, dual_at, is_unit_hinge, largest_dual, loss_at, slack_of
 from ooc_pegasos.compiled.fit.pegasos import (
     OFFSETS_AHEAD,
     add_row,
@@ -93,7 +93,7 @@ def ascend(loss, parameter, z, y, c, b, gain, offset, unit):
     c is the weight of the row, gain = lam m / ||x||^2.
     """
     box = largest_dual(loss, parameter, c)
-    if loss == HINGE:
+    if is_unit_hinge(loss):
         short = 1.0 - y * z
         p = b * y
         met = c * (short if short > 0.0 else 0.0) - p * short

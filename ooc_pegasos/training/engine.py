@@ -1,4 +1,4 @@
-"""Interface between a run and the machines that pass over its rows."""
+"""Interface between a run and the machine or machines that process its rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.training.report import Report
 from ooc_pegasos.training.result import HoldoutScores
-from ooc_pegasos.training.setup import Algorithm, Setting
+from ooc_pegasos.training.setup import Algorithm, RunSetup
 from ooc_pegasos.training.state import Progression, RunState
 from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.training.timing import EpochCost, RunCost
@@ -24,7 +24,7 @@ from ooc_pegasos.util.stopwatch import Stopwatch
 class Engine(ABC):
     """Passes over the rows of a run. The run decides which passes are made, and judges their results.
 
-    Passes call `stop.check` between two pieces of work. If it raises, the state of the run can be saved.
+    Passes call `stop.check` regularly. If it raises, the state of the run can be saved.
     """
 
     most_epochs: ClassVar[int]
@@ -32,8 +32,8 @@ class Engine(ABC):
     epochs_are: ClassVar[str] = "epochs"
     """The name of an epoch in notes."""
 
-    def __init__(self, setting: Setting, stop: StopCheck, report: Report) -> None:
-        self.setting, self.stop, self.report = setting, stop, report
+    def __init__(self, setup: RunSetup, stop: StopCheck, report: Report) -> None:
+        self.setup, self.stop, self.report = setup, stop, report
         self.watch = Stopwatch()
         self._row_sums: RowSums | None = None
 
@@ -47,7 +47,7 @@ class Engine(ABC):
     @property
     def requested_memory(self) -> int | None:
         """The memory that a run must have had to be resumed; None: any."""
-        return self.setting.config.memory
+        return self.setup.config.memory
 
     def identity(self) -> dict[str, Any]:
         """Return what must be equal for a run to be resumed, in addition to options and store."""
@@ -57,13 +57,13 @@ class Engine(ABC):
     def choose_algorithm(self) -> Algorithm:
         """Return the algorithm to begin with."""
 
-    def room_problem(self) -> str | None:
+    def memory_problem(self) -> str | None:
         """Return why there is too little memory for dual coordinate ascent, or None."""
         return None
 
     @abstractmethod
     def new_solver(self, algorithm: str) -> Solver:
-        """Return a solver that has seen no rows."""
+        """Return a new solver."""
 
     @abstractmethod
     def new_progression(self, spec: Spec, algorithm: str) -> Progression:
@@ -79,13 +79,13 @@ class Engine(ABC):
     def train_pass(self, state: RunState, limit: int, save_if_due: Callable[[], None]) -> None:
         """Process the rows that are left of the epoch at the cursor; `limit` epochs are made at most.
 
-        `save_if_due` may be called between two pieces of work.
+        `save_if_due` may be called between slices of rows.
         """
 
     @property
     @abstractmethod
     def is_measuring_cheap(self) -> bool:
-        """True if a pass to measure objectives costs little, so that it need not wait for the next epoch."""
+        """True if a pass to measure objectives is cheap, and need not be combined with the next epoch."""
 
     @abstractmethod
     def measure(self, measurement: Measurement) -> None:
@@ -93,18 +93,18 @@ class Engine(ABC):
 
     @abstractmethod
     def all_windows(self) -> Generator[Window, None, None]:
-        """Yield all rows in order, as far as they are on this machine."""
+        """Yield all rows on this machine in order."""
 
     @abstractmethod
     def sum_rows(self) -> RowSums:
         """Return sums of the rows of each class and fold."""
 
-    def find_balance(self, solver: Solver) -> None:
-        """Give a solver the sums over rows that an unregularized bias needs."""
+    def set_balance(self, solver: Solver) -> None:
+        """Set the sums over rows that an unregularized bias needs."""
         if self._row_sums is None:
             self._row_sums = self.sum_rows()
-        solver.balance = Balance(self.setting.problem, self._row_sums)
-        solver.place_centres()
+        solver.balance = Balance(self.setup.problem, self._row_sums)
+        solver.init_centres()
 
     @abstractmethod
     def score_holdout(self, model: Model) -> HoldoutScores:
@@ -125,9 +125,9 @@ class Engine(ABC):
 
     @abstractmethod
     def run_cost(self, state: RunState) -> RunCost:
-        """Return the costs of the run, which ends now."""
+        """Return the costs of the finished run."""
 
     # --- the end ------------------------------------------------------------------------------------
 
     def end_training(self) -> None:  # noqa: B027
-        """Stop reading ahead: `train_pass` is not called any more."""
+        """Stop reading ahead after the last `train_pass`."""

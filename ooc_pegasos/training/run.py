@@ -1,4 +1,4 @@
-"""The epoch loop of a training run, on one machine or on several: train, judge, log, save, stop."""
+"""The epoch loop of a training run, on one machine or several: train, check convergence, log, save, stop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ooc_pegasos.algorithms import ALGORITHMS, ANY
-from ooc_pegasos.compiled.fit.pegasos import BY_SUBGRADIENT, OF_BATCH
+from ooc_pegasos.compiled.fit.pegasos import BY_BATCH, BY_SUBGRADIENT
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.lambda_path import remark_on
 from ooc_pegasos.registry import LOSSES
@@ -16,17 +16,17 @@ from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.proof_record import DualRecord
 from ooc_pegasos.solvers.registry import can_take_over, why_uncertified
-from ooc_pegasos.training.bias_search import settle_biases
+from ooc_pegasos.training.bias_search import optimize_biases
 from ooc_pegasos.training.convergence import Judge, reason_of
 from ooc_pegasos.training.engine import Engine
 from ooc_pegasos.training.result import Outcome, TrainResult
-from ooc_pegasos.training.setup import Algorithm, Setting
+from ooc_pegasos.training.setup import Algorithm, RunSetup
 from ooc_pegasos.training.state import Progression, RunState, check_same_run, identity_of
 from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
 from ooc_pegasos.util.checkpoint import Checkpoint, sound
 
 _UNCERTIFIED_EPOCHS = 10  # default limit without a certificate
-_TRIED = 3  # epochs after which Pegasos is given up if it is slow and was not asked for
+_SWITCH_AFTER = 3  # epochs after which slow Pegasos is replaced if `algorithm` is auto
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Proof:
 
 
 @dataclass
-class CheckpointPlace:
+class CheckpointFolder:
     """The folder of the checkpoints, and the identity of the run that writes them."""
 
     folder: Path
@@ -48,58 +48,60 @@ class CheckpointPlace:
 
 
 class Run:
-    """A training run. Its checkpoints are written to `place`; `saved` is the checkpoint that is resumed."""
+    """A training run. Its checkpoints are written to `checkpoint_folder`; `saved` is the checkpoint that is resumed."""
 
     def __init__(
         self,
-        setting: Setting,
+        setup: RunSetup,
         engine: Engine,
         *,
-        place: Path | None = None,
+        checkpoint_folder: Path | None = None,
         saved: Checkpoint | None = None,
         proof: Proof | None = None,
     ) -> None:
-        self.setting, self.engine, self.proof = setting, engine, proof
+        self.setup, self.engine, self.proof = setup, engine, proof
         self.stop, self.report = engine.stop, engine.report
         self.algorithm = engine.choose_algorithm()
         if proof and self.why_uncertified:
             raise UsageError(f"{{proof}}: {self.why_uncertified}; leave it out, or change that")
-        name = setting.problem.loss.name
+        name = setup.problem.loss.name
         if proof and not LOSSES.is_built_in(name):
             raise UsageError(f"{{proof}} is for built-in losses, not {{loss={name}}}; leave it out")
-        self.record = DualRecord(setting.store, setting.problem, proof.scratch) if proof else None
-        identity = identity_of(setting.config, setting.store, setting.start) | engine.identity()
-        self.checkpoints = CheckpointPlace(place, identity, time.perf_counter()) if place else None
+        self.record = DualRecord(setup.store, setup.problem, proof.scratch) if proof else None
+        identity = identity_of(setup.config, setup.store, setup.start) | engine.identity()
+        self.checkpoints = (
+            CheckpointFolder(checkpoint_folder, identity, time.perf_counter()) if checkpoint_folder else None
+        )
         self.state = self._begin(saved)
-        self.judge = Judge(self.state, setting.config, engine, str(setting.store.path))
+        self.judge = Judge(self.state, setup.config, engine, str(setup.store.path))
         for remark in engine.remarks():
             self.report.note(remark)
 
     @property
     def why_uncertified(self) -> str | None:
         """The reason for which there is no certificate, or None."""
-        return why_uncertified(self.setting.config, self.algorithm.name)
+        return why_uncertified(self.setup.config, self.algorithm.name)
 
     def _begin(self, saved: Checkpoint | None) -> RunState:
         """Return the state of a new run, or of the checkpoint."""
         if saved is None or self.checkpoints is None:
             return self._new_state()
-        place = self.checkpoints.folder
-        with sound(place):
-            check_same_run(place, self.checkpoints.identity, saved, self.engine.requested_memory)
+        checkpoint_folder = self.checkpoints.folder
+        with sound(checkpoint_folder):
+            check_same_run(checkpoint_folder, self.checkpoints.identity, saved, self.engine.requested_memory)
             if saved.facts["solver_name"] != self.algorithm.name and self.fallback:
                 self._switch_algorithm()
         state = self._new_state()
         try:
-            with sound(place):
-                state.restore(place, saved)
+            with sound(checkpoint_folder):
+                state.restore(checkpoint_folder, saved)
         except BaseException:
             state.solver.close()
             raise
         return state
 
     def _new_state(self) -> RunState:
-        problem = self.setting.problem
+        problem = self.setup.problem
         known = [self.engine.new_progression(spec, self.algorithm.name) for spec in problem.specs]
         return RunState(problem, self._new_solver(), known)
 
@@ -109,7 +111,7 @@ class Run:
         return solver
 
     def close(self) -> None:
-        """Remove files that are needed during this run only. The engine is not closed."""
+        """Remove temporary files. The engine is not closed."""
         self.state.solver.close()
         if self.record:
             self.record.close()
@@ -118,10 +120,10 @@ class Run:
 
     def go(self) -> TrainResult:
         """Train epoch after epoch until every model is finished, or a limit is reached."""
-        stopped = self._train(self.setting.config.max_epochs or self._default_limit())
+        stopped = self._train(self.setup.config.max_epochs or self._default_limit())
         self.stop.allow_more_time()
         try:
-            self._measure_the_rest(stopped)
+            self._measure_remaining(stopped)
         except Interrupted:
             self._save_checkpoint()
             raise
@@ -159,7 +161,7 @@ class Run:
 
     def _epoch(self, limit: int) -> None:
         """Train the rows that are left of an epoch, judge the models, and report the results."""
-        state, config = self.state, self.setting.config
+        state, config = self.state, self.setup.config
         cursor = state.cursor
         if not cursor.begun:
             cursor.begun = True
@@ -177,7 +179,7 @@ class Run:
             config.enough,
         )
         self.judge.remove_finished()
-        self._give_up_pegasos_if_slow()
+        self._replace_slow_pegasos()
         cursor.epoch += 1
         cursor.window = cursor.position = cursor.presented = 0
         cursor.begun = cursor.marked = False
@@ -195,13 +197,13 @@ class Run:
 
     def _is_far(self, known: Progression) -> bool:
         gap = known.estimated_gap if known.history else 0.0
-        return gap is None or gap > 5 * self.setting.config.enough
+        return gap is None or gap > 5 * self.setup.config.enough
 
     # --- from Pegasos to dual coordinate ascent -----------------------------------------------------
 
-    def _give_up_pegasos_if_slow(self) -> None:
-        """Replace Pegasos by dual coordinate ascent if Pegasos is slow and was not asked for."""
-        if not self._may_switch() or not self._is_slow() or self.engine.room_problem():
+    def _replace_slow_pegasos(self) -> None:
+        """Replace slow Pegasos by dual coordinate ascent, if `algorithm` is auto."""
+        if not self._may_switch() or not self._is_slow() or self.engine.memory_problem():
             return
         state = self.state
         active = state.solver.active
@@ -214,30 +216,30 @@ class Run:
 
     @property
     def fallback(self) -> str:
-        """The algorithm to change to, or nothing."""
+        """The algorithm to change to, or ""."""
         return ALGORITHMS[self.algorithm.name].fallback
 
     def _may_switch(self) -> bool:
         """True if the algorithm has a fallback that could continue here with all options that were given."""
-        config, setting = self.setting.config, self.setting
+        config, setup = self.setup.config, self.setup
         if not self.fallback or config.algorithm != ANY or config.threads not in (None, 1):
             return False
-        return can_take_over(self.fallback, config, setting.problem, setting.start is not None)
+        return can_take_over(self.fallback, config, setup.problem, setup.start is not None)
 
     def _is_slow(self) -> bool:
         known = [self.state.known[model] for model in self.state.solver.active]
-        gaps = [one.estimated_gap for one in known if one.epochs >= _TRIED]
-        return any(gap is not None and gap > 2 * self.setting.config.enough for gap in gaps)
+        gaps = [one.estimated_gap for one in known if one.epochs >= _SWITCH_AFTER]
+        return any(gap is not None and gap > 2 * self.setup.config.enough for gap in gaps)
 
     def _switch_algorithm(self) -> None:
-        why = f"after {_TRIED} {self.engine.epochs_are} of Pegasos the tolerance was far"
+        why = f"after {_SWITCH_AFTER} {self.engine.epochs_are} of Pegasos the gap was far above the tolerance"
         self.algorithm = Algorithm(self.fallback, why)
-        self.report.note(f"going on by dual coordinate ascent: {why}")
+        self.report.note(f"continuing with dual coordinate ascent: {why}")
 
     # --- the end of the run -------------------------------------------------------------------------
 
-    def _measure_the_rest(self, stopped: str) -> None:
-        """Measure models that were never measured, or whose last candidates were not, since the time is over."""
+    def _measure_remaining(self, stopped: str) -> None:
+        """Measure models without an objective, and, if the time is over without a certificate, the last candidates."""
         state = self.state
         late = stopped == "seconds" and self.why_uncertified is not None
         models = [model for model in state.solver.active if state.known[model].primal is None or late]
@@ -245,12 +247,12 @@ class Run:
         if measurement:
             self.engine.measure(measurement)
             self.judge.take(measurement, {})
-        if self.setting.problem.free in (BY_SUBGRADIENT, OF_BATCH):
-            settle_biases(state, self.engine)
+        if self.setup.problem.free in (BY_SUBGRADIENT, BY_BATCH):
+            optimize_biases(state, self.engine)
 
     def _result(self, stopped: str) -> TrainResult:
-        setting, config, state = self.setting, self.setting.config, self.state
-        outcome = Outcome(setting.problem, state, setting.store, config)
+        setup, config, state = self.setup, self.setup.config, self.state
+        outcome = Outcome(setup.problem, state, setup.store, config)
         model = outcome.model(self.algorithm.name)
         remark = remark_on(outcome.trials)
         if remark:
@@ -291,7 +293,7 @@ class Run:
 
     def _save_if_due(self) -> None:
         """Write a checkpoint if the last one is too old."""
-        minutes = self.setting.config.checkpoint_minutes
+        minutes = self.setup.config.checkpoint_minutes
         if self.checkpoints and time.perf_counter() - self.checkpoints.written > 60 * minutes:
             self._save_checkpoint()
 

@@ -66,7 +66,7 @@ Outcome = tuple[str, dict[str, bytes], bytes, object]
 
 
 def outcome(place: Path) -> Outcome:
-    """What came of it: the version in use, the store, the model, which both know where they come from."""
+    """The result: the version in use, the store, and the model."""
     current = os.readlink(place / "models" / "current")
     store = {name: content for name, content in folder_bytes(place / "clicks.store").items() if "manifest" not in name}
     model = Model.load(place / "models" / current / "model")

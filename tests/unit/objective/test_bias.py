@@ -16,14 +16,14 @@ from sklearn.svm import SVC, SVR, LinearSVC
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, train
 from ooc_pegasos.compiled.fit.batch_bias import balanced_slopes, best_offset, point_of_level
-from ooc_pegasos.compiled.fit.pegasos import BY_SUBGRADIENT, ERRORS, FREE, OF_BATCH, folds_of_rows
+from ooc_pegasos.compiled.fit.pegasos import BY_BATCH, BY_SUBGRADIENT, ERRORS, FREE_BIAS, folds_of_rows
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import LOSSES
 from ooc_pegasos.scoring.evaluate import evaluate
 from ooc_pegasos.scoring.model import Certificate
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 from ooc_pegasos.store.csr_block import CsrBlock
-from ooc_pegasos.training.bias_search import Search
+from ooc_pegasos.training.bias_search import BiasSearch
 from support.optima import FORMULAS, SLOPES, parameter_of, primal_with_bias
 from support.stores import around_present, least_memory, store_of
 
@@ -101,7 +101,7 @@ def test_the_point_of_a_level_in_many_points(pattern):
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_the_best_offset_costs_least(name):
+def test_the_best_offset_has_the_least_loss(name):
     loss = LOSSES[name]
     parameters = st.sampled_from([0.1, 1.0, 3.0] if loss.parameter is not None else [0.0])
     label = st.sampled_from([-1.0, 1.0]) if loss.task == "binary" else st.one_of(st.integers(-2, 2), st.floats(-99, 99))
@@ -162,7 +162,7 @@ def weighted(folder: Path, rows: int) -> tuple[np.ndarray, str]:
 
 
 def held_out(rows: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows are kept apart, and which are not."""
+    """Masks of the holdout and the training rows."""
     marks = np.empty(rows, np.uint8)
     folds_of_rows(0, int(fraction * 2**53), 0, marks)
     return marks == 0, marks == 1
@@ -233,7 +233,7 @@ def test_the_certificate_with_a_constant_feature(tmp_path, manner, scale):
     assert kept.gap < 0.4
 
 
-def test_models_side_by_side_have_their_constant_features(tmp_path):
+def test_models_in_a_panel_have_their_constant_features(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 4)
     store = store_for(tmp_path, "binary", matrix, labels)
     for algorithm in ("sdca", "sgd-s"):
@@ -289,7 +289,7 @@ def test_subgradients_on_the_bias_are_the_textbooks(name, k, project, delay):
     found = member(name, BY_SUBGRADIENT, 5, lam, average=True, **options)
     block = block_of(matrix, labels, weights)
     for begin, end in ((0, 64), (64, 200), (200, 317)):  # in three calls, as the trainer does
-        assert found.present(block, order, begin, end, 1) == -1
+        assert found.process(block, order, begin, end, 1) == -1
     w, b, mean = textbook(name, x, labels, c, order, lam, k, project, delay)
     np.testing.assert_allclose(found.last(), np.append(w, b), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found.average()[:-1], mean, rtol=1e-9, atol=1e-9)
@@ -301,7 +301,7 @@ def test_the_bias_of_a_batch_is_the_textbooks(name):
     matrix, labels = rows_with_a_bias(LOSSES[name].task, 8, rows=320)
     x, lam, k, p = matrix.toarray().astype(np.float64), 0.05, 20, parameter_of(name)
     order = np.random.default_rng(9).permutation(320)
-    found = member(name, OF_BATCH, 5, lam, batch_size=k)
+    found = member(name, BY_BATCH, 5, lam, batch_size=k)
     w = np.zeros(5)
     for t, begin in enumerate(range(0, 320, k), start=1):
         rows = order[begin : begin + k]
@@ -312,9 +312,9 @@ def test_the_bias_of_a_batch_is_the_textbooks(name):
 
         b = brentq(slope, (y - z).min() - 50, (y - z).max() + 50, xtol=1e-14, rtol=1e-15, maxiter=1000)
         w = (1 - 1 / t) * w - 1 / (lam * t) * (SLOPES[name](z + b, y, p) @ x[rows]) / k
-        found.present(block_of(matrix, labels), order, begin, begin + k, 1)
+        found.process(block_of(matrix, labels), order, begin, begin + k, 1)
         np.testing.assert_allclose(found.last()[:-1], w, rtol=1e-8, atol=1e-8)
-        assert slope(found.state[FREE]) == pytest.approx(0, abs=1e-9)  # it need not be the only one
+        assert slope(found.state[FREE_BIAS]) == pytest.approx(0, abs=1e-9)  # it need not be the only one
 
 
 @pytest.mark.parametrize("project", [False, True])
@@ -325,13 +325,13 @@ def test_the_bias_of_a_batch_where_there_are_kinks(name, project):
     x, lam, k, p = matrix.toarray().astype(np.float64), 0.02, 16, parameter_of(name)
     weights = np.random.default_rng(11).integers(1, 4, 300).astype(np.float64)
     order = np.random.default_rng(12).permutation(300)
-    found = member(name, OF_BATCH, 5, lam, batch_size=k, project=project)
+    found = member(name, BY_BATCH, 5, lam, batch_size=k, project=project)
     block = block_of(matrix, labels, weights)
     for begin in range(0, 300, k):  # the last batch is smaller
         rows = order[begin : begin + k]
         before, clock = found.last()[:-1], lam * begin
-        found.present(block, order, begin, begin + len(rows), 1)
-        after, b = found.last()[:-1], found.state[FREE]
+        found.process(block, order, begin, begin + len(rows), 1)
+        after, b = found.last()[:-1], found.state[FREE_BIAS]
         z, y, c = x[rows] @ before, labels[rows], weights[rows]
         cost = float((c * FORMULAS[name](z + b, y, p)).sum())
         assert cost <= least_cost(name, z, y, c, p) * (1 + 1e-12) + 1e-12
@@ -358,8 +358,8 @@ def test_a_batch_of_one_class_makes_no_step(name):
     """The least loss over the bias is 0 whatever the weights are, so its subgradient is 0."""
     matrix, _labels = rows_with_a_bias("binary", 10, rows=60)
     for label in (-1, 1):
-        found = member(name, OF_BATCH, 5, 0.05, batch_size=10)
-        assert found.present(block_of(matrix, np.full(60, label)), np.arange(60), 0, 60, 1) == -1
+        found = member(name, BY_BATCH, 5, 0.05, batch_size=10)
+        assert found.process(block_of(matrix, np.full(60, label)), np.arange(60), 0, 60, 1) == -1
         assert not found.a.any()
         assert found.state[ERRORS] == 0
 
@@ -423,7 +423,7 @@ def test_a_free_bias_is_the_best_for_its_weights(tmp_path, name, options):
 
 
 @pytest.mark.parametrize("options", FREE_WAYS, ids=str)
-def test_a_free_bias_does_not_look_at_rows_kept_apart(tmp_path, options):
+def test_a_free_bias_does_not_use_holdout_rows(tmp_path, options):
     matrix, labels = rows_with_a_bias("regression", 28, rows=600)
     store = store_for(tmp_path, "regression", matrix, labels)
     result = train(store, TrainConfig(lam=0.05, holdout=0.3, max_epochs=3, **options))
@@ -574,7 +574,7 @@ def test_the_search_finds_the_joint_optimum(tmp_path, name, bias, manner, tolera
     assert best * (1 - 1e-6) <= kept.primal <= best * (1 + 3 * tolerance)
     assert result.converged
     assert kept.gap <= tolerance
-    assert result.notes[-1] == f"the gap is that for the bias held at {b:.6g}"
+    assert result.notes[-1] == f"the gap is that for the bias fixed at {b:.6g}"
     # the bound is one for this bias; a constant added to every score is data like any other
     held = [result_of_model for result_of_model in result.models if result_of_model.certificate == kept]
     assert len(held) == 1
@@ -605,7 +605,7 @@ def test_the_search_reaches_targets_beyond_all_measure(tmp_path):
 
 
 def test_a_search_without_an_end_gives_up():
-    search = Search()
+    search = BiasSearch()
     while not search.is_over([Certificate(1.0, None, None, False)] * len(search.offsets)):
         assert np.isfinite(search.offsets).all()
     assert search.gave_up
@@ -635,7 +635,7 @@ def test_the_search_on_any_valley(centre, steepness, floor, power, seed):
     def valley(b):
         return floor + steepness * abs(b - centre) ** power
 
-    search = Search()
+    search = BiasSearch()
     for _ in range(100):
         offsets = search.offsets
         primals = [valley(b) / (1 - tolerance * rng.random()) for b in offsets]
@@ -657,12 +657,12 @@ def test_a_search_where_all_rows_are_of_one_class_ends(tmp_path, loss):
 
 
 @pytest.mark.parametrize("options", [{"max_epochs": 1}, {"max_epochs": 1, "algorithm": "sgd-s"}], ids=str)
-def test_a_search_that_is_cut_short_tells_its_bias(tmp_path, options):
+def test_an_interrupted_bias_search_reports_its_bias(tmp_path, options):
     matrix, labels = rows_with_a_bias("binary", 21)
     store = store_for(tmp_path, "binary", matrix, labels)
     result = train(store, TrainConfig(lam=0.01, bias="search", tolerance=1e-6, **options))
     assert not result.converged
-    assert result.notes[-1] == f"the gap is that for the bias held at {float(result.model.bias):.6g}"
+    assert result.notes[-1] == f"the gap is that for the bias fixed at {float(result.model.bias):.6g}"
 
 
 def test_a_search_keeps_to_its_seconds(tmp_path, monkeypatch):
@@ -677,7 +677,7 @@ def test_a_search_keeps_to_its_seconds(tmp_path, monkeypatch):
     assert result.seconds < 1.2
 
 
-def test_a_search_tells_of_the_rows_kept_apart_for_its_bias(tmp_path):
+def test_a_bias_search_reports_holdout_rows(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 23)
     store = store_for(tmp_path, "binary", matrix, labels)
     result = train(store, TrainConfig(lam=0.05, bias="search", holdout=0.3, calibrate="platt"))
@@ -707,7 +707,7 @@ def test_contradictions(options):
         TrainConfig(**options)
 
 
-def test_what_a_search_cannot_have(tmp_path):
+def test_unsupported_options_of_a_bias_search(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 24, rows=60)
     store = store_for(tmp_path / "two", "binary", matrix, labels)
     config = TrainConfig(lam=0.1, bias="search")
@@ -722,7 +722,7 @@ def test_what_a_search_cannot_have(tmp_path):
             train(store, TrainConfig(lam=0.1, bias="search", **options))
 
 
-def test_a_search_is_not_for_one_class_against_the_rest(tmp_path):
+def test_a_bias_search_does_not_support_one_versus_rest(tmp_path):
     matrix, _labels = rows_with_a_bias("binary", 24, rows=60)
     store = store_of(tmp_path, matrix, np.arange(60) % 3, task="multiclass", classes=())
     with pytest.raises(UsageError, match="bias=search"):
@@ -774,8 +774,8 @@ def test_the_commands(oocpeg, tmp_path):
     found = oocpeg(*words, "search", "--bias", "search", "--json")
     told = json.loads(found.stdout.splitlines()[-1])
     model = Model.load(tmp_path / "search")
-    assert told["notes"][-1].endswith(f"held at {float(model.bias):.6g}")
-    assert "held at" in found.stderr
+    assert told["notes"][-1].endswith(f"fixed at {float(model.bias):.6g}")
+    assert "fixed at" in found.stderr
     oocpeg("predict", "search", "in.svm", "-o", "p.csv")
     written = np.genfromtxt(tmp_path / "p.csv", delimiter=",", skip_header=1)[:, 0]
     np.testing.assert_allclose(written, matrix.astype(np.float64) @ model.weights + model.bias, rtol=1e-9)

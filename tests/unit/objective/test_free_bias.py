@@ -1,4 +1,4 @@
-"""A bias that is not regularised, with a certificate: against programs that leave the bias free as well, and L-BFGS."""
+"""An unregularized bias with a certificate: against other solvers with a free bias, and L-BFGS."""
 
 import dataclasses
 import signal
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_bias import held_out, rows_with_a_bias, store_for, weighted
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, train
-from ooc_pegasos.compiled.fit.pegasos import folds_of_rows, multiple_errors, next_move
+from ooc_pegasos.compiled.fit.pegasos import folds_of_rows, multiple_errors, proximal_step
 from ooc_pegasos.distributed import train_dask
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import open_loader
@@ -84,7 +84,7 @@ def test_many_models_have_their_own_bias(tmp_path, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_each_class_against_the_rest_has_its_own_bias(tmp_path, algorithm):
+def test_one_versus_rest_models_have_their_own_bias(tmp_path, algorithm):
     rng = np.random.default_rng(33)
     matrix, _labels = rows_with_a_bias("binary", 33, rows=400)
     x = matrix.toarray().astype(np.float64)
@@ -130,7 +130,7 @@ def test_windows_and_a_resumed_run_have_the_same_bytes(tmp_path, monkeypatch, al
         assert [one.certificate for one in again.models] == [one.certificate for one in whole.models]
 
 
-def test_other_ways_to_present_rows(tmp_path):
+def test_other_orders_and_batches(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 35, rows=3000)
     x, store = matrix.toarray().astype(np.float64), store_for(tmp_path, "binary", matrix, labels)
     manners = [
@@ -215,10 +215,10 @@ def test_rows_of_one_class(tmp_path, algorithm):
         assert result.model.info.certificate.primal < 1e-15
 
 
-def test_losses_of_all_classes_at_once_are_refused(tmp_path):
+def test_joint_multiclass_losses_are_refused(tmp_path):
     matrix, _labels = rows_with_a_bias("binary", 39, rows=60)
     store = store_of(tmp_path, matrix, np.arange(60) % 3, task="multiclass", classes=())
-    with pytest.raises(UsageError, match="bias=free is not for losses of all classes at once; choose"):
+    with pytest.raises(UsageError, match="bias=free is not for joint multiclass losses; choose"):
         train(store, TrainConfig(lam=0.1, bias="free", loss="multiclass-logistic"))
 
 
@@ -234,7 +234,7 @@ def dual_value(name, y, b, p):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMULAS)
 def test_any_dual_vectors_give_bounds(tmp_path, name):
-    """Not only those that training meets: of good weights and any bias, or in the box at random, of any size."""
+    """Dual vectors of good weights and any bias, or random vectors in the box, of any size."""
     rng, task, p = np.random.default_rng(40), LOSSES[name].task, parameter_of(name)
     matrix, labels = rows_with_a_bias(task, 40, rows=40)
     store = store_for(tmp_path, task, matrix, labels)
@@ -266,8 +266,8 @@ NUMBERS = st.floats(-100, 100)
 
 
 @given(st.lists(st.tuples(NUMBERS, st.floats(-2, 2), st.floats(0, 0.1)), min_size=1, max_size=8), NUMBERS)
-def test_lines_bound_whatever_is_above_all_of_them(some, bias):
-    """The bound is at most the least of the largest line, for masses that are off by as much as they may be."""
+def test_lines_are_lower_bounds(some, bias):
+    """The bound is at most the minimum of the largest line, for masses within their errors."""
     lines, bound = Lines(), -np.inf
     for height, mass, error in some:
         bound = lines.add(height, mass, error, bias)
@@ -275,17 +275,17 @@ def test_lines_bound_whatever_is_above_all_of_them(some, bias):
     for _ in range(20):
         masses = [mass + error * rng.choice([-1, 1]) for _height, mass, error in some]
         crossings = [
-            (one[0] - other[0]) / (mine - its)
-            for one, mine in zip(some, masses, strict=True)
-            for other, its in zip(some, masses, strict=True)
-            if mine != its
+            (one[0] - other[0]) / (kept - other_mass)
+            for one, kept in zip(some, masses, strict=True)
+            for other, other_mass in zip(some, masses, strict=True)
+            if kept != other_mass
         ]
         for b in [*crossings, *np.linspace(-1e4, 1e4, 11)]:
             largest = max(height - mass * b for (height, _mass, _error), mass in zip(some, masses, strict=True))
             assert bound <= largest + 1e-9 * (1 + abs(largest) + abs(b))
 
 
-def test_two_lines_cross_where_they_do():
+def test_intersection_of_two_lines():
     lines = Lines()
     assert lines.add(5.0, 1.0, 0.0, 0.0) == -np.inf
     assert lines.add(1.0, -1.0, 0.0, 0.0) == pytest.approx(3.0, rel=1e-12)
@@ -304,7 +304,7 @@ def test_the_centre_reaches_any_minimum(best, steepness, share, power):
     for _ in range(300):
         off = best - centre
         move = share * off if power else np.clip(off, -steepness, steepness)
-        step = next_move(state, float(move), 0, 1)
+        step = proximal_step(state, float(move), 0, 1)
         centre += step
         steps.append(abs(step))
     assert abs(best - centre) <= 1e-3 * (1 + abs(best))
@@ -361,10 +361,10 @@ def test_no_bound_of_a_random_problem_is_above_an_objective(tmp_path):
         name, lam = options["loss"], options["lam"]
         result = train(store, TrainConfig(**options))
         kept = result.model.info.certificate
-        mine = primal_with_bias(name, result.model.weights, float(result.model.bias), x, labels, lam, c)
+        kept = primal_with_bias(name, result.model.weights, float(result.model.bias), x, labels, lam, c)
         near = train(store, TrainConfig(loss=name, lam=lam, bias="free", algorithm="sdca", max_epochs=200)).model
         other = primal_with_bias(name, near.weights, float(near.bias), x, labels, lam, c)
-        best = min(mine, other)  # any is an upper bound
+        best = min(kept, other)  # any is an upper bound
         assert 0 <= kept.lower_bound <= best * (1 + 1e-14), seed
-        assert mine * (1 - 1e-14) <= kept.primal <= mine * (1 + 1e-6), seed
+        assert kept * (1 - 1e-14) <= kept.primal <= kept * (1 + 1e-6), seed
         assert kept.gap <= 1

@@ -11,6 +11,8 @@ from ooc_pegasos.registry import Registry
 
 ANY = "auto"
 """The choice that leaves the algorithm to the program."""
+SDCA, SGD = "sdca", "sgd-s"
+"""The algorithms that the program chooses: SGD supports all options, SDCA needs fewer passes for a small lambda."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Algorithm:
 
     `supports` names what not every algorithm can do: the options `batch_size`, `project`, `average`, `delay`,
     `warm_start`; ways of the bias, `bias=free`, `bias=unregularized`, `bias=batch`; `several models` in a pass, as
-    folds and one class against the rest need; losses of `all classes` at once; and `workers`, training on Dask.
+    folds and one class against the rest need; and losses of `all classes` at once.
     """
 
     name: str
@@ -67,8 +69,8 @@ _STEPS = frozenset({"average", "delay", "warm_start"})
 _BATCHES = frozenset({"batch_size", "project", "bias=unregularized", "bias=batch"})
 for _declared in (
     Algorithm(
-        "sdca",
-        frozenset({"bias=free", "several models", "workers"}),
+        SDCA,
+        frozenset({"bias=free", "several models"}),
         needs_equal_sampling=False,
         needs_dual_step=True,
         keeps_row_state=True,
@@ -76,10 +78,10 @@ for _declared in (
         first_ratio=0.6,
     ),
     Algorithm(
-        "sgd-s",
-        _STEPS | _BATCHES | {"bias=free", "several models", "all classes", "workers"},
+        SGD,
+        _STEPS | _BATCHES | {"bias=free", "several models", "all classes"},
         may_average=True,
-        fallback="sdca",
+        fallback=SDCA,
     ),
     Algorithm("sgd-m", _STEPS | {"bias=free"}, needs_margin_errors=True, may_average=True, repeats=5),
     Algorithm("sgd-r", _STEPS | _BATCHES | {"several models"}, default_sampling="iid"),

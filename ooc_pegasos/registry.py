@@ -6,7 +6,7 @@ modules that define them, which import numba.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -49,6 +49,10 @@ class Registry(Mapping[str, Thing]):
         if name not in self:
             raise UsageError(f"{{{self._option}={name}}} is unknown; choose one of {', '.join(self)}")
         return self[name]
+
+    def is_built_in(self, name: str) -> bool:
+        """True if every process knows a name."""
+        return name in self._names
 
     def __getitem__(self, name: str) -> Thing:
         if name not in self._things and name in self._names:
@@ -100,7 +104,7 @@ LOSSES: Registry[Any] = Registry(
     },
 )
 """Of `objective.losses.Loss`; `objective.losses.register` adds to it."""
-SAMPLERS: Registry[Callable[..., Any]] = Registry(
+SAMPLERS: Registry[Any] = Registry(
     "sampling", "ooc_pegasos.loading.samplers", ("permutation", "fixed", "iid", "sequential")
 )
 """Of `loading.samplers.Sampler`; `loading.samplers.register` adds to it."""

@@ -8,18 +8,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ooc_pegasos.algorithms import ALGORITHMS, ANY
+from ooc_pegasos.algorithms import ANY
 from ooc_pegasos.config import ConvertConfig, TrainConfig
 from ooc_pegasos.distributed import cluster, partition_state
 from ooc_pegasos.distributed.collections import RowsOfParts, is_collection, read_collection
-from ooc_pegasos.distributed.coordinator import Coordinator, Layout
+from ooc_pegasos.distributed.coordinator import SOLVERS, Coordinator, Layout
 from ooc_pegasos.distributed.worker_pool import scheduler_errors
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import open_loader
-from ooc_pegasos.loading.samplers import EQUALLY_OFTEN
 from ooc_pegasos.objective.losses import completed
 from ooc_pegasos.objective.problem import count_models, problem_of
-from ooc_pegasos.registry import LOSSES
+from ooc_pegasos.registry import LOSSES, SAMPLERS
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.store import Store
@@ -69,6 +68,7 @@ def train_dask(
         raise UsageError("resume continues from a checkpoint; give its folder with checkpoint=DIR")
     config = config or TrainConfig()
     _refuse(config)
+    cluster.check_registered(client, {"loss": config.loss, "sampling": config.sampler})
     with ExitStack() as stack:
         if progress is None:
             progress = default_training_progress()
@@ -146,15 +146,13 @@ def _layout_of(checkpoint_folder: Path | None, saved: Checkpoint | None) -> Layo
 
 def _refuse(config: TrainConfig) -> None:
     """Refuse options that are supported on one machine only."""
-    known = [ANY, *(one.name for one in ALGORITHMS.values() if "workers" in one.supports)]
+    known = (ANY, *SOLVERS)
     if config.algorithm not in known:
         raise UsageError(f"{{algorithm={config.algorithm}}} runs on one machine; choose {', '.join(known)}")
-    if config.loss and not LOSSES.find(config.loss).is_built_in:
-        raise UsageError(f"{{loss={config.loss}}} is not built in, so workers cannot load it; train on one machine")
     local_only = {"{bias=search}": config.bias == "search", "{threads}": (config.threads or 1) > 1}
     local_only |= {f"{{loading={config.loading}}}": config.loading is not None}
     local_only |= {mark: name not in ("bias=free", "delay") for name, mark in config.demands.items()}
-    local_only |= {f"{{sampling={config.sampler}}}": config.sampler not in EQUALLY_OFTEN}
+    local_only |= {f"{{sampling={config.sampler}}}": not SAMPLERS[config.sampler].is_equally_often}
     for option, given in local_only.items():
         if given:
             raise UsageError(f"{option} is for one machine; leave it out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 import time
@@ -273,11 +274,12 @@ class DistributedPegasos(RoundSolver, PegasosSolver):
         vectors = {model: PackedVector.of(member.a.copy()) for model, member in members.items()}
         states = {model: member.state.copy() for model, member in members.items()}
         rows = sum(part.rows for part in self._worker_pool.parts)
-        request = PegasosRequest(self.problem, self.all_options, rows, epoch, vectors, states)
+        shared = dataclasses.replace(self.shared, certified=False)
+        request = PegasosRequest(self.problem, self.all_options, shared, rows, epoch, vectors, states)
 
         def work() -> RoundResult:
             found: RoundResult = self._worker_pool.summed(
-                self._worker_pool.submit_all("pegasos", worker_round.run_pegasos, request), worker_round.add
+                self._worker_pool.submit_all("descent", worker_round.run_pegasos, request), worker_round.add
             )
             return found
 

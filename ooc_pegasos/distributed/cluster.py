@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from ooc_pegasos import __version__
 from ooc_pegasos.config import MIB
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.objective.model_panel import width_of
+from ooc_pegasos.registry import LOSSES, SAMPLERS, Registry
 from ooc_pegasos.solvers.base import MAX_SEPARATE
 from ooc_pegasos.solvers.dual_store import BYTES_PER_MODEL, BYTES_PER_ROW
 from ooc_pegasos.store.store import Store
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ooc_pegasos.distributed.store_parts import Part
 
 _NO_WORKERS = "the cluster has no workers; start some, or wait for them with client.wait_for_workers(1)"
+_REGISTRIES: dict[str, Registry[Any]] = {"loss": LOSSES, "sampling": SAMPLERS}
 _CONNECT_TIMEOUT = 10
 """Seconds to wait for a scheduler."""
 _LOCAL_TIMEOUT = 120
@@ -120,6 +122,22 @@ def check(client: Any) -> None:
             has = f"has ooc-pegasos {found}" if isinstance(found, str) else "has no ooc-pegasos"
             problem = f"the worker {address} {has}, and the client {__version__}"
             raise InputError(f"{problem}; install the same everywhere")
+
+
+def check_registered(client: Any, names: Mapping[str, str | None]) -> None:
+    """Refuse losses and samplers, by option, that are registered here and not on all workers."""
+    added = {option: name for option, name in names.items() if name and not _REGISTRIES[option].is_built_in(name)}
+    for address, missing in (client.run(_unknown, added) if added else {}).items():
+        for mark in missing:
+            raise UsageError(
+                f"{mark} is not registered on the worker {address}; have it import the module that registers it, "
+                "as with dask worker --preload, or train on one machine"
+            )
+
+
+def _unknown(names: dict[str, str]) -> list[str]:
+    """Return marks of the options whose values are unknown in this process."""
+    return [f"{{{option}={name}}}" for option, name in names.items() if name not in _REGISTRIES[option]]
 
 
 def _version_query() -> Callable[[], str | None]:

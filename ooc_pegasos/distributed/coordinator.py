@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ooc_pegasos.algorithms import ALGORITHMS, ANY, SDCA, SGD
 from ooc_pegasos.distributed import cluster, worker_round
 from ooc_pegasos.distributed import store_parts as data
 from ooc_pegasos.distributed.client_solvers import DistributedPegasos, DistributedSdca, RoundSolver
@@ -16,7 +17,7 @@ from ooc_pegasos.distributed.collections import RowsOfParts
 from ooc_pegasos.distributed.store_parts import Part
 from ooc_pegasos.distributed.worker_pool import WorkerPool
 from ooc_pegasos.distributed.worker_round import HoldoutRequest, ObjectiveRequest, PackedVector
-from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.errors import InputError
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.free_bias import RowSums
@@ -26,7 +27,7 @@ from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.dual_store import RowStates
 from ooc_pegasos.solvers.pegasos_group import SharedOptions
 from ooc_pegasos.solvers.pegasos_threads import MIN_CLOCK
-from ooc_pegasos.solvers.registry import choose_algorithm, options_of, refuse_of_classes
+from ooc_pegasos.solvers.registry import can_take_over, choose_algorithm, options_of, refuse_of_classes
 from ooc_pegasos.training.engine import Engine
 from ooc_pegasos.training.report import Report
 from ooc_pegasos.training.result import HoldoutScores
@@ -118,12 +119,14 @@ class Coordinator(Engine):
         """See `Engine`."""
         config, problem, start = self.setup.config, self.setup.problem, self.setup.start
         chosen = Algorithm(*choose_algorithm(config, problem, start is not None))
-        least = min(spec.clock for spec in problem.specs)
-        is_open = config.algorithm == "auto" and start is None and problem.costs is None
-        if is_open and chosen.name == "sgd-s" and least / len(self._parts) < MIN_CLOCK:
-            why = f"lambda times rows is {least:.3g}, too little for averages of {len(self._parts)} parts"
-            return Algorithm("sdca", why)
-        return chosen
+        least, other = min(spec.clock for spec in problem.specs), ALGORITHMS[chosen.name].fallback
+        if not other or config.algorithm != ANY or least / len(self._parts) >= MIN_CLOCK:
+            return chosen
+        if not can_take_over(other, config, problem, start is not None):
+            return chosen
+        return Algorithm(
+            other, f"lambda times rows is {least:.3g}, too little for averages of {len(self._parts)} parts"
+        )
 
     def memory_problem(self) -> str | None:
         """See `Engine`."""
@@ -131,20 +134,19 @@ class Coordinator(Engine):
 
     def new_solver(self, algorithm: str) -> Solver:
         """See `Engine`."""
-        setup, problem = self.setup, self.setup.problem
-        refuse_of_classes(setup.config, algorithm, problem)
-        if algorithm == "sdca":
-            return self._new_ascent()
-        options = options_of(setup.config, "sgd-s", problem, setup.start)
-        options = [dataclasses.replace(one, average=False) for one in options]  # the iterates are on the workers
-        return DistributedPegasos(
-            problem, options, SharedOptions("sgd-s", certified=True), setup.start, self._worker_pool
-        )
+        refuse_of_classes(self.setup.config, algorithm, self.setup.problem)
+        return SOLVERS[algorithm](self)
 
-    def _new_ascent(self) -> Solver:
+    def new_descent(self) -> Solver:
+        """Return a solver whose rounds are averages."""
+        setup, problem = self.setup, self.setup.problem
+        options = options_of(setup.config, SGD, problem, setup.start)
+        options = [dataclasses.replace(one, average=False) for one in options]  # the iterates are on the workers
+        return DistributedPegasos(problem, options, SharedOptions(SGD, certified=True), setup.start, self._worker_pool)
+
+    def new_ascent(self) -> Solver:
+        """Return a solver whose rounds add up changes."""
         setup, store = self.setup, self.setup.store
-        if setup.start is not None:
-            raise UsageError("{warm_start} begins with weights, which sdca does not use; choose sgd-s")
         if problem := self.memory_problem():
             advice = "give more workers or memory, fewer lambdas at once, or {algorithm=sgd-s}"
             raise InputError(f"{problem}; {advice}")
@@ -253,3 +255,7 @@ class Coordinator(Engine):
     def close(self) -> None:
         """Remove all that the run has left on the workers."""
         self._worker_pool.close()
+
+
+SOLVERS: dict[str, Callable[[Coordinator], Solver]] = {SDCA: Coordinator.new_ascent, SGD: Coordinator.new_descent}
+"""The algorithms that workers run."""

@@ -299,6 +299,7 @@ class PegasosRequest:
 
     problem: Problem
     options: list[PegasosOptions]
+    shared: SharedOptions
     rows: int
     """Rows of all parts."""
     epoch: int
@@ -316,7 +317,7 @@ def run_pegasos(part: Part, request: PegasosRequest, in_memory: InMemoryPart | N
     share = part.rows / request.rows
     options = [dataclasses.replace(one, delay=one.delay * share) for one in request.options]
     with opened.lock:
-        solver = PegasosSolver(request.problem, options, SharedOptions("sgd-s", certified=False))
+        solver = PegasosSolver(request.problem, options, request.shared)
         solver.drop([model for model in solver.active if model not in request.vectors])
         for model, packed in request.vectors.items():
             member = solver.members[model]

@@ -392,7 +392,7 @@ class _Run:
         lam = config.lambdas[0] if config.lambdas else 1.0 / (config.C or 1.0) / rows
         algorithm = config.algorithm
         if algorithm == ANY:
-            algorithm = choice_by_clock(lam * rows, config.enough, store.manifest.statistics.largest_square)
+            algorithm, _ = choice_by_clock(lam * rows, config.enough, store.manifest.statistics.largest_square)
         if "warm_start" not in ALGORITHMS[algorithm].supports:
             return config, None, f"{why}; {algorithm} starts from 0, and is faster here".removeprefix("; ")
         if bool(champion.bias) and config.biased not in ("feature", "free"):

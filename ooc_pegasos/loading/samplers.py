@@ -53,7 +53,18 @@ class Plan:
     order: Callable[[np.ndarray], np.ndarray] | None
 
 
-Sampler = Callable[[Shape, int, int], Iterator[Plan]]
+@dataclass(frozen=True)
+class Sampler:
+    """An order of rows: the windows of an epoch, as a function of (shape, seed, epoch)."""
+
+    plan: Callable[[Shape, int, int], Iterator[Plan]]
+    is_equally_often: bool
+    """True if every row comes exactly once in each epoch, as the certificate of Pegasos requires."""
+    is_shuffled: bool = True
+    """True if rows of a window come in random order."""
+
+    def __call__(self, shape: Shape, seed: int, epoch: int) -> Iterator[Plan]:
+        return self.plan(shape, seed, epoch)
 
 
 def groups(shape: Shape, chunks: np.ndarray) -> list[tuple[int, ...]]:
@@ -127,24 +138,14 @@ def iid(shape: Shape, seed: int, epoch: int) -> Iterator[Plan]:
         yield Plan(chunks, partial(_drawn, count, seed, epoch, number))
 
 
-EQUALLY_OFTEN: list[str] = []
-"""Samplers that process every row exactly once in each epoch, which the certificate requires."""
-
-
-def register(name: str, sampler: Sampler, *, is_equally_often: bool) -> None:
-    """Add a sampler. `is_equally_often`: True if every row is processed exactly once in each epoch."""
-    SAMPLERS.register(name, sampler)
-    if is_equally_often:
-        EQUALLY_OFTEN.append(name)
-
-
-def unregister(name: str) -> None:
-    """Remove a sampler."""
-    SAMPLERS.unregister(name)
-    EQUALLY_OFTEN[:] = [other for other in EQUALLY_OFTEN if other != name]
+def register(
+    name: str, plan: Callable[[Shape, int, int], Iterator[Plan]], *, is_equally_often: bool, is_shuffled: bool = True
+) -> None:
+    """Add a sampler, see `Sampler`."""
+    SAMPLERS.register(name, Sampler(plan, is_equally_often, is_shuffled))
 
 
 register("permutation", permutation, is_equally_often=True)
 register("fixed", fixed, is_equally_often=True)
 register("iid", iid, is_equally_often=False)
-register("sequential", sequential, is_equally_often=True)
+register("sequential", sequential, is_equally_often=True, is_shuffled=False)

@@ -61,14 +61,14 @@ class Loss:
         return kernels.BUILT_IN[self.number] if self.number < len(kernels.BUILT_IN) else None
 
     @property
-    def is_built_in(self) -> bool:
-        """True if proof files and workers support the loss."""
-        return not isinstance(self.number, PluggedLoss)
-
-    @property
     def has_dual_step(self) -> bool:
         """True if dual coordinate ascent can minimise it."""
         return self.functions is not None and self.functions.best_dual is not None
+
+    @property
+    def is_unit_hinge(self) -> bool:
+        """True if kernels have shorter ways for it, see `LossFunctions`."""
+        return self.functions is not None and self.functions.is_unit_hinge
 
     def largest_slope(self, parameter: float) -> float:
         """Return the largest size of a subgradient."""

@@ -181,7 +181,8 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     if config.cost is not None and not loss.takes_costs:
         suitable = " or ".join(f"{{loss={one.name}}}" for one in LOSSES.values() if one.takes_costs)
         raise UsageError(f"{{cost}} is for {suitable}; leave it out")
-    if free != NO_FREE_BIAS and not is_joint and loss.leaning is None:
+    functions = loss.functions
+    if free != NO_FREE_BIAS and functions and (loss.leaning is None or (free == BY_BATCH and functions.kinks is None)):
         raise UsageError(
             f"{{bias={config.bias}}} is not for {{loss={loss.name}}}; choose {{bias=feature}}, or another loss"
         )

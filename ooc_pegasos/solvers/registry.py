@@ -8,15 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ooc_pegasos.algorithms import ALGORITHMS, ANY, Algorithm, lacking
+from ooc_pegasos.algorithms import ALGORITHMS, ANY, SDCA, SGD, Algorithm, lacking
 from ooc_pegasos.compiled.fit.pegasos import NO_FREE_BIAS, PROXIMAL
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import Loader
-from ooc_pegasos.loading.samplers import EQUALLY_OFTEN
 from ooc_pegasos.objective.model_panel import width_of
 from ooc_pegasos.objective.problem import Problem
-from ooc_pegasos.registry import LOSSES
+from ooc_pegasos.registry import LOSSES, SAMPLERS
 from ooc_pegasos.solvers.base import MAX_SEPARATE, Solver
 from ooc_pegasos.solvers.dual_store import BYTES_PER_MODEL, BYTES_PER_ROW, MAX_NORM, RowStates
 from ooc_pegasos.solvers.pegasos import PegasosOptions
@@ -66,41 +65,39 @@ def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple
     if config.algorithm != ANY:
         _check(ALGORITHMS.find(config.algorithm), problem, warm)
         return config.algorithm, ""
+    sdca = ALGORITHMS[SDCA]
+    unsupported = [mark for capability, mark in config.demands.items() if capability not in sdca.supports]
     if problem.loss.largest_dual is not None:
-        _check(_SDCA, problem, warm)
-        unsupported = [mark for capability, mark in config.demands.items() if capability not in _SDCA.supports]
+        _check(sdca, problem, warm)
         if unsupported:
             raise UsageError(
                 f"{{loss={problem.loss.name}}} needs dual coordinate ascent, which does not support {unsupported[0]}; "
                 "leave it out, or choose another loss"
             )
-        return _SDCA.name, f"the {problem.loss.name} loss needs dual steps"
+        return SDCA, f"the {problem.loss.name} loss needs dual steps"
     if warm:
-        return "sgd-s", "it can begin with the weights of a model"
+        return SGD, "it can begin with the weights of a model"
     if problem.costs is not None:
-        return "sgd-s", "it supports joint multiclass losses"
-    unsupported = [mark for capability, mark in config.demands.items() if capability not in _SDCA.supports]
+        return SGD, "it supports joint multiclass losses"
     if unsupported:
-        return "sgd-s", f"only it supports {unsupported[0]}"
+        return SGD, f"only it supports {unsupported[0]}"
     if not problem.loss.has_dual_step:
-        return "sgd-s", f"the {problem.loss.name} loss has no dual step"
+        return SGD, f"the {problem.loss.name} loss has no dual step"
     min_clock = min(spec.clock for spec in problem.specs)
     if config.threads and config.threads > 1 and Averaging.clock_problem(min_clock, config.threads) is None:
-        return "sgd-s", "its threads can average"
-    chosen = choice_by_clock(min_clock, config.enough, problem.largest)
-    why = "where it needs the fewest passes" if chosen == _SDCA.name else "so one or two epochs suffice"
-    return chosen, f"lambda times rows is {min_clock:.3g}, {why}"
+        return SGD, "its threads can average"
+    return choice_by_clock(min_clock, config.enough, problem.largest)
 
 
-def choice_by_clock(clock: float, enough: float, largest: float) -> str:
-    """Return the algorithm for a new model: Pegasos if it certainly needs at most one or two epochs.
+def choice_by_clock(clock: float, enough: float, largest: float) -> tuple[str, str]:
+    """Return (the algorithm, why) for a new model: Pegasos if it certainly needs at most one or two epochs.
 
     The arguments are lam m, the tolerance and the largest squared norm of a row.
     """
-    return "sgd-s" if clock * enough >= PEGASOS_FROM * largest else _SDCA.name
-
-
-_SDCA = ALGORITHMS["sdca"]
+    size = f"lambda times rows is {clock:.3g}"
+    if clock * enough >= PEGASOS_FROM * largest:
+        return SGD, f"{size}, so one or two epochs suffice"
+    return SDCA, f"{size}, where it needs the fewest passes"
 
 
 def can_take_over(algorithm: str, config: TrainConfig, problem: Problem, warm: bool) -> bool:
@@ -139,7 +136,7 @@ def why_uncertified(config: TrainConfig, algorithm: str) -> str | None:
     declared = ALGORITHMS[algorithm]
     if not declared.is_certified:
         return f"the algorithm {algorithm} has no certificate"
-    if config.sampler not in EQUALLY_OFTEN and declared.needs_equal_sampling:
+    if declared.needs_equal_sampling and not SAMPLERS[config.sampler].is_equally_often:
         return f"{config.sampler} sampling does not process all rows equally often, so there is no certificate"
     return None
 
@@ -192,7 +189,7 @@ def _make_pegasos(algorithm: Algorithm, run: Run) -> tuple[Solver, str | None]:
     return PegasosSolver(problem, options, manner, run.start, config.workers), remark
 
 
-_MAKERS: dict[str, Maker] = {"sdca": _make_sdca} | dict.fromkeys(("sgd-s", "sgd-m", "sgd-r", "pegasos"), _make_pegasos)
+_MAKERS: dict[str, Maker] = {SDCA: _make_sdca} | dict.fromkeys((SGD, "sgd-m", "sgd-r", "pegasos"), _make_pegasos)
 
 
 def _check_several_models(config: TrainConfig, algorithm: Algorithm, problem: Problem) -> None:

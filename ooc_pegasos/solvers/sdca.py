@@ -12,7 +12,6 @@ import numpy as np
 from ooc_pegasos.compiled.fit import many
 from ooc_pegasos.compiled.fit import sdca as kernels
 from ooc_pegasos.compiled.fit.lanes import LANES
-from ooc_pegasos.compiled.fit.losses import HINGE
 from ooc_pegasos.compiled.fit.pegasos import NO_FREE_BIAS, proximal_step, square
 from ooc_pegasos.compiled.fit.sdca import (
     CENTRE,
@@ -81,7 +80,7 @@ class SdcaSolver(Solver):
         self.tolerance = tolerance
         for model, state in self.state.items():
             state[LAMBDA_FACTOR] = max(1.0, rows.typical_square / problem.specs[model].clock)
-            state[SLACK_UNIT] = 1.0 if problem.loss.number == HINGE else 0.0
+            state[SLACK_UNIT] = 1.0 if problem.loss.is_unit_hinge else 0.0
             state[STEP_FACTOR] = 1.0
         self._epoch = -1
         self._next_epochs = np.zeros(len(PERIODS), np.uint8)
@@ -108,7 +107,7 @@ class SdcaSolver(Solver):
         for model in self.active:
             state = self.state[model]
             self._continue_lambda(model)
-            if self.problem.loss.number == HINGE:
+            if self.problem.loss.is_unit_hinge:
                 deviation, changed = state[DEVIATION], state[CHANGED]
                 state[SLACK_UNIT] = (
                     min(max(2 * deviation / changed, _MIN_SLACK_UNIT), 1.0) if changed else state[SLACK_UNIT]
@@ -333,7 +332,7 @@ class SdcaSolver(Solver):
         if state[RECOMPUTED]:
             return float(state[DUAL_ERROR]), float(state[VECTOR_ERROR])
         changed, visited, magnitude = float(state[CHANGED]), float(state[VISITED]), float(state[MAGNITUDE])
-        if problem.loss.number == HINGE:  # only changes are added, each at most the box
+        if problem.loss.is_unit_hinge:  # only changes are added, each at most the box
             offset = abs(problem.specs[model].offset) + abs(float(state[CENTRE]))
             visited, magnitude = changed, changed * 2 * problem.limits.weight * (1 + offset)
         dual_rounding = sum_error(

@@ -11,6 +11,7 @@ from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.compiled.fit.pegasos import BY_BATCH, BY_SUBGRADIENT
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.lambda_path import remark_on
+from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.proof_record import DualRecord
@@ -63,8 +64,8 @@ class Run:
         self.algorithm = engine.choose_algorithm()
         if proof and self.why_uncertified:
             raise UsageError(f"{{proof}}: {self.why_uncertified}; leave it out, or change that")
-        if proof and not setup.problem.loss.is_built_in:
-            name = setup.problem.loss.name
+        name = setup.problem.loss.name
+        if proof and not LOSSES.is_built_in(name):
             raise UsageError(f"{{proof}} is for built-in losses, not {{loss={name}}}; leave it out")
         self.record = DualRecord(setup.store, setup.problem, proof.scratch) if proof else None
         identity = identity_of(setup.config, setup.store, setup.start) | engine.identity()

@@ -13,6 +13,7 @@ from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import Loader, open_loader
 from ooc_pegasos.objective.free_bias import RowSums
 from ooc_pegasos.objective.problem import Problem, Spec, count_models, vectors_of
+from ooc_pegasos.registry import SAMPLERS
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.registry import AVERAGE_BELOW, row_bytes
 from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
@@ -147,7 +148,7 @@ def remark_on_projection(config: TrainConfig, store: Store, problem: Problem) ->
 def remark_on_grouping(config: TrainConfig, store: Store, loader: Loader) -> str | None:
     """Return a note if rows are grouped by label and processed one group after the other."""
     shape, made = loader.shape, store.manifest
-    if made.shuffle_seed is not None or (shape.fits and config.sampler != "sequential"):
+    if made.shuffle_seed is not None or (shape.fits and SAMPLERS[config.sampler].is_shuffled):
         return None
     if made.grouping_by_label() <= GROUPED:
         return None

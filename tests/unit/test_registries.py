@@ -3,6 +3,7 @@
 Run as a program the file is `oocpeg` with these three registered.
 """
 
+import ast
 import json
 import os
 import subprocess
@@ -14,17 +15,19 @@ from sklearn.svm import LinearSVC
 
 from ooc_pegasos import TrainConfig, train
 from ooc_pegasos.algorithms import ALGORITHMS, Algorithm
-from ooc_pegasos.compiled.fit.losses import LossFunctions, dual_at
+from ooc_pegasos.compiled.fit.losses import BUILT_IN, LossFunctions, dual_at
 from ooc_pegasos.compiled.fit.pegasos import add_row, dot
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.formats import FORMATS
 from ooc_pegasos.loading import samplers
-from ooc_pegasos.loading.samplers import EQUALLY_OFTEN, Plan, groups
+from ooc_pegasos.loading.samplers import Plan, groups
 from ooc_pegasos.objective import losses
 from ooc_pegasos.registry import LOSSES, SAMPLERS
 from ooc_pegasos.scoring.evaluate import evaluate
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.solvers.base import NO_REPEATS, Solver
+from support.clusters import workers_of_this_process
 from support.paths import ROOT
 from support.rows import random_rows
 from support.stores import store_of
@@ -48,7 +51,12 @@ def wide_best_dual(parameter, z, y, b, r):
     return y * min(max(b * y + (parameter - y * z) / r, 0.0), 1.0)
 
 
-WIDE = LossFunctions(wide_at, has_margin=True, dual=wide_dual, best_dual=wide_best_dual)
+def wide_kinks(parameter, y):
+    """The slope grows at z = parameter y alone, by 1."""
+    return 1, -1.0 if y > 0.0 else 0.0, (parameter - 1.0) * y, 0.0
+
+
+WIDE = LossFunctions(wide_at, has_margin=True, dual=wide_dual, best_dual=wide_best_dual, kinks=wide_kinks)
 
 # ---- an algorithm: subgradient descent with all rows in a step ----
 
@@ -131,9 +139,9 @@ def backwards(shape, _seed, _epoch):
 
 def register():
     """Add all three."""
-    losses.register("toy-wide", "binary", WIDE, 2.0, "the margin")
+    losses.register("toy-wide", "binary", WIDE, 2.0, "the margin", leaning=lambda _margin: 1.0)
     registry.register(DESCENT, lambda _algorithm, run: (Descent(run.problem), None))
-    samplers.register("toy-backwards", backwards, is_equally_often=True)
+    samplers.register("toy-backwards", backwards, is_equally_often=True, is_shuffled=False)
 
 
 if __name__ == "__main__":
@@ -153,7 +161,7 @@ def toys():
     yield
     LOSSES.unregister("toy-wide")
     registry.unregister("toy-descent")
-    samplers.unregister("toy-backwards")
+    SAMPLERS.unregister("toy-backwards")
 
 
 @pytest.fixture
@@ -267,7 +275,7 @@ def test_a_sampler_that_repeats_rows_has_no_certificate(tmp_path):
         assert not result.certified
         assert result.why_uncertified.startswith("toy-first sampling does not process all rows equally")
     finally:
-        samplers.unregister("toy-first")
+        SAMPLERS.unregister("toy-first")
 
 
 def test_the_algorithm_descends_to_the_optimum(tmp_path):
@@ -302,8 +310,6 @@ def test_what_the_algorithm_does_not_support_is_refused(tmp_path, options, told)
     ("options", "told"),
     [
         ({"algorithm": "sgd-m"}, r"algorithm=sgd-m counts margin errors, which loss=toy-wide does not have"),
-        ({"bias": "free"}, r"bias=free is not for loss=toy-wide"),
-        ({"bias": "batch", "batch_size": 10}, r"bias=batch is not for loss=toy-wide"),
         ({"loss_parameter": 0.0}, r"loss_parameter=0 is out of range for the toy-wide loss"),
     ],
     ids=str,
@@ -320,6 +326,76 @@ def test_a_proof_of_the_loss_is_refused(tmp_path):
         train(store, TrainConfig(lam=0.05, loss="toy-wide"), proof=tmp_path / "proof")
 
 
+@pytest.mark.parametrize("bias", ["free", "unregularized", "batch"])
+def test_the_loss_finds_a_bias_that_is_not_regularised(tmp_path, bias):
+    store, *_ = rows_of(tmp_path)
+    lam, margin, more = 0.05, 3.0, {"bias": bias} | ({"batch_size": 100} if bias == "batch" else {})
+    found = train(store, TrainConfig(lam=lam, loss="toy-wide", loss_parameter=margin, tolerance=0.02, **more))
+    hinge = train(store, TrainConfig(lam=margin * lam, bias="free", tolerance=1e-3)).model.info.certificate
+    assert found.certified
+    certificate = found.model.info.certificate
+    assert certificate.primal >= margin * hinge.lower_bound * (1 - 1e-6)
+    assert certificate.lower_bound <= margin * hinge.primal * (1 + 1e-6)
+
+
+def test_a_batch_finds_the_bias_of_the_loss_as_that_of_the_hinge(tmp_path):
+    store, *_ = rows_of(tmp_path)
+    options = {"lam": 0.05, "bias": "batch", "batch_size": 7, "max_epochs": 3, "tolerance": 1e-9}
+    hinge = train(store, TrainConfig(**options)).model
+    wide = train(store, TrainConfig(loss="toy-wide", loss_parameter=1.0, **options)).model
+    assert (wide.weights.tobytes(), wide.bias) == (hinge.weights.tobytes(), hinge.bias)
+
+
+def test_a_loss_that_is_the_hinge_may_take_its_shorter_ways(tmp_path):
+    store, *_ = rows_of(tmp_path)
+    functions = LossFunctions(wide_at, has_margin=True, dual=wide_dual, best_dual=wide_best_dual, is_unit_hinge=True)
+    losses.register("toy-hinge", "binary", functions, 1.0)
+    try:
+        for algorithm in ("sdca", "sgd-s"):
+            options = {"lam": (0.2, 0.1, 0.05), "algorithm": algorithm, "max_epochs": 5, "tolerance": 1e-9}
+            hinge, toy = (train(store, TrainConfig(loss=loss, **options)) for loss in ("hinge", "toy-hinge"))
+            assert toy.model.weights.tobytes() == hinge.model.weights.tobytes()
+    finally:
+        LOSSES.unregister("toy-hinge")
+
+
+@pytest.mark.dask
+def test_workers_that_know_the_loss_and_the_sampler_certify(tmp_path):
+    from ooc_pegasos.distributed.api import train_dask
+
+    store, matrix, labels = rows_of(tmp_path, chunk_size=4096)
+    with workers_of_this_process() as (_cluster, client):
+        config = TrainConfig(lam=0.05, loss="toy-wide", sampling="toy-backwards", tolerance=5e-3)
+        result = train_dask(client, store, config)
+        with pytest.raises(UsageError, match=r"algorithm=toy-descent runs on one machine; choose auto, sdca, sgd-s"):
+            train_dask(client, store, TrainConfig(lam=0.05, algorithm="toy-descent"))
+    best = 2.0 * least_hinge(matrix, labels, 2.0 * 0.05)
+    assert result.certified
+    assert result.model.info.certificate.lower_bound <= best * (1 + 1e-6)
+
+
+@pytest.mark.dask
+@pytest.mark.parametrize("words", [("--loss", "toy-wide"), ("--sampling", "toy-backwards")], ids=str)
+def test_workers_that_do_not_know_a_name_are_refused(tmp_path, toy_oocpeg, words):
+    rows_of(tmp_path)
+    error = toy_oocpeg("train", "store", "-o", "m", "--lambda", "0.05", "--scheduler", "local:1", *words, code=2).stderr
+    assert f"error: {' '.join(words)} is not registered on the worker tcp://127.0.0.1:" in error
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_loss_without_leaning_or_kinks_has_no_such_bias(tmp_path):
+    store, *_ = rows_of(tmp_path)
+    losses.register("toy-plain", "binary", LossFunctions(wide_at, has_margin=True), 0.5)
+    losses.register("toy-curve", "binary", LossFunctions(wide_at, True), 0.5, leaning=lambda _margin: 1.0)
+    try:
+        for loss, bias in (("toy-plain", "free"), ("toy-plain", "batch"), ("toy-curve", "batch")):
+            with pytest.raises(UsageError, match=f"bias={bias} is not for loss={loss}"):
+                train(store, TrainConfig(lam=0.05, loss=loss, bias=bias, batch_size=10 if bias == "batch" else 1))
+    finally:
+        LOSSES.unregister("toy-plain")
+        LOSSES.unregister("toy-curve")
+
+
 def test_a_loss_without_dual_step_is_for_pegasos_alone(tmp_path):
     store, *_ = rows_of(tmp_path)
     losses.register("toy-narrow", "binary", LossFunctions(wide_at, has_margin=True), 0.5)
@@ -332,7 +408,7 @@ def test_a_loss_without_dual_step_is_for_pegasos_alone(tmp_path):
 
 
 def test_a_loss_of_an_unknown_number_is_an_error():
-    for number in (-1, 6, 100):
+    for number in (-1, len(BUILT_IN), 100):
         with pytest.raises(ValueError, match="unknown loss"):
             dual_at(number, 1.0, 1.0, 0.5)
 
@@ -344,7 +420,48 @@ def test_names_are_taken_once_and_the_built_in_ones_are_those_that_are_listed():
             registered.register(name, None)
         assert len(registered) == len(set(registered)) == len(list(registered.values()))
     assert [loss.name for loss in LOSSES.values()] == list(LOSSES)
-    assert set(EQUALLY_OFTEN) <= set(SAMPLERS)
+
+
+ALLOWED = {
+    "algorithms.py": "registry",
+    "compiled/fit/losses.py": "registry",
+    "compiled/fit/multiclass.py": "registry",
+    "formats.py": "registry",
+    "registry.py": "registry",
+    "loading/samplers.py": "registry",
+    "objective/losses.py": "registry",
+    "solvers/registry.py": "registry",
+    "proof/check.py": "has formulas of its own",
+    "proof/proof_file.py": "is read by the check",
+    "conversion/preview.py": "a key of recipes",
+}
+CODE = [path for folder in ("ooc_pegasos", "readers") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def names_in(tree):
+    """(line, text) of strings that are registered names, but for fields of classes, and of numbers of losses."""
+    own = {
+        part
+        for kind in ast.walk(tree)
+        if isinstance(kind, ast.ClassDef)
+        for statement in kind.body
+        if isinstance(statement, ast.Assign)
+        for part in ast.walk(statement.value)
+    }
+    names = {*LOSSES, *SAMPLERS, *ALGORITHMS, *FORMATS}
+    numbers = {name.upper().replace("-", "_") for name in LOSSES}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in names and node not in own:
+            yield node.lineno, node.value
+        if isinstance(node, ast.Compare) and any(ast.unparse(side) in numbers for side in node.comparators):
+            yield node.lineno, ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_other_module_names_a_loss_sampler_algorithm_or_format(path):
+    folder = path.relative_to(ROOT).as_posix().removeprefix("ooc_pegasos/")
+    found = [*names_in(ast.parse(path.read_text()))]
+    assert bool(found) == (folder in ALLOWED), found
 
 
 def test_configurations_know_all_names_without_numba():

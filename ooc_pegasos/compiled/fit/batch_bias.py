@@ -1,6 +1,6 @@
 """The bias of a batch that minimises its loss."""
 
-from ooc_pegasos.compiled.fit.losses import ABSOLUTE, EPSILON_INSENSITIVE, HINGE, HUBER, dual_at, loss_at
+from ooc_pegasos.compiled.fit.losses import dual_at, has_margin, kinks_of, loss_at
 from ooc_pegasos.compiled.jit import kernel
 
 _HALVINGS = 60
@@ -47,20 +47,16 @@ def point_of_level(points, jumps, count, level):
 
 
 @kernel
-def _slopes_at(loss, tube, score, y, c, b):
+def _slopes_at(loss, parameter, score, y, c, b):
     """Return (smallest, largest) subgradient of a row's loss at the offset b, for a loss with kinks.
 
     Comparisons use the same numbers as `best_offset`, so that kinks are detected exactly.
     """
-    if loss == HINGE:
-        point = y - score
-        least = -c if y > 0 and b <= point else c if y < 0 and b > point else 0.0
-        most = -c if y > 0 and b < point else c if y < 0 and b >= point else 0.0
-        return least, most
-    low, high = y - score - tube, y - score + tube
-    least = -c if b <= low else c if b > high else 0.0
-    most = -c if b < low else c if b >= high else 0.0
-    return least, most
+    kinks, slope, first, second = kinks_of(loss, parameter, y)
+    low, high = y - score + first, y - score + second
+    least = slope + (b > low) + (kinks == 2 and b > high)
+    most = slope + (b >= low) + (kinks == 2 and b >= high)
+    return c * least, c * most
 
 
 @kernel
@@ -70,13 +66,12 @@ def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
     The rows on a kink get equal shares of the remainder. If all rows are of one class slopes are 0: there is no
     minimum.
     """
-    kinked = loss == HINGE or loss == ABSOLUTE or loss == EPSILON_INSENSITIVE
-    tube = parameter if loss == EPSILON_INSENSITIVE else 0.0
+    kinked = kinks_of(loss, parameter, 1.0)[0] > 0
     lowest, highest, one_class = 0.0, 0.0, True
     for i in range(count):
         one_class = one_class and labels[i] * labels[0] > 0
         if kinked:
-            least, most = _slopes_at(loss, tube, scores[i], labels[i], weights[i], b)
+            least, most = _slopes_at(loss, parameter, scores[i], labels[i], weights[i], b)
             lowest += least
             highest += most
     part = min(max(-lowest / (highest - lowest), 0.0), 1.0) if highest > lowest else 0.0
@@ -85,11 +80,11 @@ def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
         slopes[i] = 0.0
         c, term = weights[i], 0.0
         if kinked:
-            least, most = _slopes_at(loss, tube, scores[i], labels[i], c, b)
+            least, most = _slopes_at(loss, parameter, scores[i], labels[i], c, b)
             slopes[i] = least + part * (most - least)
             if slopes[i] != 0.0:
                 term = c * dual_at(loss, parameter, labels[i], -slopes[i] / c)
-        elif loss == HUBER or not one_class:
+        elif not (has_margin(loss) and one_class):
             _value, g, dual = loss_at(loss, parameter, scores[i] + b, labels[i])
             slopes[i] = c * g
             term = c * dual if g != 0.0 else 0.0
@@ -101,21 +96,17 @@ def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
 @kernel
 def best_offset(loss, parameter, scores, labels, weights, count, points, jumps):
     """Return the b that minimises the sum of c l(z + b, y); `points` and `jumps` have room for two numbers per row."""
-    if loss == HINGE:
+    kinks = kinks_of(loss, parameter, 1.0)[0]
+    if kinks > 0:
         level = 0.0
         for i in range(count):
-            points[i], jumps[i] = labels[i] - scores[i], weights[i]
-            if labels[i] > 0:
-                level += weights[i]
-        return point_of_level(points, jumps, count, level * (1.0 - 1e-15))
-    if loss == ABSOLUTE or loss == EPSILON_INSENSITIVE:
-        tube = parameter if loss == EPSILON_INSENSITIVE else 0.0
-        level = 0.0
-        for i in range(count):
-            points[2 * i], points[2 * i + 1] = labels[i] - scores[i] - tube, labels[i] - scores[i] + tube
-            jumps[2 * i] = jumps[2 * i + 1] = weights[i]
-            level += weights[i]
-        return point_of_level(points, jumps, 2 * count, level * (1.0 - 1e-15))
+            _kinks, slope, first, second = kinks_of(loss, parameter, labels[i])
+            at = kinks * i
+            points[at], jumps[at] = labels[i] - scores[i] + first, weights[i]
+            if kinks == 2:
+                points[at + 1], jumps[at + 1] = labels[i] - scores[i] + second, weights[i]
+            level -= weights[i] * slope
+        return point_of_level(points, jumps, kinks * count, level * (1.0 - 1e-15))
     # smooth losses: bisection, as the slope increases with b
     least, most = 0.0, 0.0
     for i in range(count):

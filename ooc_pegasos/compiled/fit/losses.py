@@ -14,18 +14,18 @@
 - `slack(parameter, z, y, b, box, unit)`: the distance, in margins, of the score from the point where this row's dual
   variable would leave its bound; 0 if the variable is not at a bound. `box` is the largest size of the variable, `unit`
   the size of a margin for real targets, 0 if unknown. Rows with a large slack are inactive for some epochs (shrinking).
+- `kinks(parameter, y)`: (n, g, d1, d2) of a piecewise linear loss: its slope is g on the left, grows by 1 at the score
+  y + d1, and again at y + d2 if n is 2. n is 0 if the slope has no jumps.
 """
 
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numba import types
 from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
 from ooc_pegasos.compiled.jit import OnlyInMemory, called, inlined, kernel
@@ -51,6 +51,12 @@ def no_slack(parameter, z, y, b, box, unit):
     return 0.0
 
 
+@called
+def no_kinks(parameter, y):
+    """The slope has no jumps."""
+    return 0, 0.0, 0.0, 0.0
+
+
 @dataclass(frozen=True)
 class LossFunctions:
     """The compiled functions of a loss, see the beginning of this module."""
@@ -63,6 +69,10 @@ class LossFunctions:
     """`dual` and `best_dual` are None if dual coordinate ascent does not support the loss."""
     largest_slope: Compiled = _one
     slack: Compiled = no_slack
+    kinks: Compiled | None = None
+    """None if no best bias of a batch is to be found."""
+    is_unit_hinge: bool = False
+    """True if the loss is max(0, 1 - y z), whose dual step is a clip: kernels have shorter ways for it."""
 
 
 # --- hinge --------------------------------------------------------------------------------------
@@ -96,6 +106,11 @@ def _hinge_slack(parameter, z, y, b, box, unit):
     elif b == y * box:
         slack = short
     return slack
+
+
+@called
+def _hinge_kinks(parameter, y):
+    return 1, -1.0 if y > 0.0 else 0.0, 0.0, 0.0
 
 
 # --- logistic -----------------------------------------------------------------------------------
@@ -255,6 +270,11 @@ def _tube_slack(parameter, z, y, b, box, unit):
     return slack
 
 
+@called
+def _tube_kinks(parameter, y):
+    return 2, -1.0, -parameter, parameter
+
+
 # --- absolute: without a tube -------------------------------------------------------------------
 
 
@@ -276,6 +296,11 @@ def _absolute_best_dual(parameter, z, y, b, r):
 @called
 def _absolute_slack(parameter, z, y, b, box, unit):
     return _tube_slack(0.0, z, y, b, box, unit)
+
+
+@called
+def _absolute_kinks(parameter, y):
+    return _tube_kinks(0.0, y)
 
 
 # --- huber --------------------------------------------------------------------------------------
@@ -317,9 +342,18 @@ def _squared(parameter, z, y):
 
 
 BUILT_IN = (
-    LossFunctions(_hinge, True, _hinge_dual, _hinge_best_dual, slack=_hinge_slack),
-    LossFunctions(_logistic_at, True, _logistic_dual, _logistic_best_dual),
-    LossFunctions(_smoothed_hinge, True, _smoothed_hinge_dual, _smoothed_hinge_best_dual, slack=_smoothed_hinge_slack),
+    LossFunctions(
+        _hinge, True, _hinge_dual, _hinge_best_dual, slack=_hinge_slack, kinks=_hinge_kinks, is_unit_hinge=True
+    ),
+    LossFunctions(_logistic_at, True, _logistic_dual, _logistic_best_dual, kinks=no_kinks),
+    LossFunctions(
+        _smoothed_hinge,
+        True,
+        _smoothed_hinge_dual,
+        _smoothed_hinge_best_dual,
+        slack=_smoothed_hinge_slack,
+        kinks=no_kinks,
+    ),
     LossFunctions(
         _squared_hinge,
         True,
@@ -327,14 +361,14 @@ BUILT_IN = (
         _squared_hinge_best_dual,
         _parameter_is_slope,
         slack=_squared_hinge_slack,
+        kinks=no_kinks,
     ),
-    LossFunctions(_tube, False, _tube_dual, _tube_best_dual, slack=_tube_slack),
-    LossFunctions(_absolute, False, _absolute_dual, _absolute_best_dual, slack=_absolute_slack),
-    LossFunctions(_huber, False, _huber_dual, _huber_best_dual, _parameter_is_slope),
-    LossFunctions(_squared, False, _huber_dual, _huber_best_dual, _parameter_is_slope),
+    LossFunctions(_tube, False, _tube_dual, _tube_best_dual, slack=_tube_slack, kinks=_tube_kinks),
+    LossFunctions(_absolute, False, _absolute_dual, _absolute_best_dual, slack=_absolute_slack, kinks=_absolute_kinks),
+    LossFunctions(_huber, False, _huber_dual, _huber_best_dual, _parameter_is_slope, kinks=no_kinks),
+    LossFunctions(_squared, False, _huber_dual, _huber_best_dual, _parameter_is_slope, kinks=no_kinks),
 )
-"""By number; losses with a margin come first."""
-_WITH_MARGIN = sum(functions.has_margin for functions in BUILT_IN)
+"""By number."""
 
 
 # --- registered losses ------------------------------------------------------------------------
@@ -370,20 +404,12 @@ def _unbox(_type: Any, _loss: Any, context: Any) -> Any:
     return NativeValue(context.context.get_dummy_value())
 
 
-@overload(operator.eq, strict=False)
-def _equals(loss: Any, number: Any) -> Any:
-    """Registered losses are equal to no number."""
-    if isinstance(loss, PluggedLossType) and isinstance(number, types.Integer):
-        return lambda loss, number: False
-    return None
-
-
 # --- by loss ------------------------------------------------------------------------------------
 
 
-def _by_loss(name: str) -> Compiled:
-    """Return a kernel (loss, *arguments) that calls the function `name` of the loss."""
-    by_number = [getattr(functions, name) for functions in BUILT_IN]
+def _by_loss(name: str, *, is_inlined: bool = False) -> Compiled:
+    """Return a kernel (loss, *arguments) that calls the function `name` of the loss, or returns its flag `name`."""
+    by_number = [_function_of(functions, name) for functions in BUILT_IN]
     hinge, logistic, smoothed_hinge, squared_hinge, tube, absolute, huber, squared = by_number
 
     def built_in(loss, *arguments):
@@ -411,7 +437,7 @@ def _by_loss(name: str) -> Compiled:
     @overload(chosen, strict=False)
     def choose(loss: Any, *_arguments: Any) -> Compiled:
         if isinstance(loss, PluggedLossType):
-            function = getattr(loss.functions, name)
+            function = _function_of(loss.functions, name)
             return lambda loss, *arguments: function(*arguments)
         return built_in
 
@@ -419,13 +445,21 @@ def _by_loss(name: str) -> Compiled:
         return chosen(loss, *arguments)
 
     by_loss.__qualname__ = name  # the name of its file in the cache
-    return kernel(by_loss, is_inlined=True)
+    return kernel(by_loss, is_inlined=is_inlined)
 
 
-loss_at = _by_loss("at")
+def _function_of(functions: LossFunctions, name: str) -> Compiled:
+    value = getattr(functions, name)
+    return called(lambda: value) if isinstance(value, bool) else value
+
+
+loss_at = _by_loss("at", is_inlined=True)
 dual_at = _by_loss("dual")
 best_dual = _by_loss("best_dual")
 slack_of = _by_loss("slack")
+kinks_of = _by_loss("kinks")
+is_unit_hinge = _by_loss("is_unit_hinge")
+has_margin = _by_loss("has_margin")
 _largest_slope = _by_loss("largest_slope")
 
 
@@ -437,22 +471,10 @@ def box_size(loss, parameter, c):
     return single if single <= most else np.float64(np.float32(most * ALMOST_ONE))
 
 
-def _falls_with_margin(loss):
-    """True if a loss falls with y z."""
-
-
-@overload(_falls_with_margin, strict=False)
-def _falls_with_margin_by_type(loss: Any) -> Any:
-    if isinstance(loss, PluggedLossType):
-        has_margin = loss.functions.has_margin
-        return lambda loss: has_margin
-    return lambda loss: loss < _WITH_MARGIN
-
-
 @inlined
 def worst_score(loss, z, y, error):
     """Return the score with the largest loss within `error` and the rounding error of the loss."""
     more = error + _SCORE_UNITS * (abs(z) + abs(y))
-    if _falls_with_margin(loss):
+    if has_margin(loss):
         return z - y * more
     return z + more if z >= y else z - more

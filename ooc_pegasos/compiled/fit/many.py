@@ -16,7 +16,7 @@ from ooc_pegasos.compiled.fit.lanes import (
     store_lanes,
     where_less,
 )
-from ooc_pegasos.compiled.fit.losses import ALMOST_ONE, HINGE, loss_at
+from ooc_pegasos.compiled.fit.losses import ALMOST_ONE, is_unit_hinge, loss_at
 from ooc_pegasos.compiled.fit.panel import add_to_panel, panel_scores, prefetch_panel, row_buffers
 from ooc_pegasos.compiled.fit.pegasos import ERRORS, LOSS, MAGNITUDE, OFFSETS_AHEAD, S, T, prefetch_next_rows
 from ooc_pegasos.compiled.fit.sdca import (
@@ -160,7 +160,7 @@ def process_panel(
             return row
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD
         weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
-        if loss == HINGE:
+        if is_unit_hinge(loss):
             changed = _step_hinge(label, weight, fold, width, flat, z, factors, sums)
         else:
             changed = _step_each(label, weight, fold, width, table, loss, parameter, z, factors, state)
@@ -346,7 +346,7 @@ def ascend_panel(
         label, fold = np.float64(labels[row]), np.float64(folds[row]) if len(folds) > 0 else NO_FOLD
         weight = np.float64(weights[row]) if len(weights) > 0 else 1.0
         inverse = np.float64(inverses[row])
-        if loss == HINGE:
+        if is_unit_hinge(loss):
             changed = _ascend_hinge(
                 label,
                 weight,

@@ -8,7 +8,7 @@ and would stay there if its score moved by some margins, is inactive until the e
 
 import numpy as np
 
-from ooc_pegasos.compiled.fit.losses import HINGE, best_dual, box_size, dual_at, loss_at, slack_of
+from ooc_pegasos.compiled.fit.losses import best_dual, box_size, dual_at, is_unit_hinge, loss_at, slack_of
 from ooc_pegasos.compiled.fit.pegasos import (
     OFFSETS_AHEAD,
     add_row,
@@ -104,7 +104,7 @@ def ascend(loss, parameter, z, y, c, b, gain, offset, unit):
     c is the weight of the row, gain = lam m / ||x||^2.
     """
     box = box_size(loss, parameter, c)
-    if loss == HINGE:
+    if is_unit_hinge(loss):
         violation = 1.0 - y * z
         p = b * y
         row_gap = c * (violation if violation > 0.0 else 0.0) - p * violation

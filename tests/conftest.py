@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from support.forked import COMMAND, Forked
+from support.fork_server import COMMAND, program
 from support.paths import ROOT, SHARED_DATA
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as it is for what a shell starts in the background
@@ -44,7 +44,7 @@ def oocpeg(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         if given:
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env, **given)
         else:
-            child = Forked(COMMAND, *words, folder=tmp_path, env=env)
+            child = program(COMMAND, *words, folder=tmp_path, env=env)
             out, err = child.communicate()
             done = subprocess.CompletedProcess(command, child.returncode, out, err)
         assert "Traceback" not in done.stderr, done.stderr

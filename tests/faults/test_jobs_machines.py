@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from machine import little_memory, small_disk
-from nightly import DAY, JOB, NOON, Outcome, begun, check_untorn, night, outcome, put
 from places import CLOCKS, filled, fixtures, holding, mode_of, one_line, wait_for
 from test_machines import MEDDLE
 
@@ -30,6 +29,17 @@ from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.store.append_expire import expire
 from ooc_pegasos.util.locks import locked
 from support.file_bytes import folder_bytes
+from support.nights import (
+    DAY,
+    EXPIRING_JOB,
+    NOON,
+    Outcome,
+    after_first_night,
+    check_untorn,
+    outcome_of,
+    put_random_day,
+    run_night,
+)
 from support.rows import random_rows, svmlight_text
 from support.soak import in_soak
 
@@ -50,9 +60,9 @@ STEPS: dict[str, tuple[object, str]] = {
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """What the second night comes to."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    place = begun(folder, folder / "place")
-    assert night(place, 3)["outcome"] == "promoted"
-    return outcome(place)
+    place = after_first_night(folder, folder / "place")
+    assert run_night(place, 3)["outcome"] == "promoted"
+    return outcome_of(place)
 
 
 @contextmanager
@@ -76,7 +86,7 @@ def test_what_runs_out_from_a_step_on(tmp_path, monkeypatch, undisturbed, step, 
     """Room on the disk, or files that may be open."""
     place = tmp_path / "small"
     with small_disk(place, "16m"):
-        begun(tmp_path, place)
+        after_first_night(tmp_path, place)
         first = os.readlink(place / "models" / "current")
         old = folder_bytes(place / "models" / first)
         ballast, limits = place / "ballast", resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -94,7 +104,7 @@ def test_what_runs_out_from_a_step_on(tmp_path, monkeypatch, undisturbed, step, 
         ended = None
         with fault_at(step, begin, monkeypatch):
             try:
-                record = night(place, 3)
+                record = run_night(place, 3)
             except InputError as error:
                 ended = error
             finally:
@@ -108,8 +118,8 @@ def test_what_runs_out_from_a_step_on(tmp_path, monkeypatch, undisturbed, step, 
         check_untorn(place, {first, undisturbed[0]})
         if os.readlink(place / "models" / "current") == first:
             assert folder_bytes(place / "models" / first) == old
-        assert night(place, 3)["outcome"] in ("promoted", "unchanged")
-        found = outcome(place)
+        assert run_night(place, 3)["outcome"] in ("promoted", "unchanged")
+        found = outcome_of(place)
         assert found[1:] == undisturbed[1:]
         assert not list(place.glob("*.unfinished*"))
         assert Versions(place / "models").names() == [found[0]]
@@ -118,7 +128,7 @@ def test_what_runs_out_from_a_step_on(tmp_path, monkeypatch, undisturbed, step, 
 def test_a_disk_that_is_read_only(tmp_path, quick):
     place = tmp_path / "small"
     with small_disk(place, "16m") as mount:
-        begun(tmp_path, place)
+        after_first_night(tmp_path, place)
         before = folder_bytes(place)
         mount("ro")
         try:
@@ -134,14 +144,14 @@ def test_a_disk_that_fills_up_while_files_are_appended(tmp_path, quick):
     """Text that was compressed so well that the estimate, which is of the usual, is too small."""
     place = tmp_path / "small"
     with small_disk(place, "24m"):
-        begun(tmp_path, place)
+        after_first_night(tmp_path, place)
         before, store = os.readlink(place / "models" / "current"), folder_bytes(place / "clicks.store")
         text = (svmlight_text(*random_rows(50, 60, 4, 0.2)) * 5000).encode()
         packed = tmp_path / "incoming" / "day-4.svm.gz"
         packed.write_bytes(gzip.compress(text))
         assert len(text) > 20 * packed.stat().st_size
         os.utime(packed, (time.time(),) * 2)
-        (tmp_path / "small" / "job.toml").write_text(JOB.replace("expire_days = 1.5", ""))
+        (tmp_path / "small" / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
         one_line(quick("run", place / "job.toml", code=3), "the disk is full", "free some space")
         assert os.readlink(place / "models" / "current") == before
         assert folder_bytes(place / "clicks.store") == store
@@ -153,9 +163,9 @@ def test_a_disk_that_fills_up_while_files_are_appended(tmp_path, quick):
 @pytest.mark.parametrize("lam", ["", "lam = 1e-3"])
 def test_what_is_estimated_is_enough(tmp_path, disk, lam):
     """With just as much room as it asked for, it comes to its end; with less it does not begin."""
-    (disk / "job.toml").write_text(JOB.replace("lam = 1e-3", lam).replace("features = 60", "features = 2000"))
+    (disk / "job.toml").write_text(EXPIRING_JOB.replace("lam = 1e-3", lam).replace("features = 60", "features = 2000"))
     (tmp_path / "golden.svm").write_text(svmlight_text(*random_rows(100, 60, 9, 0.2)))
-    put(tmp_path, 1, 300, 2000)
+    put_random_day(tmp_path, 1, 300, 2000)
     job = Job.load(disk / "job.toml")
     moment = datetime.fromtimestamp(NOON + DAY * 1.5, UTC)
     planned = running.plan(job, moment)
@@ -168,14 +178,14 @@ def test_what_is_estimated_is_enough(tmp_path, disk, lam):
     ) - {"log.jsonl"}
     shutil.rmtree(disk / "models")
     with filled(disk, one.needed + 16384):
-        assert night(disk, 1)["outcome"] == "promoted"
+        assert run_night(disk, 1)["outcome"] == "promoted"
     assert one.needed < 20 * sum(len(content) for content in folder_bytes(tmp_path / "incoming").values())
 
 
 def test_places_and_files_without_permission(tmp_path, powerless):
-    place = begun(tmp_path, tmp_path / "place")
-    os.utime(put(tmp_path, 3), (time.time(),) * 2)
-    (place / "job.toml").write_text(JOB.replace("expire_days = 1.5", ""))
+    place = after_first_night(tmp_path, tmp_path / "place")
+    os.utime(put_random_day(tmp_path, 3), (time.time(),) * 2)
+    (place / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
     before = {name: content for name, content in folder_bytes(place / "models").items() if not name.endswith("lock")}
     chunk = next((place / "clicks.store").glob("chunk-*"))
     version = place / "models" / "current"
@@ -204,8 +214,8 @@ def test_places_and_files_without_permission(tmp_path, powerless):
 def test_an_input_that_changes_while_it_is_appended(tmp_path, monkeypatch, undisturbed, accident):
     from ooc_pegasos.readers.svmlight import SvmlightReader
 
-    place = begun(tmp_path, tmp_path / "place")
-    (place / "job.toml").write_text(JOB.replace("[convert]", "[convert]\nblock_size = 5000\nthreads = 1"))
+    place = after_first_night(tmp_path, tmp_path / "place")
+    (place / "job.toml").write_text(EXPIRING_JOB.replace("[convert]", "[convert]\nblock_size = 5000\nthreads = 1"))
     source = tmp_path / "incoming" / "day-3.svm"
     content, moment = source.read_bytes(), source.stat()
     first, store = os.readlink(place / "models" / "current"), folder_bytes(place / "clicks.store")
@@ -221,13 +231,13 @@ def test_an_input_that_changes_while_it_is_appended(tmp_path, monkeypatch, undis
     with monkeypatch.context() as patched:
         patched.setattr(SvmlightReader, "read", meddle)
         with pytest.raises(InputError, match=r"day-3\.svm(:\d+)?: .*;"):
-            night(place, 3)
+            run_night(place, 3)
     assert os.readlink(place / "models" / "current") == first
     assert folder_bytes(place / "clicks.store") == store
     source.write_bytes(content)
     os.utime(source, ns=(moment.st_atime_ns, moment.st_mtime_ns))
-    assert night(place, 3)["outcome"] == "promoted"
-    assert outcome(place)[1:] == undisturbed[1:]
+    assert run_night(place, 3)["outcome"] == "promoted"
+    assert outcome_of(place)[1:] == undisturbed[1:]
 
 
 @pytest.mark.parametrize("turn", in_soak(["backwards"], ["backwards", "jumping", "standing still"]))
@@ -236,9 +246,9 @@ def test_clocks_that_go_wrong(tmp_path, quick, turn):
     for name in ("good", "bad"):
         place = tmp_path / name
         place.mkdir()
-        (place / "job.toml").write_text(JOB.replace("expire_days = 1.5", ""))
+        (place / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
         (tmp_path / "golden.svm").write_text(svmlight_text(*random_rows(100, 60, 9, 0.2)))
-        put(tmp_path, 1)
+        put_random_day(tmp_path, 1)
         if name == "good":
             quick("run", place / "job.toml")
         else:
@@ -247,16 +257,16 @@ def test_clocks_that_go_wrong(tmp_path, quick, turn):
             assert done.returncode == 0, done.stderr
             record = json.loads((place / "models" / "current" / "run.json").read_text())
             assert min(record["seconds"].values()) >= 0
-    assert outcome(tmp_path / "good")[1:] == outcome(tmp_path / "bad")[1:]
+    assert outcome_of(tmp_path / "good")[1:] == outcome_of(tmp_path / "bad")[1:]
 
 
 @contextmanager
 def at_work(folder: Path, place: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that runs the job, and waits while it trains."""
     (place / "job.toml").write_text(
-        JOB.replace("tolerance = 1e-3", "tolerance = 1e-15\nmax_epochs = 100000000\nalgorithm = 'sgd-s'").replace(
-            "expire_days = 1.5", ""
-        )
+        EXPIRING_JOB.replace(
+            "tolerance = 1e-3", "tolerance = 1e-15\nmax_epochs = 100000000\nalgorithm = 'sgd-s'"
+        ).replace("expire_days = 1.5", "")
     )
     with holding(folder, "run", place / "job.toml") as child:
         wait_for(place / "models" / ".lock", child)
@@ -269,7 +279,7 @@ def at_work(folder: Path, place: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_two_at_once_and_the_first_is_ended(tmp_path, quick, ending):
     """The second says who the first is; when that is gone, however, the place is free at once."""
-    place = begun(tmp_path, tmp_path / "place")
+    place = after_first_night(tmp_path, tmp_path / "place")
     first = os.readlink(place / "models" / "current")
     model = (place / "models" / first / "model").read_bytes()
     with at_work(tmp_path, place) as child:
@@ -283,7 +293,7 @@ def test_two_at_once_and_the_first_is_ended(tmp_path, quick, ending):
         newest = sorted((place / "models" / "runs").glob("*.json"))[-1]
         record = json.loads(newest.read_text())
         assert (record["outcome"], record["exit_code"]) == ("interrupted", 130)
-    (place / "job.toml").write_text(JOB.replace("expire_days = 1.5", ""))
+    (place / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
     quick("run", place / "job.toml")
     assert os.readlink(place / "models" / "current") != first
     assert Store.open(place / "clicks.store").rows == 2000
@@ -291,14 +301,14 @@ def test_two_at_once_and_the_first_is_ended(tmp_path, quick, ending):
 
 def test_rows_can_be_appended_while_a_job_trains(tmp_path, quick):
     """The lock of the store is not held meanwhile, and what was trained on is what it began with."""
-    place = begun(tmp_path, tmp_path / "place")
+    place = after_first_night(tmp_path, tmp_path / "place")
     with at_work(tmp_path, place) as child:
-        put(tmp_path, 5)
+        put_random_day(tmp_path, 5)
         quick("convert", tmp_path / "incoming" / "day-5.svm", "-o", place / "clicks.store", "--append")
         time.sleep(0.1)
         assert child.poll() is None
     assert Store.open(place / "clicks.store").rows == 3000
-    (place / "job.toml").write_text(JOB.replace("expire_days = 1.5", ""))
+    (place / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
     quick("run", place / "job.toml")
     assert Store.open(place / "clicks.store").rows == 3000
     assert len(Versions(place / "models").names()) == 1
@@ -308,7 +318,7 @@ def test_a_store_that_somebody_else_is_at_work_on(tmp_path, undisturbed):
     """When rows are to expire: appending is done, and is not done again."""
     from ooc_pegasos.errors import LockedError
 
-    place = begun(tmp_path, tmp_path / "place")
+    place = after_first_night(tmp_path, tmp_path / "place")
     lock = place / "clicks.store.unfinished" / "lock"
 
     def expire_while_locked(store: Path, before_ns: int) -> int:
@@ -318,18 +328,18 @@ def test_a_store_that_somebody_else_is_at_work_on(tmp_path, undisturbed):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(running, "expire", expire_while_locked)
         with pytest.raises(LockedError, match=f"process {os.getpid()} is at work"):
-            night(place, 3)
+            run_night(place, 3)
     check_untorn(place, {min(Versions(place / "models").names())})
-    assert night(place, 3)["outcome"] == "promoted"
-    assert outcome(place) == undisturbed
+    assert run_night(place, 3)["outcome"] == "promoted"
+    assert outcome_of(place) == undisturbed
 
 
 @pytest.mark.parametrize("megabytes", in_soak([200], [120, 160, 200, 260, 320]))
 @pytest.mark.parametrize("step", ["convert", "train"])
 def test_out_of_memory(tmp_path, oocpeg, step, megabytes):
     """Told to use more than there is, it is killed or says so, and with less it goes on."""
-    place = begun(tmp_path, tmp_path / "place")
-    small = JOB.replace("expire_days = 1.5", "").replace("features = 60", "features = 1000")
+    place = after_first_night(tmp_path, tmp_path / "place")
+    small = EXPIRING_JOB.replace("expire_days = 1.5", "").replace("features = 60", "features = 1000")
     shutil.rmtree(place / "clicks.store")
     shutil.rmtree(place / "models")
     (place / "job.toml").write_text(small)

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import Child, Job, Nursery, kill_at_random, kill_at_steps, nursery
+from machine import Job, kill_at_random, kill_at_steps
 
 from ooc_pegasos import ConvertConfig, Model, Store, convert, verify
 from ooc_pegasos.util.checkpoint import FILE_NAME, Checkpoint
 from support.file_bytes import folder_bytes
+from support.fork_server import ForkServer, Process
 from support.rows import random_rows, svmlight_text
 from support.soak import in_soak
 from support.stores import least_memory, store_of
@@ -53,14 +54,14 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 @pytest.fixture(scope="module")
-def converting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(CONVERT, tmp_path_factory.mktemp("converting")) as made:
+def converting() -> Iterator[ForkServer]:
+    with ForkServer(CONVERT) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(TRAIN, tmp_path_factory.mktemp("training")) as made:
+def training() -> Iterator[ForkServer]:
+    with ForkServer(TRAIN) as made:
         yield made
 
 
@@ -72,7 +73,7 @@ def empty(folder: Path) -> None:
 # --- conversions --------------------------------------------------------------------------------
 
 
-def conversion(converting: Nursery, folder: Path, mode: str, shuffle: bool, rows: int) -> Job:
+def conversion(converting: ForkServer, folder: Path, mode: str, shuffle: bool, rows: int) -> Job:
     """Plain and compressed text with a bad row each; the store that is there already, if any, has bad rows as well."""
     text = svmlight_text(*random_rows(rows, 800, seed=3, density=0.02)).splitlines(keepends=True)
     text[rows // 3] = text[2 * rows // 3] = "garbage\n"
@@ -91,7 +92,7 @@ def conversion(converting: Nursery, folder: Path, mode: str, shuffle: bool, rows
 
     rng = random.Random(rows)
 
-    def start(die_before: int, again: bool) -> Child:
+    def start(die_before: int, again: bool) -> Process:
         """Go on with --resume, or as often by running again, unless that means another job: all was done before."""
         plan, made = target.with_name("store.unfinished") / "plan.json", target / "manifest.json"
         done = made.exists() and made.read_bytes() != before.get("manifest.json")
@@ -145,14 +146,14 @@ def test_conversions_killed_before_each_step(converting, tmp_path, mode, shuffle
 # --- training -----------------------------------------------------------------------------------
 
 
-def run(training: Nursery, folder: Path, algorithm: str, memory: str, rows: int, epochs: int) -> Job:
+def run(training: ForkServer, folder: Path, algorithm: str, memory: str, rows: int, epochs: int) -> Job:
     """A run with a checkpoint after each epoch, or oftener, over a store in one window or in several."""
     store = store_of(folder, *random_rows(rows, 500, 10, 0.02), chunk_size=rows * 8)
     place = folder / "place"
     budget = None if memory == "all" else least_memory(store)
     rng = random.Random(rows)
 
-    def start(die_before: int, again: bool) -> Child:
+    def start(die_before: int, again: bool) -> Process:
         """Go on with --resume, or now and then from the beginning."""
         words = (store.path, place, algorithm, budget, epochs, again and rng.random() < 0.7)
         return training.start("train_on", *words, under=place, die_before=die_before)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooc_pegasos.util.escaping import escaped, printable
-from support.forked import COMMAND, Forked
-from support.nights import job_of, put
+from support.fork_server import COMMAND, program
+from support.nights import job_of, put_day
 from support.rows import random_rows
 from support.stores import store_of
 from support.terminals import _CONTROLS, Terminal, check_shown
@@ -25,7 +25,7 @@ SEEN = r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n"
 
 def run(folder, *words, code=0):
     """What a command prints, of which no character commands a terminal, nor on one that is a terminal."""
-    child = Forked(COMMAND, *words, folder=folder, env={**os.environ, "COLUMNS": "200"})
+    child = program(COMMAND, *words, folder=folder, env={**os.environ, "COLUMNS": "200"})
     out, err = child.communicate()
     assert child.returncode == code, (out, err)
     for text in (out, err):
@@ -139,7 +139,7 @@ def test_names_of_jobs(tmp_path):
     job = tmp_path / "nightly.toml"
     text = job.read_text()
     job.write_text(f"name = {json.dumps('job' + HOSTILE.replace(chr(0x7F), ''))}\n" + text)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     run(tmp_path, "run", "nightly.toml", "--dry-run")
     out, _err = run(tmp_path, "run", "nightly.toml")
     assert r"job\x1b]0;owned" in out

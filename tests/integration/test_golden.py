@@ -21,7 +21,7 @@ from ooc_pegasos.jobs.run import run
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.scoring.score import Meaning, check_data
 from support.file_bytes import folder_bytes
-from support.nights import job_of, night, put, rows_of
+from support.nights import clock_of, job_of, job_rows, put_day
 from support.rows import svmlight_text
 
 TABLE = 'format = "table"\ndelimiter = "|"\nlabel = "y"'
@@ -72,7 +72,7 @@ def nightly(folder, *changes):
 
 def refused(job, kind, message, day=2):
     with pytest.raises(kind, match=message):
-        plan(job, night(day)())
+        plan(job, clock_of(day)())
 
 
 # --- files whose names do not say what they are -----------------------------------------------------------
@@ -101,7 +101,7 @@ def test_what_it_then_is_not_is_refused_with_its_line(tmp_path):
     table = ConvertConfig(format="table", delimiter="|", label="y")
     of_table = train(convert([str(tmp_path / "in.dat")], tmp_path / "a", table), TrainConfig(lam=0.01)).model
     of_vw = train(convert([str(tmp_path / "in.vw")], tmp_path / "b"), TrainConfig(lam=0.01)).model
-    matrix, labels = rows_of(5, 1)
+    matrix, labels = job_rows(5, 1)
     for name in ("rows.txt", "rows.svm", "rows.svm.gz"):
         (tmp_path / name).write_text(svmlight_text(matrix, labels))
     with pytest.raises(InputError, match=r"rows.txt: no column 'a', 'b', 'y'; the columns are"):
@@ -131,10 +131,10 @@ def test_golden_sets_that_do_not_say_what_they_are(tmp_path, options, suffix):
     (tmp_path / "in" / f"1.{suffix}").write_text(writer(200, 1))
     (tmp_path / f"golden.{suffix}").write_text(writer(100, 2))
     job = job_with(tmp_path, options, f'["in/*.{suffix}"]', f'["golden.{suffix}"]')
-    assert plan(job, night(1)()).golden_sets == 1
-    assert run(job, now=night(1))["metrics"][f"golden.{suffix}"]["challenger"]["rows"] == 100
+    assert plan(job, clock_of(1)()).golden_sets == 1
+    assert run(job, now=clock_of(1))["metrics"][f"golden.{suffix}"]["challenger"]["rows"] == 100
     (tmp_path / "in" / f"2.{suffix}").write_text(writer(200, 3))
-    assert run(job, now=night(2))["outcome"] == "promoted"
+    assert run(job, now=clock_of(2))["outcome"] == "promoted"
 
 
 # --- what models cannot be measured on --------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_golden_tables_are_read_before(tmp_path, oocpeg):
     (tmp_path / "in" / "1.csv").write_text(table_text(200, 1, ","))
     (tmp_path / "golden.csv").write_text(table_text(100, 2, ","))
     job = job_with(tmp_path, 'label = "y"', '["in/*.csv"]', '["golden.csv"]')
-    run(job, now=night(1))
+    run(job, now=clock_of(1))
     before = folder_bytes(tmp_path / "s.store")
     good = (tmp_path / "golden.csv").read_text()
     (tmp_path / "in" / "2.csv").write_text(table_text(200, 3, ","))
@@ -160,12 +160,12 @@ def test_golden_tables_are_read_before(tmp_path, oocpeg):
         (tmp_path / "golden.csv").write_text(text)
         refused(job, InputError, problem)
         with pytest.raises(InputError, match=problem):
-            run(job, now=night(2))
+            run(job, now=clock_of(2))
     said = oocpeg("run", "job.toml", "--dry-run", code=3).stderr
     assert "golden.csv: no rows in it" in said
     assert folder_bytes(tmp_path / "s.store") == before
     (tmp_path / "golden.csv").write_text(good)
-    assert plan(job, night(2)()).new == [str(tmp_path / "in" / "2.csv")]
+    assert plan(job, clock_of(2)()).new == [str(tmp_path / "in" / "2.csv")]
 
 
 def test_golden_stores_have_the_labels_and_the_vocabulary_of_the_store(tmp_path):
@@ -177,7 +177,7 @@ def test_golden_stores_have_the_labels_and_the_vocabulary_of_the_store(tmp_path)
         pq.write_table(table, tmp_path / f"{name}.parquet")
     options = 'label = "y"\ncategorical = ["c"]\ndictionary = 10'
     job = job_with(tmp_path, options, '["in.parquet"]', '["same.parquet"]')
-    run(job, now=night(1))
+    run(job, now=clock_of(1))
     store = Store.open(tmp_path / "s.store")
     convert([str(tmp_path / "other.parquet")], tmp_path / "other.store", job.convert)
     turned = dataclasses.replace(job.convert, positive_label="no")
@@ -196,7 +196,7 @@ def test_golden_stores_have_the_labels_and_the_vocabulary_of_the_store(tmp_path)
 
 def test_the_same_is_refused_without_a_model_as_with_it(tmp_path):
     """Values that cannot be rounded are, features that nobody knows are not."""
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     source = str(tmp_path / "incoming" / "day-01.svm")
     rounded = convert([source], tmp_path / "rounded", ConvertConfig(values="float16", normalize=None))
     model = train(rounded, TrainConfig(lam=0.01)).model
@@ -217,8 +217,8 @@ def test_the_same_is_refused_without_a_model_as_with_it(tmp_path):
 
 def test_only_the_first_block_is_read(tmp_path, monkeypatch):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
-    run(job, now=night(1))
+    put_day(tmp_path, 1)
+    run(job, now=clock_of(1))
     golden = tmp_path / "golden.svm"
     golden.write_text("# rows that somebody has looked at\n" * 2000 + golden.read_text() + "1 5:nonsense\n")
     monkeypatch.setattr("ooc_pegasos.scoring.score._TEXT_BLOCK", 1 << 10)
@@ -234,11 +234,11 @@ def test_only_the_first_block_is_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize("spelled", ["clicks.store", "./incoming/../clicks.store", "link.store"])
 def test_the_store_of_the_job_is_no_golden_set(tmp_path, oocpeg, spelled):
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     os.symlink("clicks.store", tmp_path / "link.store")
     job = nightly(tmp_path, ("golden.svm", spelled))
     refused(job, UsageError, "a reference set, and the store that models are trained on; name rows", day=1)
-    run(job_of(tmp_path), now=night(1))
+    run(job_of(tmp_path), now=clock_of(1))
     refused(job, UsageError, "a reference set, and the store that models are trained on; name rows")
     text = (tmp_path / "nightly.toml").read_text().replace("golden.svm", spelled)
     (tmp_path / "nightly.toml").write_text(text)
@@ -249,8 +249,8 @@ def test_the_store_of_the_job_is_no_golden_set(tmp_path, oocpeg, spelled):
 def test_inputs_are_no_golden_sets(tmp_path, how):
     """Neither before they are appended nor after."""
     job_of(tmp_path)
-    put(tmp_path, 1)
-    source, golden = put(tmp_path, 2), tmp_path / "golden.svm"
+    put_day(tmp_path, 1)
+    source, golden = put_day(tmp_path, 2), tmp_path / "golden.svm"
     golden.unlink()
     change = ("golden.svm", "golden.svm")
     if how == "itself":
@@ -266,14 +266,14 @@ def test_inputs_are_no_golden_sets(tmp_path, how):
     job = nightly(tmp_path, change)
     refused(job, UsageError, r"a reference set with rows of an input of the job, .*day-02.svm; take it out", day=2)
     assert not (tmp_path / "clicks.store").exists()
-    run(nightly(tmp_path, ('golden = ["golden.svm"]\n', "")), now=night(2))
+    run(nightly(tmp_path, ('golden = ["golden.svm"]\n', "")), now=clock_of(2))
     refused(job, UsageError, r"a reference set with rows that models are trained on, those of .*day-02.svm", day=3)
 
 
 def test_inputs_and_golden_set_by_two_patterns(tmp_path, oocpeg):
     """As one writes a job file in a hurry."""
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     text = (tmp_path / "nightly.toml").read_text().replace('["incoming/*.svm"]', '["incoming/*.svm", "*.svm"]')
     (tmp_path / "nightly.toml").write_text(text)
     for more in (("--dry-run",), ()):
@@ -284,18 +284,18 @@ def test_inputs_and_golden_set_by_two_patterns(tmp_path, oocpeg):
 
 def test_a_content_is_looked_at_only_where_sizes_agree(tmp_path, monkeypatch):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
-    run(job, now=night(1))
+    put_day(tmp_path, 1)
+    run(job, now=clock_of(1))
     hashed = []
     hash_of = source_check.hash_of
     monkeypatch.setattr(source_check, "hash_of", lambda name: hashed.append(Path(name).name) or hash_of(name))
-    put(tmp_path, 2)
-    plan(job, night(2)())
+    put_day(tmp_path, 2)
+    plan(job, clock_of(2)())
     assert "golden.svm" not in hashed
     size = (tmp_path / "incoming" / "day-01.svm").stat().st_size
     content = (tmp_path / "golden.svm").read_bytes()[:size]
     (tmp_path / "golden.svm").write_bytes(content[: content.rfind(b"\n")].ljust(size))
-    plan(job, night(2)())
+    plan(job, clock_of(2)())
     assert hashed.count("golden.svm") == 1
 
 
@@ -308,7 +308,7 @@ def test_folders_of_texts_are_golden_sets_but_not_their_own(tmp_path):
     job = job_with(tmp_path, "hash_bits = 10", '["mails"]', '["golden"]')
     itself = job_with(tmp_path, "hash_bits = 10", '["mails"]', '["mails"]')
     refused(itself, UsageError, "a reference set with rows of an input of the job, .*mails", day=1)
-    run(job, now=night(1))
+    run(job, now=clock_of(1))
     store = Store.open(tmp_path / "s.store")
     refuse_trained_on(job, [], store.manifest)
     with pytest.raises(UsageError, match="a reference set with rows that models are trained on"):
@@ -333,12 +333,12 @@ def test_folders_of_texts_are_golden_sets_but_not_their_own(tmp_path):
     ],
 )
 def test_options_that_contradict_the_store_though_nothing_is_new(tmp_path, oocpeg, change, message):
-    put(tmp_path, 1)
-    run(job_of(tmp_path), now=night(1))
-    plan(nightly(tmp_path), night(2)())
+    put_day(tmp_path, 1)
+    run(job_of(tmp_path), now=clock_of(1))
+    plan(nightly(tmp_path), clock_of(2)())
     job = nightly(tmp_path, change)
     refused(job, UsageError, message)
     with pytest.raises(UsageError, match=message):
-        run(job, now=night(2))
-    put(tmp_path, 2)
+        run(job, now=clock_of(2))
+    put_day(tmp_path, 2)
     refused(job, UsageError, message)

@@ -17,7 +17,7 @@ from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
 from ooc_pegasos.conversion.first_pass import Ingest
 from ooc_pegasos.errors import CorruptFileError, InputError, LockedError, UsageError
 from support.file_bytes import folder_bytes
-from support.forked import Forked
+from support.fork_server import Process, program
 from support.rows import random_rows, same_matrix, svmlight_text
 
 FORCE = Existing(force=True)
@@ -229,11 +229,11 @@ convert(sys.argv[2].split(","), sys.argv[1], config, existing=existing)
 """
 
 
-def start(target: Path, sources: object, shuffle: str, mode: str, resume: str = "") -> Forked:
-    return Forked(CHILD, target, sources, shuffle, mode, resume)
+def start(target: Path, sources: object, shuffle: str, mode: str, resume: str = "") -> Process:
+    return program(CHILD, target, sources, shuffle, mode, resume)
 
 
-def finish(child: Forked) -> None:
+def finish(child: Process) -> None:
     _out, problem = child.communicate(timeout=120)
     assert child.returncode == 0, problem
 

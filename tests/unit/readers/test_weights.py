@@ -23,7 +23,7 @@ from ooc_pegasos.store import manifest as manifests
 from ooc_pegasos.store.chunk_file import write_chunk
 from ooc_pegasos.util import json_checksum
 from support.file_bytes import folder_bytes
-from support.forked import Forked
+from support.fork_server import Process, program
 from support.rows import random_rows, svmlight_text
 from support.stores import least_memory
 
@@ -342,11 +342,11 @@ convert(sys.argv[2].split(","), sys.argv[1], config, existing=existing)
 """
 
 
-def start(target: Path, sources: str, weights: str, *words: str) -> Forked:
-    return Forked(CHILD, target, sources, weights, *words)
+def start(target: Path, sources: str, weights: str, *words: str) -> Process:
+    return program(CHILD, target, sources, weights, *words)
 
 
-def finish(child: Forked) -> None:
+def finish(child: Process) -> None:
     _out, problem = child.communicate(timeout=120)
     assert child.returncode == 0, problem
 

@@ -23,7 +23,7 @@ from ooc_pegasos.scoring.model import Certificate, Model, ModelInfo
 from ooc_pegasos.scoring.score import score
 from ooc_pegasos.store.csr_block import LEVELS, NO_LEVELS, all_levels
 from support.file_bytes import folder_bytes
-from support.forked import Forked
+from support.fork_server import Process, program
 from support.rows import random_rows, same_matrix, svmlight_text
 
 APPEND = Existing(append=True)
@@ -514,8 +514,8 @@ def test_killed_and_resumed_gives_the_same_bytes(tmp_path, options, levels, codi
         matrix.data = (1 + np.arange(len(matrix.data)) % levels).astype(np.float32)
     source = write(tmp_path / "in.svm", svmlight_text(matrix, labels))
 
-    def start(target: Path) -> Forked:
-        return Forked(CHILD, source, target, json.dumps(options))
+    def start(target: Path) -> Process:
+        return program(CHILD, source, target, json.dumps(options))
 
     def finish(target: Path) -> dict[str, bytes]:
         child = start(target)

@@ -47,7 +47,7 @@ def run(
     from ooc_pegasos.reporting.text import run_lines
 
     progress, training_progress = progress_for(quiet), training_progress_for(quiet)
-    note_compilation(progress)
+    note_compilation(progress, "fit")
     try:
         record = run_job(loaded, progress=progress, training_progress=training_progress)
     finally:

@@ -98,12 +98,12 @@ def print_json(result: dict[str, Any]) -> None:
     print(json.dumps(result, allow_nan=False).replace("\x7f", r"\u007f"), flush=True)
 
 
-def note_compilation(progress: Any) -> None:
-    """Print a note if the first run takes longer."""
+def note_compilation(progress: Any, folder: str) -> None:
+    """Print a note if this run takes longer, because the kernels of a folder of `compiled` are not compiled yet."""
     from ooc_pegasos.compiled.jit import is_compiled
 
-    if not is_compiled():
-        progress.note("compiling, once; this takes some seconds")
+    if not is_compiled(folder):
+        progress.note("compiling, once; this takes a few seconds")
 
 
 def check_new_file(path: Path, force: bool) -> None:

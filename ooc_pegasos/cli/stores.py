@@ -71,7 +71,7 @@ def convert(
     from ooc_pegasos.reporting.progress import progress_for
 
     progress = progress_for(quiet)
-    note_compilation(progress)
+    note_compilation(progress, "rows")
     if dry_run:
         from ooc_pegasos.conversion.preview import preview
 

@@ -150,7 +150,7 @@ def train(
 
     start = Model.load(warm_start) if warm_start else None
     progress = training_progress_for(quiet)
-    note_compilation(progress)
+    note_compilation(progress, "fit")
     shared: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "progress": progress}
     shared |= {"warm_start": start, "scratch": scratch}
     try:

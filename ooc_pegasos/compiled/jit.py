@@ -114,10 +114,10 @@ def _is_only_in_memory(sig: Any) -> bool:
     return any(isinstance(one, OnlyInMemory) for one in arguments)
 
 
-def is_compiled() -> bool:
-    """True if some kernels are on disk already; if not, the first use of each takes a few seconds."""
-    folder = cache_folder()
-    return folder is not None and _has_files(folder)
+def is_compiled(folder: str) -> bool:
+    """True if kernels of a folder of this package are on disk already; if not, their first use takes a few seconds."""
+    found = cache_folder()
+    return found is not None and any(found.glob(f"{folder}.*{_SUFFIX}"))
 
 
 # --- files --------------------------------------------------------------------------------------

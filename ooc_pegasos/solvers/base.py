@@ -91,8 +91,8 @@ class Solver(ABC):
     def bound(self, model: int) -> Bound | None:
         """A lower bound on the optimum, if there is one."""
 
-    def wants_renewal(self, model: int, gap: float) -> bool:
-        """True if rounding errors of the sums behind the bound hide much of this gap, and `renew` can mend them."""
+    def wants_renewal(self, model: int, gap: float, bound: Bound) -> bool:
+        """True if rounding errors of the sums behind `bound` hide much of this gap, and `renew` can mend them."""
         return False
 
     def renew(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:  # noqa: B027

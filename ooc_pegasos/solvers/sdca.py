@@ -346,10 +346,10 @@ class SdcaSolver(Solver):
         """Return the number of times that vectors of parts were scaled or added up in an epoch."""
         return 0
 
-    def wants_renewal(self, model: int, gap: float) -> bool:
+    def wants_renewal(self, model: int, gap: float, bound: Bound) -> bool:
         """See `Solver`."""
-        state, bound = self.state[model], self.bound(model)
-        if bound is None or state[RENEWED]:
+        state = self.state[model]
+        if state[RENEWED]:
             return False
         likely = bound.value + bound.rounding
         if gap <= NEAR * self.tolerance:

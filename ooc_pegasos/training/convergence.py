@@ -9,7 +9,7 @@ import numpy as np
 
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.objective.certificate import relative_gap
+from ooc_pegasos.objective.certificate import Bound, relative_gap
 from ooc_pegasos.objective.exact_pass import Measurement, Objective
 from ooc_pegasos.reporting.history import EpochRecord
 from ooc_pegasos.solvers.base import NEAR
@@ -35,6 +35,7 @@ class Estimate:
 
     objective: float
     gap: float | None
+    bound: Bound | None
 
 
 @dataclass
@@ -82,10 +83,10 @@ class Judge:
             solver.keep_duals(model, bound)
         estimate = solver.estimate(model)
         if known.bound is None or bound is None:
-            return Estimate(estimate, None)
+            return Estimate(estimate, None, bound)
         likely = max(known.bound, bound.value + bound.rounding)
         gap = known.ratio * max((estimate - likely) / estimate if estimate > 0 else 0.0, 0.0)
-        return Estimate(estimate, gap)
+        return Estimate(estimate, gap, bound)
 
     def _renew_sums(self, estimates: Mapping[int, Estimate]) -> dict[int, Estimate]:
         """Recompute sums whose rounding errors hide much of the gap; returns the new estimates of their models."""
@@ -93,7 +94,7 @@ class Judge:
         stale = [
             model
             for model, one in estimates.items()
-            if solver.wants_renewal(model, 1.0 if one.gap is None else one.gap)
+            if one.bound and solver.wants_renewal(model, 1.0 if one.gap is None else one.gap, one.bound)
         ]
         if stale:
             solver.renew(stale, self.engine.all_windows)

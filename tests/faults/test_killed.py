@@ -37,7 +37,6 @@ with tempfile.TemporaryDirectory() as folder:
 TRAIN = """
 import tempfile
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
-from ooc_pegasos.compiled.jit import is_compiled
 
 def train_on(store, folder, algorithm, memory, epochs, resume):
     config = TrainConfig(lam=1e-4, tolerance=1e-12, max_epochs=epochs, checkpoint_epochs=1,

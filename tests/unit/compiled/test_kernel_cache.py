@@ -20,7 +20,7 @@ from support.paths import ROOT
 CODE = """
 import numpy as np
 from ooc_pegasos.compiled.jit import cache_folder, is_compiled
-before = is_compiled()
+before = is_compiled("fit")
 from ooc_pegasos.compiled.fit.pegasos import square_distance
 square_distance(np.ones(3), np.empty(0), 1.0)
 print(before, cache_folder(), sum(square_distance.stats.cache_hits.values()))
@@ -256,7 +256,7 @@ def test_what_cannot_be_written_is_reported_once(folder, caplog, monkeypatch):
 def test_without_a_folder(monkeypatch, caplog):
     monkeypatch.setattr(jit, "cache_folder", lambda: None)
     monkeypatch.setattr(KernelCache, "can_write", True)
-    assert not jit.is_compiled()
+    assert not jit.is_compiled("fit")
     assert not is_loaded()
     assert not is_loaded()
     (record,) = caplog.records

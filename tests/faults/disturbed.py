@@ -230,9 +230,9 @@ def check_store(path: Path) -> None:
     assert verify(Store.open(path)).problems == []
 
 
-def converting(processes: ForkServer, place: Path, mode: str) -> Command:
+def conversion_command(processes: ForkServer, place: Path, mode: str) -> Command:
     """A new store of a table, or rows appended to a store or put in its place, with bad rows in all of them."""
-    command = Command(mode, processes, place, (), everything)
+    command = Command(mode, processes, place, (), published_files)
     target = place / "store"
     if mode == "convert":
         lines = [f"{1 - 2 * (i % 2)},{'xyz'[i % 3]}{i % 7},{i / 64},row {i}" for i in range(60)]
@@ -271,15 +271,17 @@ def converting(processes: ForkServer, place: Path, mode: str) -> Command:
     return command
 
 
-def everything(place: Path) -> dict[str, bytes]:
+def published_files(place: Path) -> dict[str, bytes]:
     """All files but those of a conversion that is not done."""
     return {name: content for name, content in folder_bytes(place).items() if ".unfinished" not in name}
 
 
-def training(processes: ForkServer, place: Path, mode: str) -> Command:
+def training_command(processes: ForkServer, place: Path, mode: str) -> Command:
     """A run with a checkpoint after each epoch and a log; `resume`: one that was killed goes on."""
     (place / "in.svm").write_text(svmlight_text(*random_rows(120, 40, 3, 0.2)))
-    command = Command("", processes, place, ("convert", "in.svm", "-o", "store", "--chunk-size", "2kB"), trained)
+    command = Command(
+        "", processes, place, ("convert", "in.svm", "-o", "store", "--chunk-size", "2kB"), state_of_training
+    )
     command.succeed()
     (place / "model").write_bytes(b"an older one")
     command.name, command.what = mode, "model"
@@ -306,19 +308,19 @@ def training(processes: ForkServer, place: Path, mode: str) -> Command:
     return command
 
 
-def trained(place: Path) -> dict[str, bytes]:
+def state_of_training(place: Path) -> dict[str, bytes]:
     """The model, and the epochs that are in the log."""
     lines = (place / "log").read_text().splitlines()
     epochs = json.dumps([json.loads(line)["epoch"] for line in lines])
     return {"model": (place / "model").read_bytes(), "log": epochs.encode()}
 
 
-def predicting(processes: ForkServer, place: Path, _mode: str) -> Command:
+def prediction_command(processes: ForkServer, place: Path, _mode: str) -> Command:
     """Scores of a table in place of an older file."""
     lines = [f"{1 - 2 * (i % 2)},{'xyz'[i % 3]}{i % 7},{i / 64},row {i}" for i in range(60)]
     (place / "in.csv").write_text("\n".join(["label,a,b,n", *lines]) + "\n")
     words = ("convert", "in.csv", "-o", "store", "--label", "label", "--id", "n")
-    command = Command("predict", processes, place, words, predicted, what="scores.parquet", resume=False)
+    command = Command("predict", processes, place, words, state_of_scores, what="scores.parquet", resume=False)
     command.succeed()
     command.words = ("train", "store", "-o", "model", "--lambda", "0.1")
     command.succeed()
@@ -335,16 +337,16 @@ def predicting(processes: ForkServer, place: Path, _mode: str) -> Command:
     return command
 
 
-def predicted(place: Path) -> dict[str, bytes]:
+def state_of_scores(place: Path) -> dict[str, bytes]:
     """The scores."""
     return {"scores.parquet": (place / "scores.parquet").read_bytes()}
 
 
-def running(processes: ForkServer, place: Path, mode: str) -> Command:
+def job_command(processes: ForkServer, place: Path, mode: str) -> Command:
     """The second run of a job, or a return to the model of the first."""
     (place / "job.toml").write_text(JOB)
     (place / "golden.svm").write_text(svmlight_text(*random_rows(40, 30, 9, 0.2)))
-    words, result = ("run", "job.toml"), in_use if mode == "rollback" else kept
+    words, result = ("run", "job.toml"), state_of_version if mode == "rollback" else state_of_job
     command = Command(mode, processes, place, words, result, what="models/current", resume=False)
     for day in (1, 3):
         path = place / f"day-{day}.svm"
@@ -368,13 +370,13 @@ def running(processes: ForkServer, place: Path, mode: str) -> Command:
     return command
 
 
-def in_use(place: Path) -> dict[str, bytes]:
+def state_of_version(place: Path) -> dict[str, bytes]:
     """The version in use and its model."""
     current = os.readlink(place / "models" / "current")
     return {"current": current.encode(), "model": (place / "models" / current / "model").read_bytes()}
 
 
-def kept(place: Path) -> dict[str, bytes]:
+def state_of_job(place: Path) -> dict[str, bytes]:
     """The newest model, which is in use, and the store. A run that is begun anew has a new name."""
     versions = sorted(path.name for path in (place / "models").iterdir() if path.name[0] == "2")
     made = Store.open(place / "clicks.store").manifest
@@ -386,14 +388,14 @@ def kept(place: Path) -> dict[str, bytes]:
 
 
 COMMANDS = {
-    "convert": converting,
-    "append": converting,
-    "force": converting,
-    "train": training,
-    "resume": training,
-    "predict": predicting,
-    "run": running,
-    "rollback": running,
+    "convert": conversion_command,
+    "append": conversion_command,
+    "force": conversion_command,
+    "train": training_command,
+    "resume": training_command,
+    "predict": prediction_command,
+    "run": job_command,
+    "rollback": job_command,
 }
 
 

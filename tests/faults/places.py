@@ -52,7 +52,7 @@ def commands() -> Iterator[ForkServer]:
         yield made
 
 
-def run(
+def run_fork(
     commands: ForkServer, folder: Path, words: tuple[object, ...], code: int | None, power: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """As `oocpeg` of all tests, without the second that it takes to load everything."""
@@ -67,10 +67,10 @@ def run(
 @pytest.fixture
 def quick(commands: ForkServer, tmp_path: Path) -> Command:
     """Run `oocpeg` with these words in the temporary folder."""
-    return lambda *words, code=0: run(commands, tmp_path, words, code)
+    return lambda *words, code=0: run_fork(commands, tmp_path, words, code)
 
 
-def one_line(done: subprocess.CompletedProcess[str], *words: str) -> str:
+def one_error(done: subprocess.CompletedProcess[str], *words: str) -> str:
     """The one line of error, which has these words and says what to do."""
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, done.stderr
@@ -85,7 +85,7 @@ def spread(rows: int, folder: Path, name: str = "in.svm", seed: int = 1) -> Path
     return path
 
 
-def everything(folder: Path) -> dict[str, bytes]:
+def files_without_locks(folder: Path) -> dict[str, bytes]:
     """As `folder_bytes`, without locks, which say who was there last."""
     return {name: content for name, content in folder_bytes(folder).items() if not name.endswith("lock")}
 
@@ -115,7 +115,7 @@ def powerless(commands: ForkServer, tmp_path: Path) -> Command:
     """Run `oocpeg` as somebody to whom permissions apply, even if these tests are run by root."""
     if commands.start("try_without_power").wait():
         pytest.skip("root cannot give up its power here")
-    return lambda *words, code=0: run(commands, tmp_path, words, code, power=False)
+    return lambda *words, code=0: run_fork(commands, tmp_path, words, code, power=False)
 
 
 @contextmanager
@@ -190,6 +190,18 @@ from ooc_pegasos.cli.main import main
 sys.argv[1:] = sys.argv[2:]
 main()
 """
+
+MEDDLE = {
+    "grows": lambda path: path.write_bytes(path.read_bytes() + b"1 1:1\n"),
+    "shrinks": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "is emptied": lambda path: os.truncate(path, 0),
+    "is replaced": lambda path: (
+        path.with_name("x").write_bytes(path.read_bytes()[::-1]),
+        path.with_name("x").rename(path),
+    ),
+    "vanishes": Path.unlink,
+    "is touched": lambda path: os.utime(path, (1, 1)),
+}
 
 fixtures = commands, quick, powerless, disk, closed
 """For who writes `commands, quick, powerless, disk, closed = fixtures`."""

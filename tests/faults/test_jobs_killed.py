@@ -32,7 +32,7 @@ def nights() -> Iterator[ForkServer]:
         yield made
 
 
-def second_night(nights: ForkServer, folder: Path, rows: int) -> Job:
+def second_night_job(nights: ForkServer, folder: Path, rows: int) -> Job:
     """New rows are appended, those of the first night expire, and the old version goes."""
     first, place = after_first_night(folder, folder / "first", rows), folder / "place"
     started = os.readlink(first / "models" / "current")
@@ -62,12 +62,12 @@ def second_night(nights: ForkServer, folder: Path, rows: int) -> Job:
 
 
 def test_jobs_killed_at_random(nights, tmp_path):
-    hit = kill_at_random(second_night(nights, tmp_path, 1500), in_soak(6, 200))
+    hit = kill_at_random(second_night_job(nights, tmp_path, 1500), in_soak(6, 200))
     print(f"{hit} kills")
     assert hit >= in_soak(6, 200)
 
 
 def test_jobs_killed_before_each_step(nights, tmp_path):
-    tried, steps = kill_at_steps(second_night(nights, tmp_path, 300), in_soak(12, 10_000))
+    tried, steps = kill_at_steps(second_night_job(nights, tmp_path, 300), in_soak(12, 10_000))
     print(f"{tried} of {steps} steps")
     assert tried >= min(steps, 12)

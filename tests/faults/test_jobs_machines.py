@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from machine import little_memory, small_disk
-from places import CLOCKS, filled, fixtures, holding, mode_of, one_line, wait_for
-from test_machines import MEDDLE
+from places import CLOCKS, MEDDLE, filled, fixtures, holding, mode_of, one_error, wait_for
 
 from ooc_pegasos import Store, verify
 from ooc_pegasos.errors import InputError
@@ -133,7 +132,9 @@ def test_a_disk_that_is_read_only(tmp_path, quick):
         mount("ro")
         try:
             for words in (["run", place / "job.toml"], ["rollback", place / "models"]):
-                assert "read-only file system" in one_line(quick(*words, code=3), str(place), "write elsewhere").lower()
+                assert (
+                    "read-only file system" in one_error(quick(*words, code=3), str(place), "write elsewhere").lower()
+                )
             quick("run", place / "job.toml", "--dry-run", code=None)  # which writes nothing
         finally:
             mount("rw")
@@ -152,7 +153,7 @@ def test_a_disk_that_fills_up_while_files_are_appended(tmp_path, quick):
         assert len(text) > 20 * packed.stat().st_size
         os.utime(packed, (time.time(),) * 2)
         (tmp_path / "small" / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
-        one_line(quick("run", place / "job.toml", code=3), "the disk is full", "free some space")
+        one_error(quick("run", place / "job.toml", code=3), "the disk is full", "free some space")
         assert os.readlink(place / "models" / "current") == before
         assert folder_bytes(place / "clicks.store") == store
         assert not list(place.glob("*.unfinished*"))
@@ -201,7 +202,7 @@ def test_places_and_files_without_permission(tmp_path, powerless):
         (place / "job.toml", 0, 3),
     ):
         with mode_of(path, mode):
-            said = one_line(powerless("run", place / "job.toml", "-q", code=code), path.name)
+            said = one_error(powerless("run", place / "job.toml", "-q", code=code), path.name)
         assert "ermission denied" in said, said
         left = {name: content for name, content in folder_bytes(place / "models").items() if name in before}
         assert left == before, path
@@ -284,7 +285,7 @@ def test_two_at_once_and_the_first_is_ended(tmp_path, quick, ending):
     model = (place / "models" / first / "model").read_bytes()
     with at_work(tmp_path, place) as child:
         for words in (["run", place / "job.toml"], ["rollback", place / "models"]):
-            one_line(quick(*words, code=6), f"process {child.pid} is at work on it", "wait for it or stop it")
+            one_error(quick(*words, code=6), f"process {child.pid} is at work on it", "wait for it or stop it")
         child.send_signal(ending)
         assert child.wait() == (-ending if ending == signal.SIGKILL else 130)
     check_untorn(place, {first})
@@ -361,7 +362,7 @@ def test_out_of_memory(tmp_path, oocpeg, step, megabytes):
     if done.returncode:
         assert done.returncode in (-signal.SIGKILL, 3), (done.returncode, done.stderr)
         if done.returncode == 3:
-            one_line(done, "memory")
+            one_error(done, "memory")
     (place / "job.toml").write_text(small.replace("[convert]", '[convert]\nmemory = "64MB"'))
     oocpeg("run", place / "job.toml")
     assert Store.open(place / "clicks.store").rows == 32_000

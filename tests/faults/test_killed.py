@@ -72,7 +72,7 @@ def empty(folder: Path) -> None:
 # --- conversions --------------------------------------------------------------------------------
 
 
-def conversion(converting: ForkServer, folder: Path, mode: str, shuffle: bool, rows: int) -> Job:
+def conversion_job(converting: ForkServer, folder: Path, mode: str, shuffle: bool, rows: int) -> Job:
     """Plain and compressed text with a bad row each; the store that is there already, if any, has bad rows as well."""
     text = svmlight_text(*random_rows(rows, 800, seed=3, density=0.02)).splitlines(keepends=True)
     text[rows // 3] = text[2 * rows // 3] = "garbage\n"
@@ -127,7 +127,7 @@ def conversion(converting: ForkServer, folder: Path, mode: str, shuffle: bool, r
 @pytest.mark.parametrize("shuffle", [True, False], ids=["shuffle", "no-shuffle"])
 @pytest.mark.parametrize("mode", ["new", "append", "force"])
 def test_conversions_killed_at_random(converting, tmp_path, mode, shuffle):
-    job = conversion(converting, tmp_path, mode, shuffle, 6000)
+    job = conversion_job(converting, tmp_path, mode, shuffle, 6000)
     hit = kill_at_random(job, in_soak(4, 100))
     print(f"{hit} kills")
     assert hit >= in_soak(4, 100)
@@ -136,7 +136,7 @@ def test_conversions_killed_at_random(converting, tmp_path, mode, shuffle):
 @pytest.mark.parametrize("shuffle", [True, False], ids=["shuffle", "no-shuffle"])
 @pytest.mark.parametrize("mode", ["new", "append", "force"])
 def test_conversions_killed_before_each_step(converting, tmp_path, mode, shuffle):
-    job = conversion(converting, tmp_path, mode, shuffle, 600)
+    job = conversion_job(converting, tmp_path, mode, shuffle, 600)
     tried, steps = kill_at_steps(job, in_soak(10, 10_000))
     print(f"{tried} of {steps} steps")
     assert tried >= min(steps, 10)
@@ -145,7 +145,7 @@ def test_conversions_killed_before_each_step(converting, tmp_path, mode, shuffle
 # --- training -----------------------------------------------------------------------------------
 
 
-def run(training: ForkServer, folder: Path, algorithm: str, memory: str, rows: int, epochs: int) -> Job:
+def training_job(training: ForkServer, folder: Path, algorithm: str, memory: str, rows: int, epochs: int) -> Job:
     """A run with a checkpoint after each epoch, or oftener, over a store in one window or in several."""
     store = store_of(folder, *random_rows(rows, 500, 10, 0.02), chunk_size=rows * 8)
     place = folder / "place"
@@ -191,7 +191,7 @@ def run(training: ForkServer, folder: Path, algorithm: str, memory: str, rows: i
 @pytest.mark.parametrize("memory", ["all", "several"])
 @pytest.mark.parametrize("algorithm", in_soak(["sgd-s", "sdca"], ["sgd-s", "sgd-m", "sdca"]))
 def test_runs_killed_at_random(training, tmp_path, algorithm, memory):
-    job = run(training, tmp_path, algorithm, memory, 8000, 30)
+    job = training_job(training, tmp_path, algorithm, memory, 8000, 30)
     hit = kill_at_random(job, in_soak(4, 100))
     print(f"{hit} kills")
     assert hit >= in_soak(4, 100)
@@ -200,7 +200,7 @@ def test_runs_killed_at_random(training, tmp_path, algorithm, memory):
 @pytest.mark.parametrize("memory", ["all", "several"])
 @pytest.mark.parametrize("algorithm", ["sgd-s", "sdca"])
 def test_runs_killed_before_each_step(training, tmp_path, algorithm, memory):
-    job = run(training, tmp_path, algorithm, memory, 600, 4)
+    job = training_job(training, tmp_path, algorithm, memory, 600, 4)
     tried, steps = kill_at_steps(job, in_soak(10, 10_000))
     print(f"{tried} of {steps} steps")
     assert tried >= min(steps, 10)

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from dask.utils import key_split
-from test_rounds import TrainingKiller, made, weights
 
 import ooc_pegasos
 from ooc_pegasos import Model, TrainConfig, train
@@ -28,7 +27,7 @@ from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.training import run as running
 from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
-from support.clusters import workers_of_this_process
+from support.clusters import EpochProgress, store_of_parts, weight_bytes, workers_of_this_process
 from support.stores import store_of
 
 distributed = pytest.importorskip("distributed")
@@ -64,7 +63,7 @@ def until(what, seconds=120):
 def at_epoch(number, act):
     """Progress that does something once, when a round is over."""
 
-    class Acting(TrainingKiller):
+    class Acting(EpochProgress):
         @staticmethod
         def on_epoch(epoch):
             if epoch == number:
@@ -105,7 +104,7 @@ def test_tasks_have_names_that_people_can_read(local, tmp_path, monkeypatch, con
 
     local.client.submit = watched
     try:
-        train_dask(local.client, made(tmp_path), config, parts=3)
+        train_dask(local.client, store_of_parts(tmp_path), config, parts=3)
     finally:
         del local.client.submit
     assert seen == names | {"what-all-are-told"}
@@ -114,11 +113,11 @@ def test_tasks_have_names_that_people_can_read(local, tmp_path, monkeypatch, con
 def test_progress_within_a_round(local, tmp_path):
     told = []
 
-    class Watching(TrainingKiller):
+    class Watching(EpochProgress):
         def presented(self, epoch, rows, total):
             told.append((epoch, rows, total))
 
-    store, calls = made(tmp_path), []
+    store, calls = store_of_parts(tmp_path), []
 
     def wait():  # all but the first until the client has told of that
         calls.append(1)
@@ -164,7 +163,7 @@ def test_parts_stay_at_home():
 
 
 def test_a_part_for_each_thread(tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     with (
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=3, processes=False, dashboard_address="127.0.0.1:0", memory_limit="1GB"
@@ -175,7 +174,7 @@ def test_a_part_for_each_thread(tmp_path):
 
 
 def test_a_worker_keeps_no_more_open_than_its_share(local, tmp_path):
-    store = made(tmp_path, rows=1000)
+    store = store_of_parts(tmp_path, rows=1000)
     opened = []
 
     def look():
@@ -199,7 +198,7 @@ def test_a_worker_keeps_no_more_open_than_its_share(local, tmp_path):
 def test_what_nobody_asks_for_is_let_go(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "_IDLE", 0.2)
     monkeypatch.setattr(data, "_looking", threading.Event())
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     loader = open_loader(store, 1 << 40)
     part, held = data.parts_of(store, TrainConfig(), [(0, 2), (2, 3)], 1 << 26, loader.folds.to_present, 2)
     data.at_hand(part)
@@ -213,7 +212,7 @@ def test_what_nobody_asks_for_is_let_go(tmp_path, monkeypatch):
 
 def test_vectors_are_passed_on(local, tmp_path, monkeypatch):
     """Where there are many workers, and to the same bytes."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(**SETTINGS, algorithm="sdca")
     once = train_dask(local.client, store, config, parts=5)
     monkeypatch.setattr(worker_pool, "_FAN", 2)
@@ -230,12 +229,12 @@ def test_vectors_are_passed_on(local, tmp_path, monkeypatch):
     told = submitted.count("what-all-are-told")
     assert told
     assert submitted.count("passed-on") == told * (2 + 4)
-    assert weights(again) == weights(once)
+    assert weight_bytes(again) == weight_bytes(once)
 
 
 def test_what_is_little_goes_with_the_work_of_each_part(local, tmp_path, monkeypatch):
     """And is counted as often as the scheduler keeps it; more goes to each worker once, to the same bytes."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(**SETTINGS, algorithm="sdca")
     bytes_each = 8 * store.features
     found = []
@@ -254,7 +253,7 @@ def test_what_is_little_goes_with_the_work_of_each_part(local, tmp_path, monkeyp
         rounds = np.diff(kept)
         tasks = 3 * client_solvers._BYTES_A_TASK
         assert (rounds == tasks + bytes_each * (3 if little else 1)).all()
-    assert weights(found[0]) == weights(found[1])
+    assert weight_bytes(found[0]) == weight_bytes(found[1])
     assert found[0].profile["rounds"]["bytes"] > found[1].profile["rounds"]["bytes"]
 
 
@@ -265,7 +264,7 @@ def test_what_is_little_goes_with_the_work_of_each_part(local, tmp_path, monkeyp
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_all_workers_die(apart, tmp_path, algorithm):
     """What they knew of rows is lost everywhere, and made again."""
-    store = made(tmp_path, rows=2000)
+    store = store_of_parts(tmp_path, rows=2000)
     config = TrainConfig(**SETTINGS | {"max_epochs": 12, "lam": 1e-4}, algorithm=algorithm)
     whole = train_dask(apart.client, store, config, parts=3)
 
@@ -274,14 +273,14 @@ def test_all_workers_die(apart, tmp_path, algorithm):
             os.kill(pid, signal.SIGKILL)
 
     again = train_dask(apart.client, store, config, parts=3, progress=at_epoch(6, kill))
-    assert weights(again) == weights(whole)
+    assert weight_bytes(again) == weight_bytes(whole)
     assert again.model.info.certificate == whole.model.info.certificate
     apart.client.wait_for_workers(2, timeout=120)
 
 
 def test_what_is_known_is_fetched_now_and_then(apart, tmp_path, monkeypatch):
     """The scheduler does not remember all rounds, and what is lost later is made again from there."""
-    store = made(tmp_path, rows=2000)
+    store = store_of_parts(tmp_path, rows=2000)
     config = TrainConfig(**SETTINGS | {"lam": (1e-4, 1e-3)}, algorithm="sdca", holdout=0.1)
     whole = train_dask(apart.client, store, config, parts=3)
     counts = []
@@ -289,7 +288,7 @@ def test_what_is_known_is_fetched_now_and_then(apart, tmp_path, monkeypatch):
     def count(dask_scheduler):
         return len(dask_scheduler.tasks)
 
-    class Counting(TrainingKiller):
+    class Counting(EpochProgress):
         @staticmethod
         def on_epoch(epoch):
             counts.append(apart.client.run_on_scheduler(count))
@@ -300,14 +299,14 @@ def test_what_is_known_is_fetched_now_and_then(apart, tmp_path, monkeypatch):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     again = train_dask(apart.client, store, config, parts=3, progress=Counting(), scratch=scratch)
-    assert weights(again) == weights(whole)
+    assert weight_bytes(again) == weight_bytes(whole)
     assert max(counts) < 60
     assert not list(scratch.iterdir())
     apart.client.wait_for_workers(2, timeout=120)
 
 
 def test_workers_that_are_lost_again_and_again(local, tmp_path, monkeypatch):
-    store, tried = made(tmp_path), []
+    store, tried = store_of_parts(tmp_path), []
 
     def lose(mine, *more):
         tried.append(1)
@@ -320,7 +319,7 @@ def test_workers_that_are_lost_again_and_again(local, tmp_path, monkeypatch):
 
 
 def test_no_worker_comes_back(tmp_path, monkeypatch):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     monkeypatch.setattr(worker_pool, "_PATIENCE", 0.5)
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "processes": False}
     with distributed.LocalCluster(n_workers=1, **options) as cluster, distributed.Client(cluster) as client:
@@ -336,7 +335,7 @@ def test_no_worker_comes_back(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_scheduler_that_dies(tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
     with (
         distributed.LocalCluster(n_workers=1, **options) as cluster,
@@ -347,7 +346,7 @@ def test_a_scheduler_that_dies(tmp_path):
 
 
 def test_a_store_that_changes_between_rounds(local, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     file = store.path / store.manifest.chunks[1].file
 
     def change():
@@ -360,7 +359,7 @@ def test_a_store_that_changes_between_rounds(local, tmp_path):
 
 
 def test_a_store_that_workers_do_not_see(local, tmp_path, monkeypatch):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     monkeypatch.setattr(data, "same_store", lambda path: "/nowhere/store")
     with pytest.raises(InputError, match=r"/nowhere/store: .*every worker must see the store under this path"):
         train_dask(local.client, store, TrainConfig(**SETTINGS))
@@ -374,7 +373,7 @@ def test_a_store_that_workers_do_not_see(local, tmp_path, monkeypatch):
 @pytest.mark.parametrize("within", ["a round", "a measurement"])
 def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
     """The checkpoint is of the instant before what was not finished."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(**SETTINGS | {"lam": (1e-3, 1e-2)}, algorithm=algorithm, holdout=0.2)
     whole = train_dask(local.client, store, config, parts=3)
     name = "Measurement" if within == "a measurement" else {"sdca": "SdcaSolver", "sgd-s": "PegasosSolver"}[algorithm]
@@ -404,14 +403,14 @@ def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
     until(lambda: not set(data._open) - others)
     until(lambda: not any(local.client.has_what().values()))
     resumed = train_dask(local.client, store, config, checkpoint=tmp_path / "kept", resume=True, log=tmp_path / "log")
-    assert weights(resumed) == weights(whole)
+    assert weight_bytes(resumed) == weight_bytes(whole)
     assert [one.history for one in resumed.models] == [one.history for one in whole.models]
     assert len((tmp_path / "log").read_text().splitlines()) == sum(one.epochs for one in whole.models)
 
 
 def test_what_is_still_done_is_stopped(local, tmp_path):
     """A pass of an hour does not go on for an hour when nobody waits for it."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     loader = open_loader(store, 1 << 40)
     part = data.parts_of(store, TrainConfig(), [(0, 5)], 1 << 26, loader.folds.to_present, 1)[0]
     opened = data.at_hand(part)
@@ -426,7 +425,7 @@ def test_what_is_still_done_is_stopped(local, tmp_path):
 
 def test_time_runs_out(local, tmp_path, monkeypatch):
     """Also within a round, which is given up."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     over = threading.Event()
     monkeypatch.setattr(OutOfTimeError, "__init__", lambda mine, *more: over.set())
     calls = []
@@ -450,7 +449,7 @@ COMMAND = "import sys; from ooc_pegasos.cli.main import main; sys.argv[0] = 'ooc
 
 @pytest.mark.slow
 def test_a_client_that_is_killed(apart, tmp_path, oocpeg):
-    store = made(tmp_path, rows=2000)
+    store = store_of_parts(tmp_path, rows=2000)
     words = ["train", "store", "--lambda", "1e-4", "--tolerance", "1e-9", "--algorithm", "sdca", "--memory", "64MB"]
     words += ["--scheduler", apart.cluster.scheduler_address, "--parts", "3"]
     oocpeg(*words, "--max-epochs", "12", "-o", "whole", code=4)
@@ -471,7 +470,7 @@ def test_a_client_that_is_killed(apart, tmp_path, oocpeg):
 
 
 def test_checkpoints_of_other_runs(local, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(**SETTINGS | {"max_epochs": 3}, algorithm="sdca", checkpoint_epochs=1)
     here, there = tmp_path / "here", tmp_path / "there"
     train(store, config, checkpoint=here)
@@ -482,7 +481,7 @@ def test_checkpoints_of_other_runs(local, tmp_path):
         train(store, config, checkpoint=there, resume=True)
     more = TrainConfig(**SETTINGS | {"max_epochs": 5}, algorithm="sdca")
     resumed = train_dask(local.client, store, more, checkpoint=there, resume=True)
-    assert weights(resumed) == weights(train_dask(local.client, store, more, parts=2, passes=2))
+    assert weight_bytes(resumed) == weight_bytes(train_dask(local.client, store, more, parts=2, passes=2))
     notes = train_dask(local.client, store, more, checkpoint=there).notes
     assert [note for note in notes if "is discarded" in note]
     assert not (there / "training.checkpoint").exists()
@@ -490,7 +489,7 @@ def test_checkpoints_of_other_runs(local, tmp_path):
 
 
 def test_rows_that_are_damaged(local, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(**SETTINGS | {"max_epochs": 3}, algorithm="sdca", checkpoint_epochs=1)
     place = tmp_path / "kept"
     train_dask(local.client, store, config, checkpoint=place, parts=2)
@@ -543,7 +542,7 @@ def test_rows_of_another_kind(tmp_path):
 
 
 def test_clients_and_workers_that_will_not_do(local, tmp_path, monkeypatch):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(lam=0.1)
     with pytest.raises(UsageError, match="a LocalCluster is no client"):
         train_dask(local.cluster, store, config)
@@ -562,11 +561,11 @@ def test_clients_and_workers_that_will_not_do(local, tmp_path, monkeypatch):
 def test_what_a_client_believes_is_not_asked_for(local, tmp_path, monkeypatch):
     """It refreshes what it knows of the scheduler every two seconds, for a moment without workers."""
     monkeypatch.setattr(local.client, "scheduler_info", lambda n_workers=0: {"workers": {}})
-    assert train_dask(local.client, made(tmp_path), TrainConfig(**SETTINGS), parts=2).windows == 2
+    assert train_dask(local.client, store_of_parts(tmp_path), TrainConfig(**SETTINGS), parts=2).windows == 2
 
 
 def test_no_room_for_what_is_known_of_rows(local, tmp_path, monkeypatch):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     monkeypatch.setattr(of_cluster, "_SHARE_OF_STATES", 1e-9)
     with pytest.raises(InputError, match=r"dual coordinate ascent keeps .* algorithm=sgd-s"):
         train_dask(local.client, store, TrainConfig(lam=1e-4))
@@ -575,7 +574,7 @@ def test_no_room_for_what_is_known_of_rows(local, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_command_refuses(tmp_path, oocpeg):
-    made(tmp_path)
+    store_of_parts(tmp_path)
     words = ["train", "store", "-o", "model", "--lambda", "0.01"]
     assert "--parts are for several machines" in oocpeg(*words, "--parts", "2", code=2).stderr
     for more, problem in (
@@ -606,7 +605,7 @@ def test_the_command_refuses(tmp_path, oocpeg):
 @pytest.mark.slow
 def test_a_warm_start(local, tmp_path):
     """Keeps the certificate, and begins near the optimum."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(lam=0.05, tolerance=1e-3, bias="feature")
     exact = train(store, TrainConfig(lam=0.05, tolerance=1e-6, bias="feature")).model
     optimum = exact.info.certificate
@@ -633,7 +632,7 @@ def test_a_warm_start(local, tmp_path):
 
 def test_pegasos_makes_room_if_it_is_slow(local, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
-    store = made(tmp_path, rows=3000)
+    store = store_of_parts(tmp_path, rows=3000)
     config = TrainConfig(lam=0.05, tolerance=0.0201, max_epochs=30)  # lambda m = 150: Pegasos to begin with
     assert train_dask(local.client, store, config, parts=2).algorithm == "sgd-s"
     config = TrainConfig(lam=0.05, tolerance=3 / 150, max_epochs=30)
@@ -672,6 +671,6 @@ def test_in_other_processes(local, apart, tmp_path):
     ):
         one = train_dask(local.client, store, config, parts=3)
         other = train_dask(apart.client, store, config, parts=3)
-        assert weights(one) == weights(other)
+        assert weight_bytes(one) == weight_bytes(other)
         assert one.model.info.calibrations == other.model.info.calibrations
         assert one.trials == other.trials

@@ -38,13 +38,13 @@ def table_text(rows, seed, mark="|", columns=("y", "a", "b")):
     return "\n".join(lines) + "\n"
 
 
-def vw_text(rows, seed):
+def golden_vw_text(rows, seed):
     rng = np.random.default_rng(seed)
     labels = rng.integers(2, size=rows)
     return "".join(f"{2 * y - 1} |n a:{y + 0.3 * rng.normal():.3f} b:{rng.normal():.3f}\n" for y in labels)
 
 
-WRITERS = {"table": table_text, "vw": vw_text}
+WRITERS = {"table": table_text, "vw": golden_vw_text}
 
 
 def job_with(folder, options, pattern, golden):
@@ -70,7 +70,7 @@ def nightly(folder, *changes):
     return job
 
 
-def refused(job, kind, message, day=2):
+def check_job_refused(job, kind, message, day=2):
     with pytest.raises(kind, match=message):
         plan(job, clock_of(day)())
 
@@ -97,7 +97,7 @@ def test_a_file_that_does_not_say_what_it_is_is_read_as_the_model_reads(tmp_path
 
 def test_what_it_then_is_not_is_refused_with_its_line(tmp_path):
     (tmp_path / "in.dat").write_text(table_text(200, 1))
-    (tmp_path / "in.vw").write_text(vw_text(200, 1))
+    (tmp_path / "in.vw").write_text(golden_vw_text(200, 1))
     table = ConvertConfig(format="table", delimiter="|", label="y")
     of_table = train(convert([str(tmp_path / "in.dat")], tmp_path / "a", table), TrainConfig(lam=0.01)).model
     of_vw = train(convert([str(tmp_path / "in.vw")], tmp_path / "b"), TrainConfig(lam=0.01)).model
@@ -108,7 +108,7 @@ def test_what_it_then_is_not_is_refused_with_its_line(tmp_path):
         evaluate(of_table, tmp_path / "rows.txt")
     with pytest.raises(InputError, match=r"rows.txt:1: no '\|' in the line"):
         evaluate(of_vw, tmp_path / "rows.txt")
-    (tmp_path / "half.txt").write_text(vw_text(3, 1) + "1 3:1\n")
+    (tmp_path / "half.txt").write_text(golden_vw_text(3, 1) + "1 3:1\n")
     with pytest.raises(InputError, match=r"half.txt:4: no '\|' in the line"):
         evaluate(of_vw, tmp_path / "half.txt")
     pq.write_table(pa.table({"y": [0, 1], "a": [0.1, 0.2], "b": [1.0, 2.0]}), tmp_path / "table.dat")
@@ -158,7 +158,7 @@ def test_golden_tables_are_read_before(tmp_path, oocpeg):
         (lines[0] + "\n", r"golden.csv: no rows in it"),
     ):
         (tmp_path / "golden.csv").write_text(text)
-        refused(job, InputError, problem)
+        check_job_refused(job, InputError, problem)
         with pytest.raises(InputError, match=problem):
             run(job, now=clock_of(2))
     said = oocpeg("run", "job.toml", "--dry-run", code=3).stderr
@@ -191,7 +191,7 @@ def test_golden_stores_have_the_labels_and_the_vocabulary_of_the_store(tmp_path)
         golden = dataclasses.replace(job, golden=(at["same.parquet"], at[name]))
         with pytest.raises(InputError, match=problem):
             check_reference_sets(golden, store)
-        refused(golden, InputError, problem)
+        check_job_refused(golden, InputError, problem)
 
 
 def test_the_same_is_refused_without_a_model_as_with_it(tmp_path):
@@ -237,9 +237,9 @@ def test_the_store_of_the_job_is_no_golden_set(tmp_path, oocpeg, spelled):
     put_day(tmp_path, 1)
     os.symlink("clicks.store", tmp_path / "link.store")
     job = nightly(tmp_path, ("golden.svm", spelled))
-    refused(job, UsageError, "a reference set, and the store that models are trained on; name rows", day=1)
+    check_job_refused(job, UsageError, "a reference set, and the store that models are trained on; name rows", day=1)
     run(job_of(tmp_path), now=clock_of(1))
-    refused(job, UsageError, "a reference set, and the store that models are trained on; name rows")
+    check_job_refused(job, UsageError, "a reference set, and the store that models are trained on; name rows")
     text = (tmp_path / "nightly.toml").read_text().replace("golden.svm", spelled)
     (tmp_path / "nightly.toml").write_text(text)
     assert spelled.split("/")[-1] in oocpeg("run", "nightly.toml", code=2).stderr
@@ -264,10 +264,14 @@ def test_inputs_are_no_golden_sets(tmp_path, how):
     else:
         convert([str(source)], golden, nightly(tmp_path).convert)
     job = nightly(tmp_path, change)
-    refused(job, UsageError, r"a reference set with rows of an input of the job, .*day-02.svm; take it out", day=2)
+    check_job_refused(
+        job, UsageError, r"a reference set with rows of an input of the job, .*day-02.svm; take it out", day=2
+    )
     assert not (tmp_path / "clicks.store").exists()
     run(nightly(tmp_path, ('golden = ["golden.svm"]\n', "")), now=clock_of(2))
-    refused(job, UsageError, r"a reference set with rows that models are trained on, those of .*day-02.svm", day=3)
+    check_job_refused(
+        job, UsageError, r"a reference set with rows that models are trained on, those of .*day-02.svm", day=3
+    )
 
 
 def test_inputs_and_golden_set_by_two_patterns(tmp_path, oocpeg):
@@ -307,7 +311,7 @@ def test_folders_of_texts_are_golden_sets_but_not_their_own(tmp_path):
                 (tmp_path / folder / name / f"{number}.txt").write_text(f"{word} words {number} {folder}")
     job = job_with(tmp_path, "hash_bits = 10", '["mails"]', '["golden"]')
     itself = job_with(tmp_path, "hash_bits = 10", '["mails"]', '["mails"]')
-    refused(itself, UsageError, "a reference set with rows of an input of the job, .*mails", day=1)
+    check_job_refused(itself, UsageError, "a reference set with rows of an input of the job, .*mails", day=1)
     run(job, now=clock_of(1))
     store = Store.open(tmp_path / "s.store")
     refuse_trained_on(job, [], store.manifest)
@@ -337,8 +341,8 @@ def test_options_that_contradict_the_store_though_nothing_is_new(tmp_path, oocpe
     run(job_of(tmp_path), now=clock_of(1))
     plan(nightly(tmp_path), clock_of(2)())
     job = nightly(tmp_path, change)
-    refused(job, UsageError, message)
+    check_job_refused(job, UsageError, message)
     with pytest.raises(UsageError, match=message):
         run(job, now=clock_of(2))
     put_day(tmp_path, 2)
-    refused(job, UsageError, message)
+    check_job_refused(job, UsageError, message)

@@ -21,7 +21,7 @@ from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.objective.problem import problem_of
 from ooc_pegasos.scoring.evaluate import evaluate
-from support.clusters import workers_of_this_process
+from support.clusters import EpochProgress, store_of_parts, weight_bytes, workers_of_this_process
 from support.rows import random_rows
 from support.stores import store_of
 
@@ -36,22 +36,11 @@ def client():
         yield client
 
 
-def made(folder, rows=600, features=40, seed=0, **options):
-    matrix, _labels = random_rows(rows, features, seed, 0.3)
-    truth = np.random.default_rng(9).normal(size=features)
-    labels = np.where(matrix @ truth + np.random.default_rng(seed).normal(size=rows) > 0, 1, -1)
-    return store_of(folder, matrix, labels, chunk_size=4096, **options)
-
-
-def weights(result):
-    return result.model.weights.tobytes()
-
-
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lam", [1e-1, 1e-2, 1e-4])
 @pytest.mark.parametrize("algorithm", ["auto", "sgd-s", "sdca"])
 def test_the_certificate_holds(client, tmp_path, parts, lam, algorithm):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     matrix, labels = store.to_scipy()
     svm = LinearSVC(C=1 / (lam * store.rows), loss="hinge", fit_intercept=False, tol=1e-9, max_iter=10**6)
     w = svm.fit(matrix.astype(float), labels).coef_.ravel()
@@ -106,7 +95,7 @@ def test_all_losses_come_to_the_same_optimum_as_on_one_machine(client, tmp_path,
 def test_many_models_weights_folds_and_a_bias(client, tmp_path):
     folder = tmp_path
     (folder / "weights").write_text("".join(f"{1 + row % 3}\n" for row in range(600)))
-    store = made(folder, weights=str(folder / "weights"))
+    store = store_of_parts(folder, weights=str(folder / "weights"))
     for config in (
         TrainConfig(lam=(0.1, 0.03, 0.01), tolerance=0.005, holdout=0.2),
         TrainConfig(lam=(0.1, 0.01), folds=3, tolerance=0.005),
@@ -141,7 +130,7 @@ def test_several_classes(client, tmp_path, loss):
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_the_same_bytes_whatever_the_number_of_workers(tmp_path, algorithm):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(
         lam=(0.03, 0.01, 0.003), tolerance=1e-3, algorithm=algorithm, max_epochs=12, holdout=0.1, memory=1 << 24
     )
@@ -153,14 +142,14 @@ def test_the_same_bytes_whatever_the_number_of_workers(tmp_path, algorithm):
             ) as cluster,
             distributed.Client(cluster) as client,
         ):
-            found.add(weights(train_dask(client, store, config, parts=4)))
+            found.add(weight_bytes(train_dask(client, store, config, parts=4)))
     assert len(found) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_a_worker_that_dies_changes_nothing(tmp_path, algorithm):
-    store = made(tmp_path, rows=3000)
+    store = store_of_parts(tmp_path, rows=3000)
     config = TrainConfig(lam=3e-5, tolerance=1e-9, algorithm=algorithm, max_epochs=60, memory=1 << 26)
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
@@ -175,38 +164,18 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, algorithm):
                 once.set()
                 os.kill(victims[0], signal.SIGKILL)
 
-        class Killing(TrainingKiller):
+        class Killing(EpochProgress):
             on_epoch = staticmethod(kill)
 
         again = train_dask(client, store, config, parts=3, progress=Killing())
         assert once.is_set()
         assert sorted(worker.pid for worker in cluster.workers.values()) != victims or len(cluster.workers) < 2
-    assert weights(again) == weights(whole)
+    assert weight_bytes(again) == weight_bytes(whole)
     assert again.model.info.certificate == whole.model.info.certificate
 
 
-class TrainingKiller:
-    """Progress that does something at the end of an epoch."""
-
-    on_epoch = staticmethod(lambda *_more: None)
-    epochs = 0
-
-    def epoch_done(self, record, tolerance, models):
-        self.epochs += 1
-        type(self).on_epoch(self.epochs)
-
-    def presented(self, epoch, rows, total):
-        pass
-
-    def note(self, text):
-        pass
-
-    def end(self):
-        pass
-
-
 def test_workers_come_and_go(tmp_path):
-    store = made(tmp_path, rows=2000)
+    store = store_of_parts(tmp_path, rows=2000)
     config = TrainConfig(lam=1e-4, tolerance=1e-9, algorithm="sdca", max_epochs=30, memory=1 << 26)
     with (
         distributed.LocalCluster(
@@ -216,7 +185,7 @@ def test_workers_come_and_go(tmp_path):
     ):
         whole = train_dask(client, store, config, parts=3)
 
-        class Scaling(TrainingKiller):
+        class Scaling(EpochProgress):
             @staticmethod
             def on_epoch(epoch):
                 if epoch == 8:
@@ -228,18 +197,18 @@ def test_workers_come_and_go(tmp_path):
                         time.sleep(0.05)
 
         again = train_dask(client, store, config, parts=3, progress=Scaling())
-    assert weights(again) == weights(whole)
+    assert weight_bytes(again) == weight_bytes(whole)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_checkpoints(client, tmp_path, algorithm):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     settings = {"lam": (0.03, 0.003), "tolerance": 1e-9, "algorithm": algorithm, "memory": 1 << 24, "holdout": 0.1}
     whole = train_dask(client, store, TrainConfig(**settings, max_epochs=9), parts=3)
     some = TrainConfig(**settings, max_epochs=9, checkpoint_epochs=1)
 
-    class Interrupting(TrainingKiller):
+    class Interrupting(EpochProgress):
         @staticmethod
         def on_epoch(epoch):
             if epoch == 5:
@@ -249,7 +218,7 @@ def test_checkpoints(client, tmp_path, algorithm):
         train_dask(client, store, some, parts=3, checkpoint=tmp_path / "kept", progress=Interrupting())
     rest = TrainConfig(**settings, max_epochs=9)
     resumed = train_dask(client, store, rest, checkpoint=tmp_path / "kept", resume=True)
-    assert weights(resumed) == weights(whole)
+    assert weight_bytes(resumed) == weight_bytes(whole)
     assert resumed.model.info.history == whole.model.info.history
     for problem, other in (
         ("with other options", {"config": TrainConfig(**settings | {"lam": 0.5}, max_epochs=9)}),
@@ -262,9 +231,9 @@ def test_checkpoints(client, tmp_path, algorithm):
 
 
 def test_nothing_is_left_on_the_workers(client, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
 
-    class Interrupting(TrainingKiller):
+    class Interrupting(EpochProgress):
         @staticmethod
         def on_epoch(epoch):
             if epoch == 3:
@@ -282,7 +251,7 @@ def test_nothing_is_left_on_the_workers(client, tmp_path):
 
 
 def test_what_is_refused(client, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     for config, message in (
         (TrainConfig(algorithm="pegasos", lam=0.1), "runs on one machine"),
         (TrainConfig(bias="search", lam=0.1), "bias=search is for one machine"),
@@ -301,16 +270,16 @@ def test_what_is_refused(client, tmp_path):
 
 
 def test_another_store_under_the_same_name(client, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     opened = Store.open(store.path)
-    made(tmp_path, seed=1)  # in its place
+    store_of_parts(tmp_path, seed=1)  # in its place
     with pytest.raises(InputError, match="not the store that the client sees"):
         train_dask(client, opened, TrainConfig(lam=0.1))
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 7, 100])
 def test_parts_are_even_and_whole(tmp_path, number):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     bounds = data.cut(store, number)
     assert bounds[0][0] == 0
     assert bounds[-1][1] == len(store.manifest.chunks)
@@ -366,7 +335,7 @@ def test_parts_are_as_cautious_as_they_have_to_be(client, tmp_path, monkeypatch,
 
 @pytest.mark.slow
 def test_less_caution_takes_fewer_rounds(client, tmp_path, monkeypatch):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(lam=0.01, tolerance=0.01, algorithm="sdca", max_epochs=200)
     learnt = train_dask(client, store, config, parts=8, passes=1)
     monkeypatch.setattr(distributed_solvers, "next_caution", lambda caution, *_seen: caution)
@@ -377,7 +346,7 @@ def test_less_caution_takes_fewer_rounds(client, tmp_path, monkeypatch):
 
 def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
     """Done again, it comes to the same, and nothing it was given has changed."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(lam=(0.01, 0.001, 0.1), holdout=0.1)
     loader = open_loader(store, 1 << 40, holdout=0.1)
     problem = problem_of(config, store, loader)
@@ -408,7 +377,7 @@ def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
 
 @pytest.mark.slow
 def test_the_command(tmp_path, oocpeg):
-    made(tmp_path)
+    store_of_parts(tmp_path)
     told = oocpeg("train", "store", "-o", "model", "--lambda", "0.01", "--scheduler", "local:2", "--json").stdout
     assert '"converged": true' in told
     assert (
@@ -420,11 +389,11 @@ def test_the_command(tmp_path, oocpeg):
 
 def test_the_delay_of_pegasos(client, tmp_path):
     """The delay changes the steps; the certificate still holds."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(lam=0.1, algorithm="sgd-s", max_epochs=3, tolerance=1e-9)
     plain = train_dask(client, store, config, parts=2)
     delayed = train_dask(client, store, dataclasses.replace(config, delay=5000.0), parts=2)
-    assert weights(delayed) != weights(plain)
+    assert weight_bytes(delayed) != weight_bytes(plain)
     optimum = train(store, TrainConfig(lam=0.1, tolerance=1e-6)).model.info.certificate
     assert delayed.model.info.certificate.lower_bound <= optimum.primal
     assert delayed.model.info.certificate.primal >= optimum.lower_bound

@@ -229,13 +229,8 @@ convert(sys.argv[2].split(","), sys.argv[1], config, existing=existing)
 """
 
 
-def start(target: Path, sources: object, shuffle: str, mode: str, resume: str = "") -> Process:
+def start_conversion(target: Path, sources: object, shuffle: str, mode: str, resume: str = "") -> Process:
     return program(CHILD, target, sources, shuffle, mode, resume)
-
-
-def finish(child: Process) -> None:
-    _out, problem = child.communicate(timeout=120)
-    assert child.returncode == 0, problem
 
 
 @pytest.mark.slow
@@ -288,7 +283,7 @@ def test_interrupted_politely(tmp_path, signal_number):
 
 def test_resume_refuses_other_inputs_and_options(tmp_path):
     source = numbered(tmp_path, 40_000)
-    child = start(tmp_path / "store", source, "shuffle", "new")
+    child = start_conversion(tmp_path / "store", source, "shuffle", "new")
     while not (tmp_path / "store.unfinished" / "plan.json").exists():
         time.sleep(0.01)
         assert child.poll() is None
@@ -362,9 +357,9 @@ def test_damaged_scratch_data_is_read_again(tmp_path):
     """What a power cut may do: the journal is ahead of the rows on disk."""
     source = numbered(tmp_path, 20_000)
     whole = tmp_path / "whole"
-    finish(start(whole, source, "shuffle", "new"))
+    start_conversion(whole, source, "shuffle", "new").succeed()
     target = tmp_path / "store"
-    child = start(target, source, "shuffle", "new")
+    child = start_conversion(target, source, "shuffle", "new")
     scratch = tmp_path / "store.unfinished"
     while not (scratch / "read.journal").exists() or (scratch / "read.journal").stat().st_size < 20_000:
         assert child.poll() is None
@@ -376,7 +371,7 @@ def test_damaged_scratch_data_is_read_again(tmp_path):
     content = bytearray(buckets[0].read_bytes())
     content[len(content) // 2] ^= 1
     buckets[0].write_bytes(content)
-    finish(start(target, source, "shuffle", "new", "resume"))
+    start_conversion(target, source, "shuffle", "new", "resume").succeed()
     assert folder_bytes(target) == folder_bytes(whole)
 
 

@@ -90,7 +90,7 @@ def pairs_text(matrix, labels):
     return "\n".join(lines) + "\n"
 
 
-def write(folder, rows=200, seed=1):
+def write_pairs(folder, rows=200, seed=1):
     """The same rows as pairs, by suffix and without, and as svmlight text."""
     matrix, labels = random_rows(rows, 30, seed, density=0.3)
     (folder / "in.pairs").write_text(pairs_text(matrix, labels))
@@ -101,7 +101,7 @@ def write(folder, rows=200, seed=1):
 
 @pytest.mark.usefixtures("pairs")
 def test_a_registered_format_is_converted_and_appended(tmp_path):
-    matrix, labels = write(tmp_path)
+    matrix, labels = write_pairs(tmp_path)
     config = ConvertConfig(shuffle=False, block_size=1000)
     stores = [
         convert([str(tmp_path / "in.pairs")], tmp_path / "by-suffix", config),
@@ -126,7 +126,7 @@ def test_labels_that_are_words_are_detected(tmp_path):
 
 @pytest.mark.usefixtures("pairs")
 def test_a_model_reads_raw_files_of_a_registered_format(tmp_path):
-    matrix, labels = write(tmp_path)
+    matrix, labels = write_pairs(tmp_path)
     store = convert([str(tmp_path / "in.pairs")], tmp_path / "store")
     train(store, TrainConfig(lam=1e-2)).model.save(tmp_path / "model")
     model = Model.load(tmp_path / "model")
@@ -151,7 +151,7 @@ def test_bad_rows_of_a_registered_format(tmp_path):
 
 @pytest.mark.usefixtures("pairs")
 def test_options_that_a_format_does_not_understand_are_refused_with_both_sides(tmp_path):
-    write(tmp_path)
+    write_pairs(tmp_path)
     source = str(tmp_path / "in.pairs")
     message = r"^hash_bits is for Vowpal Wabbit text, tables and folders of texts, and .*in\.pairs is read as pairs;"
     with pytest.raises(UsageError, match=message):
@@ -192,7 +192,7 @@ def test_declarations_of_formats_that_cannot_be(tmp_path, pairs):
 
 
 def test_the_command_line_lists_a_format_that_is_registered_before(tmp_path):
-    write(tmp_path)
+    write_pairs(tmp_path)
     code = "import test_format_registry as own\nown.registry.register(own.PairsFormat)\n"
     code += "from ooc_pegasos.cli.main import main\nmain()"
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
@@ -215,7 +215,7 @@ def test_the_command_line_lists_a_format_that_is_registered_before(tmp_path):
 
 
 def test_a_store_of_a_format_that_is_not_registered(tmp_path):
-    write(tmp_path)
+    write_pairs(tmp_path)
     registry.register(PairsFormat)
     try:
         convert([str(tmp_path / "in.pairs")], tmp_path / "store")

@@ -46,7 +46,7 @@ from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.util.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.util.files import writing_errors
 
-_MOST_WAITING = 1 << 28
+MOST_WAITING_BYTES = 1 << 28
 """Bytes of rounds that the scheduler keeps, so that it can have them done again, before they are forgotten."""
 _BYTES_A_TASK = 4000
 _SECONDS_TO_LOSE, _SHARE_OF_KEEPING = 60.0, 20
@@ -178,7 +178,7 @@ class RoundsOfAscent(Rounds, SdcaSolver):
 
     def _is_time_to_fetch(self) -> bool:
         seconds = time.monotonic() - self._fetched
-        return self._waiting > _MOST_WAITING or seconds > max(_SECONDS_TO_LOSE, _SHARE_OF_KEEPING * self._cost)
+        return self._waiting > MOST_WAITING_BYTES or seconds > max(_SECONDS_TO_LOSE, _SHARE_OF_KEEPING * self._cost)
 
     def _fetch_to_scratch(self) -> None:
         with writing_errors(self._scratch or Path(tempfile.gettempdir())):

@@ -26,7 +26,7 @@ _PATIENCE = 10
 """Seconds to wait for a scheduler."""
 _LOCAL_PATIENCE = 120
 """And for workers on this machine, which may be busy."""
-_SHARE_OF_ROWS, _SHARE_OF_STATES = 0.4, 0.3
+SHARE_OF_ROWS, SHARE_OF_STATES = 0.4, 0.3
 """Of a worker's memory, for the rows of its parts, and for what dual coordinate ascent knows of them."""
 _COPIES = 3
 """Of that at the end of a round: what was known before, what is known now, and what is being worked on."""
@@ -162,7 +162,7 @@ def workers_of(client: Any) -> list[Worker]:
 def memory_of_parts(workers: Sequence[Worker], together: int) -> int:
     """Bytes that each of so many parts of a worker may have for its rows."""
     least = min(worker.memory for worker in workers)
-    return max(int(_SHARE_OF_ROWS * least / together) // MIB, 1) * MIB
+    return max(int(SHARE_OF_ROWS * least / together) // MIB, 1) * MIB
 
 
 def room_problem(client: Any, parts: Sequence[Part], store: Store, models: int) -> str | None:
@@ -174,6 +174,6 @@ def room_problem(client: Any, parts: Sequence[Part], store: Store, models: int) 
     columns = models if models <= APART else width_of(models)
     needed = of_one * (BYTES_A_ROW + _COPIES * BYTES_A_MODEL * columns)
     least = min(worker.memory for worker in workers)
-    if needed <= _SHARE_OF_STATES * least:
+    if needed <= SHARE_OF_STATES * least:
         return None
     return f"dual coordinate ascent keeps {needed / 1e9:.3g} GB on a worker, of which one has {least / 1e9:.3g} GB"

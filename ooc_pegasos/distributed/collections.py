@@ -44,7 +44,7 @@ from ooc_pegasos.store.manifest import Layout, Manifest, Recipe
 from ooc_pegasos.store.store import Store
 
 _NAME = "the collection"
-_SHARE = 0.4
+SHARE_OF_MEMORY = 0.4
 """Of the workers' memory that rows may take: while they become parts they are there twice."""
 _SHARE_OF_FRAMES = 0.25
 """And partitions of a dataframe, until they are rows."""
@@ -237,7 +237,7 @@ class _Reading:
                 futures += self._compute([task], worker)
         found = [one for some in self._gather(futures) for one in some]
         told = [one for _at, one in sorted(zip(asked, found, strict=True), key=lambda pair: pair[0])]
-        return told, self.rows if sum(map(_bytes_of, told)) <= _SHARE * self.memory else None
+        return told, self.rows if sum(map(_bytes_of, told)) <= SHARE_OF_MEMORY * self.memory else None
 
     # --- partitions -------------------------------------------------------------------------------
 
@@ -326,7 +326,7 @@ class _Reading:
             told, kept = self._sizes()
         else:
             work = partial(worker_partitions.summary_of, settings=self.settings)
-            told, kept = self._look("size-of-partition", self.rows, work, _bytes_of, _SHARE)
+            told, kept = self._look("size-of-partition", self.rows, work, _bytes_of, SHARE_OF_MEMORY)
         seconds = time.perf_counter() - began
         there = [at for at, one in enumerate(told) if one.rows]
         if not there:
@@ -380,10 +380,10 @@ class _Reading:
         ]
         found = RowsOfParts(self.client, makers, homes, at_a_time, self.futures)
         if at_a_time:
-            needed = sum(map(_bytes_of, told))
+            needed, room = sum(map(_bytes_of, told)), SHARE_OF_MEMORY * self.memory
             found.remark = (
                 f"the rows of the collection take {needed / 1e9:.3g} GB, and workers hold up to "
-                f"{_SHARE * self.memory / 1e9:.3g} GB: so they are made anew in each round, which took {seconds:.2g} "
+                f"{room / 1e9:.3g} GB: so they are made anew in each round, which took {seconds:.2g} "
                 f"seconds; a store (Store.from_dask) is read faster, or give workers more memory"
             )
         return Store(Path(_NAME), made), found

@@ -33,7 +33,7 @@ from ooc_pegasos.store.manifest import Manifest
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.stopwatch import Stopwatch
 
-_IDLE = 600.0
+IDLE_SECONDS = 600.0
 """Seconds after which a worker lets go of a part that nobody asks for."""
 _ENDED = 1000
 """Runs that a worker remembers to be over."""
@@ -182,14 +182,14 @@ def forget(run: str) -> None:
             del _open[part]
 
 
-_looking = threading.Event()
+idle_check = threading.Event()
 
 
 def _look_later() -> None:
     """Have one look, in a while, if there is anything."""
-    if _open and not _looking.is_set():
-        _looking.set()
-        timer = threading.Timer(_IDLE / 4, _let_go_of_idle)
+    if _open and not idle_check.is_set():
+        idle_check.set()
+        timer = threading.Timer(IDLE_SECONDS / 4, _let_go_of_idle)
         timer.daemon = True
         timer.start()
 
@@ -199,9 +199,9 @@ def _let_go_of_idle() -> None:
     with _opening:
         now = time.monotonic()
         for part, opened in list(_open.items()):
-            if not opened.lock.locked() and now - opened.used > _IDLE:
+            if not opened.lock.locked() and now - opened.used > IDLE_SECONDS:
                 del _open[part]
-        _looking.clear()
+        idle_check.clear()
         _look_later()
 
 

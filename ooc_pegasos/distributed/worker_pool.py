@@ -24,13 +24,13 @@ _LOOK_FOR_WORKERS = 1.0
 """And at whether all workers are there."""
 _REPORT = 10.0
 """And at whether they are well."""
-_PATIENCE = 300
+WORKER_WAIT_SECONDS = 300
 """Seconds to wait for another worker when all are gone."""
 _ATTEMPTS = 5
 """To do a round, of which each but the last has lost something that nobody can make again."""
-_LITTLE = 1 << 22
+SMALL_BYTES = 1 << 22
 """Bytes that go with the work of all parts; more go to one worker, which takes a step longer, and then to others."""
-_FAN = 8
+FAN_OUT = 8
 """Workers that a vector is sent to by one that has it, before those send it on."""
 
 
@@ -111,9 +111,9 @@ class Crew:
             self._look_up(0)
             if not began:
                 began = time.monotonic()
-                self._note(f"all workers are gone; waiting for others, up to {_PATIENCE} seconds")
-            if time.monotonic() - began > _PATIENCE:
-                problem = f"all workers are gone, and no other has come in {_PATIENCE} seconds"
+                self._note(f"all workers are gone; waiting for others, up to {WORKER_WAIT_SECONDS} seconds")
+            if time.monotonic() - began > WORKER_WAIT_SECONDS:
+                problem = f"all workers are gone, and no other has come in {WORKER_WAIT_SECONDS} seconds"
                 raise InputError(f"{problem}; start some, and resume from the checkpoint if there is one")
             time.sleep(_LOOK)
         return dict(found)
@@ -161,7 +161,7 @@ class Crew:
         return len(self.parts) if self._is_little(told) else 1
 
     def _is_little(self, told: Any) -> bool:
-        return _bytes_of(told) * len(self.parts) <= _LITTLE
+        return _bytes_of(told) * len(self.parts) <= SMALL_BYTES
 
     def _tell(self, told: Any, workers: list[str]) -> list[Any]:
         """Futures of something that all workers want. The scheduler keeps it, so no worker that dies takes it along.
@@ -169,8 +169,8 @@ class Crew:
         Where there are many workers, some pass it on to some others, and so on, so that none has to send it to all.
         """
         shared = [self.submit("what-all-are-told", _same, told)]
-        while len(shared) * _FAN < len(workers):
-            number = min(len(shared) * _FAN, len(workers))
+        while len(shared) * FAN_OUT < len(workers):
+            number = min(len(shared) * FAN_OUT, len(workers))
             shared = [
                 self.submit(
                     "passed-on", _same, shared[at % len(shared)], workers=[workers[at]], allow_other_workers=True

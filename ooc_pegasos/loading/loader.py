@@ -101,7 +101,7 @@ class Loader(ABC):
         ready: Future[Window] | None = None
         try:
             for plan in plans:
-                coming = pool.submit(self._prepare, plan)
+                coming = pool.submit(self.prepare, plan)
                 if ready is not None:
                     yield _result(ready, check)
                 ready = coming
@@ -123,7 +123,7 @@ class Loader(ABC):
         file = self.store.path / self.store.manifest.chunks[window.chunk_of(row)].file
         return CorruptFileError(f"{file}: an index is not below the number of features; restore it or convert again")
 
-    def _prepare(self, plan: Plan) -> Window:
+    def prepare(self, plan: Plan) -> Window:
         with self.background.measuring("ordering rows"):
             layout = Layout.of(self.store, plan.chunks)
             order = np.empty(0, np.uint32)

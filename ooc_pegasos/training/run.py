@@ -122,10 +122,10 @@ class Run:
         try:
             self._measure_the_rest(stopped)
         except Interrupted:
-            self._save_checkpoint()
+            self.save_checkpoint()
             raise
         self.engine.check_unchanged()
-        return self._result(stopped)
+        return self.result(stopped)
 
     def _train(self, limit: int) -> str:
         """Return the reason for the end: that of the models, "epochs" or "seconds"."""
@@ -134,10 +134,10 @@ class Run:
                 self._epoch(limit)
             return stopped
         except OutOfTimeError:
-            self._save_checkpoint()
+            self.save_checkpoint()
             return "seconds"
         except Interrupted:
-            self._save_checkpoint()
+            self.save_checkpoint()
             raise
         finally:
             self.engine.end_training()
@@ -181,7 +181,7 @@ class Run:
         cursor.window = cursor.position = cursor.presented = 0
         cursor.begun = cursor.marked = False
         if config.checkpoint_epochs and cursor.epoch % config.checkpoint_epochs == 0:
-            self._save_checkpoint()
+            self.save_checkpoint()
         else:
             self._save_if_due()
 
@@ -200,7 +200,7 @@ class Run:
 
     def _give_up_pegasos_if_slow(self) -> None:
         """Replace Pegasos by dual coordinate ascent if Pegasos is slow and was not asked for."""
-        if not self._may_switch() or not self._is_slow() or self.engine.room_problem():
+        if not self._may_switch() or not self.is_slow() or self.engine.room_problem():
             return
         state = self.state
         active = state.solver.active
@@ -223,7 +223,7 @@ class Run:
             return False
         return can_take_over(self.fallback, config, setting.problem, setting.start is not None)
 
-    def _is_slow(self) -> bool:
+    def is_slow(self) -> bool:
         known = [self.state.known[model] for model in self.state.solver.active]
         gaps = [one.estimated_gap for one in known if one.epochs >= _TRIED]
         return any(gap is not None and gap > 2 * self.setting.config.enough for gap in gaps)
@@ -247,7 +247,7 @@ class Run:
         if self.setting.problem.free in (BY_SUBGRADIENT, OF_BATCH):
             settle_biases(state, self.engine)
 
-    def _result(self, stopped: str) -> TrainResult:
+    def result(self, stopped: str) -> TrainResult:
         setting, config, state = self.setting, self.setting.config, self.state
         outcome = Outcome(setting.problem, state, setting.store, config)
         model = outcome.model(self.algorithm.name)
@@ -292,9 +292,9 @@ class Run:
         """Write a checkpoint if the last one is too old."""
         minutes = self.setting.config.checkpoint_minutes
         if self.checkpoints and time.perf_counter() - self.checkpoints.written > 60 * minutes:
-            self._save_checkpoint()
+            self.save_checkpoint()
 
-    def _save_checkpoint(self) -> None:
+    def save_checkpoint(self) -> None:
         """Write a checkpoint, if there is a folder for it."""
         if self.checkpoints is None:
             return

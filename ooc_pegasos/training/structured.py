@@ -32,8 +32,8 @@ X_in = TypeVar("X_in", contravariant=True)
 X_out = TypeVar("X_out", covariant=True)
 Y_out = TypeVar("Y_out", covariant=True)
 
-_COEFFICIENT = 1.2  # the objective is measured when the estimated gap is within this factor of the tolerance
-_STALE = 1.001  # weights that no update touched may be this factor too large, so that not all change at each step
+COEFFICIENT = 1.2  # the objective is measured when the estimated gap is within this factor of the tolerance
+STALE = 1.001  # weights that no update touched may be this factor too large, so that not all change at each step
 _WATCHED = 100  # examples, at most, whose last maximum is remembered to check the next
 _ROUNDING = 1e-5  # of the terms of a score; a task may compute in float32
 
@@ -260,7 +260,7 @@ class _Run:
         refreshed = -np.inf
         for number, i in enumerate(np.random.default_rng([self.config.seed, epoch]).permutation(m).tolist()):
             clock = self.t + self.delay
-            if clock > _STALE * refreshed:
+            if clock > STALE * refreshed:
                 np.divide(a, lam * clock, out=self.weights)
                 refreshed = clock
             [(choice, loss)] = self.oracle.choose(i, self.shown)
@@ -285,7 +285,7 @@ class _Run:
         estimated_gap = (estimate - self.bound) / estimate if estimate > 0 else 0.0
         if epoch == 1:
             self.oracle.check_best(_read_only(iterate))
-        measured = last or estimated_gap <= _COEFFICIENT * self.config.tolerance
+        measured = last or estimated_gap <= COEFFICIENT * self.config.tolerance
         if measured:
             self._measure([iterate, (self.r * self.a - self.b) / m])
         self.history.append(

@@ -703,7 +703,7 @@ def unfinished(folder: Path) -> Attempt:
     from unittest.mock import patch
 
     from ooc_pegasos.conversion.first_pass import Ingest
-    from ooc_pegasos.conversion.pipeline import _Conversion
+    from ooc_pegasos.conversion.pipeline import Conversion
     from ooc_pegasos.conversion.second_pass import Assembly
 
     text = random_svmlight_text(0) * 8 + b"bad row\n" + random_svmlight_text(1) * 8
@@ -716,7 +716,7 @@ def unfinished(folder: Path) -> Attempt:
     for number, (name, options) in enumerate(kinds):
         whole = convert([str(folder / name)], folder / "place" / "store", ConvertConfig(**options), existing=REPLACE)
         expected = {path.name: path.read_bytes() for path in whole.path.iterdir()}
-        for home, step in ((Ingest, "_finish_sources"), (Assembly, "run"), (_Conversion, "_publish")):
+        for home, step in ((Ingest, "finish_sources"), (Assembly, "run"), (Conversion, "publish")):
             shutil.rmtree(folder / "place")
             (folder / "place").mkdir()
             calls = [0]
@@ -724,7 +724,7 @@ def unfinished(folder: Path) -> Attempt:
 
             def killed(*words: Any, original: Any = original, step: str = step, calls: list[int] = calls) -> Any:
                 calls[0] += 1
-                if step != "_finish_sources" or calls[0] == 4:
+                if step != "finish_sources" or calls[0] == 4:
                     raise _KilledError
                 return original(*words)
 
@@ -915,7 +915,7 @@ def state(folder: Path) -> Attempt:
     found = _night(place)
     shutil.copytree(place, folder / "first", symlinks=True)
     scenes = []
-    for home, step in ((run._Run, "_train"), (run._Run, "_compare"), (Versions, "publish")):
+    for home, step in ((run.JobRun, "train_candidate"), (run.JobRun, "compare"), (Versions, "publish")):
         shutil.rmtree(place)
         shutil.copytree(folder / "first", place, symlinks=True)
         try:
@@ -955,7 +955,7 @@ def state(folder: Path) -> Attempt:
 
 def record(folder: Path) -> Attempt:
     """The record of the model in use, from which the next run takes whether there is anything to do."""
-    from ooc_pegasos.jobs.run import _Run
+    from ooc_pegasos.jobs.run import JobRun
     from ooc_pegasos.jobs.versions import Versions
     from ooc_pegasos.reporting.progress import Progress, TrainingProgress
 
@@ -969,7 +969,7 @@ def record(folder: Path) -> Attempt:
     def attempt(rng: Rng) -> None:
         one = json.dumps(changed(rng, json.loads(content))).encode()
         path.write_bytes(damaged(rng, content) if rng.random() < 0.5 else one)
-        night = _Run(found, versions, lambda: datetime.now(UTC), Progress(), TrainingProgress())
+        night = JobRun(found, versions, lambda: datetime.now(UTC), Progress(), TrainingProgress())
         night.state.champion = versions.current()
         assert night._is_due(known, store) in (True, False)
         if rng.random() < 0.001:

@@ -33,7 +33,7 @@ def killed(*_words: object, **_named: object) -> None:
 running_train = running.train
 SCENES: dict[str, tuple[object, str, Callable[..., None]]] = {
     "training": (running, "train", killed_in_training),
-    "comparing": (running._Run, "_compare", killed),
+    "comparing": (running.JobRun, "compare", killed),
 }
 
 

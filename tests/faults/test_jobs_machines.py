@@ -45,10 +45,10 @@ from support.soak import in_soak
 commands, quick, powerless, disk, closed = fixtures
 STEPS: dict[str, tuple[object, str]] = {
     "plan": (running, "plan"),
-    "append": (running._Run, "_append"),
+    "append": (running.JobRun, "append"),
     "expire": (running, "expire"),
     "train": (running, "train"),
-    "compare": (running._Run, "_compare"),
+    "compare": (running.JobRun, "compare"),
     "publish": (Versions, "publish"),
     "switch": (Versions, "switch"),
     "prune": (Versions, "prune"),

@@ -26,6 +26,7 @@ from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.training import run as running
+from ooc_pegasos.training import stop
 from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
 from support.clusters import EpochProgress, store_of_parts, weight_bytes, workers_of_this_process
 from support.stores import store_of
@@ -94,7 +95,7 @@ def before(patched, name, act):
     ],
 )
 def test_tasks_have_names_that_people_can_read(local, tmp_path, monkeypatch, config, names):
-    monkeypatch.setattr(worker_pool, "_LITTLE", 0)
+    monkeypatch.setattr(worker_pool, "SMALL_BYTES", 0)
     seen = set()
     submit = local.client.submit
 
@@ -196,8 +197,8 @@ def test_a_worker_keeps_no_more_open_than_its_share(local, tmp_path):
 
 
 def test_what_nobody_asks_for_is_let_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "_IDLE", 0.2)
-    monkeypatch.setattr(data, "_looking", threading.Event())
+    monkeypatch.setattr(data, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(data, "idle_check", threading.Event())
     store = store_of_parts(tmp_path)
     loader = open_loader(store, 1 << 40)
     part, held = data.parts_of(store, TrainConfig(), [(0, 2), (2, 3)], 1 << 26, loader.folds.to_present, 2)
@@ -215,8 +216,8 @@ def test_vectors_are_passed_on(local, tmp_path, monkeypatch):
     store = store_of_parts(tmp_path)
     config = TrainConfig(**SETTINGS, algorithm="sdca")
     once = train_dask(local.client, store, config, parts=5)
-    monkeypatch.setattr(worker_pool, "_FAN", 2)
-    monkeypatch.setattr(worker_pool, "_LITTLE", 0)
+    monkeypatch.setattr(worker_pool, "FAN_OUT", 2)
+    monkeypatch.setattr(worker_pool, "SMALL_BYTES", 0)
     submitted, real = [], worker_pool.Crew.submit
 
     def watched(mine, what, *more, **options):
@@ -239,7 +240,7 @@ def test_what_is_little_goes_with_the_work_of_each_part(local, tmp_path, monkeyp
     bytes_each = 8 * store.features
     found = []
     for little in (1 << 22, 0):
-        monkeypatch.setattr(worker_pool, "_LITTLE", little)
+        monkeypatch.setattr(worker_pool, "SMALL_BYTES", little)
         kept = []
         with monkeypatch.context() as patched:
             real = client_solvers.RoundsOfAscent.round
@@ -295,7 +296,7 @@ def test_what_is_known_is_fetched_now_and_then(apart, tmp_path, monkeypatch):
             if epoch == 6:
                 os.kill(min(apart.client.run(os.getpid).values()), signal.SIGKILL)
 
-    monkeypatch.setattr(client_solvers, "_MOST_WAITING", 0)
+    monkeypatch.setattr(client_solvers, "MOST_WAITING_BYTES", 0)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     again = train_dask(apart.client, store, config, parts=3, progress=Counting(), scratch=scratch)
@@ -320,7 +321,7 @@ def test_workers_that_are_lost_again_and_again(local, tmp_path, monkeypatch):
 
 def test_no_worker_comes_back(tmp_path, monkeypatch):
     store = store_of_parts(tmp_path)
-    monkeypatch.setattr(worker_pool, "_PATIENCE", 0.5)
+    monkeypatch.setattr(worker_pool, "WORKER_WAIT_SECONDS", 0.5)
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "processes": False}
     with distributed.LocalCluster(n_workers=1, **options) as cluster, distributed.Client(cluster) as client:
 
@@ -385,7 +386,7 @@ def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
             os.kill(os.getpid(), signal.SIGINT)
             assert saved.wait(60)
 
-    save = running.Run._save_checkpoint
+    save = running.Run.save_checkpoint
 
     def and_tell(mine):
         try:
@@ -396,7 +397,7 @@ def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
     others = set(data._open)
     with monkeypatch.context() as patched:
         before(patched, name, interrupt)
-        patched.setattr(running.Run, "_save_checkpoint", and_tell)
+        patched.setattr(running.Run, "save_checkpoint", and_tell)
         with pytest.raises(Interrupted):
             train_dask(local.client, store, config, parts=3, checkpoint=tmp_path / "kept", log=tmp_path / "log")
     assert (tmp_path / "kept" / "training.checkpoint").exists()
@@ -427,7 +428,13 @@ def test_time_runs_out(local, tmp_path, monkeypatch):
     """Also within a round, which is given up."""
     store = store_of_parts(tmp_path)
     over = threading.Event()
-    monkeypatch.setattr(OutOfTimeError, "__init__", lambda mine, *more: over.set())
+
+    class Noted(OutOfTimeError):
+        def __init__(self, *words):
+            super().__init__(*words)
+            over.set()
+
+    monkeypatch.setattr(stop, "OutOfTimeError", Noted)
     calls = []
 
     def wait():
@@ -566,7 +573,7 @@ def test_what_a_client_believes_is_not_asked_for(local, tmp_path, monkeypatch):
 
 def test_no_room_for_what_is_known_of_rows(local, tmp_path, monkeypatch):
     store = store_of_parts(tmp_path)
-    monkeypatch.setattr(of_cluster, "_SHARE_OF_STATES", 1e-9)
+    monkeypatch.setattr(of_cluster, "SHARE_OF_STATES", 1e-9)
     with pytest.raises(InputError, match=r"dual coordinate ascent keeps .* algorithm=sgd-s"):
         train_dask(local.client, store, TrainConfig(lam=1e-4))
     assert train_dask(local.client, store, TrainConfig(lam=0.5, tolerance=0.1)).algorithm == "sgd-s"
@@ -637,7 +644,7 @@ def test_pegasos_makes_room_if_it_is_slow(local, tmp_path, monkeypatch):
     assert train_dask(local.client, store, config, parts=2).algorithm == "sgd-s"
     config = TrainConfig(lam=0.05, tolerance=3 / 150, max_epochs=30)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(running.Run, "_is_slow", lambda mine: len(mine.state.known[0].history) >= 2)
+        patched.setattr(running.Run, "is_slow", lambda mine: len(mine.state.known[0].history) >= 2)
         patched.setattr(running.Judge, "is_enough", lambda mine, known: len(known.history) > 5 and known.gap <= 0.02)
         result = train_dask(local.client, store, config, parts=2, checkpoint=tmp_path / "kept")
     assert result.algorithm == "sdca"

@@ -221,7 +221,7 @@ def test_only_the_first_block_is_read(tmp_path, monkeypatch):
     run(job, now=clock_of(1))
     golden = tmp_path / "golden.svm"
     golden.write_text("# rows that somebody has looked at\n" * 2000 + golden.read_text() + "1 5:nonsense\n")
-    monkeypatch.setattr("ooc_pegasos.scoring.score._TEXT_BLOCK", 1 << 10)
+    monkeypatch.setattr("ooc_pegasos.scoring.score.TEXT_BLOCK", 1 << 10)
     store = Store.open(tmp_path / "clicks.store")
     check_reference_sets(job, store)  # and finds a block that has rows
     with pytest.raises(InputError, match=r"golden.svm:2401: "):

@@ -168,7 +168,7 @@ def test_a_clock_that_was_set_back(tmp_path):
     assert version_in_use(tmp_path) == second["run"] == "2026-11-19T02-00-01"
 
 
-STEPS = ["_append", "_train", "_compare"]
+STEPS = ["append", "train_candidate", "compare"]
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_killed_between_any_two_steps_it_goes_on(tmp_path, monkeypatch, step, af
         run(job, now=clock_of(1))
         put_day(folder, 2)
         if name == "killed":
-            home = {"publish": Versions, "prune": Versions, "expire": running}.get(step, running._Run)
+            home = {"publish": Versions, "prune": Versions, "expire": running}.get(step, running.JobRun)
             original = getattr(home, step)
 
             def killed(*arguments, original=original):

@@ -42,7 +42,7 @@ def nights(folder, job, days):
 
 def killed_in(monkeypatch, step, job, day, after=False):
     """A run that is gone, as if by SIGKILL, before or after a step."""
-    original = getattr(running._Run, step)
+    original = getattr(running.JobRun, step)
 
     def killed(*arguments):
         if after:
@@ -50,7 +50,7 @@ def killed_in(monkeypatch, step, job, day, after=False):
         raise SystemExit
 
     with monkeypatch.context() as patched:
-        patched.setattr(running._Run, step, killed)
+        patched.setattr(running.JobRun, step, killed)
         with pytest.raises(SystemExit):
             run(job, now=clock_of(day))
 
@@ -151,7 +151,7 @@ def test_another_version_that_somebody_put_in_use_is_compared_with(tmp_path, mon
     job = job_of(tmp_path, gate=LAX)
     one, two = (told["run"] for told in nights(tmp_path, job, [1, 2]))
     put_day(tmp_path, 3)
-    killed_in(monkeypatch, "_compare", job, 3)
+    killed_in(monkeypatch, "compare", job, 3)
     state = json.loads((tmp_path / "models" / ".run" / "state.json").read_text())
     assert state["champion"] == two
     os.unlink(tmp_path / "models" / "current")
@@ -171,7 +171,7 @@ def test_a_source_that_changes_while_a_run_is_down_is_noticed(tmp_path, monkeypa
     job = job_of(tmp_path, gate=LAX)
     first = nights(tmp_path, job, [1])[0]["run"]
     path = put_day(tmp_path, 2)
-    killed_in(monkeypatch, "_train", job, 2)
+    killed_in(monkeypatch, "train_candidate", job, 2)
     path.write_text(path.read_text() + "1 1:1\n")
     for again in (2.5, 2.6):
         with pytest.raises(InputError, match=r"day-02.svm: changed after"):
@@ -252,14 +252,14 @@ def test_drift_of_real_targets(tmp_path):
     assert 'oocpeg_mean_label{name="nightly",rows="new"}' in (tmp_path / "oocpeg.prom").read_text()
 
 
-@pytest.mark.parametrize(("step", "after"), [("_append", True), ("_converted", True), ("_train", False)])
+@pytest.mark.parametrize(("step", "after"), [("append", True), ("converted", True), ("train_candidate", False)])
 def test_what_a_run_appended_that_was_given_up_is_not_forgotten(tmp_path, monkeypatch, step, after):
     job = job_of(tmp_path, gate=LAX)
     nights(tmp_path, job, [1])
     put_day(tmp_path, 2)
     killed_in(monkeypatch, step, job, 2, after)
     job = changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3"))  # another job, so it begins anew
-    killed_in(monkeypatch, "_append", job, 2.5)  # and is gone at once
+    killed_in(monkeypatch, "append", job, 2.5)  # and is gone at once
     put_day(tmp_path, 3)
     job = changed_job(tmp_path, ("lam = 2e-3", "lam = 3e-3"))
     record = run(job, now=clock_of(3))
@@ -274,7 +274,7 @@ def test_an_input_that_is_moved_away_when_it_is_in_the_store(tmp_path, monkeypat
     job = job_of(tmp_path, gate=LAX)
     nights(tmp_path, job, [1])
     path = put_day(tmp_path, 2)
-    killed_in(monkeypatch, "_converted", job, 2, after=True)
+    killed_in(monkeypatch, "converted", job, 2, after=True)
     path.unlink()
     record = run(job, now=clock_of(2.5))
     assert (record["outcome"], record["inputs"]) == ("promoted", [str(path)])
@@ -291,7 +291,7 @@ def test_of_what_is_rolled_back_the_next_run_knows_what_was_appended(tmp_path, m
     job = job_of(tmp_path, gate=LAX)
     one, two = (told["run"] for told in nights(tmp_path, job, [1, 2]))
     put_day(tmp_path, 3)
-    killed_in(monkeypatch, "_compare", job, 3)
+    killed_in(monkeypatch, "compare", job, 3)
     oocpeg("rollback", tmp_path / "models")
     assert version_in_use(tmp_path) == one
     record = run(job, now=clock_of(3.5))
@@ -307,7 +307,7 @@ def test_bad_rows_of_a_run_that_was_given_up_are_told_by_the_next(tmp_path, monk
     nights(tmp_path, job, [1])
     path = put_day(tmp_path, 2)
     path.write_text(path.read_text() + "nonsense\n" * 3)
-    killed_in(monkeypatch, "_converted", job, 2, after=True)
+    killed_in(monkeypatch, "converted", job, 2, after=True)
     assert run(changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3")), now=clock_of(3))["store"]["rejected_rows"] == 3
 
 
@@ -315,13 +315,13 @@ def test_what_expired_since_is_no_input_of_the_next_run(tmp_path, monkeypatch):
     job = job_of(tmp_path, more="expire_days = 2.5", gate=LAX)
     nights(tmp_path, job, [1])
     put_day(tmp_path, 2)
-    killed_in(monkeypatch, "_train", job, 2)
+    killed_in(monkeypatch, "train_candidate", job, 2)
     put_day(tmp_path, 5)
     expire(tmp_path / "clicks.store", int(clock_of(3)().timestamp() * 10**9) - 86_400 * 10**9 * 2)
     put_day(tmp_path, 4)
     expired = [source.name[-6:] for source in read(tmp_path / "clicks.store").sources]
     assert expired == ["02.svm"]
-    killed_in(monkeypatch, "_append", changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3")), 5, after=True)
+    killed_in(monkeypatch, "append", changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3")), 5, after=True)
     expire(tmp_path / "clicks.store", int(clock_of(3.5)().timestamp() * 10**9))
     record = run(changed_job(tmp_path, ("lam = 2e-3", "lam = 3e-3")), now=clock_of(5))
     assert [name[-6:] for name in record["inputs"]] == ["04.svm", "05.svm"]
@@ -411,7 +411,7 @@ def test_a_run_that_is_being_forgotten_when_it_is_killed(tmp_path, monkeypatch, 
     if not first_night:
         run(job, now=clock_of(1))
         job = changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3"))  # so that there is something to do without new rows
-    killed_in(monkeypatch, "_promote_or_refuse", job, 2)
+    killed_in(monkeypatch, "promote_or_refuse", job, 2)
     job = changed_job(tmp_path, ('golden = ["golden.svm"]', ""))
     rmtree = shutil.rmtree
 
@@ -432,7 +432,7 @@ def test_a_candidate_that_is_gone_is_trained_again(tmp_path, monkeypatch):
     job = job_of(tmp_path, gate=LAX)
     nights(tmp_path, job, [1])
     put_day(tmp_path, 2)
-    killed_in(monkeypatch, "_compare", job, 2)
+    killed_in(monkeypatch, "compare", job, 2)
     shutil.rmtree(tmp_path / "models" / ".run" / "candidate")
     assert run(job, now=clock_of(3))["outcome"] == "promoted"
 
@@ -441,7 +441,7 @@ def test_a_disk_that_is_full_when_a_run_is_taken_up(tmp_path, monkeypatch):
     job = job_of(tmp_path, gate=LAX)
     nights(tmp_path, job, [1])
     put_day(tmp_path, 2)
-    killed_in(monkeypatch, "_train", job, 2)
+    killed_in(monkeypatch, "train_candidate", job, 2)
     job = dataclasses.replace(changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3")), notify="true")
     told, save = [], running.State.save
 
@@ -626,7 +626,7 @@ def test_a_dry_run_tells_of_a_run_that_will_go_on(tmp_path, monkeypatch):
     job = job_of(tmp_path, gate=LAX)
     nights(tmp_path, job, [1])
     put_day(tmp_path, 2)
-    killed_in(monkeypatch, "_train", job, 2)
+    killed_in(monkeypatch, "train_candidate", job, 2)
     found = preview(job, clock_of(3)())
     assert (found.unfinished, [name[-6:] for name in found.new]) == ("2026-11-20T02-00-00", ["02.svm"])
     assert "resume run 2026-11-20T02-00-00" in found.lines()[0]

@@ -258,10 +258,10 @@ def test_an_unfinished_conversion_of_other_files_is_in_nobodys_way(tmp_path, mon
     def killed(*_words):
         raise SystemExit
 
-    from ooc_pegasos.conversion.pipeline import _Conversion
+    from ooc_pegasos.conversion.pipeline import Conversion
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Conversion, "_publish", killed)
+        patched.setattr(Conversion, "publish", killed)
         with pytest.raises(SystemExit):
             run(job, now=clock_of(2))
     assert (tmp_path / "clicks.store.unfinished" / "plan.json").exists()
@@ -358,7 +358,7 @@ def state_after(folder, monkeypatch, step):
     job = job_of(folder, gate=LAX)
     put_day(folder, 1)
     with monkeypatch.context() as patched:
-        where, what = {"_train": (running._Run, "_compare"), "_compare": (Versions, "publish")}[step]
+        where, what = {"train_candidate": (running.JobRun, "compare"), "compare": (Versions, "publish")}[step]
         patched.setattr(where, what, lambda *_words: sys.exit())
         with pytest.raises(SystemExit):
             run(job, now=clock_of(1))
@@ -366,7 +366,7 @@ def state_after(folder, monkeypatch, step):
 
 
 def test_a_state_that_cannot_be_is_refused_in_one_line(tmp_path, monkeypatch):
-    job, path = state_after(tmp_path, monkeypatch, "_train")
+    job, path = state_after(tmp_path, monkeypatch, "train_candidate")
     table = decode(path.read_bytes())
     good = path.read_bytes()
     wrong = [b"", b"{", b"[]", b"3", b"{}", good[:-3], good.replace(b"2026", b"2027", 1), b"[" * 100_000]
@@ -560,14 +560,14 @@ def test_a_command_to_notify_is_waited_for_and_not_what_it_leaves(tmp_path):
 def test_ctrl_c_while_somebody_is_told(tmp_path, monkeypatch):
     number = tmp_path / "number"
     command = script(tmp_path, f"echo $$ >{shlex.quote(str(number))}; sleep 60")
-    heard = records._read
+    heard = records.read_pipe
 
     def interrupted(*words):
         if number.exists() and number.read_text():
             raise KeyboardInterrupt
         return heard(*words)
 
-    monkeypatch.setattr(records, "_read", interrupted)
+    monkeypatch.setattr(records, "read_pipe", interrupted)
     with pytest.raises(KeyboardInterrupt):
         records.notify(command, TOLD)
     assert gone(number)
@@ -803,7 +803,7 @@ def test_a_store_that_grows_while_it_is_trained_on(tmp_path, oocpeg):
 
 
 def test_the_state_is_read_by_its_own_words(tmp_path, monkeypatch):
-    _job, path = state_after(tmp_path, monkeypatch, "_compare")
+    _job, path = state_after(tmp_path, monkeypatch, "compare")
     found = state.load(path.parent)
     assert found.compare.rows == 300
     assert found.train.converged

@@ -271,7 +271,7 @@ def test_real_targets_and_bins(client, tmp_path, monkeypatch):
     model, _matrix, _labels, store, _file = of_arrays(tmp_path)
     for most in (100, 400):
         monkeypatch.setattr(distributed_scoring, "EXACT_ROWS", most)
-        monkeypatch.setattr(evaluation.Tally.__init__, "__defaults__", (most,))
+        monkeypatch.setattr(evaluation, "EXACT_ROWS", most)
         alone, together = evaluate(model, store.path), evaluate_dask(client, model, store)
         check_same_results(alone, together)
         assert together["auc_method"] == ("exact" if most == 400 else "binned")
@@ -545,7 +545,7 @@ def test_rows_that_are_made_anew_in_each_round(client, monkeypatch, algorithm, p
     before = there(client)
     held = train_dask(client, x, config, labels=labels, parts=3)
     assert not [note for note in held.notes if "made anew" in note]
-    monkeypatch.setattr(collections, "_SHARE", 0.0)
+    monkeypatch.setattr(collections, "SHARE_OF_MEMORY", 0.0)
     with pytest.warns(UserWarning, match=r"take [\d.e-]+ GB, .*made anew in each round, which took [\d.e-]+ seconds"):
         anew = train_dask(client, x, config, labels=labels, parts=3)
     assert [note for note in anew.notes if "made anew" in note]
@@ -556,7 +556,7 @@ def test_rows_that_are_made_anew_in_each_round(client, monkeypatch, algorithm, p
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the rows of the collection:UserWarning")
 def test_a_collection_that_comes_out_otherwise(client, monkeypatch):
-    monkeypatch.setattr(collections, "_SHARE", 0.0)
+    monkeypatch.setattr(collections, "SHARE_OF_MEMORY", 0.0)
     matrix, labels = random_rows(300, 40, 0, 0.3)
     made = []
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from support.fork_server import COMMAND, Process, program
 
-EVERY_TEXT = "import ooc_pegasos.reporting.progress\nooc_pegasos.reporting.progress._FRAME_SECONDS = 0.0\n"
+EVERY_TEXT = "import ooc_pegasos.reporting.progress\nooc_pegasos.reporting.progress.FRAME_SECONDS = 0.0\n"
 """Code after which a status line shows every text, however fast they come."""
 
 _STREAMS = """

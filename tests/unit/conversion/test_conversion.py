@@ -87,7 +87,7 @@ def test_the_shuffle_is_uniform(tmp_path, monkeypatch, limit):
     rows, cells = 20_000, 20
     source = numbered(tmp_path, rows)
     config = ConvertConfig(block_size=30_000)
-    monkeypatch.setattr("ooc_pegasos.readers.registry._ROWS_PER_TEXT", 0.1)  # few buckets: some must be split
+    monkeypatch.setattr("ooc_pegasos.readers.registry.ROWS_PER_TEXT", 0.1)  # few buckets: some must be split
     order = np.array(order_of(convert([source], tmp_path / "store", config)))
     table = np.zeros((cells, cells))
     np.add.at(table, (order * cells // rows, np.arange(rows) * cells // rows), 1)
@@ -313,7 +313,7 @@ def test_resume_from_another_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
     expected = folder_bytes(made("in.svm", "w.txt").path)
     with monkeypatch.context() as patched:
-        taken, whole = [], Ingest._take
+        taken, whole = [], Ingest.take
 
         def take(ingest, prepared):
             taken.append(prepared)
@@ -321,7 +321,7 @@ def test_resume_from_another_folder(tmp_path, monkeypatch):
                 raise KeyboardInterrupt
             whole(ingest, prepared)
 
-        patched.setattr(Ingest, "_take", take)
+        patched.setattr(Ingest, "take", take)
         with pytest.raises(KeyboardInterrupt):
             made("in.svm", "w.txt", force=True)
     monkeypatch.chdir(tmp_path / "there")  # where others are called so, as large and as old
@@ -332,7 +332,7 @@ def test_resume_from_another_folder(tmp_path, monkeypatch):
         made("../here/in.svm", "w.txt", **resume)
     with monkeypatch.context() as patched:
         again = []
-        patched.setattr(Ingest, "_take", lambda ingest, prepared: again.append(prepared) or whole(ingest, prepared))
+        patched.setattr(Ingest, "take", lambda ingest, prepared: again.append(prepared) or whole(ingest, prepared))
         assert folder_bytes(made("../here/in.svm", "../here/./w.txt", **resume).path) == expected
         assert again[0].parsed.task.begin == taken[1].parsed.task.end  # it went on where it stood
     made("../here/in.svm", "../here/w.txt", resume=True)  # and finds that all is done

@@ -377,7 +377,7 @@ def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, mem
     """What was computed meanwhile is not believed, and never written to a checkpoint."""
     victim = chunk_path(store, 4)
     content, touched = victim.read_bytes(), []
-    presented = LocalEngine._train_window
+    presented = LocalEngine.train_window
 
     def present(engine, state, window, save_if_due):
         if 4 in window.chunks and not touched:
@@ -391,7 +391,7 @@ def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, mem
         else:
             presented(engine, state, window, save_if_due)
 
-    monkeypatch.setattr(LocalEngine, "_train_window", present)
+    monkeypatch.setattr(LocalEngine, "train_window", present)
     budget = (1 << 30) if memory == "all" else least_memory(store)
     config = TrainConfig(lam=0.01, max_epochs=1, tolerance=1e-9, memory=budget, loading="mapped")
     with pytest.raises(CorruptFileError, match=victim.name):

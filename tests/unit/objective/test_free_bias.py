@@ -278,7 +278,7 @@ def test_lines_bound_whatever_is_above_all_of_them(some, bias):
             (one[0] - other[0]) / (mine - its)
             for one, mine in zip(some, masses, strict=True)
             for other, its in zip(some, masses, strict=True)
-            if mine != its
+            if abs(mine - its) > 1e-300
         ]
         for b in [*crossings, *np.linspace(-1e4, 1e4, 11)]:
             largest = max(height - mass * b for (height, _mass, _error), mass in zip(some, masses, strict=True))

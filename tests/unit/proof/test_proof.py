@@ -21,6 +21,7 @@ from ooc_pegasos.proof.check import prove
 from ooc_pegasos.proof.proof_file import Claim, belonging, fingerprint, read_proof
 from ooc_pegasos.reporting.text import proof_words
 from ooc_pegasos.solvers.proof_record import DualRecord
+from ooc_pegasos.training import run as running
 from ooc_pegasos.training.stop import Interrupted
 from support.file_bytes import flipped
 from support.optima import least_objective, optimum_with_bias
@@ -143,11 +144,11 @@ def test_projections_that_shrink_everything_again_and_again(loss, stores, tmp_pa
     with pytest.MonkeyPatch.context() as patched:
         records = []
 
-        def note(record, *given, real=DualRecord.__init__):
-            records.append(record)
-            real(record, *given)
+        def note(*given):
+            records.append(DualRecord(*given))
+            return records[-1]
 
-        patched.setattr(DualRecord, "__init__", note)
+        patched.setattr(running, "DualRecord", note)
         proved(stores["binary"], tmp_path, TrainConfig(**options, memory=memory_of_two_chunks(stores["binary"])))
     assert records[0].folded[0] < -20
 
@@ -204,7 +205,7 @@ def test_a_warm_start_and_a_change_of_algorithm(bias, stores, tmp_path):
     config = TrainConfig(lam=1.0, tolerance=0.004, max_epochs=30, bias=bias)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ooc_pegasos.solvers.registry.PEGASOS_FROM", 1e-9)
-        patched.setattr("ooc_pegasos.training.run.Run._is_slow", lambda run: run.state.cursor.epoch == 1)
+        patched.setattr("ooc_pegasos.training.run.Run.is_slow", lambda run: run.state.cursor.epoch == 1)
         result = proved(stores["binary"], tmp_path, config)
     assert any("going on by dual coordinate ascent" in note for note in result.notes)
 

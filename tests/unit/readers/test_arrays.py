@@ -724,7 +724,7 @@ def test_a_conversion_is_resumed_with_the_same_labels_only(tmp_path, monkeypatch
     config = dataclasses.replace(PLAIN, labels=labels, block_size=1000)
     whole = convert([path], tmp_path / "whole", config)
     with monkeypatch.context() as patched:  # the power goes
-        patched.setattr(pipeline._Conversion, "_publish", lambda *_given: (_ for _ in ()).throw(SystemExit))
+        patched.setattr(pipeline.Conversion, "publish", lambda *_given: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             convert([path], tmp_path / "store", config)
     written = Path(labels).read_bytes()

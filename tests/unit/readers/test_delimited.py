@@ -313,8 +313,8 @@ def test_a_large_block_is_one_batch():
 
 def test_a_good_block_is_parsed_once(monkeypatch):
     calls = []
-    real = delimited._read_csv
-    monkeypatch.setattr(delimited, "_read_csv", lambda *args: calls.append(1) or real(*args))
+    real = delimited.read_csv
+    monkeypatch.setattr(delimited, "read_csv", lambda *args: calls.append(1) or real(*args))
     assert len(read_batch('1,"x,y"\r\n\r\n,é\r\n')[0]) == 2
     assert calls == [1]
 

@@ -59,7 +59,7 @@ def test_a_conversion_of_folders_goes_on_where_it_was_interrupted(tmp_path, monk
     root, config = many(tmp_path / "texts"), ConvertConfig(hash_bits=12)
     monkeypatch.setattr(folders, "BLOCK_BYTES", 300)
     whole = convert([root], tmp_path / "whole", config)
-    take, taken = Ingest._take, []
+    take, taken = Ingest.take, []
 
     def some(ingest, prepared):
         if len(taken) == 3:
@@ -68,11 +68,11 @@ def test_a_conversion_of_folders_goes_on_where_it_was_interrupted(tmp_path, monk
         take(ingest, prepared)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Ingest, "_take", some)
+        patched.setattr(Ingest, "take", some)
         with pytest.raises(KeyboardInterrupt):
             convert([root], tmp_path / "store", config)
     seen = []
-    monkeypatch.setattr(Ingest, "_take", lambda ingest, one: (seen.append(one.parsed.task.end), take(ingest, one)))
+    monkeypatch.setattr(Ingest, "take", lambda ingest, one: (seen.append(one.parsed.task.end), take(ingest, one)))
     store = convert([root], tmp_path / "store", config, existing=Existing(resume=True))
     assert min(seen) > max(taken)
     assert folder_bytes(store.path) == folder_bytes(whole.path)

@@ -896,14 +896,14 @@ def test_names_taken_while_a_batch_is_read_leave_room_for_its_others(monkeypatch
     data = pa.table({"y": [0, 1], "a": ["u", "v"], "b": ["w", "w"]})
     columns = [Column("a", "categorical"), Column("b", "categorical")]
     vectorizer = Vectorizer(Table(columns, "y"), False, names=3)
-    parts = Vectorizer._parts
+    parts = Vectorizer.parts
 
     def slow(self, column, array, problems, new):
         if column.name == "b":  # meanwhile the block before this one, with the same words, was taken
             self.named(dict(new))
         return parts(self, column, array, problems, new)
 
-    monkeypatch.setattr(Vectorizer, "_parts", slow)
+    monkeypatch.setattr(Vectorizer, "parts", slow)
     assert list(vectorizer.vectors(data.to_batches()[0]).features.values()) == ["a=u", "a=v", "b=w"]
 
 

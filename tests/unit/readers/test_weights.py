@@ -138,7 +138,7 @@ def test_without_shuffle_weights_stand_in_the_order_of_rows(tmp_path, monkeypatc
 def test_weights_follow_their_rows_through_the_shuffle(tmp_path, monkeypatch, lines, weights, limit, why):
     small_buckets(monkeypatch, limit)
     if why == "buckets are split":
-        monkeypatch.setattr("ooc_pegasos.readers.registry._ROWS_PER_TEXT", 0.1)
+        monkeypatch.setattr("ooc_pegasos.readers.registry.ROWS_PER_TEXT", 0.1)
     source, file = write_lines(tmp_path / "in.svm", lines), write_lines(tmp_path / "w.txt", weights)
     config = ConvertConfig(weights=file, **SMALL)
     store = convert([source], tmp_path / "store", config)
@@ -255,7 +255,7 @@ def test_numbers_are_those_nearest_to_what_is_written(tmp_path, texts):
 
 def test_weights_in_blocks_of_their_own(tmp_path, monkeypatch):
     """Whatever the blocks of the data and those of the weights: each is cut where it ends."""
-    monkeypatch.setattr("ooc_pegasos.readers.weights._BLOCK", 64)
+    monkeypatch.setattr("ooc_pegasos.readers.weights.BLOCK_BYTES", 64)
     lines = [f"{1 - 2 * (i % 2)} 1:{i}" for i in range(500)]
     weights = random_weights(500, seed=4)
     source, file = write_lines(tmp_path / "in.svm", lines), write_lines(tmp_path / "w.txt", weights)

@@ -38,11 +38,11 @@ def train_and_record(store: Store, config: TrainConfig, **options: object) -> tu
     best: dict[int, np.ndarray] = {}
     with pytest.MonkeyPatch.context() as patched:
 
-        def result(run, stopped, real=running.Run._result):
+        def result(run, stopped, real=running.Run.result):
             best.update(run.state.best)
             return real(run, stopped)
 
-        patched.setattr(running.Run, "_result", result)
+        patched.setattr(running.Run, "result", result)
         return train(store, config, **options), best
 
 
@@ -642,12 +642,12 @@ def test_interrupted_before_the_first_row(tmp_path, monkeypatch, windows):
     config = run_of(store, windows, lam=LAMBDAS[1:5])
     whole = train(store, config)
 
-    def prepare(loader, plan, real=Loader._prepare):
+    def prepare(loader, plan, real=Loader.prepare):
         time.sleep(0.2)
         return real(loader, plan)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Loader, "_prepare", prepare)
+        patched.setattr(Loader, "prepare", prepare)
         interrupt_at_check(patched, 1)
         with pytest.raises(KeyboardInterrupt):
             train(store, config, checkpoint=tmp_path / "c")

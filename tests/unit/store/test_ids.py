@@ -78,13 +78,13 @@ KINDS = {
 def test_the_store_and_the_file_give_the_same_predictions(tmp_path, monkeypatch, kind):
     """In one bucket, in several and in such as are split: the same scores, bit by bit, beside the same ids."""
     ids, expected = KINDS[kind]
-    split, splits = Assembly._split, []
-    monkeypatch.setattr(Assembly, "_split", lambda *given: splits.append(given) or split(*given))
+    split, splits = Assembly.split, []
+    monkeypatch.setattr(Assembly, "split", lambda *given: splits.append(given) or split(*given))
     pq.write_table(people(1500, ids), tmp_path / "in.parquet")
     model, raw = None, None
     for limit in (1 << 30, 8000, 1500):
         small_buckets(monkeypatch, limit)
-        monkeypatch.setattr("ooc_pegasos.readers.registry._BYTES_AN_ENTRY", 8 if limit > 1500 else 0.01)
+        monkeypatch.setattr("ooc_pegasos.readers.registry.BYTES_PER_ENTRY", 8 if limit > 1500 else 0.01)
         store = convert([str(tmp_path / "in.parquet")], tmp_path / f"store{limit}", config_with_ids())
         assert len(store.manifest.chunks) > 5
         assert verify(store).problems == verify(store).strays == []

@@ -225,7 +225,7 @@ def optimum_by_quadratic_programming(costs, changes, lam):
 @pytest.mark.parametrize("lam", [2.0, 0.3, 0.05])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_certificate_on_chains_against_a_quadratic_program(seed, lam, monkeypatch):
-    monkeypatch.setattr(structured, "_COEFFICIENT", np.inf)  # measured after each epoch
+    monkeypatch.setattr(structured, "COEFFICIENT", np.inf)  # measured after each epoch
     task, examples = tiny_chains(seed)
     lower, upper = optimum_by_quadratic_programming(*enumerated(task, examples, all_tags(2)), lam)
     result = train_structured(task, examples, task.n_features, StructuredConfig(lam, 0.005, 3000))
@@ -328,10 +328,10 @@ class Recording(Classes):
         return self.answers[-1]
 
 
-@pytest.mark.parametrize("stale", [1.0, structured._STALE])
+@pytest.mark.parametrize("stale", [1.0, structured.STALE])
 def test_the_iterates_are_those_of_equation_2(stale, monkeypatch):
     """And the candidates the last of them and their mean (2a), and the bound (3) or (5): all counted again here."""
-    monkeypatch.setattr(structured, "_STALE", stale)
+    monkeypatch.setattr(structured, "STALE", stale)
     m, k, d, lam = 80, 3, 5, 0.01
     x, y = structured_rows(m, d, k, 6)
     task = Recording(k, d)

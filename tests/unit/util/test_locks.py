@@ -116,7 +116,7 @@ def test_a_file_system_without_hard_links_either(tmp_path, monkeypatch):
 
 
 def test_a_note_is_given_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "_noted", set())
+    monkeypatch.setattr(locks, "noted_devices", set())
     notes = []
     for name in ("one", "other"):
         with hold(tmp_path / name, note=notes.append):

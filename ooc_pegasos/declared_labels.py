@@ -31,7 +31,7 @@ def refuse_large(classes: Iterable[float], error: type[OocPegasosError]) -> None
     """Refuse classes at or above 2^53, because float64 represents several integers by one number there."""
     large = next((number for number in classes if abs(number) >= EXACT), None)
     if large is not None:
-        problem = f"the label {spell(large)} is no number below 2^53, so others may have been taken for it"
+        problem = f"the label {spell(large)} is not below 2^53, so others may have been taken for it"
         raise error(f"{problem}; write labels as words or as smaller numbers, or say {{task=regression}}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.compiled.parse import arrays as kernels
-from ooc_pegasos.compiled.parse.weights import LEAST, MOST
+from ooc_pegasos.compiled.parse.weights import MAX_WEIGHT, MIN_WEIGHT
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.declared_labels import spell
 from ooc_pegasos.errors import InputError, UsageError
@@ -19,15 +19,15 @@ from ooc_pegasos.readers.base import (
     LARGEST_INDEX,
     BadRow,
     Format,
+    LoadedTask,
     Note,
     ParsedBlock,
-    Piece,
     Reader,
     ReadOptions,
-    place,
+    row_location,
 )
 from ooc_pegasos.readers.matrices import FileSource, Matrix, Settings, labels_file
-from ooc_pegasos.readers.sources import spoken
+from ooc_pegasos.readers.sources import display_name
 from ooc_pegasos.store.csr_block import CsrBlock, read_only
 from ooc_pegasos.store.labels import key_of
 from ooc_pegasos.store.manifest import Recipe
@@ -69,13 +69,13 @@ class _Rows:
         return len(self.data) if self.indptr is None else len(self.indptr) - 1
 
 
-def rows_of(matrix: Any, labels: np.ndarray | None, weights: np.ndarray | None) -> Piece:
+def rows_of(matrix: Any, labels: np.ndarray | None, weights: np.ndarray | None) -> LoadedTask:
     """Return a task of all rows of a CSR matrix of scipy."""
     rows, columns = matrix.shape
     indptr = matrix.indptr.astype(np.int64)
     _check_indptr(indptr, 0, len(matrix.data), 0, "a matrix")
     content = _Rows(0, int(columns), indptr, matrix.indices, matrix.data, labels, weights, -1)
-    return Piece(0, int(rows), 0, content)
+    return LoadedTask(0, int(rows), 0, content)
 
 
 class ArraysFormat(Format):
@@ -129,20 +129,20 @@ class ArraysReader:
         self.settings = settings
         self._block_size = max(block_size, 1)
         self._pool = Pool()
-        self._surveyed: list[tuple[int, int, bool]] | None = None
+        self._headers: list[tuple[int, int, bool]] | None = None
         self._entry = 0
         """Number of entries of the current matrix in the tasks so far."""
 
     def features(self) -> int:
         """Return the number of columns of the widest input, empty columns included."""
-        return max((columns for _rows, columns, _shared in self._survey()), default=0)
+        return max((columns for _rows, columns, _shared in self._read_headers()), default=0)
 
-    def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Piece]:
+    def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[LoadedTask]:
         """Yield all tasks from a position on. The headers of all inputs are checked first."""
-        needed = [rows if shared else 0 for rows, _columns, shared in self._survey()]
+        needed = [rows if shared else 0 for rows, _columns, shared in self._read_headers()]
         labels = self._shared_labels(sum(needed))
         if labels is not None:
-            labels.go_to(sum(needed[:source]) + min(start, sum(needed[source : source + 1])), None)
+            labels.seek(sum(needed[:source]) + min(start, sum(needed[source : source + 1])), None)
         for number in range(source, len(self.sources)):
             with self.sources[number].open(self.settings) as matrix:
                 own = matrix.labels is not None or matrix.label_column >= 0
@@ -151,7 +151,7 @@ class ArraysReader:
         if labels is not None:
             labels.finish()
 
-    def read(self, task: Piece) -> ParsedBlock:
+    def read(self, task: LoadedTask) -> ParsedBlock:
         """Check and sort the rows of a task."""
         settings, content = self.settings, task.content
         count = content.count
@@ -190,7 +190,7 @@ class ArraysReader:
                 bad,
             )
             if outside >= 0:
-                where = place(spoken(self.sources[task.source].name), self.unit, content.first + row + 1)
+                where = row_location(display_name(self.sources[task.source].name), self.unit, content.first + row + 1)
                 problem = f"the column {content.indices[outside]} is not among the {content.columns:,} of the matrix"
                 raise InputError(f"{where}: {problem}; the matrix is damaged, make it again")
         problems = [self._describe(content, *row) for row in bad[:bad_rows].tolist()]
@@ -260,14 +260,14 @@ class ArraysReader:
 
     def _pieces(
         self, number: int, matrix: Matrix, labels: npy.Column | None, start: int, state: dict[str, Any] | None
-    ) -> Iterator[Piece]:
+    ) -> Iterator[LoadedTask]:
         """Yield tasks from row `start` on; all columns but `labels`, which may be shared, skip the rows before."""
-        name, parts = spoken(self.sources[number].name), matrix.parts()
+        name, parts = display_name(self.sources[number].name), matrix.parts()
         if start > matrix.rows:
             raise InputError(f"{name}: shorter than when the conversion began; start over without {{resume}}")
-        self._go_to(start, name, matrix, state or {})
+        self._seek(start, name, matrix, state or {})
         at = start
-        taken = sum(part.taken for part in parts.values())
+        taken = sum(part.bytes_read for part in parts.values())
         own = matrix.labels or labels
         while at < matrix.rows:
             matrix.check()
@@ -283,27 +283,27 @@ class ArraysReader:
             if matrix.weights is not None:
                 rows.weights = matrix.weights.take(rows.count)
             at += rows.count
-            before, taken = taken, sum(part.taken for part in parts.values())
+            before, taken = taken, sum(part.bytes_read for part in parts.values())
             sums = {key: part.crc for key, part in parts.items() if part.crc is not None}
-            yield Piece(number, at, taken - before, rows, {"crc": sums} if sums else None)
+            yield LoadedTask(number, at, taken - before, rows, {"crc": sums} if sums else None)
         if matrix.rows == 0 and matrix.indptr is not None:
             _check_indptr(matrix.indptr.peek(1).astype(np.int64), 0, matrix.data.length, 0, name)
         for part in parts.values():
             part.finish()
         matrix.check()
 
-    def _go_to(self, start: int, name: str, matrix: Matrix, state: dict[str, Any]) -> None:
+    def _seek(self, start: int, name: str, matrix: Matrix, state: dict[str, Any]) -> None:
         sums = state.get("crc", {})
         parts = matrix.parts()
         for key in parts.keys() & {"indptr", "labels", "weights"}:
-            parts[key].go_to(start, sums.get(key))
+            parts[key].seek(start, sums.get(key))
         entry = start
         if matrix.indptr is not None:
             entry = int(matrix.indptr.peek(1).astype(np.int64)[0]) if start else 0
             if not 0 <= entry <= matrix.data.length:
                 raise npy.damaged(name, f"indptr leaves the data at row {start:,}")
         for key in parts.keys() & {"indices", "data"}:
-            parts[key].go_to(entry, sums.get(key))
+            parts[key].seek(entry, sums.get(key))
         self._entry = entry
 
     def _next_sparse(self, matrix: Matrix, at: int, name: str) -> _Rows:
@@ -318,7 +318,8 @@ class ArraysReader:
         entries = int(indptr[count] - indptr[0])
         if count == 1 and entries > max(matrix.columns, _LONG_ROW):
             raise InputError(
-                f"{place(name, self.unit, at + 1)}: {entries:,} entries, but only {matrix.columns:,} columns; call "
+                f"{row_location(name, self.unit, at + 1)}: {entries:,} entries, but only {matrix.columns:,} "
+                "columns; call "
                 "sum_duplicates() on the matrix and save it again"
             )
         matrix.indptr.take(count)
@@ -326,23 +327,25 @@ class ArraysReader:
         indices, data = matrix.indices.take(entries), matrix.data.take(entries)
         return _Rows(at, matrix.columns, indptr[: count + 1], indices, data, None, None, -1)
 
-    def _survey(self) -> list[tuple[int, int, bool]]:
+    def _read_headers(self) -> list[tuple[int, int, bool]]:
         """Return (rows, columns, True if its labels are in the file of labels) of each input."""
-        if self._surveyed is None:
-            surveyed = []
+        if self._headers is None:
+            headers = []
             for source in self.sources:
                 with source.open(self.settings) as matrix:
                     shared = self.settings.labels is not None and matrix.labels is None
-                    surveyed.append((matrix.rows, matrix.columns - (matrix.label_column >= 0), shared))
-            self._surveyed = surveyed
-        return self._surveyed
+                    headers.append((matrix.rows, matrix.columns - (matrix.label_column >= 0), shared))
+            self._headers = headers
+        return self._headers
 
     def _shared_labels(self, length: int) -> npy.Column | None:
         settings = self.settings
         if settings.labels is None or not settings.with_labels:
             return None
-        if not any(shared for _rows, _columns, shared in self._survey()):
-            raise InputError(f"{spoken(settings.labels)}: the inputs have labels of their own; leave out {{labels}}")
+        if not any(shared for _rows, _columns, shared in self._read_headers()):
+            raise InputError(
+                f"{display_name(settings.labels)}: the inputs have labels of their own; leave out {{labels}}"
+            )
         return labels_file(settings.labels, settings, length)
 
 
@@ -357,10 +360,14 @@ def _check_indptr(indptr: np.ndarray, first: int, entries: int, row: int, name: 
     far = np.flatnonzero(indptr > entries)
     if len(far) and (wrong is None or far[0] <= wrong + 1):
         problem = f"indptr says {indptr[far[0]]:,}, but there are only {entries:,} entries"
-        raise InputError(f"{place(name, 'row', row + int(far[0]))}: {problem}; the matrix is damaged, make it again")
+        raise InputError(
+            f"{row_location(name, 'row', row + int(far[0]))}: {problem}; the matrix is damaged, make it again"
+        )
     if wrong is not None:
         problem = f"indptr decreases from {indptr[wrong]:,} to {indptr[wrong + 1]:,}"
-        raise InputError(f"{place(name, 'row', row + wrong + 1)}: {problem}; the matrix is damaged, make it again")
+        raise InputError(
+            f"{row_location(name, 'row', row + wrong + 1)}: {problem}; the matrix is damaged, make it again"
+        )
 
 
 def _as(array: np.ndarray, kinds: Sequence[Any], scratch: Scratch, name: str) -> np.ndarray:
@@ -379,7 +386,7 @@ def _weights_of(content: _Rows, faults: np.ndarray) -> np.ndarray | None:
     if content.weights is None:
         return None
     weights = content.weights.astype(np.float64)
-    faults[(faults == 0) & ~((weights >= LEAST) & (weights <= MOST))] = kernels.WEIGHT_OUT_OF_RANGE
+    faults[(faults == 0) & ~((weights >= MIN_WEIGHT) & (weights <= MAX_WEIGHT))] = kernels.WEIGHT_OUT_OF_RANGE
     with np.errstate(over="ignore"):
         return weights.astype(np.float32)
 

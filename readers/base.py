@@ -57,8 +57,8 @@ class Task(Protocol):
 
 
 @dataclass
-class Piece:
-    """A task of a reader of binary files."""
+class LoadedTask:
+    """A task whose content is in memory."""
 
     source: int
     end: int
@@ -122,7 +122,9 @@ class Reader(Protocol):
         """Yield all tasks in order, from position `start` of input number `source` on."""
 
     def read(self, task: Any) -> ParsedBlock:
-        """Parse a task; several threads may do so at a time. Raises InputError for what is wrong with no single row."""
+        """Parse a task; several threads may do so at a time. Raises InputError for problems that concern more "
+        "than a row.
+        """
 
     def release(self, parsed: ParsedBlock) -> None:
         """Take back the arrays of `parsed` for another block."""
@@ -171,11 +173,11 @@ class Format:
     options: ClassVar[frozenset[str]] = frozenset()
     """Options of `ConvertConfig` that only some formats understand, this one among them."""
     is_text: ClassVar[bool] = False
-    """True if a file whose name and first bytes say nothing may be of this format."""
+    """True if a file that no format detects may be of this format."""
     has_plain_indices: ClassVar[bool] = False
     """True if indices are stored as written: files of all these formats can be in one store."""
     has_columns: ClassVar[bool] = False
-    """True if the recipe says which columns count."""
+    """True if the recipe selects columns."""
     reads_folders: ClassVar[bool] = False
     """True if an input is a folder."""
     searches_folders: ClassVar[bool] = False
@@ -228,9 +230,9 @@ def hashing_of(config: ConvertConfig) -> Hashing:
 
 
 def refuse_no_hash(config: ConvertConfig, title: str) -> None:
-    """Raise UsageError for names that are to be indices, which they are not in most formats."""
+    """Raise UsageError if hashing is off, for a format whose feature names are not indices."""
     if config.hash_bits == 0:
-        raise UsageError(f"{{hash_bits=0}}: feature names in {title} are no indices; choose 1 to 31")
+        raise UsageError(f"{{hash_bits=0}}: feature names in {title} are not indices; choose 1 to 31")
 
 
 def tokens_of(config: ConvertConfig) -> Tokens:
@@ -270,7 +272,7 @@ def memory_of(reader: Reader, task: Any) -> int:
     return held * reader.memory_per_byte
 
 
-def place(name: str, unit: str, number: int) -> str:
+def row_location(name: str, unit: str, number: int) -> str:
     """Return the position of a row for messages, counted from 1: `name:12` or `name: row 12`."""
     return f"{name}:{number}" if unit == "line" else f"{name}: row {number:,}"
 

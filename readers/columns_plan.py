@@ -1,4 +1,4 @@
-"""Tables before their rows are read: the form of the file, and names and types of its columns."""
+"""Tables before their rows are read: the type of the file, and names and types of its columns."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import delimited, jsonlines
-from ooc_pegasos.readers.base import COMPRESSIONS, DEFAULT_MEMORY, place, without_compression
+from ooc_pegasos.readers.base import COMPRESSIONS, DEFAULT_MEMORY, row_location, without_compression
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import (
     LongLineError,
     TextSource,
+    display_name,
     first_bytes,
     open_input,
     path_of,
-    spoken,
     stamp_of,
 )
 from ooc_pegasos.store.recipe import Table
 from ooc_pegasos.store.row_ids import is_id
 
-Form = Literal["parquet", "arrow", "delimited", "jsonlines"]
+FileType = Literal["parquet", "arrow", "delimited", "jsonlines"]
 _HEAD = 1 << 20
 """Bytes of a text in which columns are searched."""
 MEMORY_OF_NAME = 2500
 """Bytes of memory that the name of a column takes in all structures, measured."""
-MEMORY_OF_COLUMN: dict[Form, int] = {"delimited": 14_000, "parquet": 14_000, "jsonlines": 8_000, "arrow": 4_000}
+MEMORY_OF_COLUMN: dict[FileType, int] = {"delimited": 14_000, "parquet": 14_000, "jsonlines": 8_000, "arrow": 4_000}
 """Bytes of memory that a column takes while Arrow reads some rows, measured."""
 _MEMORY_OF_FOOTER = 16
 WIDE = 2000
 """Number of columns above which Arrow does not infer types, which takes 10 KB of memory for each."""
 _NUMBER = re.compile(rb"[ \t]*-?(?:[0-9]+\.?[0-9]*|\.[0-9]+|nan|inf)(?:[eE][+-]?[0-9]+)?[ \t]*", re.IGNORECASE)
-_FORMS: dict[str, Form] = {
+_FILE_TYPES: dict[str, FileType] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
@@ -53,27 +53,27 @@ _FORMS: dict[str, Form] = {
     ".ndjson": "jsonlines",
     ".json": "jsonlines",
 }
-_MAGIC: dict[bytes, Form] = {b"PAR1": "parquet", b"ARROW1": "arrow"}
+_MAGIC: dict[bytes, FileType] = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 
 
-def form_of(name: str) -> Form | None:
-    """Return the form of a table by its first bytes, or else by the end of its name; None if it is no table."""
-    return detect_form(first_bytes(name), path_of(name))
+def file_type_of(name: str) -> FileType | None:
+    """Return the type of a file by its first bytes, or else by the end of its name; None if it is not a table."""
+    return detect_file_type(first_bytes(name), path_of(name))
 
 
-def detect_form(begin: bytes, name: str) -> Form | None:
-    """Return the form of a table that begins with some bytes, or None."""
-    for magic, form in _MAGIC.items():
+def detect_file_type(begin: bytes, name: str) -> FileType | None:
+    """Return the type of a table that begins with some bytes, or None."""
+    for magic, file_type in _MAGIC.items():
         if begin.startswith(magic):
-            return form
+            return file_type
     path = Path(name)
     suffix = Path(path.stem).suffix if path.suffix.lower() in COMPRESSIONS else path.suffix
-    return _FORMS.get(suffix.lower())
+    return _FILE_TYPES.get(suffix.lower())
 
 
 def schema_of(name: str, table: Table | None = None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
     """Return the columns of a file and of its path with their Arrow types, which are inferred for text."""
-    return with_partition(name, own_columns(name, table, memory))
+    return with_partition(name, columns_of_file(name, table, memory))
 
 
 def with_partition(name: str, own: dict[str, Any]) -> dict[str, Any]:
@@ -83,26 +83,26 @@ def with_partition(name: str, own: dict[str, Any]) -> dict[str, Any]:
     return own | {key: pa.string() for key in partition_of(name) if key not in own}
 
 
-def own_columns(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
+def columns_of_file(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
     """Return the columns of a file."""
-    form = form_of(name)
-    if form == "parquet":
+    file_type = file_type_of(name)
+    if file_type == "parquet":
         import pyarrow.parquet as pq
 
-        with arrow_errors(spoken(name)):
+        with arrow_errors(display_name(name)):
             _refuse_large_footer(name, memory)
             schema = pq.read_schema(open_input(name) if is_remote(name) else name)
-    elif form == "arrow":
-        with arrow_errors(spoken(name)), opened_ipc(name) as opened:
-            schema = opened.schema
+    elif file_type == "arrow":
+        with arrow_errors(display_name(name)), open_ipc(name) as file:
+            schema = file.schema
     else:
         _refuse_pipe(name)
-        schema = _schema_of_text(name, form, table, memory)
-    with arrow_errors(spoken(name)):
+        schema = _schema_of_text(name, file_type, table, memory)
+    with arrow_errors(display_name(name)):
         columns = {field.name: field.type for field in schema}
     if len(columns) != len(schema):
         twice = next(column for column, number in Counter(schema.names).items() if number > 1)
-        raise InputError(f"{spoken(name)}: two columns have the name '{twice}'; rename one")
+        raise InputError(f"{display_name(name)}: two columns have the name '{twice}'; rename one")
     return columns
 
 
@@ -112,7 +112,7 @@ def refuse_too_wide(name: str, columns: int, each: int, memory: int) -> None:
         needed, given = columns * each / 1e6, memory / 1e6
         problem = f"{columns:,} columns take {needed:,.0f} MB of memory, and {given:,.0f} MB may be used"
         advice = "give more, with {memory}, name fewer, with {numeric}, {categorical} or {text}, or write svmlight text"
-        raise InputError(f"{spoken(name)}: {problem}; {advice}")
+        raise InputError(f"{display_name(name)}: {problem}; {advice}")
 
 
 def _refuse_large_footer(name: str, memory: int) -> None:
@@ -124,22 +124,26 @@ def _refuse_large_footer(name: str, memory: int) -> None:
     if _MEMORY_OF_FOOTER * min(footer, size) > memory:
         needed = f"{footer / 1e6:,.0f} MB, which take {_MEMORY_OF_FOOTER * footer / 1e6:,.0f} MB of memory"
         problem = f"its columns and row groups are described in {needed}, and {memory / 1e6:,.0f} MB may be used"
-        raise InputError(f"{spoken(name)}: {problem}; give more, with {{memory}}, or write fewer columns or row groups")
+        raise InputError(
+            f"{display_name(name)}: {problem}; give more, with {{memory}}, or write fewer columns or row groups"
+        )
 
 
 def _refuse_pipe(name: str) -> None:
     """Raise InputError for a pipe, which can be read only once: the columns of a table are read first."""
     if not stamp_of(name).regular:
-        raise InputError(f"{spoken(name)}: a table is read more than once, so it cannot come from a pipe; name a file")
+        raise InputError(
+            f"{display_name(name)}: a table is read more than once, so it cannot come from a pipe; name a file"
+        )
 
 
 def rows_of(name: str) -> int | None:
     """Return the number of rows in the metadata of a file, or None."""
-    if form_of(name) != "parquet":
+    if file_type_of(name) != "parquet":
         return None
     import pyarrow.parquet as pq
 
-    with arrow_errors(spoken(name)):
+    with arrow_errors(display_name(name)):
         metadata = pq.read_metadata(open_input(name) if is_remote(name) else name)
     return sum(rows_of_groups(metadata, name))
 
@@ -149,7 +153,7 @@ def rows_of_groups(metadata: Any, name: str) -> list[int]:
     rows = [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
     if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
         problem = f"{metadata.num_rows:,} rows, and {sum(rows):,} in its row groups"
-        raise InputError(f"{spoken(name)}: {problem}; it is damaged, fetch or write it again")
+        raise InputError(f"{display_name(name)}: {problem}; it is damaged, fetch or write it again")
     return rows
 
 
@@ -168,8 +172,8 @@ def partition_of(name: str) -> dict[str, str]:
 
 def patterns() -> list[str]:
     """Return the patterns of the names of tables in folders; `.json` files are often metadata."""
-    suffixes = [suffix for suffix in _FORMS if suffix != ".json"]
-    texts = [suffix for suffix in suffixes if _FORMS[suffix] in ("delimited", "jsonlines")]
+    suffixes = [suffix for suffix in _FILE_TYPES if suffix != ".json"]
+    texts = [suffix for suffix in suffixes if _FILE_TYPES[suffix] in ("delimited", "jsonlines")]
     return [f"*{suffix}" for suffix in suffixes] + [f"*{suffix}{packed}" for suffix in texts for packed in COMPRESSIONS]
 
 
@@ -210,7 +214,7 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
     if wanted == "text" and not unknown and not is_text:
         raise InputError(f"{column}, not text; write it as text, or convert with {{categorical={name}}}")
     if wanted == "categorical" and nested:
-        raise InputError(f"{column}, which is no category; leave it out")
+        raise InputError(f"{column}, which cannot be a category; leave it out")
     if wanted == "label" and not unknown and not (is_number or is_text):
         raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")
     if wanted == "id" and not unknown and not is_id(inner):
@@ -239,7 +243,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def problem_of_entries(kind: Any) -> str | None:
-    """Return why a column of this type is no column of entries, or None."""
+    """Return why a column of this type cannot hold entries, or None."""
     import pyarrow as pa
 
     from ooc_pegasos.readers.vectorize import fields_of_entries
@@ -269,39 +273,41 @@ def arrow_errors(where: str) -> Iterator[None]:
         yield
     except pa.ArrowMemoryError as error:
         advice = "give more memory, or, if the file is damaged, fetch or write it again"
-        raise InputError(f"{where}: more memory is needed than there is ({error}); {advice}") from error
+        raise InputError(f"{where}: not enough memory ({error}); {advice}") from error
     except (pa.ArrowException, OSError, UnicodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
         problem = " ".join(str(error).split())[:160]
-        raise InputError(f"{where}: damaged or not what its name says ({problem}); fetch or write it again") from error
+        raise InputError(
+            f"{where}: damaged, or of another format than its name ({problem}); fetch or write it again"
+        ) from error
 
 
 @contextmanager
-def opened_ipc(name: str) -> Iterator[Any]:
+def open_ipc(name: str) -> Iterator[Any]:
     """Open a file or a stream of record batches."""
     import pyarrow as pa
 
     with open_input(name) if is_remote(name) else pa.memory_map(name) as mapped:
         try:
-            opened: Any = pa.ipc.open_file(mapped)
+            file: Any = pa.ipc.open_file(mapped)
         except pa.ArrowInvalid:
             mapped.seek(0)
-            opened = pa.ipc.open_stream(mapped)
-        yield opened
+            file = pa.ipc.open_stream(mapped)
+        yield file
 
 
-def _schema_of_text(name: str, form: Form | None, table: Table | None, memory: int) -> Any:
+def _schema_of_text(name: str, file_type: FileType | None, table: Table | None, memory: int) -> Any:
     """Return the columns of a text with types inferred from its first megabyte."""
     import pyarrow as pa
 
-    head = _head_of(name, form, table, memory)
-    if form != "jsonlines":
+    head = _head_of(name, file_type, table, memory)
+    if file_type != "jsonlines":
         delimiter = table.delimiter if table else delimiter_of(name)
         refuse_too_wide(name, head.partition(b"\n")[0].count(delimiter.encode()) + 1, MEMORY_OF_NAME, memory)
-    with arrow_errors(spoken(name)):
-        names = _names_in(name, head, form, table)
-        if form == "jsonlines":
+    with arrow_errors(display_name(name)):
+        names = _names_in(name, head, file_type, table)
+        if file_type == "jsonlines":
             refuse_too_wide(name, len(names), MEMORY_OF_COLUMN["jsonlines"], memory)
             kinds = _kinds_of_json(head)
             return pa.schema([(column, kinds.get(column, pa.string())) for column in dict.fromkeys([*names, *kinds])])
@@ -338,16 +344,18 @@ def _numeric_columns(rows: bytes, delimiter: str, columns: int) -> np.ndarray:
     return numeric & filled
 
 
-def kind_of_text(form: Form | None, table: Table | None) -> tuple[str, Callable[[np.ndarray, int], int] | None]:
+def kind_of_text(
+    file_type: FileType | None, table: Table | None
+) -> tuple[str, Callable[[np.ndarray, int], int] | None]:
     """Return (title of the text in messages, function that finds the end of rows where they are not lines, or None)."""
-    if form != "jsonlines" and table is not None and table.multiline:
+    if file_type != "jsonlines" and table is not None and table.multiline:
         return "a text table whose quotes are closed", delimited.last_end(table.delimiter)
     return "a text table", None
 
 
-def _head_of(name: str, form: Form | None, table: Table | None, memory: int) -> bytes:
+def _head_of(name: str, file_type: FileType | None, table: Table | None, memory: int) -> bytes:
     """Return the first rows of a text."""
-    source = TextSource(name, 0, _HEAD, deque(), *kind_of_text(form, table), memory=memory)
+    source = TextSource(name, 0, _HEAD, deque(), *kind_of_text(file_type, table), memory=memory)
     head = b""
     try:
         for block in source.blocks():
@@ -355,30 +363,30 @@ def _head_of(name: str, form: Form | None, table: Table | None, memory: int) -> 
             if head.count(b"\n") > 1:  # the first block of a wide table may hold its names alone
                 break
     except LongLineError as error:
-        where = place(spoken(name), "line", head.count(b"\n") + 1)
+        where = row_location(display_name(name), "line", head.count(b"\n") + 1)
         raise InputError(f"{where}: {error.problem}") from error
     if not head:
-        raise InputError(f"{spoken(name)}: the file is empty; leave it out or check how it was made")
+        raise InputError(f"{display_name(name)}: the file is empty; leave it out or check how it was made")
     return head
 
 
-def _names_in(name: str, head: bytes, form: Form | None, table: Table | None) -> list[str]:
+def _names_in(name: str, head: bytes, file_type: FileType | None, table: Table | None) -> list[str]:
     """Return the columns in the first line of a text."""
     try:
-        if form == "jsonlines":
+        if file_type == "jsonlines":
             return jsonlines.names_of(head)
         if table is None:
             return delimited.names_of(head, delimiter_of(name), True)
         return delimited.names_of(head, table.delimiter, table.header, table.multiline)
     except InputError as error:
-        raise InputError(f"{spoken(name)}: {error}") from error
+        raise InputError(f"{display_name(name)}: {error}") from error
 
 
 def _kinds_of_json(head: bytes) -> dict[str, Any]:
     """Return the types inferred from the first objects; bad lines are reported when they are read."""
     import pyarrow as pa
 
-    schema = _guessed_json(head)
+    schema = _infer_json_schema(head)
     if schema is None:
         objects = []
         for line in head.splitlines():
@@ -388,9 +396,9 @@ def _kinds_of_json(head: bytes) -> dict[str, Any]:
         kinds = {}
         for column in dict.fromkeys(key for one in objects for key in one):
             lines = [json.dumps({column: one[column]}) for one in objects if one.get(column) is not None]
-            found = _guessed_json("\n".join(lines).encode()) if lines else None
+            found = _infer_json_schema("\n".join(lines).encode()) if lines else None
             if found is None and lines:  # mixed types: the first; others are reported when they are read
-                found = _guessed_json(lines[0].encode())
+                found = _infer_json_schema(lines[0].encode())
             kinds[column] = pa.string() if found is None else found.field(0).type
     else:
         kinds = {field.name: field.type for field in schema}
@@ -398,7 +406,7 @@ def _kinds_of_json(head: bytes) -> dict[str, Any]:
     return {column: pa.string() if pa.types.is_temporal(kind) else kind for column, kind in kinds.items()}
 
 
-def _guessed_json(text: bytes) -> Any:
+def _infer_json_schema(text: bytes) -> Any:
     import pyarrow as pa
     import pyarrow.json
 

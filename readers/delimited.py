@@ -88,14 +88,14 @@ def batch_of(
     kinds: Mapping[str, CellKind],
     delimiter: str,
     skip_first: bool,
-    most_described: int,
+    max_described: int,
     multiline: bool = False,
 ) -> tuple[pa.RecordBatch, np.ndarray, int, list[BadRow], int]:
     """Read the rows in `text[:length]`, which ends with a line feed.
 
     (the columns in `kinds` of the good rows: numbers as float64, strings as dictionaries; the line on which each such
-    row begins; how many lines there are; the first bad rows, at most `most_described`; how many bad rows there are.)
-    `kinds` names at least one column. With `skip_first` the first row is not one.
+    row begins; number of lines; the first bad rows, at most `max_described`; number of bad rows.)
+    `kinds` names at least one column. `skip_first` skips the header.
     """
     text = text[:length]
     first = 0
@@ -103,7 +103,7 @@ def batch_of(
         end, first = _first_row(text, delimiter, multiline)
         text = text[end:]
     multiline = multiline and bool(_count(text, 34))
-    batch = _typed(text, names, kinds, delimiter)
+    batch = _read_typed(text, names, kinds, delimiter)
     if batch is not None:
         find = _lines_of_records if multiline else _lines_of_rows
         found = find(text, batch.num_rows, delimiter)
@@ -111,7 +111,7 @@ def batch_of(
             lines, line_count = found
             return batch, lines + first, line_count + first, [], 0
     rows = _records_of(text, delimiter) if multiline else _rows_of_lines(text, delimiter)
-    batch, lines, line_count, described, bad = _sorted_out(text, rows, names, kinds, delimiter, most_described)
+    batch, lines, line_count, described, bad = _without_bad_rows(text, rows, names, kinds, delimiter, max_described)
     described = [BadRow(row.line + first, row.problem) for row in described]
     return batch, lines + first, line_count + first, described, bad
 
@@ -209,7 +209,7 @@ def batch_from(table: Any) -> pa.RecordBatch:
     """Return a table as a single record batch."""
     import pyarrow as pa
 
-    columns = [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in table.columns]
+    columns = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
 
@@ -245,7 +245,9 @@ def _rows_of_lines(text: np.ndarray, delimiter: str) -> _Rows:
     return _Rows(starts, states, np.arange(len(starts)), len(starts))
 
 
-def _typed(text: np.ndarray, names: list[str], kinds: Mapping[str, CellKind], delimiter: str) -> pa.RecordBatch | None:
+def _read_typed(
+    text: np.ndarray, names: list[str], kinds: Mapping[str, CellKind], delimiter: str
+) -> pa.RecordBatch | None:
     """Return all rows, or None if a row is bad."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -265,7 +267,7 @@ def _typed(text: np.ndarray, names: list[str], kinds: Mapping[str, CellKind], de
 def read_csv(
     text: np.ndarray, names: Sequence[str], types: Mapping[str, Any], delimiter: str, ragged: Any = None
 ) -> Any:
-    """Return the columns in `types` as a table. Blank lines are no rows; `ragged` is called with rows left out."""
+    """Return the columns in `types` as a table. Blank lines are skipped; `ragged` is called with rows left out."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -357,13 +359,13 @@ def _is_open(line: bytes, delimiter: str) -> bool:
     return bool(pc.match_substring_regex(pa.array([line], pa.binary()), _open_quote(delimiter))[0].as_py())
 
 
-def _sorted_out(
+def _without_bad_rows(
     text: np.ndarray,
     rows: _Rows,
     names: list[str],
     kinds: Mapping[str, CellKind],
     delimiter: str,
-    most_described: int,
+    max_described: int,
 ) -> tuple[pa.RecordBatch, np.ndarray, int, list[BadRow], int]:
     """Return the result of `batch_of` for a text with bad rows, which are removed step by step."""
     import pyarrow as pa
@@ -371,12 +373,12 @@ def _sorted_out(
     every, state = line_array(text, rows.starts, pa.binary()), rows.states
     cells = np.zeros(len(state), np.int64)
 
-    lines, rest = _taken(every, state)
+    lines, rest = _good_text(every, state)
     numbers, counts = _ragged(rest, names, delimiter)
     state[lines[numbers]] = _RAGGED
     cells[lines[numbers]] = counts
 
-    lines, rest = _taken(every, state)
+    lines, rest = _good_text(every, state)
     table = batch_from(read_csv(rest, names, dict.fromkeys(kinds, pa.binary()), delimiter))
     if table.num_rows != len(lines):  # never seen; protects from rows with wrong lines
         raise InputError("the rows cannot be separated; write one row a line, and quotes only around whole cells")
@@ -396,7 +398,7 @@ def _sorted_out(
     bad = np.flatnonzero(state > _BLANK)
     described = []
     after = np.append(rows.first_lines[1:], rows.line_count)
-    for line in bad[:most_described].tolist():
+    for line in bad[:max_described].tolist():
         code, first, over = int(state[line]), int(rows.first_lines[line]), int(after[line] - rows.first_lines[line])
         if code < _CELL:
             described.append(BadRow(first, _problem_of_line(code, int(cells[line]), len(names), over)))
@@ -408,8 +410,8 @@ def _sorted_out(
     return made, rows.first_lines[lines[good]], rows.line_count, described, len(bad)
 
 
-def _taken(every: Any, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (mask of the lines that are good so far, their text)."""
+def _good_text(every: Any, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (mask of the lines that are good so span, their text)."""
     import pyarrow as pa
 
     good = state == _GOOD
@@ -440,12 +442,12 @@ def _ragged(text: np.ndarray, names: list[str], delimiter: str) -> tuple[np.ndar
 
 
 def _numbers_of(column: Any) -> tuple[Any, np.ndarray]:
-    """Return (cells as numbers, mask of cells that are no finite number). Others may be null."""
+    """Return (cells as numbers, mask of cells that are not finite numbers). Others may be null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    looks = pc.match_substring_regex(column, _NUMBER)
-    words = pc.if_else(looks, column, pa.scalar(None, pa.binary())).cast(pa.string())
+    is_number = pc.match_substring_regex(column, _NUMBER)
+    words = pc.if_else(is_number, column, pa.scalar(None, pa.binary())).cast(pa.string())
     numbers = pc.ascii_ltrim(pc.ascii_trim(words, " \t"), "+").cast(pa.float64())
     fine = pc.fill_null(pc.is_finite(numbers), False).to_numpy(zero_copy_only=False)
     return numbers, np.flatnonzero(~(fine | column.is_null().to_numpy(zero_copy_only=False)))
@@ -453,14 +455,14 @@ def _numbers_of(column: Any) -> tuple[Any, np.ndarray]:
 
 def _problem_of_line(code: int, cells: int, names: int, over: int) -> str:
     """Return the problem of an open quote in a row that spans `over` lines."""
-    far = f", over {over:,} lines" if over > 1 else ""
+    span = f", over {over:,} lines" if over > 1 else ""
     if code == _BROKEN:
         return "a carriage return within the line; end lines with a line feed"
     if code == _OPEN and over > 1:
-        return f"a quote that is never closed{far}; close it"
+        return f"a quote that is never closed{span}; close it"
     if code == _OPEN:
         return f"a quote is still open where the line ends; {_OPEN_ADVICE}"
-    return f"{cells} cell{'s' * (cells != 1)} instead of {names}{far}; quote cells that hold the delimiter"
+    return f"{cells} cell{'s' * (cells != 1)} instead of {names}{span}; quote cells that hold the delimiter"
 
 
 def _problem_of_cell(cell: bytes, name: str, kind: CellKind) -> str:

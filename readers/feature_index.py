@@ -13,8 +13,8 @@ from ooc_pegasos.readers.arrow_strings import buffers_of, with_prefix
 from ooc_pegasos.store.csr_block import read_only
 from ooc_pegasos.store.recipe import Hashing
 
-NOWHERE = kernels.NOWHERE
-MOST_BITS = 31
+NOT_FOUND = kernels.NOT_FOUND
+MAX_BITS = 31
 
 
 class FeatureIndex(Protocol):
@@ -28,7 +28,7 @@ class FeatureIndex(Protocol):
     def of(self, strings: Any, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
         """Return (feature index, sign of its values) of `prefix` joined with each string of an Arrow array.
 
-        The index of a name that is in no dictionary is NOWHERE.
+        The index of a name that is in no dictionary is NOT_FOUND.
         """
 
     def one(self, name: str) -> tuple[int, float]:
@@ -39,9 +39,9 @@ class HashedIndex:
     """Hash buckets: murmur3 of names, as in scikit-learn's FeatureHasher."""
 
     def __init__(self, hashing: Hashing) -> None:
-        if not 1 <= hashing.bits <= MOST_BITS:
-            raise UsageError(f"{hashing.bits} bits for hashed features; give 1 to {MOST_BITS}")
-        self.number = hashing.places
+        if not 1 <= hashing.bits <= MAX_BITS:
+            raise UsageError(f"{hashing.bits} bits for hashed features; give 1 to {MAX_BITS}")
+        self.number = hashing.buckets
         self.dictionary = _table(np.empty(0, np.uint8), np.zeros(1, np.int64))
         self._hashing = hashing
 
@@ -84,7 +84,7 @@ class DictionaryIndex:
         import pyarrow as pa
 
         indices, signs = self.of(pa.array([name], pa.string()))
-        if indices[0] == NOWHERE:
+        if indices[0] == NOT_FOUND:
             raise CorruptFileError(f"the dictionary has no {name!r}, which a column of the recipe needs; convert again")
         return int(indices[0]), float(signs[0])
 
@@ -103,5 +103,5 @@ def feature_index_of(hashing: Hashing, names: Any = None) -> FeatureIndex:
     if not hashing.dictionary:
         return HashedIndex(hashing)
     if names is None or len(names) != hashing.dictionary:
-        raise CorruptFileError("the recipe has a dictionary, which is not there; convert or train again")
+        raise CorruptFileError("the recipe needs a dictionary, and there is none; convert or train again")
     return DictionaryIndex(names)

@@ -10,7 +10,7 @@ import numpy as np
 from ooc_pegasos.readers.arrow_strings import strings_of
 
 
-class Unnamed:
+class UnnamedBuckets:
     """Buckets of hashed features without a name so far, and the number of names still to be kept.
 
     One thread records new names while others search for some. These must read `left` first and `known` then, so that
@@ -32,15 +32,15 @@ class Unnamed:
 
     def name(self, buckets: np.ndarray, name: Callable[[int], str], new: NewNames) -> None:
         """Add the names of buckets that have none so far; `name` returns that of the bucket at a position."""
-        for at in np.flatnonzero(~self.known[buckets]).tolist() if new.wants_more else []:
-            if not new.wants_more:
+        for at in np.flatnonzero(~self.known[buckets]).tolist() if new.has_room else []:
+            if not new.has_room:
                 break
             if int(buckets[at]) not in new:
                 new[int(buckets[at])] = name(at)
 
     def name_words(self, hasher: Any, strings: Any, new: NewNames) -> None:
         """Do the same for all n-grams that a `TextHasher` counts in texts."""
-        if not new.wants_more:
+        if not new.has_room:
             return
         data, offsets, _rows = hasher.ngrams(strings)
         words = strings_of(data, offsets)
@@ -51,13 +51,13 @@ class Unnamed:
 
 
 class NewNames(dict[int, str]):
-    """Names of buckets that had none before, at most `wanted`, a number that is read once; see `Unnamed`."""
+    """Names of buckets that had none before, at most `wanted`, a number that is read once; see `UnnamedBuckets`."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__()
         self.wanted = wanted
 
     @property
-    def wants_more(self) -> bool:
+    def has_room(self) -> bool:
         """True if more names can be added."""
         return self.wanted > len(self)

@@ -19,9 +19,9 @@ from ooc_pegasos.readers.base import (
     DESCRIBED_BAD_ROWS,
     BadRow,
     Format,
+    LoadedTask,
     Note,
     ParsedBlock,
-    Piece,
     Reader,
     ReadOptions,
     fixed_features,
@@ -29,7 +29,7 @@ from ooc_pegasos.readers.base import (
     refuse_no_hash,
     tokens_of,
 )
-from ooc_pegasos.readers.feature_names import Unnamed
+from ooc_pegasos.readers.feature_names import UnnamedBuckets
 from ooc_pegasos.readers.sources import MEMORY_OF_LINE, Stamp
 from ooc_pegasos.readers.tokens import TextHasher
 from ooc_pegasos.store.csr_block import CsrBlock
@@ -82,11 +82,11 @@ class FolderSource:
         try:
             self._list() if by_class else self._walk(0, "")
         except OSError as error:
-            where = _shown(os.fsdecode(error.filename or root))
+            where = _printable(os.fsdecode(error.filename or root))
             raise InputError(f"{where}: {error.strerror}; check the path and its permissions") from error
         if not self.documents:
             what = "no documents in its folders; put each into a file of its class's folder"
-            raise InputError(f"{_shown(root)}: {what if by_class else 'no documents in it; check the path'}")
+            raise InputError(f"{_printable(root)}: {what if by_class else 'no documents in it; check the path'}")
         self.documents.sort(key=lambda document: os.fsencode(document.name))
 
     @property
@@ -94,12 +94,12 @@ class FolderSource:
         """Size of all documents, and the time of the last change to a document or folder."""
         return Stamp(sum(document.size for document in self.documents), self._changed_ns, True)
 
-    def batches(self, start: int, state: dict[str, Any] | None, most: int) -> Iterator[Piece]:
+    def batches(self, start: int, state: dict[str, Any] | None, most: int) -> Iterator[LoadedTask]:
         """Yield the documents from number `start` on, at most `most` and BLOCK_BYTES at a time, or a single larger one.
 
         They are read here, not by the threads that parse them, because the checksum takes them in order.
         """
-        self._take_up(start, state)
+        self._resume(start, state)
         while start < len(self.documents):
             end, size = start, 0
             while end < len(self.documents) and end - start < most:
@@ -114,9 +114,9 @@ class FolderSource:
                 line = os.fsencode(document.name) + f" {len(content)} {xxh64_hex(content)}\n".encode()
                 self._hash.update(line)
                 self._bytes += len(content)
-            last = _shown(documents[-1].name)
-            noted = {"hash": self._hash.state(), "bytes": self._bytes, "last": last}
-            yield Piece(0, end, self._bytes - before, batch, noted)
+            last = _printable(documents[-1].name)
+            state_after = {"hash": self._hash.state(), "bytes": self._bytes, "last": last}
+            yield LoadedTask(0, end, self._bytes - before, batch, state_after)
             start = end
 
     def info(self, rows: int) -> SourceInfo:
@@ -131,17 +131,18 @@ class FolderSource:
 
     def path(self, document: _Document) -> str:
         """Return the path of a document for messages."""
-        return _shown(os.path.join(self.name, document.name))
+        return _printable(os.path.join(self.name, document.name))
 
-    def _take_up(self, start: int, state: dict[str, Any] | None) -> None:
-        """Resume after document number `start` - 1, if this is the same as in the interrupted run."""
+    def _resume(self, start: int, state: dict[str, Any] | None) -> None:
+        """Resume after document number `start` - 1, which must be the same as in the interrupted run."""
         self._hash, self._bytes = RunningHash(), 0
         if start == 0:
             return
         known = self.documents[start - 1].name if start <= len(self.documents) else ""
-        if state is None or state["last"] != _shown(known):
+        if state is None or state["last"] != _printable(known):
             raise InputError(
-                f"{_shown(self.name)}: other files than in the interrupted conversion; start over without {{resume}}"
+                f"{_printable(self.name)}: other files than in the interrupted conversion; start over without "
+                f"{{resume}}"
             )
         self._hash, self._bytes = RunningHash.resume(state["hash"]), state["bytes"]
 
@@ -161,15 +162,15 @@ class FolderSource:
         return content
 
     def _list(self) -> None:
-        shown = _shown(self.name)
+        shown = _printable(self.name)
         for name in _entries(self.name):
             path = os.path.join(self.name, name)
             if not os.path.isdir(path):
                 raise InputError(
-                    f"{_shown(path)}: a file next to the folders of the classes; move it into a folder or elsewhere"
+                    f"{_printable(path)}: a file next to the folders of the classes; move it into a folder or elsewhere"
                 )
-            if _shown(name) != name:
-                raise InputError(f"{_shown(path)}: the name of the class is not UTF-8 text; rename the folder")
+            if _printable(name) != name:
+                raise InputError(f"{_printable(path)}: the name of the class is not UTF-8 text; rename the folder")
             self.classes.append(name)
         if not self.classes:
             raise InputError(f"{shown}: no folders in it; make one for each class, with a document per file")
@@ -183,7 +184,7 @@ class FolderSource:
             path = os.path.join(self.name, folder)
             status = os.stat(path)
             if (status.st_dev, status.st_ino) in self._seen:
-                raise InputError(f"{_shown(path)}: reached twice, by a link; remove the link")
+                raise InputError(f"{_printable(path)}: reached twice, by a link; remove the link")
             self._seen.add((status.st_dev, status.st_ino))
             self._changed_ns = max(self._changed_ns, status.st_mtime_ns)
             for name in _entries(path):
@@ -195,7 +196,7 @@ class FolderSource:
                 elif stat.S_ISREG(status.st_mode):
                     self.documents.append(_Document(group, below, status.st_size, status.st_mtime_ns))
                 else:
-                    raise InputError(f"{_shown(os.path.join(path, name))}: neither a file nor a folder; remove it")
+                    raise InputError(f"{_printable(os.path.join(path, name))}: neither a file nor a folder; remove it")
 
 
 class FoldersFormat(Format):
@@ -219,7 +220,7 @@ class FoldersFormat(Format):
     def recipe(self, config: ConvertConfig, names: Sequence[str], note: Note) -> Recipe:
         """Return the recipe of a new store."""
         hashing, recipe = hashing_of(config), super().recipe(config, names, note)
-        features = fixed_features(hashing.places, config)
+        features = fixed_features(hashing.buckets, config)
         return replace(recipe, hashing=hashing, tokens=tokens_of(config), features=features)
 
     def open(self, names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Reader:
@@ -259,7 +260,7 @@ class TextFoldersReader:
     ) -> None:
         """`names` is the number of names of hashed features to keep."""
         if not Path(root).is_dir():
-            raise InputError(f"{_shown(root)}: no such folder; check the path")
+            raise InputError(f"{_printable(root)}: no such folder; check the path")
         self.hasher = hasher
         self._source = FolderSource(root, with_labels)
         self.sources = [self._source]
@@ -272,7 +273,7 @@ class TextFoldersReader:
                 )
         self._most = max(block_documents, 1)
         self._stop_at_bad = stop_at_bad
-        self._unnamed = Unnamed(hasher.features, 0 if hasher.hashing.dictionary else names)
+        self._unnamed = UnnamedBuckets(hasher.features, 0 if hasher.hashing.dictionary else names)
         self._pool = Pool()
         for name in self._source.classes:
             if not text_labels and not is_number(name):
@@ -284,12 +285,12 @@ class TextFoldersReader:
         self._keys = np.array(keys if with_labels else [0], np.uint64)
         self._names = dict(zip(keys, self._source.classes, strict=True)) if text_labels else {}
 
-    def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Piece]:
+    def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[LoadedTask]:
         """Yield all batches from document number `start` on."""
         if source == 0:
             yield from self._source.batches(start, state, self._most)
 
-    def read(self, task: Piece) -> ParsedBlock:
+    def read(self, task: LoadedTask) -> ParsedBlock:
         """Hash the documents of a batch."""
         import pyarrow as pa
 
@@ -317,14 +318,14 @@ class TextFoldersReader:
         names = {key: self._names[key] for key in np.unique(keys).tolist()} if self._names else {}
         block = CsrBlock(indptr, indices, values, labels, self.hasher.features)
         described = bad[:DESCRIBED_BAD_ROWS]
-        ids = pa.array([_shown(documents[number].name) for number in numbers_left], pa.string())
+        ids = pa.array([_printable(documents[number].name) for number in numbers_left], pa.string())
         return ParsedBlock(task, block, lines, numbers, tried, described, len(bad), names, scratch, ids, features)
 
     def named(self, features: dict[int, str]) -> None:
         """Record names of buckets."""
         self._unnamed.named(features)
 
-    def strings(self, task: Piece) -> Iterator[tuple[None, Any]]:
+    def strings(self, task: LoadedTask) -> Iterator[tuple[None, Any]]:
         """Yield the texts of a batch, as `TablesReader.strings` does."""
         import pyarrow as pa
 
@@ -364,6 +365,6 @@ def _entries(folder: str) -> list[str]:
     return sorted((name for name in os.listdir(folder) if not name.startswith(".")), key=os.fsencode)
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     """Return a name that can be printed and stored, whatever its bytes are."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

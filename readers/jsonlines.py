@@ -41,12 +41,12 @@ def names_of(head: bytes) -> list[str]:
 
 
 def batch_of(
-    text: np.ndarray, length: int, fields: Mapping[str, pa.DataType], most_described: int
+    text: np.ndarray, length: int, fields: Mapping[str, pa.DataType], max_described: int
 ) -> tuple[pa.RecordBatch, np.ndarray, int, list[BadRow], int]:
     """Read the lines in `text[:length]`, which ends with a line feed.
 
-    (the keys in `fields` of the good rows; the line of each such row; how many lines there are; the first bad rows, at
-    most `most_described`; how many bad rows there are.) `fields` names at least one key.
+    (the keys in `fields` of the good rows; the line of each such row; number of lines; the first bad rows, at most
+    `max_described`; number of bad rows.) `fields` names at least one key.
     """
     import pyarrow as pa
 
@@ -67,16 +67,16 @@ def batch_of(
             rows[line] = row + b"\n"
         else:
             problems[line] = _malformed(row)
-    batch = _read_most(rows, schema, fields, problems)
-    described = [BadRow(line, problems[line]) for line in sorted(problems)[:most_described]]
+    batch = _read_good_rows(rows, schema, fields, problems)
+    described = [BadRow(line, problems[line]) for line in sorted(problems)[:max_described]]
     return batch, np.array(list(rows), np.int64), len(starts), described, len(problems)
 
 
 def _shapes(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (mask of lines that are not blank, mask of lines that begin with { and end with }).
 
-    If all begin and end so, no object reaches from one line into the next, because no JSON holds } and { side by side.
-    Then there are as many objects as lines only if each line holds one.
+    If all begin and end so, no object reaches from one line into the next, because valid JSON never has } directly
+    before {. Then there are as many objects as lines only if each line holds one.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -93,7 +93,7 @@ def _shapes(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.
 
 
 def _read(text: Any, schema: pa.Schema, rows: int) -> pa.RecordBatch | str:
-    """A number of rows, or the problem of one of them."""
+    """Return the rows, or the problem of one of them."""
     import pyarrow as pa
     from pyarrow import json as arrow_json
 
@@ -133,7 +133,7 @@ def _is_finite(array: Any) -> bool:
     return True
 
 
-def _read_most(
+def _read_good_rows(
     rows: dict[int, bytes], schema: pa.Schema, fields: Mapping[str, pa.DataType], problems: dict[int, str]
 ) -> pa.RecordBatch:
     """Return the rows, by line, without those that Arrow does not read, which move to `problems`.
@@ -143,11 +143,11 @@ def _read_most(
     """
     parts = [(list(rows), False)]
     while parts:
-        part, looked_at = parts.pop()
+        part, are_checked = parts.pop()
         outcome = _read(b"".join(rows[line] for line in part), schema, len(part))
         if not isinstance(outcome, str):
             continue
-        if not looked_at and len(part) <= _FEW:
+        if not are_checked and len(part) <= _FEW:
             found = {line: problem for line in part if (problem := _problem(rows[line], fields))}
             problems.update(found)
             parts.append(([line for line in part if line not in found], True))
@@ -155,7 +155,7 @@ def _read_most(
             problems[part[0]] = f"the object cannot be read ({outcome}); correct it"
         else:
             middle = len(part) // 2
-            parts += [(part[middle:], looked_at), (part[:middle], looked_at)]
+            parts += [(part[middle:], are_checked), (part[:middle], are_checked)]
     for line in problems:
         rows.pop(line, None)
     batch = _read(b"".join(rows.values()), schema, len(rows))
@@ -223,7 +223,7 @@ def _problem_of_value(value: Any, kind: Any) -> str | None:
         ):
             return f"is not a list of {_wanted(kind.value_type)}; correct it"
     elif pa.types.is_struct(kind):
-        members = [kind.field(place) for place in range(kind.num_fields)]
+        members = [kind.field(i) for i in range(kind.num_fields)]
         if not isinstance(value, dict) or any(
             _problem_of_value(value[member.name], member.type)
             for member in members
@@ -248,7 +248,7 @@ def _wanted(kind: Any) -> str:
     if pa.types.is_integer(kind):
         return "whole numbers"
     if pa.types.is_struct(kind):
-        members = [kind.field(place) for place in range(kind.num_fields)]
+        members = [kind.field(i) for i in range(kind.num_fields)]
         return "{" + ", ".join(f'"{member.name}": {_wanted(member.type)}' for member in members) + "}"
     return "texts" if pa.types.is_string(kind) else str(kind)
 

@@ -15,7 +15,7 @@ from ooc_pegasos.compiled.parse import arrays as kernels
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import npy
 from ooc_pegasos.readers.base import LARGEST_INDEX
-from ooc_pegasos.readers.sources import STDIN, Stamp, TextBlock, TextSource, hash_of, samples_of, spoken, stamp_of
+from ooc_pegasos.readers.sources import STDIN, Stamp, TextBlock, TextSource, display_name, hash_of, samples_of, stamp_of
 from ooc_pegasos.store.csr_block import read_only
 from ooc_pegasos.store.manifest import SourceInfo
 
@@ -54,7 +54,7 @@ class Matrix:
     data: npy.Column
     """Entries, or rows of a dense array, which has no `indptr` and no `indices`."""
     row_bytes: int
-    indptr: npy.ColumnAhead | None = None
+    indptr: npy.PeekableColumn | None = None
     indices: npy.Column | None = None
     entry_bytes: int = 0
     labels: npy.Column | None = None
@@ -79,28 +79,30 @@ class FileSource:
 
     def info(self, rows: int) -> SourceInfo:
         """Return the fingerprint of the file, all of which was read."""
-        said, before = spoken(self.name), self._stamp or stamp_of(self.name)
-        with npy.sound(said):
+        name_shown, before = display_name(self.name), self._stamp or stamp_of(self.name)
+        with npy.decoding_errors(name_shown):
             digest, samples = hash_of(self.name), samples_of(self.name)
         npy.check_unchanged(self.name, before)
-        return SourceInfo(said, before.size, digest, rows, samples=samples)
+        return SourceInfo(name_shown, before.size, digest, rows, samples=samples)
 
     @contextmanager
     def open(self, settings: Settings) -> Iterator[Matrix]:
         """Open the file and check its headers."""
-        said = spoken(self.name)
+        name_shown = display_name(self.name)
         with ExitStack() as stack:
             file = stack.enter_context(npy.open_array(self.name))
             stamp = self._stamp = Stamp.of(os.fstat(file.fileno()))
             if not stamp.regular:
-                raise InputError(f"{said}: arrays are read from files alone; save it to one and name that")
+                raise InputError(f"{name_shown}: arrays are read from files alone; save it to one and name that")
             head = file.read(6)
             if head[:4] in (npy.ZIP, npy.EMPTY_ZIP):
-                matrix = _sparse(npy.Archive(said, file, stamp.size, stack), settings, said)
+                matrix = _sparse(npy.Archive(name_shown, file, stamp.size, stack), settings, name_shown)
             elif head == npy.NPY:
-                matrix = _dense(npy.map_npy(file, stamp.size, said), settings, said)
+                matrix = _dense(npy.map_npy(file, stamp.size, name_shown), settings, name_shown)
             else:
-                raise InputError(f"{said}: neither an .npz nor a .npy file; check how it was made, or {npy.AGAIN}")
+                raise InputError(
+                    f"{name_shown}: neither an .npz nor a .npy file; check how it was made, or {npy.SAVE_AGAIN}"
+                )
             matrix.check = lambda: npy.check_unchanged(self.name, stamp)
             yield matrix
 
@@ -165,11 +167,11 @@ class _TextLabels:
 
     dtype: np.dtype[Any] = np.dtype(np.float64)
     crc: int | None = None
-    taken = 0
+    bytes_read = 0
 
     def __init__(self, name: str, length: int) -> None:
         self.length = length
-        self._said = spoken(name)
+        self._display_name = display_name(name)
         self._spare: deque[np.ndarray] = deque()
         self._blocks = TextSource(name, 0, 1 << 18, self._spare, "a text file of labels").blocks()
         self._block: TextBlock | None = None
@@ -183,7 +185,7 @@ class _TextLabels:
             block = self._unread()
             if block is None:
                 problem = f"the labels end after {self._done:,}, but there are {self.length:,} rows"
-                raise InputError(f"{self._said}: {problem}; give every row of the inputs one, in their order")
+                raise InputError(f"{self._display_name}: {problem}; give every row of the inputs one, in their order")
             code, number, self._at = kernels.parse_labels(
                 read_only(block.text), self._at, block.length, labels[filled:]
             )
@@ -192,17 +194,18 @@ class _TextLabels:
             if code != kernels.SOUND:
                 excerpt = block.text[self._at : self._at + 41].tobytes().partition(b"\n")[0]
                 token = (excerpt.split() or [excerpt])[0].decode("ascii", "backslashreplace")
-                raise InputError(f"{self._said}:{self._done + 1}: {_LINE_PROBLEMS[code].format(token=token)}")
+                raise InputError(f"{self._display_name}:{self._done + 1}: {_LINE_PROBLEMS[code].format(token=token)}")
         return labels
 
-    def go_to(self, position: int, crc: int | None) -> None:
+    def seek(self, position: int, crc: int | None) -> None:
         while self._done < position:
             self.take(min(npy.STEP, position - self._done))
 
     def finish(self) -> None:
         if self._unread() is not None:
             raise InputError(
-                f"{self._said}:{self._done + 1}: a label too many: there are {self.length:,} rows; give every row of "
+                f"{self._display_name}:{self._done + 1}: a label too many: there are {self.length:,} rows; give "
+                "every row of "
                 "the inputs that have no labels of their own one, in their order"
             )
 
@@ -216,20 +219,20 @@ class _TextLabels:
 
 def labels_file(name: str, settings: Settings, length: int | None) -> npy.Column:
     """Open the file of labels and check its length."""
-    said = spoken(name)
+    name_shown = display_name(name)
     with npy.open_array(name) as file:
         stamp = Stamp.of(os.fstat(file.fileno()))
-        with npy.sound(said):
+        with npy.decoding_errors(name_shown):
             head = file.read(6) if stamp.regular else b""
         if head != npy.NPY:
             return _TextLabels(name, length or 0)
-        array = npy.map_npy(file, stamp.size, said)
-    npy.check_column(array.shape, array.dtype, said, "the array", "biufU")
+        array = npy.map_npy(file, stamp.size, name_shown)
+    npy.check_column(array.shape, array.dtype, name_shown, "the array", "biufU")
     labels = npy.Array(array.reshape(-1), lambda: npy.check_unchanged(name, stamp))
-    _check_words(labels, settings, said)
+    _check_words(labels, settings, name_shown)
     if length is not None and labels.length != length:
         problem = f"{labels.length:,} labels where the inputs have {length:,} rows without one of their own"
-        raise InputError(f"{said}: {problem}; give each of those one, in their order")
+        raise InputError(f"{name_shown}: {problem}; give each of those one, in their order")
     return labels
 
 

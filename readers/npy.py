@@ -22,18 +22,18 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.readers.sources import STDIN, Stamp, spoken
+from ooc_pegasos.readers.sources import STDIN, Stamp, display_name
 
 ZIP, EMPTY_ZIP, NPY = b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY"
 _LONGEST_HEADER = 10_000
 """Bytes of the header of a .npy file; the limit that numpy itself considers safe to parse."""
 _LARGEST_MEMBER = 1 << 56
 STEP = 1 << 20
-AGAIN = "save it again, or fetch it again"
+SAVE_AGAIN = "save it again, or fetch it again"
 
 
 @contextmanager
-def sound(name: str) -> Iterator[None]:
+def decoding_errors(name: str) -> Iterator[None]:
     """Convert errors of zipfile, numpy and decompressors about damaged bytes into InputError."""
     try:
         yield
@@ -49,8 +49,8 @@ def sound(name: str) -> Iterator[None]:
 
 def damaged(name: str, what: str) -> InputError:
     """Return the error for damaged bytes."""
-    told = what.splitlines()[0][:200] if what else "its bytes make no sense"
-    return InputError(f"{name}: the file is truncated or damaged ({told}); {AGAIN}")
+    reason = what.splitlines()[0][:200] if what else "invalid bytes"
+    return InputError(f"{name}: the file is truncated or damaged ({reason}); {SAVE_AGAIN}")
 
 
 class Column(Protocol):
@@ -62,21 +62,21 @@ class Column(Protocol):
     """Checksum of the numbers read, where resuming needs it."""
 
     @property
-    def taken(self) -> int:
+    def bytes_read(self) -> int:
         """Bytes of the file on disk read so far."""
 
     def take(self, count: int) -> np.ndarray:
         """Return the next numbers."""
 
-    def go_to(self, position: int, crc: int | None) -> None:
+    def seek(self, position: int, crc: int | None) -> None:
         """Skip to a later position; `crc` is the checksum there, or None."""
 
     def finish(self) -> None:
         """End reading and check the checksum, if there is one."""
 
 
-class ColumnAhead(Column, Protocol):
-    """A column that allows a look ahead."""
+class PeekableColumn(Column, Protocol):
+    """A column whose next numbers can be read without consuming them."""
 
     def peek(self, count: int) -> np.ndarray:
         """Return the next numbers, or fewer at the end, without reading past them."""
@@ -93,7 +93,7 @@ class Array:
         self.dtype, self.length = array.dtype, len(array)
 
     @property
-    def taken(self) -> int:
+    def bytes_read(self) -> int:
         return self._at * (self._array.nbytes // self.length) if self.length else 0
 
     def peek(self, count: int) -> np.ndarray:
@@ -105,7 +105,7 @@ class Array:
         self._at += len(piece)
         return piece
 
-    def go_to(self, position: int, crc: int | None) -> None:
+    def seek(self, position: int, crc: int | None) -> None:
         self._at = position
 
     def finish(self) -> None:
@@ -125,62 +125,62 @@ class _Stored(Array):
         self.crc = zlib.crc32(piece.view(np.uint8).data, self.crc or 0)
         return piece
 
-    def go_to(self, position: int, crc: int | None) -> None:
+    def seek(self, position: int, crc: int | None) -> None:
         if crc is not None:
             self._at, self.crc = position, crc
         while self._at < position:
             self.take(min(STEP, position - self._at))
 
     def finish(self) -> None:
-        self.go_to(self.length, None)
+        self.seek(self.length, None)
         if self.crc != self._member.CRC:
-            raise InputError(f"{self._name}: the checksum of {self._member.filename} does not match; {AGAIN}")
+            raise InputError(f"{self._name}: the checksum of {self._member.filename} does not match; {SAVE_AGAIN}")
 
 
 class _Compressed:
     """A column decompressed while it is read."""
 
-    crc: int | None = None  # zipfile keeps it: to go on, all must be decompressed once more
+    crc: int | None = None  # zipfile keeps it: to resume, all must be decompressed once more
 
     def __init__(self, stream: Any, name: str, member: zipfile.ZipInfo, dtype: np.dtype[Any], length: int) -> None:
         self._stream, self._name, self._member = stream, name, member
         self.dtype, self.length = dtype, length
         self._left = length
-        self._ahead = np.empty(0, dtype)
+        self._buffered = np.empty(0, dtype)
 
     @property
-    def taken(self) -> int:
-        done = (self.length - self._left - len(self._ahead)) * self.dtype.itemsize
+    def bytes_read(self) -> int:
+        done = (self.length - self._left - len(self._buffered)) * self.dtype.itemsize
         return self._member.compress_size * done // max(self._member.file_size, 1)
 
     def peek(self, count: int) -> np.ndarray:
-        missing = min(count - len(self._ahead), self._left)
+        missing = min(count - len(self._buffered), self._left)
         if missing > 0:
-            self._ahead = np.concatenate([self._ahead, self._read(missing)])
-        return self._ahead[:count]
+            self._buffered = np.concatenate([self._buffered, self._read(missing)])
+        return self._buffered[:count]
 
     def take(self, count: int) -> np.ndarray:
-        if not len(self._ahead):
+        if not len(self._buffered):
             return self._read(min(count, self._left))
         piece = self.peek(count)
-        self._ahead = self._ahead[count:]
+        self._buffered = self._buffered[count:]
         return piece
 
-    def go_to(self, position: int, crc: int | None) -> None:
-        at = self.length - self._left - len(self._ahead)
+    def seek(self, position: int, crc: int | None) -> None:
+        at = self.length - self._left - len(self._buffered)
         while at < position:
             at += len(self.take(min(STEP, position - at)))
 
     def finish(self) -> None:
-        self.go_to(self.length, None)
-        with sound(self._name):
+        self.seek(self.length, None)
+        with decoding_errors(self._name):
             self._stream.read(1)  # so that zipfile compares the checksum, even of nothing
 
     def _read(self, count: int) -> np.ndarray:
         """Return the next bytes; the array grows with the data, because the size in the file may be wrong."""
         content = bytearray()
         size = count * self.dtype.itemsize
-        with sound(self._name):
+        with decoding_errors(self._name):
             while len(content) < size:
                 piece = self._stream.read(min(STEP, size - len(content)))
                 if not piece:
@@ -210,10 +210,10 @@ class _Header:
     @classmethod
     def read(cls, read: Callable[[int], bytes], name: str, what: str) -> _Header:
         """Parse a header; arrays that need pickle are refused."""
-        with sound(name):
+        with decoding_errors(name):
             raw = read(8)
             if raw[:6] != NPY:
-                raise ValueError(f"{what} is no array")
+                raise ValueError(f"{what} is not an array")
             wide = {b"\x01\x00": 2, b"\x02\x00": 4}.get(raw[6:8])
             if wide is None:
                 raise ValueError(f"{what} is of an unknown version")
@@ -227,7 +227,7 @@ class _Header:
             file.seek(8)
             try:
                 shape, by_columns, dtype = parse(file)
-            except Exception as error:  # numpy hands on whatever Python's parser thinks of odd bytes
+            except Exception as error:  # numpy passes on any error of Python's parser
                 raise ValueError(f"{what} has a header that cannot be read") from error
         if dtype.hasobject:
             raise InputError(
@@ -243,7 +243,7 @@ class Archive:
 
     def __init__(self, name: str, file: BinaryIO, size: int, stack: ExitStack) -> None:
         self._name, self._size, self._stack = name, size, stack
-        with sound(name):
+        with decoding_errors(name):
             self._zip = stack.enter_context(zipfile.ZipFile(file))
             self._members = {member.filename: member for member in self._zip.infolist()}
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -256,16 +256,16 @@ class Archive:
         if name not in self:
             return None
         member = self._member(name)
-        with sound(self._name), self._zip.open(member) as stream:
+        with decoding_errors(self._name), self._zip.open(member) as stream:
             header = _Header.read(stream.read, self._name, member.filename)
             if header.size > 1 << 10:
                 raise ValueError(f"{member.filename} has {header.size:,} bytes")
             content = stream.read(header.size + 1)
             if len(content) != header.size or header.dtype.itemsize == 0:
-                raise ValueError(f"{member.filename} has not as many bytes as its header says")
+                raise ValueError(f"{member.filename} has another size than its header says")
             return np.frombuffer(content, header.dtype).reshape(header.shape)
 
-    def column(self, name: str, kinds: str, length: int | None) -> ColumnAhead:
+    def column(self, name: str, kinds: str, length: int | None) -> PeekableColumn:
         """Return a member that is an array of numbers."""
         if name not in self:
             raise damaged(self._name, f"no member {name}.npy in it")
@@ -275,7 +275,7 @@ class Archive:
             begin = self._begin(member)
             source: Any = io.BytesIO(self._map[begin : begin + min(member.file_size, _LONGEST_HEADER + 12)])
         else:
-            with sound(self._name):
+            with decoding_errors(self._name):
                 source = content = self._stack.enter_context(self._zip.open(member))
         header = _Header.read(source.read, self._name, member.filename)
         check_column(header.shape, header.dtype, self._name, member.filename, kinds)
@@ -304,21 +304,21 @@ class Archive:
         at = member.header_offset
         local = self._map[at : at + 30] if at >= 0 else b""
         if len(local) < 30 or local[:4] != ZIP:
-            raise damaged(self._name, f"{member.filename} is not where it should be")
+            raise damaged(self._name, f"{member.filename} is not at its offset")
         begin = at + 30 + int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
         if member.compress_size != member.file_size or begin + member.file_size > self._size:
-            raise damaged(self._name, f"{member.filename} leaves the file")
+            raise damaged(self._name, f"{member.filename} extends beyond the file")
         return begin
 
 
 def open_array(name: str) -> BinaryIO:
     """Open a file; standard input is refused, because arrays need random access."""
     if name == STDIN or is_remote(name):
-        raise InputError(f"{spoken(name)}: arrays are read from files of this machine alone; save it to one")
+        raise InputError(f"{display_name(name)}: arrays are read from files of this machine alone; save it to one")
     try:
         return open(name, "rb", buffering=0)
     except OSError as error:
-        raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
+        raise InputError(f"{display_name(name)}: {error.strerror}; check the path and its permissions") from error
 
 
 def check_unchanged(name: str, stamp: Stamp) -> None:
@@ -328,11 +328,11 @@ def check_unchanged(name: str, stamp: Stamp) -> None:
     except OSError:
         same = False
     if not same:
-        raise InputError(f"{spoken(name)}: changed during the conversion; convert again when nobody writes to it")
+        raise InputError(f"{display_name(name)}: changed during the conversion; convert again when nobody writes to it")
 
 
 def check_column(shape: tuple[int, ...], dtype: np.dtype[Any], name: str, what: str, kinds: str) -> None:
-    """Raise InputError for an array that is no column, or not of numbers of an allowed type."""
+    """Raise InputError for an array that is not a column, or not of numbers of an allowed type."""
     if len(shape) != 1 and shape[1:] != (1,):
         raise InputError(f"{name}: {what} has the shape {shape}; save one entry for each row")
     if dtype.kind not in kinds or dtype.itemsize == 0:

@@ -17,7 +17,7 @@ from ooc_pegasos.readers.arrays import ArraysFormat
 from ooc_pegasos.readers.base import COMPRESSIONS, Format, Note, Reader, ReadOptions
 from ooc_pegasos.readers.folders import FoldersFormat, FolderSource
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.readers.sources import STDIN, Stamp, expand, first_bytes, open_input, path_of, spoken
+from ooc_pegasos.readers.sources import STDIN, Stamp, display_name, expand, first_bytes, open_input, path_of
 from ooc_pegasos.readers.svmlight import SvmlightFormat
 from ooc_pegasos.readers.tables import TablesFormat
 from ooc_pegasos.readers.vw import VwFormat
@@ -36,7 +36,7 @@ def register(kind: type[Format]) -> None:
     """Add a format, whose options are fields of `ConvertConfig`."""
     unknown = kind.options - set(options_of(ConvertConfig))
     if unknown:
-        problem = f"declares the option '{min(unknown)}', which ConvertConfig has not"
+        problem = f"declares the option '{min(unknown)}', which is not a field of ConvertConfig"
         raise UsageError(f"{{format={kind.name}}} {problem}; remove it")
     FORMATS.register(kind.name, kind())
 
@@ -62,8 +62,8 @@ def can_be_mixed(name: str, other: str) -> bool:
 
 
 def detect(name: str) -> str | None:
-    """Return the format of a file by its first bytes or its name; None if neither says."""
-    for clues in (first_bytes(name), ""), (b"", path_of(name)):  # a misleading name is more common than first bytes
+    """Return the format of a file by its first bytes or its name; None if neither is known."""
+    for clues in (first_bytes(name), ""), (b"", path_of(name)):  # names mislead more often than first bytes
         if found := [name for name, kind in FORMATS.items() if kind.detect(*clues)]:
             return found[0]
     return None
@@ -72,7 +72,7 @@ def detect(name: str) -> str | None:
 def find(inputs: Sequence[str], wanted: str = ANY, otherwise: str | None = None) -> tuple[list[str], str]:
     """Return (the files that inputs name, their format); folders are replaced by the files in them.
 
-    `wanted` is the format that an option names; `otherwise`, that of files whose name and first bytes say nothing.
+    `wanted` is the format that an option names; `otherwise`, that of files that no format detects.
     """
     if wanted != ANY and format_of(wanted).reads_folders:
         format_of(wanted).check_inputs(inputs)
@@ -99,13 +99,13 @@ def find(inputs: Sequence[str], wanted: str = ANY, otherwise: str | None = None)
     first = names[0]
     for name in names:
         if formats[name] != formats[first]:
-            problem = f"read as {formats[name]}, but {spoken(first)} as {formats[first]}"
-            raise InputError(f"{spoken(name)}: {problem}; convert files of one format at a time, with {{append}}")
+            problem = f"read as {formats[name]}, but {display_name(first)} as {formats[first]}"
+            raise InputError(f"{display_name(name)}: {problem}; convert files of one format at a time, with {{append}}")
     return names, formats[first]
 
 
 def _fallback(name: str | None) -> str:
-    """Return the format of a file of which nothing is known, given the format of others, or None."""
+    """Return the format of a file that no format detects; `name` is the format of other files, or None."""
     return name if name is not None and name in FORMATS and format_of(name).is_text else next(iter(FORMATS))
 
 
@@ -122,7 +122,7 @@ def _refuse_stores(names: Sequence[str]) -> None:
         if found:
             store = path_of(name).rpartition("/")[0]
             store = store if is_remote(name) else os.path.normpath(store)
-            problem = "is a store, whose files are no tables; convert the files it was made of, or train on the store"
+            problem = "is a store, whose files are not tables; convert the files it was made of, or train on the store"
             raise InputError(f"{store}: {problem}")
 
 
@@ -167,13 +167,13 @@ def check_options(config: ConvertConfig, names: Sequence[str]) -> None:
             continue
         if suitable := [kind.title for kind in FORMATS.values() if option in kind.options]:
             understood = " and ".join(filter(None, (", ".join(suitable[:-1]), suitable[-1])))
-            what = f"{spoken(names[0])} is read as {chosen.name}"
+            what = f"{display_name(names[0])} is read as {chosen.name}"
             raise UsageError(f"{{{option}}} is for {understood}, and {what}; leave it out")
     chosen.check_options(config)
 
 
 def reader_for(names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Reader:
-    """Open inputs as their recipe says; if indices are stored as written, any reader of such files will do."""
+    """Open inputs by their recipe; if indices are stored as written, any reader of such files is suitable."""
     chosen = format_of(recipe.reader)
     if chosen.has_plain_indices:
         found = {detect(name) or _fallback(recipe.reader) for name in names}
@@ -181,7 +181,7 @@ def reader_for(names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Re
             chosen = format_of(other)
     if chosen.has_columns != (recipe.table is not None):
         problem = f"the recipe and its format, {chosen.name}, disagree on whether there are columns"
-        raise CorruptFileError(f"{spoken(names[0])}: {problem}; convert again")
+        raise CorruptFileError(f"{display_name(names[0])}: {problem}; convert again")
     return chosen.open(names, recipe, options)
 
 

@@ -16,23 +16,23 @@ def is_remote(name: str) -> bool:
     return _URL.match(name) is not None
 
 
-def spoken_url(url: str) -> str:
+def url_without_secrets(url: str) -> str:
     """Return a URL without secrets."""
     return re.sub(r"\?.*$", "", re.sub(r"//[^/@]*@", "//", url))
 
 
-def is_beside(path: str) -> bool:
-    """True if a file in a folder is no data, by the convention of Hadoop: `_SUCCESS`, `_delta_log/0.json`."""
+def is_metadata_file(path: str) -> bool:
+    """True if a file in a folder is metadata, by the convention of Hadoop: `_SUCCESS`, `_delta_log/0.json`."""
     return any(part.startswith(("_", ".")) and "=" not in part for part in path.split("/"))
 
 
-def look(url: str) -> tuple[int, int]:
+def stat_remote(url: str) -> tuple[int, int]:
     """Return (size, time of the last change in nanoseconds) of a file."""
     filesystem, path = _filesystem_of(url)
     with _errors(url):
         info = filesystem.get_file_info(path)
     if not info.is_file:
-        raise InputError(f"{spoken_url(url)}: no such file; check the address")
+        raise InputError(f"{url_without_secrets(url)}: no such file; check the address")
     return info.size or 0, info.mtime_ns or 0
 
 
@@ -66,10 +66,10 @@ def expand_url(url: str) -> list[str]:
         for file in below
         if file.is_file
         and fnmatch.fnmatchcase(file.path, wanted)
-        and not (everything and is_beside(file.path[len(path) :]))
+        and not (everything and is_metadata_file(file.path[len(path) :]))
     ]
     if not found:
-        raise InputError(f"{spoken_url(url)}: no such file, and none below it or like it; check the address")
+        raise InputError(f"{url_without_secrets(url)}: no such file, and none below it or like it; check the address")
     return sorted(found)
 
 
@@ -86,11 +86,15 @@ def _filesystem_of(url: str) -> tuple[Any, str]:
 
             other, path = url_to_fs(url)
         except Exception as unknown:  # each file system has its own
-            problem = f"pyarrow says: {error}; fsspec says: {unknown}"
-            raise InputError(f"{spoken_url(url)}: {problem}; check the address, or install what it needs") from error
+            problem = f"pyarrow: {error}; fsspec: {unknown}"
+            raise InputError(
+                f"{url_without_secrets(url)}: {problem}; check the address, or install what it needs"
+            ) from error
         return pafs.PyFileSystem(pafs.FSSpecHandler(other)), path
     except OSError as error:
-        raise InputError(f"{spoken_url(url)}: {' '.join(str(error).split())[:160]}; check the address") from error
+        raise InputError(
+            f"{url_without_secrets(url)}: {' '.join(str(error).split())[:160]}; check the address"
+        ) from error
 
 
 class _errors:  # noqa: N801
@@ -107,4 +111,6 @@ class _errors:  # noqa: N801
 
         if isinstance(error, OSError | pa.ArrowException):
             problem = " ".join(str(error).split())[:160]
-            raise InputError(f"{spoken_url(self._url)}: {problem}; check the address and your rights") from error
+            raise InputError(
+                f"{url_without_secrets(self._url)}: {problem}; check the address and your rights"
+            ) from error

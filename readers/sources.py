@@ -21,8 +21,8 @@ import numpy as np
 
 from ooc_pegasos.compiled.parse.lines import PADDING
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.readers.base import DEFAULT_MEMORY, place
-from ooc_pegasos.readers.remote import expand_url, is_remote, look, open_remote, spoken_url
+from ooc_pegasos.readers.base import DEFAULT_MEMORY, row_location
+from ooc_pegasos.readers.remote import expand_url, is_remote, open_remote, stat_remote, url_without_secrets
 from ooc_pegasos.store.manifest import SourceInfo
 from ooc_pegasos.util.checksums import RunningHash
 from ooc_pegasos.util.files import ReadOnlyFile
@@ -71,10 +71,10 @@ def expand(inputs: Sequence[str]) -> list[str]:
 
 def _without_links_to_others(found: list[str]) -> list[str]:
     """Return the files of a pattern without links to other files of it, like `latest`."""
-    by_place: dict[str, str] = {}
+    by_real_path: dict[str, str] = {}
     for name in sorted(found, key=os.path.islink):
-        by_place.setdefault(os.path.realpath(name), name)
-    return sorted(by_place.values())
+        by_real_path.setdefault(os.path.realpath(name), name)
+    return sorted(by_real_path.values())
 
 
 @dataclass(frozen=True)
@@ -91,35 +91,35 @@ class Stamp:
         return cls(status.st_size, status.st_mtime_ns, stat.S_ISREG(status.st_mode))
 
 
-class Called(str):
-    """The path of a file that has another name in messages and manifests."""
+class NamedPath(str):
+    """A path with another name in messages and manifests."""
 
-    called: str
+    display_name: str
 
-    def __new__(cls, path: str | Path, called: str) -> Called:
+    def __new__(cls, path: str | Path, display_name: str) -> NamedPath:
         made = super().__new__(cls, path)
-        made.called = called
+        made.display_name = display_name
         return made
 
     def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
         """Return the arguments for a copy."""
-        return str(self), self.called
+        return str(self), self.display_name
 
 
-def spoken(name: str) -> str:
+def display_name(name: str) -> str:
     """Return the name of an input for messages."""
-    if isinstance(name, Called):
-        return name.called
+    if isinstance(name, NamedPath):
+        return name.display_name
     if is_remote(name):
-        return spoken_url(name)
+        return url_without_secrets(name)
     return "standard input" if name == STDIN else name
 
 
-def recorded(name: str) -> str:
+def manifest_name(name: str) -> str:
     """Return the name of an input for manifests: the absolute path of a file."""
-    if isinstance(name, Called) or name == STDIN or is_remote(name):
-        return spoken(name)
-    path = os.path.abspath(name)  # links are kept: they may later point to the file that has the name then
+    if isinstance(name, NamedPath) or name == STDIN or is_remote(name):
+        return display_name(name)
+    path = os.path.abspath(name)  # links are not resolved: they may point to another file later
     if ".." in name.split("/") and os.path.realpath(path) != os.path.realpath(name):
         return os.path.realpath(name)  # `..` after a link is relative to its target
     return path
@@ -127,7 +127,7 @@ def recorded(name: str) -> str:
 
 def path_of(name: str) -> str:
     """Return the name of an input without the options of a URL, so that it ends in its suffix."""
-    return spoken_url(name) if is_remote(name) else name
+    return url_without_secrets(name) if is_remote(name) else name
 
 
 def stamp_of(name: str) -> Stamp:
@@ -135,13 +135,13 @@ def stamp_of(name: str) -> Stamp:
     if name == STDIN:
         return Stamp(0, 0, False)
     if is_remote(name):
-        return Stamp(*look(name), True)
+        return Stamp(*stat_remote(name), True)
     try:
         return Stamp.of(os.stat(name))
     except OSError as error:
-        raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
+        raise InputError(f"{display_name(name)}: {error.strerror}; check the path and its permissions") from error
     except ValueError as error:
-        raise InputError(f"{spoken(name)!r}: not a valid file name ({error}); check the path") from error
+        raise InputError(f"{display_name(name)!r}: not a valid file name ({error}); check the path") from error
 
 
 def open_input(name: str) -> Any:
@@ -160,7 +160,7 @@ def first_bytes(name: str) -> bytes:
                 while len(head) < 8 and (more := file.read(8 - len(head))):
                     head += more
     except OSError as error:
-        raise InputError(f"{spoken(name)}: {error.strerror}; check the path and its permissions") from error
+        raise InputError(f"{display_name(name)}: {error.strerror}; check the path and its permissions") from error
     return head
 
 
@@ -177,9 +177,9 @@ def samples_of(file: str | int) -> str | None:
     """Return the XXH64 of four blocks of a file, given by path or descriptor; of a small file, of all its bytes.
 
     The positions are fixed: the first block is at the beginning of the file and the last at its end. Returns None for
-    inputs that are no local file, and for temporary ones.
+    inputs that are not local files, and for temporary files.
     """
-    if isinstance(file, str) and (isinstance(file, Called) or is_remote(file)):
+    if isinstance(file, str) and (isinstance(file, NamedPath) or is_remote(file)):
         return None
     stamp, hashing = Stamp.of(os.stat(file)), RunningHash()
     if not stamp.regular:
@@ -238,7 +238,7 @@ class LongLineError(InputError):
     """A line that is too long for the memory budget."""
 
     def __init__(self, name: str, source: int, begin: int, problem: str) -> None:
-        where = place(name, "line", 1) if begin == 0 else f"{name}: byte {begin:,}"
+        where = row_location(name, "line", 1) if begin == 0 else f"{name}: byte {begin:,}"
         super().__init__(f"{where}: {problem}")
         self.source = source
         self.problem = problem
@@ -293,18 +293,18 @@ class TextSource:
                 if error.errno is None:  # errors of bz2 and pyarrow have no number
                     raise self._damaged(error) from error
                 raise InputError(
-                    f"{self._said}: {error.strerror} while reading; check the disk and try again"
+                    f"{self._display_name}: {error.strerror} while reading; check the disk and try again"
                 ) from error
             self._check_unchanged(raw)
 
     @property
-    def _said(self) -> str:
-        return spoken(self.name)
+    def _display_name(self) -> str:
+        return display_name(self.name)
 
     def info(self, rows: int) -> SourceInfo:
         """Return the fingerprint of the text read."""
         digest = self._hash.hexdigest()
-        return SourceInfo(spoken(self.name), self._hash.total, digest, rows, samples=self._samples)
+        return SourceInfo(display_name(self.name), self._hash.total, digest, rows, samples=self._samples)
 
     def _open(self) -> BinaryIO:
         if self.name == STDIN:
@@ -314,7 +314,7 @@ class TextSource:
         try:
             return cast(BinaryIO, open_input(self.name))
         except OSError as error:
-            raise InputError(f"{self._said}: {error.strerror}; check the path and its permissions") from error
+            raise InputError(f"{self._display_name}: {error.strerror}; check the path and its permissions") from error
 
     def _decompressed(self, raw: BinaryIO) -> tuple[BinaryIO, bool]:
         """Return (stream of text, True if this is the file itself), by the first bytes."""
@@ -328,7 +328,7 @@ class TextSource:
             source = _Pushback(head, raw)
         for magic, what in _OTHER_FORMATS.items():
             if head.startswith(magic):
-                raise InputError(f"{self._said}: this is {what}, not {self._kind}; convert it to text first")
+                raise InputError(f"{self._display_name}: this is {what}, not {self._kind}; convert it to text first")
         kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
         if kind is None:
             return source, True
@@ -352,7 +352,9 @@ class TextSource:
         while left > 0:
             got = len(stream.read(min(left, 1 << 22)))
             if got == 0:
-                raise InputError(f"{self._said}: shorter than when the conversion began; start over without {{resume}}")
+                raise InputError(
+                    f"{self._display_name}: shorter than when the conversion began; start over without {{resume}}"
+                )
             left -= got
 
     def _cut(self, stream: BinaryIO, plain: bool, at: int) -> Iterator[TextBlock]:
@@ -387,7 +389,7 @@ class TextSource:
         """Return (buffer, bytes in it, end of the last whole line); at the end of the text, that of the text."""
         text = self._buffer()
         filled, room = 0, self._block_size
-        while room < len(carry):  # which holds no line end
+        while room < len(carry):  # `carry` has no line end
             room *= 2
         while True:
             if room + PADDING > len(text):
@@ -407,19 +409,19 @@ class TextSource:
                 return text, filled, cut
             if room >= self._longest:
                 del text
-                raise self._too_long(stream, filled, begin)
+                raise self._long_line_error(stream, filled, begin)
             room = min(2 * room, self._longest)
 
     def _buffer(self) -> np.ndarray:
-        """Return a buffer, a used one if possible, but none that was made for a long line."""
+        """Return a used buffer, unless made for a long line, or a new one."""
         while self._spare:
             text = self._spare.popleft()
             if len(text) <= self._block_size + PADDING:
                 return text
         return _buffer(self._block_size)
 
-    def _too_long(self, stream: BinaryIO, size: int, begin: int) -> LongLineError:
-        """Return the error for a line, with its length, for which the line is read to its end or the longest length."""
+    def _long_line_error(self, stream: BinaryIO, size: int, begin: int) -> LongLineError:
+        """Return the error for a long line; the rest of the line is read to report its length."""
         ended = False
         while size <= _LONGEST_LINE and not ended:
             piece = stream.read(1 << 20)
@@ -431,10 +433,14 @@ class TextSource:
         problem = f"a line of {at_least}{size / 1e6:,.0f} MB, which takes {at_least}{needed:,.0f} MB of memory"
         advice = "give more, with {memory}, or " if size <= _LONGEST_LINE else ""
         advice += f"check that this is {self._kind}, with a line feed after each row"
-        return LongLineError(self._said, self._number, begin, f"{problem}, and {given:,.0f} MB may be used; {advice}")
+        return LongLineError(
+            self._display_name, self._number, begin, f"{problem}, and {given:,.0f} MB may be used; {advice}"
+        )
 
     def _damaged(self, error: Exception) -> InputError:
-        return InputError(f"{self._said}: the compressed data is truncated or damaged ({error}); fetch the file again")
+        return InputError(
+            f"{self._display_name}: the compressed data is truncated or damaged ({error}); fetch the file again"
+        )
 
     def _check_unchanged(self, raw: BinaryIO) -> None:
         if self.name == STDIN or self._before is None or not self._before.regular:
@@ -447,7 +453,7 @@ class TextSource:
             raise self._changed("changed")
 
     def _changed(self, how: str) -> InputError:
-        return InputError(f"{self._said}: {how} during the conversion; convert again when nobody writes to it")
+        return InputError(f"{self._display_name}: {how} during the conversion; convert again when nobody writes to it")
 
 
 class _Pushback(io.RawIOBase):

@@ -20,7 +20,7 @@ from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers import tables
 from ooc_pegasos.readers.arrow_strings import buffers_of, strings_of, with_prefix
 from ooc_pegasos.readers.base import memory_of
-from ooc_pegasos.readers.sources import spoken
+from ooc_pegasos.readers.sources import display_name
 from ooc_pegasos.readers.tokens import TextHasher
 from ooc_pegasos.store.csr_block import read_only
 from ooc_pegasos.store.manifest import Recipe
@@ -42,7 +42,7 @@ class Survey:
     tasks: int | None = None
     """The number of tasks to read, for a preview; None: all."""
 
-    def through(self, reader: Any, work: Callable[[Any], Any]) -> Iterator[Any]:
+    def map_tasks(self, reader: Any, work: Callable[[Any], Any]) -> Iterator[Any]:
         """Yield the results of `work`, on all cores, for each task in order."""
         self.begin("looking")
 
@@ -56,7 +56,7 @@ class Survey:
             self.advance(consumed)
 
 
-def surveyed(recipe: Recipe, survey: Survey) -> tuple[Recipe, Vocabulary | None]:
+def with_findings(recipe: Recipe, survey: Survey) -> tuple[Recipe, Vocabulary | None]:
     """Return (the recipe with the findings, the vocabulary that the recipe needs or None)."""
     config, table = survey.config, recipe.table
     vocabulary = None
@@ -65,13 +65,13 @@ def surveyed(recipe: Recipe, survey: Survey) -> tuple[Recipe, Vocabulary | None]
     if config.idf and table and not any(column.kind == "text" for column in table.columns):
         raise UsageError("{idf}: no column is text; leave it out, or name one with {text}")
     if config.standardize and table:
-        recipe = dataclasses.replace(recipe, table=standardized(table, survey))
+        recipe = dataclasses.replace(recipe, table=with_scales(table, survey))
     if config.dictionary:
         names = _dictionary(recipe, survey)
         recipe = _with(recipe, lambda hashing, tokens: (dataclasses.replace(hashing, dictionary=len(names)), tokens))
         vocabulary = Vocabulary(np.arange(len(names), dtype=np.uint32), names)
     if config.idf:
-        vocabulary, texts = _rarities(recipe, vocabulary, survey)
+        vocabulary, texts = _document_frequencies(recipe, vocabulary, survey)
         recipe = _with(recipe, lambda hashing, tokens: (hashing, dataclasses.replace(tokens, texts=texts)))
     return recipe, vocabulary
 
@@ -81,16 +81,16 @@ def _with(recipe: Recipe, change: Callable[[Hashing, Tokens], tuple[Hashing, Tok
     table = recipe.table
     if table is None:
         hashing, tokens = change(recipe.hashing or Hashing(), recipe.tokens or Tokens())
-        return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=hashing.places)
+        return dataclasses.replace(recipe, hashing=hashing, tokens=tokens, features=hashing.buckets)
     hashing, tokens = change(table.hashing, table.tokens)
     table = dataclasses.replace(table, hashing=hashing, tokens=tokens)
-    return dataclasses.replace(recipe, table=table, features=hashing.places)
+    return dataclasses.replace(recipe, table=table, features=hashing.buckets)
 
 
 # --- scales -------------------------------------------------------------------------------------------
 
 
-def standardized(table: Table, survey: Survey) -> Table:
+def with_scales(table: Table, survey: Survey) -> Table:
     """Return the table with the scales that give numeric columns standard deviation 1."""
     columns = [column for column in table.columns if column.kind == "numeric"]
     if not columns:
@@ -100,7 +100,7 @@ def standardized(table: Table, survey: Survey) -> Table:
     number = len(columns)
     rows, shift, sums, squares = 0, np.zeros(number), np.zeros(number), np.zeros(number)
     reader = tables.TablesReader(survey.names, settings, survey.config.text_block(), survey.config.memory)
-    for parsed in survey.through(reader, reader.read):
+    for parsed in survey.map_tasks(reader, reader.read):
         values, indices = parsed.block.values.astype(np.float64), parsed.block.indices
         counts = np.bincount(indices, minlength=number)
         if not rows:  # close to the means, so that the squared differences lose no digits
@@ -112,7 +112,7 @@ def standardized(table: Table, survey: Survey) -> Table:
         squares += np.bincount(indices, values * values, number) + zeros * shift**2
         reader.release(parsed)
     if not rows:
-        raise InputError(f"{spoken(survey.names[0])}: no row to keep; check the file")
+        raise InputError(f"{display_name(survey.names[0])}: no row to keep; check the file")
     deviation = np.sqrt(np.maximum(squares / rows - (sums / rows) ** 2, 0.0))
     scales = {column.name: 1 / d for column, d in zip(columns, deviation.tolist(), strict=True) if d > 1e-12}
     return dataclasses.replace(
@@ -163,7 +163,7 @@ def _dictionary(recipe: Recipe, survey: Survey) -> Any:
                 found.append((*buffers_of(words), read_only(np.flatnonzero(np.asarray(there)))))
         return found
 
-    for columns in survey.through(reader, strings):
+    for columns in survey.map_tasks(reader, strings):
         counts.add(columns)
     chosen, left_out = counts.most_frequent(most - len(fixed), fixed)
     if left_out:
@@ -181,8 +181,8 @@ def _names_of_columns(columns: Sequence[Column], mark: bool) -> list[str]:
 class NameCounts:
     """Document frequencies of names. Memory grows with the number of different names, up to a limit in bytes."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._number = 0
         self._rows = 0
         self._text = np.empty(1 << 16, np.uint8)
@@ -226,28 +226,28 @@ class NameCounts:
         """Make room for a name of `needed` bytes."""
         number = self._number
         if int(self._ends[number]) + needed > len(self._text):
-            self._text = _longer(self._text, 2 * len(self._text) + needed)
+            self._text = _grown(self._text, 2 * len(self._text) + needed)
         if number == len(self._hashes):
             room = 2 * number
-            self._hashes, self._ends = _longer(self._hashes, room), _longer(self._ends, room + 1)
-            self._counts, self._last = _longer(self._counts, room), _longer(self._last, room)
+            self._hashes, self._ends = _grown(self._hashes, room), _grown(self._ends, room + 1)
+            self._counts, self._last = _grown(self._counts, room), _grown(self._last, room)
             self._slots = np.empty(kernels.slots_for(room), np.int32)
             kernels.fill_slots(self._hashes, number, self._slots)
         arrays = (self._slots, self._hashes, self._ends, self._counts, self._last, self._text)
-        if sum(array.nbytes for array in arrays) > self._most_bytes:
+        if sum(array.nbytes for array in arrays) > self._max_bytes:
             raise UsageError(
                 f"{{dictionary}}: {number:,} different names so far, and more do not fit into half of {{memory}}; "
                 "raise it, or leave {dictionary} out, to hash names"
             )
 
 
-def _longer(array: np.ndarray, size: int) -> np.ndarray:
-    longer = np.empty(size, array.dtype)
-    longer[: len(array)] = array
-    return longer
+def _grown(array: np.ndarray, size: int) -> np.ndarray:
+    grown = np.empty(size, array.dtype)
+    grown[: len(array)] = array
+    return grown
 
 
-def _rarities(recipe: Recipe, vocabulary: Vocabulary | None, survey: Survey) -> tuple[Vocabulary, int]:
+def _document_frequencies(recipe: Recipe, vocabulary: Vocabulary | None, survey: Survey) -> tuple[Vocabulary, int]:
     """Return (the vocabulary with document frequencies, the number of texts)."""
     hasher = _hasher(recipe, vocabulary)
     counts = np.zeros(hasher.features, np.int64)
@@ -257,12 +257,12 @@ def _rarities(recipe: Recipe, vocabulary: Vocabulary | None, survey: Survey) -> 
     def entries(task: Any) -> list[tuple[int, np.ndarray]]:
         return [(len(array), read_only(hasher.part(array)[1])) for _prefix, array in reader.strings(task)]
 
-    for found in survey.through(reader, entries):
+    for found in survey.map_tasks(reader, entries):
         for number, indices in found:
             texts += number
             count_documents(indices, counts)
     if not texts:
-        raise InputError(f"{spoken(survey.names[0])}: no text in it; check the file")
+        raise InputError(f"{display_name(survey.names[0])}: no text in it; check the file")
     if vocabulary is None:
         vocabulary = Vocabulary(np.flatnonzero(counts).astype(np.uint32))
     return dataclasses.replace(vocabulary, texts=counts[vocabulary.places]), texts

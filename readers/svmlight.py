@@ -19,7 +19,7 @@ from ooc_pegasos.readers.base import (
     Reader,
     ReadOptions,
 )
-from ooc_pegasos.readers.sources import TextBlock, spoken
+from ooc_pegasos.readers.sources import TextBlock, display_name
 from ooc_pegasos.readers.text_reader import NotUtf8Error, RowArrays, TextReader, name_labels
 from ooc_pegasos.store.csr_block import read_only
 from ooc_pegasos.store.manifest import Recipe
@@ -114,7 +114,7 @@ class SvmlightReader(TextReader):
                 names = name_labels(text, spans[:rows], arrays.labels[:rows])
             except NotUtf8Error as wrong:
                 if not settings.stop_at_bad:  # labels that have no name cannot be compared, so no row can be skipped
-                    raise InputError(f"{spoken(self.sources[task.source].name)}: {wrong}") from wrong
+                    raise InputError(f"{display_name(self.sources[task.source].name)}: {wrong}") from wrong
                 problems.append(BadRow(int(lines[wrong.row]), str(wrong)))
                 problems.sort(key=lambda bad_row: bad_row.line)
                 bad_lines = len(problems)

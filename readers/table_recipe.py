@@ -9,7 +9,7 @@ from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.readers import columns_plan
 from ooc_pegasos.readers.base import DEFAULT_MEMORY, Note, hashing_of, tokens_of
-from ooc_pegasos.readers.sources import spoken
+from ooc_pegasos.readers.sources import display_name
 from ooc_pegasos.store.recipe import Column, Kind, Table, named_by
 
 OPTIONS = (
@@ -66,7 +66,7 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         label = next((column for column in _LABELS if column in known), None)
         if label is None:
             problem = f"which column has the labels? Give {{label=COLUMN}}; {columns_plan.columns_in_words(known)}"
-            raise UsageError(f"{spoken(name)}: {problem}")
+            raise UsageError(f"{display_name(name)}: {problem}")
         remarks.append(f"labels are taken from column '{label}'")
     for option, column in (("label", label), ("weight", wanted.get("weight")), ("id", wanted.get("id"))):
         if column is not None and column not in known:
@@ -98,15 +98,16 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         groups["left out, as the index of a pandas table or without a name"] = left_out
         remarks += [f"{kind}: {_some(columns)}" for kind, columns in groups.items() if columns]
     if not chosen:
-        raise UsageError(f"{spoken(name)}: no column besides the label; check the file")
+        raise UsageError(f"{display_name(name)}: no column besides the label; check the file")
     columns = [Column(column, chosen[column]) for column in known if column in chosen]
     for column in columns:
-        if columns_plan.form_of(name) != "delimited":
-            columns_plan.check_type(spoken(name), column.name, known[column.name], column.kind)
+        if columns_plan.file_type_of(name) != "delimited":
+            columns_plan.check_type(display_name(name), column.name, known[column.name], column.kind)
     lists = [column for column in columns if column.kind == "entries"]
     if lists and len(columns) > 1:
         raise UsageError(
-            f"{spoken(name)}: column '{lists[0].name}' has indices of its own, which do not go together with hashed "
+            f"{display_name(name)}: column '{lists[0].name}' has indices of its own, which do not go together with "
+            "hashed "
             "columns; leave the others out by naming columns with {numeric}, {categorical} or {text}"
         )
     if lists and wanted.get("nulls") == "mark":

@@ -21,9 +21,9 @@ from ooc_pegasos.readers.base import (
     DESCRIBED_BAD_ROWS,
     BadRow,
     Format,
+    LoadedTask,
     Note,
     ParsedBlock,
-    Piece,
     Reader,
     ReadOptions,
     fixed_features,
@@ -32,16 +32,16 @@ from ooc_pegasos.readers.base import (
 from ooc_pegasos.readers.columns_plan import (
     MEMORY_OF_COLUMN,
     WIDE,
-    Form,
+    FileType,
     arrow_errors,
     check_type,
+    columns_of_file,
     delimiter_of,
-    detect_form,
+    detect_file_type,
     difference,
-    form_of,
+    file_type_of,
     kind_of_text,
-    opened_ipc,
-    own_columns,
+    open_ipc,
     partition_of,
     patterns,
     problem_of_entries,
@@ -49,14 +49,14 @@ from ooc_pegasos.readers.columns_plan import (
     rows_of_groups,
     with_partition,
 )
-from ooc_pegasos.readers.remote import is_beside, is_remote
+from ooc_pegasos.readers.remote import is_metadata_file, is_remote
 from ooc_pegasos.readers.sources import (
     TextBlock,
     TextSource,
+    display_name,
     hash_of,
     open_input,
     samples_of,
-    spoken,
     stamp_of,
 )
 from ooc_pegasos.readers.table_recipe import OPTIONS, new_table
@@ -111,12 +111,12 @@ class TablesFormat(Format):
 
     def detect(self, first_bytes: bytes, name: str) -> bool:
         """True if a file is a table by its first bytes or by its name."""
-        return detect_form(first_bytes, name) is not None
+        return detect_file_type(first_bytes, name) is not None
 
     def files_in(self, folder: str) -> list[str]:
         """Return the tables in a folder, without the files that other programs add: `_SUCCESS`, `.crc`."""
         found = (path for one in patterns() for path in glob.glob(f"**/{one}", root_dir=folder, recursive=True))
-        return [path for path in found if not is_beside(path)]
+        return [path for path in found if not is_metadata_file(path)]
 
     def check_options(self, config: ConvertConfig) -> None:
         """Raise UsageError for values that an option cannot have with tables."""
@@ -167,9 +167,9 @@ class TablesReader:
             for number, name in enumerate(names)
         ]
         self._memory = memory
-        self._one_at_a_time: Any = nullcontext()
+        self._lock_of_wide_tables: Any = nullcontext()
         if len(self.vectorizer.wanted) > WIDE:  # each of several threads would take as much
-            self._one_at_a_time = threading.Lock()
+            self._lock_of_wide_tables = threading.Lock()
         for source in self.sources:
             if not (isinstance(source, _TextTable) and source.reads_cells and self.vectorizer.takes_numbers):
                 self._refuse_too_wide(source)
@@ -178,17 +178,17 @@ class TablesReader:
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Any]:
         """See `Reader`."""
         for number in range(source, len(self.sources)):
-            yield from self.sources[number].pieces(start, state)
+            yield from self.sources[number].tasks(start, state)
             start, state = 0, None
 
     def read(self, task: Any) -> ParsedBlock:
         """See `Reader`."""
         source = self.sources[task.source]
-        with arrow_errors(spoken(source.name)):
+        with arrow_errors(display_name(source.name)):
             cells = source.cells(task) if isinstance(source, _TextTable) and self.vectorizer.takes_numbers else None
             if cells is None:
                 self._refuse_too_wide(source)
-                with self._one_at_a_time:
+                with self._lock_of_wide_tables:
                     batch = source.batch(task)
                     found = self.vectorizer.vectors(batch.batch)
             else:
@@ -217,12 +217,12 @@ class TablesReader:
 
     def _refuse_too_wide(self, source: _BinaryTable | _TextTable) -> None:
         """Raise InputError for a source whose columns take too much memory in Arrow."""
-        refuse_too_wide(source.name, len(self.vectorizer.wanted), MEMORY_OF_COLUMN[source.form], self._memory)
+        refuse_too_wide(source.name, len(self.vectorizer.wanted), MEMORY_OF_COLUMN[source.file_type], self._memory)
 
     def strings(self, task: Any) -> Iterator[tuple[str | None, Any]]:
         """Yield (prefix of feature names, or None for texts; strings) of each column of a task."""
         source = self.sources[task.source]
-        with arrow_errors(spoken(source.name)):
+        with arrow_errors(display_name(source.name)):
             batch = source.batch(task).batch
             for column in self.settings.table.columns:
                 prefix = None if column.kind == "text" else f"{column.name}="
@@ -250,40 +250,42 @@ def _source_of(
     spare: deque[np.ndarray],
     memory: int,
 ) -> _ParquetTable | _IpcTable | _TextTable:
-    form = form_of(name) or "delimited"
-    own = own_columns(name, table, memory)
+    file_type = file_type_of(name) or "delimited"
+    own = columns_of_file(name, table, memory)
     known = with_partition(name, own)
     missing = [column for column in wanted if column not in known]
-    if missing and form == "delimited" and delimiter_of(name) != table.delimiter:  # other files had another delimiter
+    if (
+        missing and file_type == "delimited" and delimiter_of(name) != table.delimiter
+    ):  # other files had another delimiter
         other = replace(table, delimiter=delimiter_of(name))
-        own_then = own_columns(name, other, memory)
-        columns = with_partition(name, own_then)
+        columns_then = columns_of_file(name, other, memory)
+        columns = with_partition(name, columns_then)
         if len(still := [column for column in wanted if column not in columns]) < len(missing):
-            table, own, known, missing = other, own_then, columns, still
+            table, own, known, missing = other, columns_then, columns, still
     if missing:
-        raise InputError(f"{spoken(name)}: {difference(missing, known)}")
-    binary = form in ("parquet", "arrow")
+        raise InputError(f"{display_name(name)}: {difference(missing, known)}")
+    binary = file_type in ("parquet", "arrow")
     from_path, needed = partition_of(name), set(wanted)
     for column in table.columns:
         if column.name in needed and (binary or column.name in from_path):
-            check_type(spoken(name), column.name, known[column.name], column.kind)
-    if table.id in wanted and form != "delimited":
-        check_type(spoken(name), table.id, known[table.id], "id")
+            check_type(display_name(name), column.name, known[column.name], column.kind)
+    if table.id in wanted and file_type != "delimited":
+        check_type(display_name(name), table.id, known[table.id], "id")
     for extra in (table.label, table.weight):
         if binary and extra in wanted:
-            check_type(spoken(name), str(extra), known[str(extra)], "label")
+            check_type(display_name(name), str(extra), known[str(extra)], "label")
     rows = max(256, min(1 << 16, _ENTRIES // max(len(table.columns), 1), block_size))
-    if form == "parquet":
+    if file_type == "parquet":
         return _ParquetTable(name, number, table, wanted, rows)
-    if form == "arrow":
+    if file_type == "arrow":
         return _IpcTable(name, number, table, wanted, rows)
-    return _TextTable(name, number, table, wanted, own, block_size, spare, form, memory)
+    return _TextTable(name, number, table, wanted, own, block_size, spare, file_type, memory)
 
 
 class _BinaryTable:
     """A file of record batches."""
 
-    form: Form
+    file_type: FileType
 
     def __init__(self, name: str, number: int, table: Table, wanted: list[str], rows: int) -> None:
         self.name = name
@@ -294,13 +296,13 @@ class _BinaryTable:
         self._rows = rows
         self._stamp = stamp_of(name)
 
-    def pieces(self, start: int, _state: dict[str, Any] | None) -> Iterator[Piece]:
+    def tasks(self, start: int, _state: dict[str, Any] | None) -> Iterator[LoadedTask]:
         """Yield the batches from row `start` on."""
         done = start
         for batch in self._batches(start):
             done += batch.num_rows
             share = self._stamp.size * batch.num_rows / max(self._total, 1)
-            yield Piece(self._number, done, int(share), batch)
+            yield LoadedTask(self._number, done, int(share), batch)
         self._check_unchanged()
 
     _total = 0
@@ -308,20 +310,20 @@ class _BinaryTable:
     def _batches(self, start: int) -> Generator[Any, None, None]:
         raise NotImplementedError
 
-    def batch(self, task: Piece) -> Batch:
+    def batch(self, task: LoadedTask) -> Batch:
         """Return the record batch of a task with the wanted columns."""
         import pyarrow as pa
 
         given = task.content
         bad: dict[int, BadRow] = {}
-        there = {name: place for place, name in enumerate(given.schema.names)}
+        positions = {name: i for i, name in enumerate(given.schema.names)}
         columns = []
         for name in self._wanted:
-            if name not in there:
+            if name not in positions:
                 columns.append(pa.repeat(pa.scalar(self._partition[name]), given.num_rows))
                 continue
-            with arrow_errors(f"{spoken(self.name)}: rows up to {task.end:,}: column '{name}'"):
-                column, wrong, cells = checked(given.column(there[name]))
+            with arrow_errors(f"{display_name(self.name)}: rows up to {task.end:,}: column '{name}'"):
+                column, wrong, cells = checked(given.column(positions[name]))
             for row in wrong.tolist():
                 problem = f"the value {cells[row].as_py()[:40]!r} in column {name!r} is not UTF-8 text"
                 bad.setdefault(row, BadRow(row, f"{problem}; write it as UTF-8"))
@@ -339,31 +341,33 @@ class _BinaryTable:
         """See `Source`."""
         digest, samples = hash_of(self.name), samples_of(self.name)
         self._check_unchanged()  # again: the fingerprint is of the file that the rows came from
-        return SourceInfo(spoken(self.name), self._stamp.size, digest, rows, samples=samples)
+        return SourceInfo(display_name(self.name), self._stamp.size, digest, rows, samples=samples)
 
     def _check_unchanged(self) -> None:
         if stamp_of(self.name) != self._stamp:
-            raise InputError(f"{spoken(self.name)}: changed meanwhile; convert again when nobody writes to it")
+            raise InputError(
+                f"{display_name(self.name)}: changed during the conversion; convert again when nobody writes to it"
+            )
 
 
 class _ParquetTable(_BinaryTable):
-    form: Form = "parquet"
+    file_type: FileType = "parquet"
 
     def _batches(self, start: int) -> Generator[Any, None, None]:
         import pyarrow.parquet as pq
 
-        with arrow_errors(spoken(self.name)):
-            place = open_input(self.name) if is_remote(self.name) else self.name
-            named = set(pq.read_schema(place).names)
+        with arrow_errors(display_name(self.name)):
+            file_or_path = open_input(self.name) if is_remote(self.name) else self.name
+            named = set(pq.read_schema(file_or_path).names)
             file = pq.ParquetFile(
-                place,
+                file_or_path,
                 memory_map=True,
                 read_dictionary=[name for name in self._categorical if name in named],
                 page_checksum_verification=True,
             )
         with file:
-            there = set(file.schema_arrow.names)
-            columns = [name for name in self._wanted if name in there]
+            positions = set(file.schema_arrow.names)
+            columns = [name for name in self._wanted if name in positions]
             rows = rows_of_groups(file.metadata, self.name)
             self._total, end = sum(rows), 0
             for group, count in enumerate(rows):
@@ -371,7 +375,7 @@ class _ParquetTable(_BinaryTable):
                 if end <= start:  # read before
                     continue
                 at = begin
-                with arrow_errors(f"{spoken(self.name)}: row group {group}"):
+                with arrow_errors(f"{display_name(self.name)}: row group {group}"):
                     # Arrow chooses the number of rows: fewer where a dictionary ends
                     for batch in file.iter_batches(self._rows, row_groups=[group], columns=columns):
                         at += batch.num_rows
@@ -379,17 +383,17 @@ class _ParquetTable(_BinaryTable):
                             yield batch
                 if at != end:
                     problem = f"{at - begin:,} rows in row group {group} instead of {end - begin:,}"
-                    raise InputError(f"{spoken(self.name)}: {problem}; fetch or write it again")
+                    raise InputError(f"{display_name(self.name)}: {problem}; fetch or write it again")
 
 
 class _IpcTable(_BinaryTable):
-    form: Form = "arrow"
+    file_type: FileType = "arrow"
 
     def _batches(self, start: int) -> Generator[Any, None, None]:
         at = 0
-        with arrow_errors(spoken(self.name)), opened_ipc(self.name) as opened:
-            counts = opened.num_record_batches if hasattr(opened, "num_record_batches") else None
-            stream = (opened.get_batch(i) for i in range(counts)) if counts is not None else iter(opened)
+        with arrow_errors(display_name(self.name)), open_ipc(self.name) as file:
+            counts = file.num_record_batches if hasattr(file, "num_record_batches") else None
+            stream = (file.get_batch(i) for i in range(counts)) if counts is not None else iter(file)
             for batch in stream:
                 self._total = batch.num_rows if counts is None else batch.num_rows * counts
                 for begin in range(0, batch.num_rows, self._rows):
@@ -411,12 +415,12 @@ class _TextTable(TextSource):
         own: dict[str, Any],
         block_size: int,
         spare: deque[np.ndarray],
-        form: Form,
+        file_type: FileType,
         memory: int,
     ) -> None:
-        super().__init__(name, number, block_size, spare, *kind_of_text(form, table), memory=memory)
+        super().__init__(name, number, block_size, spare, *kind_of_text(file_type, table), memory=memory)
         self.spare = spare
-        self._table, self.form = table, form
+        self._table, self.file_type = table, file_type
         self._own = own
         self._partition = {key: value for key, value in partition_of(name).items() if key not in own}
         self._wanted = wanted
@@ -425,10 +429,14 @@ class _TextTable(TextSource):
             column: "number" if column in numbers else "string" for column in wanted
         }
         self._cells = None
-        if form != "jsonlines" and not self._partition.keys() & set(wanted) and table.delimiter in delimited.ORDINARY:
+        if (
+            file_type != "jsonlines"
+            and not self._partition.keys() & set(wanted)
+            and table.delimiter in delimited.ORDINARY
+        ):
             self._cells = delimited.CellReader(list(own), self._kinds, table.delimiter)
 
-    def pieces(self, start: int, state: dict[str, Any] | None) -> Iterator[TextBlock]:
+    def tasks(self, start: int, state: dict[str, Any] | None) -> Iterator[TextBlock]:
         """Yield the blocks of lines from position `start` on."""
         yield from self.blocks(start, state)
 
@@ -447,9 +455,9 @@ class _TextTable(TextSource):
         """Return the record batch of a block of lines."""
         import pyarrow as pa
 
-        inside: dict[str, Any] = {name: kind for name, kind in self._kinds.items() if name in self._own}
-        if self.form == "jsonlines":
-            types = {name: self._type_of(name) for name in inside}
+        own_kinds: dict[str, Any] = {name: kind for name, kind in self._kinds.items() if name in self._own}
+        if self.file_type == "jsonlines":
+            types = {name: self._type_of(name) for name in own_kinds}
             found = jsonlines.batch_of(task.text, task.length, types, task.length)
         else:
             first = self._table.header and task.begin == 0
@@ -457,7 +465,7 @@ class _TextTable(TextSource):
                 task.text,
                 task.length,
                 list(self._own),
-                inside,
+                own_kinds,
                 self._table.delimiter,
                 first,
                 task.length,
@@ -465,7 +473,7 @@ class _TextTable(TextSource):
             )
         batch, lines, line_count, bad, _bad_rows = found
         columns = [
-            batch.column(name) if name in inside else pa.repeat(pa.scalar(self._partition[name]), batch.num_rows)
+            batch.column(name) if name in own_kinds else pa.repeat(pa.scalar(self._partition[name]), batch.num_rows)
             for name in self._wanted
         ]
         return Batch(pa.RecordBatch.from_arrays(columns, names=self._wanted), lines, line_count, bad)
@@ -479,11 +487,11 @@ class _TextTable(TextSource):
         if name in (self._table.label, self._table.weight) and pa.types.is_integer(kind):
             return pa.float64()
         if pa.types.is_list(kind):
-            return _widened(kind)
+            return _with_float_values(kind)
         return kind if pa.types.is_integer(kind) or pa.types.is_boolean(kind) else pa.string()
 
 
-def _widened(kind: Any) -> Any:
+def _with_float_values(kind: Any) -> Any:
     """Return a type for lists of (index, value) that also takes fractions, which may follow whole numbers."""
     import pyarrow as pa
 

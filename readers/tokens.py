@@ -31,12 +31,12 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
         if block.lower() == block:
             continue
         for code, character in enumerate(block, begin):
-            small = character.lower()
+            lowered = character.lower()
             around = [("a", ""), ("", "a"), ("a", "a")]  # a capital sigma has another lower case at the end of a word
-            if len(small) > 1 or any((x + character + y).lower() != x + small + y for x, y in around):
+            if len(lowered) > 1 or any((x + character + y).lower() != x + lowered + y for x, y in around):
                 classes[code] |= kernels.CONTEXT
             else:
-                lower[code] = ord(small)
+                lower[code] = ord(lowered)
     return read_only(classes), read_only(lower)
 
 
@@ -52,7 +52,7 @@ class TextHasher:
         self.tokens = tokens
         self.hashing = hashing
         self.index = feature_index_of(hashing, vocabulary.names if vocabulary else None)
-        self._rarities = rarities(tokens.texts, self.index.number, vocabulary) if tokens.texts else None
+        self._idf = idf_weights(tokens.texts, self.index.number, vocabulary) if tokens.texts else None
 
     @property
     def features(self) -> int:
@@ -67,8 +67,8 @@ class TextHasher:
         hashing = self.hashing
         dictionary = (hashing.bits, hashing.signed, self.index.dictionary)
         lengths, indices, values = kernels.hash_documents(*self._cut(strings), *dictionary)
-        if self._rarities is not None:
-            values = (values * self._rarities[indices]).astype(np.float32)
+        if self._idf is not None:
+            values = (values * self._idf[indices]).astype(np.float32)
         return lengths, indices, values
 
     def ngrams(self, strings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,23 +92,23 @@ class TextHasher:
         if strings.null_count:
             strings = strings.fill_null("")
         classes, lower = _tables()
-        ready = np.zeros(len(strings), np.bool_)
+        is_lower = np.zeros(len(strings), np.bool_)
         data, offsets = buffers_of(strings)
-        if tokens.lowercase and kernels.find_context(data, offsets, classes, ready):
-            data, offsets = buffers_of(_lowered(strings, ready))
-        how = (tokens.lowercase, tokens.characters, tokens.least, tokens.most)
-        return data, offsets, read_only(ready), classes, lower, *how
+        if tokens.lowercase and kernels.find_context(data, offsets, classes, is_lower):
+            data, offsets = buffers_of(_lowered(strings, is_lower))
+        options = (tokens.lowercase, tokens.characters, tokens.least, tokens.most)
+        return data, offsets, read_only(is_lower), classes, lower, *options
 
 
-def rarities(texts: int, features: int, vocabulary: Vocabulary | None) -> np.ndarray:
+def idf_weights(texts: int, features: int, vocabulary: Vocabulary | None) -> np.ndarray:
     """Return the idf of each feature, as in scikit-learn: ln((1 + texts) / (1 + texts that contain it)) + 1."""
     if vocabulary is None or vocabulary.texts is None:
         raise CorruptFileError(
-            "the recipe weighs words by how rare they are, which is not there; convert or train again"
+            "the recipe weighs words by document frequency, and the frequencies are missing; convert or train again"
         )
-    having = np.zeros(features)
-    having[vocabulary.places] = vocabulary.texts
-    return np.log((1 + texts) / (1 + having)) + 1
+    document_frequencies = np.zeros(features)
+    document_frequencies[vocabulary.places] = vocabulary.texts
+    return np.log((1 + texts) / (1 + document_frequencies)) + 1
 
 
 def _lowered(strings: Any, which: np.ndarray) -> Any:
@@ -117,6 +117,6 @@ def _lowered(strings: Any, which: np.ndarray) -> Any:
     import pyarrow.compute as pc
 
     mask = pa.array(which)
-    small = [text.lower() for text in strings.filter(mask).to_pylist()]
+    lowered = [text.lower() for text in strings.filter(mask).to_pylist()]
     large = strings.cast(pa.large_string())  # some strings grow
-    return pc.replace_with_mask(large, mask, pa.array(small, pa.large_string()))
+    return pc.replace_with_mask(large, mask, pa.array(lowered, pa.large_string()))

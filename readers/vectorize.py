@@ -1,7 +1,6 @@
 """Columns of a table to sparse rows: each column adds a part to every row, and parts are joined row by row.
 
-A part is (how many entries each row has, their indices, their values). Nothing is coerced: what is no finite number
-where one is wanted makes its row a bad one.
+Nothing is coerced: a row with a value that is not a finite number, in a numeric column, is a bad row.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from ooc_pegasos.declared_labels import EXACT
 from ooc_pegasos.errors import InputError, literal
 from ooc_pegasos.readers.arrow_strings import as_strings, without_infinite
 from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
-from ooc_pegasos.readers.feature_index import NOWHERE
-from ooc_pegasos.readers.feature_names import NewNames, Unnamed
+from ooc_pegasos.readers.feature_index import NOT_FOUND
+from ooc_pegasos.readers.feature_names import NewNames, UnnamedBuckets
 from ooc_pegasos.readers.tokens import TextHasher
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.store.labels import key_of
 from ooc_pegasos.store.recipe import Column, Table
 from ooc_pegasos.store.vocabulary import Vocabulary
 
-LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
+MIN_WEIGHT, MAX_WEIGHT = 1e-9, 1e9
 
 
-class Part(NamedTuple):
+class ColumnEntries(NamedTuple):
     """The entries that a column adds to each row."""
 
     lengths: np.ndarray
@@ -56,17 +55,17 @@ class Problems:
 
     def __init__(self, rows: int) -> None:
         self.bad = np.zeros(rows, bool)
-        self._told: dict[int, str] = {}
+        self._problems: dict[int, str] = {}
 
-    def add(self, rows: np.ndarray, tell: Callable[[int], str]) -> None:
-        """Mark rows as bad; `tell` returns the problem of a row, and is called for the first rows alone."""
+    def add(self, rows: np.ndarray, describe: Callable[[int], str]) -> None:
+        """Mark rows as bad; `describe` returns the problem of a row, and is called for the first rows alone."""
         for row in rows[: DESCRIBED_BAD_ROWS + 1].tolist():
-            self._told.setdefault(row, tell(row))
+            self._problems.setdefault(row, describe(row))
         self.bad[rows] = True
 
     def described(self) -> list[BadRow]:
         """Return the first bad rows in order."""
-        return [BadRow(row, self._told[row]) for row in sorted(self._told)[:DESCRIBED_BAD_ROWS]]
+        return [BadRow(row, self._problems[row]) for row in sorted(self._problems)[:DESCRIBED_BAD_ROWS]]
 
 
 class Vectorizer:
@@ -85,9 +84,9 @@ class Vectorizer:
         self._text_labels = text_labels
         self._with_labels = with_labels
         self._hasher = TextHasher(table.tokens, table.hashing, vocabulary)
-        self._find = self._hasher.index
+        self._feature_index = self._hasher.index
         self._dense = is_dense(table)
-        self._unnamed = Unnamed(features_of(table) or 0, 0 if table.hashing.dictionary else names)
+        self._unnamed = UnnamedBuckets(features_of(table) or 0, 0 if table.hashing.dictionary else names)
         numbers = [column.name for column in table.columns if column.kind == "numeric"]
         marked = [column.name for column in table.columns] if table.nulls == "mark" else []
         self._numbers = {name: index for index, name in enumerate(numbers)}
@@ -113,7 +112,7 @@ class Vectorizer:
         problems = Problems(rows)
         new = self._unnamed.new()
         if numbers is None:
-            parts: list[Part] = []
+            parts: list[ColumnEntries] = []
             for column in self.table.columns:
                 parts += self.parts(column, batch.column(column.name), problems, new)
         labels, names = self._labels(batch, problems)
@@ -162,9 +161,9 @@ class Vectorizer:
         """Return (index, sign) of a numeric column, or of the feature that marks its nulls."""
         if self._dense:
             return self._numbers[column] + (len(self._numbers) if null else 0), 1.0
-        return self._find.one(f"{column}=null" if null else column)
+        return self._feature_index.one(f"{column}=null" if null else column)
 
-    def parts(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[Part]:
+    def parts(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[ColumnEntries]:
         nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
         if nulls is not None and self.table.nulls == "bad":
             wrong = np.flatnonzero(nulls)
@@ -181,9 +180,11 @@ class Vectorizer:
         if nulls is not None and self.table.nulls == "mark":
             index, sign = self._null_indices[column.name]
             self._unnamed.name(np.array([index]), lambda _at: f"{column.name}=null", new)
-            yield _one_each(nulls, np.full(len(nulls), index, np.uint32), np.full(len(nulls), sign, np.float32))
+            yield _single_entries(nulls, np.full(len(nulls), index, np.uint32), np.full(len(nulls), sign, np.float32))
 
-    def _numeric(self, column: Column, array: Any, nulls: np.ndarray | None, problems: Problems, new: NewNames) -> Part:
+    def _numeric(
+        self, column: Column, array: Any, nulls: np.ndarray | None, problems: Problems, new: NewNames
+    ) -> ColumnEntries:
         numbers = as_numbers(array)
         wrong = ~np.isfinite(numbers)
         if nulls is not None:
@@ -201,40 +202,42 @@ class Vectorizer:
         self._unnamed.name(np.array([index]), lambda _at: column.name, new)
         with np.errstate(over="ignore"):
             values = (numbers * (column.scale * sign)).astype(np.float32)
-        return _one_each(values != 0, np.full(len(values), index, np.uint32), values)
+        return _single_entries(values != 0, np.full(len(values), index, np.uint32), values)
 
-    def _categorical(self, column: Column, given: Any, problems: Problems, new: NewNames) -> Part:
+    def _categorical(self, column: Column, given: Any, problems: Problems, new: NewNames) -> ColumnEntries:
         import pyarrow as pa
 
         array, wrong = without_infinite(given)
         problems.add(wrong, lambda row: _not_finite(column, given[row].as_py()))
         nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
         prefix = f"{column.name}="
-        there = ~nulls if nulls is not None else np.ones(len(array), bool)
+        is_present = ~nulls if nulls is not None else np.ones(len(array), bool)
         if pa.types.is_dictionary(array.type) and len(array.dictionary) > len(array):
-            array = array.dictionary_decode()  # the dictionary is that of the file, of which a batch uses few values
+            array = array.dictionary_decode()  # the dictionary of the whole file; a batch uses few of its values
         if new.wanted > 0 and not pa.types.is_dictionary(array.type):
             array = as_strings(array).dictionary_encode()
         if not pa.types.is_dictionary(array.type):
-            indices, signs = self._find.of(as_strings(array), prefix)
-            return _one_each(there & (indices != NOWHERE), indices, signs)
+            indices, signs = self._feature_index.of(as_strings(array), prefix)
+            return _single_entries(is_present & (indices != NOT_FOUND), indices, signs)
         words = as_strings(array.dictionary)
-        indices, signs = self._find.of(words, prefix)
+        indices, signs = self._feature_index.of(words, prefix)
         codes = array.indices.fill_null(0).to_numpy(zero_copy_only=False) if nulls is not None else array.indices
         codes = np.asarray(codes)
         if not len(indices):  # all cells are null
-            return _one_each(there, np.zeros(len(array), np.uint32), np.zeros(len(array), np.float32))
-        if new.wants_more:
+            return _single_entries(is_present, np.zeros(len(array), np.uint32), np.zeros(len(array), np.float32))
+        if new.has_room:
             used = np.zeros(len(words), bool)
-            used[codes[there]] = True
-            met = np.flatnonzero(used)
-            self._unnamed.name(indices[met], lambda at: f"{column.name}={words[int(met[at])].as_py()}", new)
+            used[codes[is_present]] = True
+            used_codes = np.flatnonzero(used)
+            self._unnamed.name(
+                indices[used_codes], lambda at: f"{column.name}={words[int(used_codes[at])].as_py()}", new
+            )
         indices = indices[codes]
-        return _one_each(there & (indices != NOWHERE), indices, signs[codes])
+        return _single_entries(is_present & (indices != NOT_FOUND), indices, signs[codes])
 
-    def _text(self, strings: Any, new: NewNames) -> Part:
+    def _text(self, strings: Any, new: NewNames) -> ColumnEntries:
         self._unnamed.name_words(self._hasher, strings, new)
-        return Part(*self._hasher.part(strings))
+        return ColumnEntries(*self._hasher.part(strings))
 
     # --- labels and weights -----------------------------------------------------------------------
 
@@ -257,7 +260,7 @@ class Vectorizer:
                     wrong, lambda _row: f"an empty label in column '{name}'; give every row one, or leave it out"
                 )
             return keys, {key: word for key, word in names.items() if word}
-        numbers, wrong = _parsed(array)
+        numbers, wrong = _parsed_numbers(array)
         if pa.types.is_integer(array.type):
             wrong |= np.abs(numbers) >= EXACT  # larger integers are not distinct in float64
         wrong &= ~problems.bad
@@ -265,7 +268,7 @@ class Vectorizer:
         def problem(row: int) -> str:
             label = array[row].as_py()
             if isinstance(label, int):
-                return f"the label {label} is no number below 2^53; write labels as words"
+                return f"the label {label} is not below 2^53; write labels as words"
             shown = literal(repr(label))
             return f"the label {shown} is not a finite number; correct it, or name words with {{classes}}"
 
@@ -277,8 +280,8 @@ class Vectorizer:
         if name is None:
             return None
         array = batch.column(name)
-        numbers, wrong = _parsed(array)
-        wrong |= ~((numbers >= LEAST_WEIGHT) & (numbers <= MOST_WEIGHT))
+        numbers, wrong = _parsed_numbers(array)
+        wrong |= ~((numbers >= MIN_WEIGHT) & (numbers <= MAX_WEIGHT))
         problems.add(
             np.flatnonzero(wrong), lambda row: f"the weight {array[row].as_py()!r} is not from 1e-9 to 1e9; correct it"
         )
@@ -294,10 +297,10 @@ def features_of(table: Table) -> int | None:
     """Return the number of features; None for columns of indices."""
     if any(column.kind == "entries" for column in table.columns):
         return None
-    return len(table.columns) * (2 if table.nulls == "mark" else 1) if is_dense(table) else table.hashing.places
+    return len(table.columns) * (2 if table.nulls == "mark" else 1) if is_dense(table) else table.hashing.buckets
 
 
-def join(rows: int, parts: list[Part]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def join(rows: int, parts: list[ColumnEntries]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows joined from parts, with sorted indices, equal indices added up."""
     indptr = np.zeros(rows + 1, np.int64)
     for part in parts:
@@ -326,8 +329,8 @@ def _not_finite(column: Column, value: float) -> str:
     return f"the value {value} in column '{column.name}' is not finite; correct it or leave it empty"
 
 
-def _parsed(array: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return (numbers, mask of cells that are no number) of a column of numbers or of text that contains numbers."""
+def _parsed_numbers(array: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return (numbers, mask of cells that are not numbers) of a column of numbers or of text that contains numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -364,14 +367,14 @@ def _keys_of(array: Any) -> tuple[np.ndarray, dict[int, str]]:
     return keys[codes].view(np.float64), {key: name for key, name in names.items() if key in used}
 
 
-def _one_each(there: np.ndarray, indices: np.ndarray, values: np.ndarray) -> Part:
+def _single_entries(is_present: np.ndarray, indices: np.ndarray, values: np.ndarray) -> ColumnEntries:
     """Return a part with at most one entry a row."""
-    if there.all():
-        return Part(np.ones(len(there), np.uint32), indices, values)
-    return Part(there.astype(np.uint32), indices[there], values[there])
+    if is_present.all():
+        return ColumnEntries(np.ones(len(is_present), np.uint32), indices, values)
+    return ColumnEntries(is_present.astype(np.uint32), indices[is_present], values[is_present])
 
 
-def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Problems) -> Part:
+def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Problems) -> ColumnEntries:
     """Return the part of a column of lists of indices, of lists of (index, value), or of maps."""
     import pyarrow as pa
 
@@ -392,9 +395,9 @@ def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Pro
     lengths = np.diff(offsets)
     features = as_numbers(indices)
     numbers = np.ones(len(features)) if values is None else as_numbers(values)
-    if nulls is not None:  # null lists may have entries, which do not count
-        there = np.repeat(~nulls, lengths)
-        features, numbers, lengths = features[there], numbers[there], np.where(nulls, 0, lengths)
+    if nulls is not None:  # null lists may have entries, which are ignored
+        is_present = np.repeat(~nulls, lengths)
+        features, numbers, lengths = features[is_present], numbers[is_present], np.where(nulls, 0, lengths)
     wrong = ~((features >= 0) & (features <= LARGEST_INDEX)) | ~np.isfinite(numbers)
     if wrong.any():
         ends = np.cumsum(lengths)
@@ -406,7 +409,7 @@ def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Pro
         features, numbers = np.where(wrong, 0, features), np.where(wrong, 0.0, numbers)
     with np.errstate(over="ignore"):
         values32 = (numbers * column.scale).astype(np.float32)
-    return Part(lengths.astype(np.uint32), features.astype(np.uint32), values32)
+    return ColumnEntries(lengths.astype(np.uint32), features.astype(np.uint32), values32)
 
 
 def fields_of_entries(kind: Any) -> tuple[int, int]:
@@ -416,5 +419,5 @@ def fields_of_entries(kind: Any) -> tuple[int, int]:
 
 
 def refuse(name: str, problem: str) -> InputError:
-    """An input whose columns are not the wanted ones."""
+    """Return the error for an input with other columns."""
     return InputError(f"{name}: {problem}")

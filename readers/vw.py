@@ -25,7 +25,7 @@ from ooc_pegasos.readers.base import (
     fixed_features,
     hashing_of,
 )
-from ooc_pegasos.readers.feature_names import Unnamed
+from ooc_pegasos.readers.feature_names import UnnamedBuckets
 from ooc_pegasos.readers.sources import TextBlock
 from ooc_pegasos.readers.text_reader import RowArrays, TextReader, name_labels
 from ooc_pegasos.store.csr_block import read_only
@@ -108,7 +108,7 @@ class VwFormat(Format):
         if config.hash_bits == 0:  # names are indices
             return recipe
         hashing = hashing_of(config)
-        return replace(recipe, hashing=hashing, features=fixed_features(hashing.places, config))
+        return replace(recipe, hashing=hashing, features=fixed_features(hashing.buckets, config))
 
     def open(self, names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Reader:
         """Open text files."""
@@ -135,7 +135,7 @@ class VwReader(TextReader):
         super().__init__(names, block_size, memory, VwFormat.title)
         self.settings = settings
         hashing = settings.hashing
-        self._unnamed = Unnamed(1 << hashing.bits, settings.feature_names) if hashing else Unnamed(0, 0)
+        self._unnamed = UnnamedBuckets(1 << hashing.bits, settings.feature_names) if hashing else UnnamedBuckets(0, 0)
 
     def parse(self, task: TextBlock, scratch: Scratch) -> ParsedBlock:
         """Parse a block."""
@@ -148,10 +148,10 @@ class VwReader(TextReader):
         tag_spans = scratch.array("tag spans", 2 * feeds + 2, np.int64).reshape(-1, 2)
         bad = np.empty((1 if settings.stop_at_bad else DESCRIBED_BAD_ROWS, 4), np.int64)
         wanted = min(max(self._unnamed.left, 0), blanks + 1)
-        known = met = named = None
+        known = seen = named = None
         if wanted:
             known, named = self._unnamed.known, np.empty((wanted, 6), np.int64)
-            met = np.zeros(1 << (2 * wanted).bit_length(), np.int64)
+            seen = np.zeros(1 << (2 * wanted).bit_length(), np.int64)
         rows, bad_lines, line_count, features = kernels.parse_vw(
             text,
             length,
@@ -178,12 +178,12 @@ class VwReader(TextReader):
             scratch.array("spare sums", blanks + 1),
             bad,
             known,
-            met,
+            seen,
             named,
         )
         problems = [self._describe(text, row) for row in bad[:bad_lines]]
         names = name_labels(text, label_spans[:rows], arrays.labels[:rows]) if settings.text_labels else {}
-        met_first = named[:features].tolist() if named is not None else []
+        new_names = named[:features].tolist() if named is not None else []
         return ParsedBlock(
             task,
             arrays.block(rows, weights[:rows] if (weights[:rows] != 1).any() else None),
@@ -195,7 +195,7 @@ class VwReader(TextReader):
             names,
             scratch,
             _strings(text, tag_spans[:rows]),
-            {bucket: _name(text, *spans) for bucket, *spans in met_first},
+            {bucket: _name(text, *spans) for bucket, *spans in new_names},
         )
 
     def named(self, features: dict[int, str]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.parse import weights as kernels
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.readers.sources import TextBlock, TextSource, spoken
+from ooc_pegasos.readers.sources import TextBlock, TextSource, display_name
 from ooc_pegasos.store.csr_block import read_only
 from ooc_pegasos.store.manifest import SourceInfo
 
@@ -28,7 +28,7 @@ class WeightsReader:
     """Reader of the weights of a file, in order."""
 
     def __init__(self, name: str) -> None:
-        self.taken = 0
+        self.rows_read = 0
         self.name = name
         self._spare: deque[np.ndarray] = deque()
         self._source = TextSource(name, 0, BLOCK_BYTES, self._spare, "a text file of weights")
@@ -45,9 +45,9 @@ class WeightsReader:
                 read_only(block.text), self._at, block.length, weights[filled:]
             )
             filled += number
-            self.taken += number
+            self.rows_read += number
             if code != kernels.SOUND:
-                raise InputError(f"{spoken(self.name)}:{self.taken + 1}: {self._problem(block, code)}")
+                raise InputError(f"{display_name(self.name)}:{self.rows_read + 1}: {self._problem(block, code)}")
         return weights[:filled]
 
     def skip(self, count: int) -> None:
@@ -58,11 +58,11 @@ class WeightsReader:
     def finish(self) -> SourceInfo:
         """Return the fingerprint of the file. Raises InputError if weights are left."""
         if self._unread():
-            problem = f"a line too many: all inputs together have {self.taken:,} rows, bad ones included"
+            problem = f"a line too many: all inputs together have {self.rows_read:,} rows, bad ones included"
             raise InputError(
-                f"{spoken(self.name)}:{self.taken + 1}: {problem}; give one weight for each, in their order"
+                f"{display_name(self.name)}:{self.rows_read + 1}: {problem}; give one weight for each, in their order"
             )
-        return self._source.info(self.taken)
+        return self._source.info(self.rows_read)
 
     def close(self) -> None:
         """Close the file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -18,28 +19,57 @@ _WIDE = 24
 """Longer lists of choices do not fit into their column of the help."""
 
 
-def with_options(config: type, groups: tuple[str, ...], *file_flags: str) -> Callable[[Command], Command]:
-    """Replace the parameter `settings` of a command by an option for each field of `config`, and one for a TOML file.
+@dataclass(frozen=True)
+class Settings:
+    """A parameter of a command that is a configuration dataclass."""
 
-    The command is called with the configuration from these options. A parameter `named` receives the names of the
-    options given on the command line. In the help, options are in panels: first those of the command itself, then
-    `groups` in order.
+    parameter: str
+    config: type
+    groups: tuple[str, ...]
+    """The panels of its options, in order."""
+    file_flags: tuple[str, ...] = ("--config",)
+    """The option for a TOML file."""
+
+    def declared(self) -> list[Option]:
+        """Return the options for the command line."""
+        return [one for one in by_group(self.config, self.groups) if not one.is_hidden]
+
+    @property
+    def file(self) -> str:
+        """The name of the parameter for the TOML file."""
+        return f"{self.parameter}_file"
+
+
+def with_options(*all_settings: Settings) -> Callable[[Command], Command]:
+    """Replace configuration parameters of a command by an option for each of their fields, and one for a TOML file.
+
+    The command is called with the configurations from these options. An option of several configurations is declared
+    by the first, and is for all of them. A parameter `named` receives for each configuration the names of the options
+    given on the command line. In the help, options are in panels: those of the command itself, then those of each
+    configuration in order.
     """
+    groups = tuple(dict.fromkeys(group for one in all_settings for group in one.groups))
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters
-        declared = list(by_group(config, groups))
+        declared: dict[str, Option] = {}
+        for one in all_settings:
+            declared = {option.name: option for option in one.declared()} | declared
 
         def run(**given: Any) -> None:
-            file = given.pop("config")
-            chosen = {one.name: _value_of(one, given.pop(one.name)) for one in declared if not one.is_hidden}
-            if "named" in own:
-                given["named"] = frozenset(name for name, value in chosen.items() if value is not None)
-            command(**given, settings=settings_of(config, file, chosen))
+            values = {name: _value_of(option, given.pop(name)) for name, option in declared.items()}
+            named = {}
+            for one in all_settings:
+                chosen = {option.name: values[option.name] for option in one.declared()}
+                given[one.parameter] = settings_of(one.config, given.pop(one.file), chosen)
+                named[one.parameter] = frozenset(name for name, value in chosen.items() if value is not None)
+            command(**given, **({"named": named} if "named" in own else {}))
 
-        parameters = [one for name, one in own.items() if name not in ("settings", "named")]
-        parameters.append(_parameter("config", Path | None, _config_file(groups[0], *file_flags)))
-        parameters += [_parameter_of(one) for one in declared if not one.is_hidden]
+        replaced = {one.parameter for one in all_settings}
+        parameters = [one for name, one in own.items() if name not in replaced | {"named"}]
+        for one in all_settings:
+            parameters.append(_parameter(one.file, Path | None, _config_file(one.groups[0], *one.file_flags)))
+        parameters += [_parameter_of(option) for option in declared.values()]
         parameters.sort(key=lambda one: _rank(one, groups))
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -105,7 +135,7 @@ def _parts_of(hint: Any) -> tuple[Any, ...]:
 
 def _config_file(group: str, *flags: str) -> Any:
     text = "A TOML file with any of these options; options given here override it."
-    return typer.Option(*(flags or ("--config",)), metavar="FILE", readable=False, help=text, rich_help_panel=group)
+    return typer.Option(*flags, metavar="FILE", readable=False, help=text, rich_help_panel=group)
 
 
 def _rank(parameter: inspect.Parameter, groups: tuple[str, ...]) -> int:

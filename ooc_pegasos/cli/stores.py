@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ooc_pegasos.cli.declared import with_options
-from ooc_pegasos.cli.options import Json, Quiet, StorePath, app, examples, note_compilation, print_json
+from ooc_pegasos.cli.converting import run_conversion
+from ooc_pegasos.cli.declared import Settings, with_options
+from ooc_pegasos.cli.options import Json, Quiet, StorePath, app, examples, print_json
 from ooc_pegasos.cli.streams import say
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import UsageError
@@ -24,7 +24,7 @@ GROUPS = ("Input", "Columns", "Text", "Labels", "Storage", "Output")
         "oocpeg convert visits.csv --label clicked --text query -o visits.store",
     ),
 )
-@with_options(ConvertConfig, GROUPS, "--config", "--recipe")
+@with_options(Settings("settings", ConvertConfig, GROUPS, ("--config", "--recipe")))
 def convert(
     *,
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files, patterns, or - for standard input.")],
@@ -68,10 +68,6 @@ def convert(
 
     A crash leaves the old store or none; --resume continues an interrupted conversion.
     """
-    from ooc_pegasos.reporting.progress import progress_for
-
-    progress = progress_for(quiet)
-    note_compilation(progress, "rows")
     if dry_run:
         from ooc_pegasos.conversion.preview import preview
 
@@ -81,21 +77,9 @@ def convert(
     if output is None:
         raise UsageError("{output} is missing; name the store to write, like -o clicks.store")
     from ooc_pegasos.conversion.output_check import Existing
-    from ooc_pegasos.conversion.pipeline import convert as convert_inputs
     from ooc_pegasos.reporting.text import conversion_lines, conversion_summary
 
-    began = time.perf_counter()
-    try:
-        store = convert_inputs(inputs, output, settings, existing=Existing(force, append, resume), progress=progress)
-    except KeyboardInterrupt:
-        progress.end()
-        unfinished = output.with_name(output.name + ".unfinished")
-        kept = f"run again with --resume to continue (or delete {unfinished})" if unfinished.exists() else "start again"
-        say(f"interrupted; {kept}", err=True)
-        raise
-    finally:
-        progress.end()
-    seconds = time.perf_counter() - began
+    store, seconds = run_conversion(inputs, output, settings, Existing(force, append, resume), quiet)
     if json_output:
         print_json(conversion_summary(store, str(output), seconds))
     elif not quiet:

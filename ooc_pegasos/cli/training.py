@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ooc_pegasos.cli.declared import with_options
-from ooc_pegasos.cli.options import Json, Quiet, StorePath, app, check_new_file, examples, note_compilation, print_json
+from ooc_pegasos.cli import stores
+from ooc_pegasos.cli.converting import Inputs
+from ooc_pegasos.cli.declared import Settings, with_options
+from ooc_pegasos.cli.options import Json, Quiet, app, check_new_file, examples, note_compilation, print_json
 from ooc_pegasos.cli.streams import say
-from ooc_pegasos.config import TrainConfig
+from ooc_pegasos.config import ConvertConfig, TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.exit_codes import NOT_CERTIFIED
 
+if TYPE_CHECKING:
+    from ooc_pegasos.store.store import Store
+    from ooc_pegasos.training.result import TrainResult
+
 _STARTED = time.perf_counter()
 GROUPS = ("Problem", "Choosing lambda", "Algorithm", "Stopping", "Machine", "Output")
+SETTINGS = Settings("settings", TrainConfig, GROUPS)
+CONVERSION = Settings("conversion", ConvertConfig, stores.GROUPS, ("--recipe",))
 
 
 @app.command(
     epilog=examples(
-        "oocpeg train clicks.store -o clicks.model",
+        "oocpeg train clicks.csv --label clicked -o clicks.model",
         "oocpeg train clicks.store -o clicks.model --lambda 1e-5 --tolerance 0.001 --proof clicks.proof",
     ),
 )
-@with_options(TrainConfig, GROUPS)
+@with_options(SETTINGS, CONVERSION)
 def train(
     *,
-    store: StorePath,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="STORE|INPUT...", help="A store, or files, patterns or - to convert to a store first."),
+    ],
     output: Annotated[
         Path,
         typer.Option(
@@ -41,7 +54,17 @@ def train(
         ),
     ],
     settings: TrainConfig,
-    named: frozenset[str],
+    conversion: ConvertConfig,
+    named: dict[str, frozenset[str]],
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            metavar="STORE",
+            help="Keep the store of the files here, and use it if it is there already. Default: a temporary store.",
+            rich_help_panel="Storage",
+        ),
+    ] = None,
     warm_start: Annotated[
         Path | None,
         typer.Option(
@@ -66,8 +89,8 @@ def train(
         typer.Option(
             readable=False,
             metavar="DIR",
-            help="Folder for the dual variables of sdca if they exceed memory. Default: that of --checkpoint, or a "
-            "temporary folder.",
+            help="Folder for a temporary store, and for the dual variables of sdca if they exceed memory. Default: "
+            "that of --checkpoint, or a temporary folder.",
             rich_help_panel="Machine",
         ),
     ] = None,
@@ -110,16 +133,21 @@ def train(
         ),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace an existing model.", rich_help_panel="Output")
+        bool,
+        typer.Option(
+            "--force",
+            help="Replace an existing model, and other data at --store.",
+            rich_help_panel="Output",
+        ),
     ] = False,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a linear model, with a certified bound on its distance to the optimum.
+    """Train a linear model on a store or on files, with a certified bound on its distance to the optimum.
 
     Exit code 4: a limit was reached before the tolerance was certified; the model is saved nevertheless.
     """
-    if checkpoint is None and named & {"checkpoint_epochs", "checkpoint_minutes"}:
+    if checkpoint is None and named["settings"] & {"checkpoint_epochs", "checkpoint_minutes"}:
         raise UsageError(
             "--checkpoint-epochs and --checkpoint-minutes need a folder for checkpoints; add --checkpoint DIR"
         )
@@ -128,60 +156,91 @@ def train(
     check_new_file(output, force)
     from ooc_pegasos.util.files import refuse_to_write_over
 
-    refuse_to_write_over("--output", output, {"the store": store})
-    outputs = {"the store": store, "the output": output, "the model of --warm-start": warm_start}
+    data = Inputs(inputs, conversion, named["conversion"], store)
+    later = {"--checkpoint": checkpoint, "--proof": proof, "--scheduler": scheduler and "tcp" in scheduler}
+    data.check([name for name, given in later.items() if given])
+    read = {"the store": data.store or store} | {f"the input {name}": name for name in inputs}
+    refuse_to_write_over("--output", output, read)
+    outputs = read | {"the output": output, "the model of --warm-start": warm_start}
     refuse_to_write_over("--log", log, outputs)
     if proof is not None:
         check_new_file(proof, force)
         refuse_to_write_over("--proof", proof, outputs | {"the log": log})
         if scheduler is not None:
             raise UsageError("--proof is for one machine; leave out --scheduler, or leave out --proof")
-    from ooc_pegasos.reporting.progress import training_progress_for
-    from ooc_pegasos.store.store import Store
+    shared: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "scratch": scratch}
+    with data.opened(scratch or checkpoint, force, resume, quiet) as opened:
+        if data.store and not ignore_sources:
+            from ooc_pegasos.conversion.source_check import refuse_changed
 
-    opened = Store.open(store)
-    if not ignore_sources:
-        from ooc_pegasos.conversion.source_check import refuse_changed
-
-        refuse_changed(str(store), opened.manifest)
-    from ooc_pegasos.scoring.model import Model
-    from ooc_pegasos.training.api import train as train_on
-    from ooc_pegasos.util.locks import making
-
-    start = Model.load(warm_start) if warm_start else None
-    progress = training_progress_for(quiet)
-    note_compilation(progress, "fit")
-    shared: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "progress": progress}
-    shared |= {"warm_start": start, "scratch": scratch}
-    try:
-        with making(output, progress.note):
-            if scheduler is not None:
-                from ooc_pegasos.distributed.api import train_dask
-                from ooc_pegasos.distributed.cluster import connected
-
-                with connected(scheduler) as client:
-                    result = train_dask(client, opened, settings, parts=parts, **shared)
-            else:
-                result = train_on(opened, settings, proof=proof, **shared)
-            result.model.save(output)
-    except KeyboardInterrupt:
-        progress.end()
-        how = (
-            f"run again with --checkpoint {checkpoint} --resume to continue"
-            if checkpoint
-            else "no --checkpoint was given"
-        )
-        say(f"interrupted; {how}", err=True)
-        raise
-    finally:
-        progress.end()
+            refuse_changed(str(data.store), opened.store.manifest)
+        if not quiet and not json_output:
+            say(*opened.lines(data.title))
+        if scheduler is not None:
+            result = _train_on_workers(opened.store, settings, output, warm_start, quiet, scheduler, parts, **shared)
+        else:
+            result = _train(opened.store, settings, output, warm_start, quiet, proof=proof, **shared)
+        converted = opened.summary(data.title)
     from ooc_pegasos.reporting.text import profile_lines, training_lines, training_summary
 
     if profile:
         say(*profile_lines(result, time.perf_counter() - _STARTED), err=True)
     if json_output:
-        print_json(training_summary(result, str(output)))
+        print_json(training_summary(result, str(output)) | converted)
     elif not quiet:
         say(*training_lines(result, str(output)))
     if not result.converged and result.why_uncertified is None:
         raise typer.Exit(NOT_CERTIFIED)
+
+
+def _train_on_workers(
+    store: Store,
+    settings: TrainConfig,
+    output: Path,
+    warm_start: Path | None,
+    quiet: bool,
+    scheduler: str,
+    parts: int | None,
+    **shared: Any,
+) -> TrainResult:
+    from ooc_pegasos.distributed.api import train_dask
+    from ooc_pegasos.distributed.cluster import connected
+
+    with connected(scheduler) as client:
+        run = functools.partial(train_dask, client)
+        return _train(store, settings, output, warm_start, quiet, run=run, parts=parts, **shared)
+
+
+def _train(
+    store: Store,
+    settings: TrainConfig,
+    output: Path,
+    warm_start: Path | None,
+    quiet: bool,
+    run: Callable[..., TrainResult] | None = None,
+    **more: Any,
+) -> TrainResult:
+    """Train with progress, and write the model."""
+    from ooc_pegasos.reporting.progress import training_progress_for
+    from ooc_pegasos.scoring.model import Model
+    from ooc_pegasos.training.api import train as train_here
+    from ooc_pegasos.util.locks import making
+
+    start = Model.load(warm_start) if warm_start else None
+    progress = training_progress_for(quiet)
+    note_compilation(progress, "fit")
+    try:
+        with making(output, progress.note):
+            result = (run or train_here)(store, settings, warm_start=start, progress=progress, **more)
+            result.model.save(output)
+    except KeyboardInterrupt:
+        progress.end()
+        checkpoint = more["checkpoint"]
+        if checkpoint:
+            say(f"interrupted; run again with --checkpoint {checkpoint} --resume to continue", err=True)
+        else:
+            say("interrupted; no --checkpoint was given", err=True)
+        raise
+    finally:
+        progress.end()
+    return result

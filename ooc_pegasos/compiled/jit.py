@@ -42,11 +42,20 @@ _CHECKSUM_BYTES = hashlib.sha256().digest_size
 _VERSIONS = (numba.__version__, np.__version__, sys.implementation.cache_tag, sys.version)
 
 
-def kernel(function: Function) -> Function:
-    """Compile `function` on first use, without the GIL, cached on disk if it is part of this package."""
-    compiled: Any = numba.njit(nogil=True, boundscheck=False)(function)
+def kernel(function: Function, *, is_inlined: bool = False) -> Function:
+    """Compile `function` on first use, without the GIL, cached on disk if it is part of this package.
+
+    `is_inlined` is for kernels that choose among other functions, which `inlined` cannot compile.
+    """
+    compiled: Any = numba.njit(nogil=True, boundscheck=False, forceinline=is_inlined)(function)
     if function.__module__.startswith(f"{_PACKAGE}."):  # the name of the folder does not depend on other files
         compiled._cache = KernelCache(f"{function.__module__.removeprefix(f'{_PACKAGE}.')}.{function.__qualname__}")
+    return compiled
+
+
+def called(function: Function) -> Function:
+    """Compile a small function that kernels call; it is cached as a part of them."""
+    compiled: Function = numba.njit(nogil=True, boundscheck=False)(function)
     return compiled
 
 

@@ -20,8 +20,8 @@ from ooc_pegasos.conversion.journal import Journal
 from ooc_pegasos.conversion.pass_statistics import IngestPlan, Totals
 from ooc_pegasos.declared_labels import Declared
 from ooc_pegasos.errors import InputError, with_flags
-from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, memory_of, place
-from ooc_pegasos.readers.sources import LongLineError, spoken
+from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, memory_of, row_location
+from ooc_pegasos.readers.sources import LongLineError, display_name
 from ooc_pegasos.readers.weights import WeightsReader
 from ooc_pegasos.store.csr_block import LEVELS, OVERFLOWS
 from ooc_pegasos.store.labels import Distinct, LabelCollector, allowed_keys, distinct_of
@@ -139,7 +139,7 @@ class Ingest:
                 totals.apply(event)
         except LongLineError as error:
             self.finish_sources(reader, error.source)
-            name = spoken(self.plan.names[error.source])
+            name = display_name(self.plan.names[error.source])
             raise InputError(f"{self._place(name, 0)}: {error.problem}") from error
         finally:
             self.spill.close()
@@ -217,7 +217,7 @@ class Ingest:
     def take(self, prepared: Prepared) -> None:
         """Write a block to the buckets and the journal."""
         parsed, scattered, totals = prepared.parsed, prepared.scattered, self.totals
-        name = spoken(self.plan.names[parsed.task.source])
+        name = display_name(self.plan.names[parsed.task.source])
         if parsed.bad and not self.plan.skip_bad:
             bad = parsed.bad[0]
             raise InputError(f"{self._place(name, bad.line)}: {bad.problem}")
@@ -258,16 +258,18 @@ class Ingest:
         weights = reader.take(parsed.block.rows + parsed.bad_lines)
         if len(weights) < parsed.block.rows + parsed.bad_lines:
             row = int(np.searchsorted(parsed.numbers, len(weights)))
-            where = f"row {reader.taken + 1:,} of the inputs is in {name}"
+            where = f"row {reader.rows_read + 1:,} of the inputs is in {name}"
             if row < parsed.block.rows and parsed.numbers[row] == len(weights):
-                where = f"{self._place(name, int(parsed.lines[row]))} is row {reader.taken + 1:,} of the inputs"
-            problem = f"the weights end after {reader.taken:,}, and {where}"
-            raise InputError(f"{spoken(reader.name)}:{reader.taken + 1}: {problem}; give every row one, in their order")
+                where = f"{self._place(name, int(parsed.lines[row]))} is row {reader.rows_read + 1:,} of the inputs"
+            problem = f"the weights end after {reader.rows_read:,}, and {where}"
+            raise InputError(
+                f"{display_name(reader.name)}:{reader.rows_read + 1}: {problem}; give every row one, in their order"
+            )
         return weights[parsed.numbers] if parsed.bad_lines else weights
 
     def _place(self, name: str, line: int) -> str:
         """Return the position of a line or row of the current block, for messages."""
-        return place(name, self._unit, self.totals.lines + line + 1)
+        return row_location(name, self._unit, self.totals.lines + line + 1)
 
     def _new_levels(self, levels: list[int] | None) -> list[int] | None:
         """Return the values that no earlier block has, to keep the journal short."""
@@ -325,7 +327,9 @@ class Ingest:
                 name = info.name
                 if not self.plan.skip_bad:
                     problem = "the file is empty" if info.size == 0 else "no rows in it"
-                    raise InputError(f"{place(name, self._unit, 1)}: {problem}; leave it out or check how it was made")
+                    raise InputError(
+                        f"{row_location(name, self._unit, 1)}: {problem}; leave it out or check how it was made"
+                    )
             event = {"finished": dataclasses.asdict(info)}
             self._journal.add(event)
             totals.apply(event)

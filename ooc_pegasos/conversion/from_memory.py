@@ -23,7 +23,7 @@ from ooc_pegasos.conversion.output_check import Existing, check_output
 from ooc_pegasos.conversion.pipeline import convert
 from ooc_pegasos.conversion.staging import SHARED, Written, check_alike, make_alike, plain_of, write_matrix, write_table
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
-from ooc_pegasos.readers.sources import Called
+from ooc_pegasos.readers.sources import NamedPath
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.files import remove_folder, writing_errors
 from ooc_pegasos.util.locks import has_lock, locked
@@ -104,7 +104,7 @@ def computed(jobs: list[Any]) -> tuple[Written, ...]:
         # errors of dask.distributed and of the multiprocessing scheduler
         if type(error).__name__ not in ("KilledWorker", "BrokenProcessPool"):
             raise
-        problem = "workers died while they made or wrote a partition, most likely for want of memory"
+        problem = "workers died while they made or wrote a partition, most likely out of memory"
         raise InputError(f"{problem}; make partitions smaller, or give workers more memory") from error
     return written
 
@@ -241,4 +241,4 @@ def _converted(
     pieces: dict[Path, str], path: str | Path, config: ConvertConfig | None, existing: Existing | None
 ) -> Store:
     """Convert files with names for messages: `memory` or `part 3`."""
-    return convert([Called(file, name) for file, name in pieces.items()], path, config, existing=existing)
+    return convert([NamedPath(file, name) for file, name in pieces.items()], path, config, existing=existing)

@@ -29,6 +29,8 @@ class Existing:
     force: bool = False
     append: bool = False
     resume: bool = False
+    reuse: bool = False
+    """Open a finished store that was made from the same inputs with the same options."""
 
 
 def check_output(target: Path, existing: Existing, is_published: bool = False) -> Manifest | None:
@@ -44,7 +46,7 @@ def check_output(target: Path, existing: Existing, is_published: bool = False) -
         return None
     if not (target / manifest.FILE_NAME).exists():
         raise InputError(f"{target}: exists and is not a store; remove it or choose another name")
-    if not (existing.force or existing.append or existing.resume or is_published):
+    if not (existing.force or existing.append or existing.resume or existing.reuse or is_published):
         raise already_there(target)
     try:
         return manifest.read(target)
@@ -98,7 +100,9 @@ def made_from(store: Manifest, names: list[str], config: ConvertConfig, append: 
     if config.values == "float32" and store.layout.values != "float32":
         return False
     made_from = [(source.name, source.size, source.xxh64) for source in store.sources[-len(names) :]]
-    if [(sources.recorded(name), registry.stamp_of(name).size) for name in names] != [known[:2] for known in made_from]:
+    if [(sources.manifest_name(name), registry.stamp_of(name).size) for name in names] != [
+        known[:2] for known in made_from
+    ]:
         return False
     for setting in BESIDE:
         file, digest = getattr(config, setting), None

@@ -9,7 +9,7 @@ from ooc_pegasos.conversion.staging import batches_of, plain_of
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import columns_plan
 from ooc_pegasos.readers.arrays import ArraysReader, rows_of
-from ooc_pegasos.readers.base import LARGEST_INDEX, ParsedBlock, place
+from ooc_pegasos.readers.base import LARGEST_INDEX, ParsedBlock, row_location
 from ooc_pegasos.readers.matrices import Settings
 from ooc_pegasos.readers.vectorize import Vectorizer, Vectors
 from ooc_pegasos.util.csr_matrix import csr_of
@@ -37,7 +37,7 @@ def rows_of_matrix(
         )
     )
     if parsed.bad:
-        raise InputError(f"{place(name, 'row', parsed.bad[0].line + 1)}: {parsed.bad[0].problem}")
+        raise InputError(f"{row_location(name, 'row', parsed.bad[0].line + 1)}: {parsed.bad[0].problem}")
     return parsed
 
 
@@ -52,7 +52,7 @@ def rows_of_frame(part: Any, vectorizer: Vectorizer, name: str) -> Iterator[Vect
     for batch in batches_of(part[wanted], name)[1] if len(part) else ():
         found = vectorizer.vectors(_with_supported_types(batch, vectorizer, name))
         if found.bad:
-            raise InputError(f"{place(name, 'row', done + found.bad[0].line + 1)}: {found.bad[0].problem}")
+            raise InputError(f"{row_location(name, 'row', done + found.bad[0].line + 1)}: {found.bad[0].problem}")
         done += batch.num_rows
         yield found
 

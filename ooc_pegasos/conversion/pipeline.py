@@ -71,11 +71,12 @@ def convert(
         before = check_output(target, existing, Place(target, scratch).published())
         names, kind = registry.find(inputs, config.format)
         config = dataclasses.replace(config, weights=_weights_file(config.weights, names), format=kind)
-        if existing.resume and before and not existing.force and not (scratch / _PLAN).exists():
+        may_be_finished = existing.reuse or (existing.resume and not existing.force)
+        if may_be_finished and before and not (scratch / _PLAN).exists():
             if made_from(before, names, config, existing.append):
                 discard_left_overs(scratch, str(target))
                 return Store.open(target)
-            if not existing.append:
+            if not existing.append and not existing.force:
                 problem = "exists already, made from other inputs or with other options"
                 raise InputError(f"{target}: {problem}; add {{force}} to replace it")
         is_ours = has_lock(scratch / "lock") or (scratch / _PLAN).exists()
@@ -153,7 +154,7 @@ class Conversion:
         """Resume the conversion that is recorded in the scratch folder if that is this one, else begin anew."""
         names, config, progress, place = self.names, self.config, self.progress, self.place
         self.declared = declared_by(self.base.labels) if self.base else config.declared_labels()
-        self.recorded_names = [sources.recorded(name) for name in names]
+        self.recorded_names = [sources.manifest_name(name) for name in names]
         self.stamps = [registry.stamp_of(name) for name in names]
         self.beside = {name: file for name in BESIDE if (file := getattr(config, name)) is not None}
         self.beside_stamps = {name: sources.stamp_of(file) for name, file in self.beside.items()}
@@ -189,7 +190,7 @@ class Conversion:
             [name, *dataclasses.astuple(stamp)] for name, stamp in zip(self.recorded_names, self.stamps, strict=True)
         ]
         for name, stamp in self.beside_stamps.items():
-            request[name] = [sources.recorded(self.beside[name]), *dataclasses.astuple(stamp)]
+            request[name] = [sources.manifest_name(self.beside[name]), *dataclasses.astuple(stamp)]
         request["append_to"] = manifest.encode(self.base).decode() if self.base else None
         request["written_by"] = __version__
         normal: dict[str, Any] = json.loads(json.dumps(request))
@@ -293,11 +294,11 @@ class Conversion:
         recipe = registry.new_recipe(self.config, self.names, self.progress.note)
         if not (self.config.standardize or self.config.dictionary or self.config.idf):
             return recipe, None
-        from ooc_pegasos.readers.survey import Survey, surveyed
+        from ooc_pegasos.readers.survey import Survey, with_findings
 
         size = sum(stamp.size for stamp in self.stamps)
         progress = self.progress
-        return surveyed(
+        return with_findings(
             recipe,
             Survey(self.names, self.config, progress.note, lambda what: progress.begin(what, size), progress.advance),
         )
@@ -338,7 +339,7 @@ class Conversion:
             ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
             if ingest.totals.rows == 0:
                 rejected = f"{ingest.totals.rejected:,} were rejected"
-                raise InputError(f"{sources.spoken(self.names[0])}: no row to keep, {rejected}; check the file")
+                raise InputError(f"{sources.display_name(self.names[0])}: no row to keep, {rejected}; check the file")
             labels = settle(ingest.totals.collector, self.declared)
             plan = plan_assembly(ingest, labels, features, config, self.place)
             labels = dataclasses.replace(labels, kind=plan.layout.labels)
@@ -359,7 +360,7 @@ class Conversion:
         columns: int = declared()
         if columns > LARGEST_INDEX + 1:
             problem = f"a matrix of {columns:,} columns is too wide; limit the columns with {{features}}"
-            raise InputError(f"{sources.spoken(self.names[0])}: {problem}")
+            raise InputError(f"{sources.display_name(self.names[0])}: {problem}")
         return columns
 
     def publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
@@ -403,11 +404,11 @@ class Conversion:
         digest = sources.hash_of(file)
         if sources.stamp_of(file) != before:
             problem = "changed during the conversion; convert again when nobody writes to it"
-            raise InputError(f"{sources.spoken(file)}: {problem}")
+            raise InputError(f"{sources.display_name(file)}: {problem}")
         return digest
 
 
 def _modified(name: str, stamp: sources.Stamp) -> int | None:
     """Return the time of the last change of an input; None for staged files and folders."""
     is_file = stamp.regular and not os.path.isdir(name)
-    return stamp.modified_ns if is_file and not isinstance(name, sources.Called) else None
+    return stamp.modified_ns if is_file and not isinstance(name, sources.NamedPath) else None

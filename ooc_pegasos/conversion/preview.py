@@ -79,9 +79,9 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     remarks: list[str] = []
     recipe, known = registry.new_recipe(config, names, remarks.append), None
     if config.standardize or config.dictionary or config.idf:
-        from ooc_pegasos.readers.survey import Survey, surveyed
+        from ooc_pegasos.readers.survey import Survey, with_findings
 
-        recipe, known = surveyed(recipe, Survey(names, config, remarks.append, tasks=_SURVEYED))
+        recipe, known = with_findings(recipe, Survey(names, config, remarks.append, tasks=_SURVEYED))
         remarks.append("dictionary, idf and standard deviations are those of the beginning of the first input only")
     text = config.declared_labels().wants_text()
     if text is None:
@@ -93,7 +93,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     reader = registry.reader_for(names, recipe, options)
     task = next(iter(reader.tasks()), None)
     if task is None:
-        raise InputError(f"{sources.spoken(names[0])}: no rows in it; leave it out or check how it was made")
+        raise InputError(f"{sources.display_name(names[0])}: no rows in it; leave it out or check how it was made")
     reader.read(task)  # so that compilation is not timed
     began = time.perf_counter()
     task = next(iter(reader.tasks()))
@@ -113,11 +113,11 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         label = labels.name(int(block.labels[row : row + 1].view(np.uint64)[0]))
         more = last - first > _SHOWN_ENTRIES
         rows.append({"row": int(parsed.numbers[row]) + 1, "label": label, "entries": entries, "more": more})
-    where = f"{sources.spoken(names[0])}, {reader.unit}"
+    where = f"{sources.display_name(names[0])}, {reader.unit}"
     problems = [f"{where} {bad.line + 1}: {with_flags(bad.problem)}" for bad in parsed.bad[:3]]
     size = _bytes_of(block, config) * share
     return Preview(
-        [sources.spoken(name) for name in names],
+        [sources.display_name(name) for name in names],
         recipe,
         remarks,
         rows,

@@ -8,7 +8,7 @@ from functools import lru_cache
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import registry
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.readers.sources import Stamp, hash_of, recorded, samples_of
+from ooc_pegasos.readers.sources import Stamp, hash_of, manifest_name, samples_of
 from ooc_pegasos.store.manifest import Manifest, SourceInfo
 
 
@@ -19,7 +19,7 @@ def sources_by_name(made: Manifest) -> dict[str, SourceInfo]:
     their base folder is not known, and from here they may lead to other files.
     """
     there = (source for source in made.sources if is_remote(source.name) or os.path.isabs(source.name))
-    return {recorded(source.name): source for source in there}
+    return {manifest_name(source.name): source for source in there}
 
 
 @lru_cache(1 << 12)

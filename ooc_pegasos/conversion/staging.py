@@ -218,12 +218,12 @@ def plain_of(given: Any, rows: int, what: str, name: str) -> np.ndarray:
 
 def check_alike(pieces: list[tuple[str, Written]]) -> None:
     """Refuse matrices of different widths, and labels that are words in one partition and numbers in another."""
-    spoken = {True: "words", False: "numbers"}
+    kinds = {True: "words", False: "numbers"}
     (first, one), *others = pieces
     for name, piece in others:
         if piece.columns != one.columns:
             raise InputError(f"{name}: {piece.columns:,} columns, but {first} has {one.columns:,}; make blocks alike")
         if piece.words != one.words:
             raise InputError(
-                f"{name}: its labels are {spoken[piece.words]}, those of {first} {spoken[one.words]}; make them alike"
+                f"{name}: its labels are {kinds[piece.words]}, those of {first} {kinds[one.words]}; make them alike"
             )

@@ -11,9 +11,9 @@ from typing import Any
 from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.config import ConvertConfig, TrainConfig
 from ooc_pegasos.distributed import cluster, partition_state
-from ooc_pegasos.distributed.collections import RowsOfParts, hold, is_collection
+from ooc_pegasos.distributed.collections import RowsOfParts, is_collection, read_collection
 from ooc_pegasos.distributed.coordinator import Coordinator, Layout
-from ooc_pegasos.distributed.worker_pool import speaking
+from ooc_pegasos.distributed.worker_pool import scheduler_errors
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.loading.samplers import EQUALLY_OFTEN
@@ -25,7 +25,7 @@ from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.report import Report, open_log
 from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.run import Run
-from ooc_pegasos.training.setup import Setting, check_rows, weights_of
+from ooc_pegasos.training.setup import RunSetup, check_rows, weights_of
 from ooc_pegasos.training.state import start_over
 from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
@@ -59,12 +59,12 @@ def train_dask(
 
     Instead of a store, or its path, `store` may be a dask.array with `labels` and perhaps `weights`, or a
     dask.dataframe with a `recipe` that names the columns. Then no store is written: workers convert each partition to
-    rows and hold them in memory, or repeat that in every round where the rows do not fit, and a note reports it.
+    rows and keep them in memory, or, with a note, convert it again in every round if the rows do not fit.
     """
     began = time.perf_counter()
     cluster.check(client)
-    place = Path(checkpoint) if checkpoint else None
-    if resume and place is None:
+    checkpoint_folder = Path(checkpoint) if checkpoint else None
+    if resume and checkpoint_folder is None:
         raise UsageError("resume continues from a checkpoint; say where it is with checkpoint=DIR")
     config = config or TrainConfig()
     _refuse(config)
@@ -73,18 +73,22 @@ def train_dask(
             progress = default_training_progress()
             stack.callback(progress.end)
         report, stop = Report(progress), StopCheck(config.max_seconds, began)
-        if place:
-            with writing_errors(place):
-                stack.enter_context(locked(place / "lock", str(place), progress.note))
-                partition_state.remove_left_overs(place)
-        saved = Checkpoint.load(place) if resume and place else None
-        stack.enter_context(speaking(client))
-        had = _layout_of(place, saved)
-        number, memory, passes = parts or had.parts, config.memory or had.memory, passes or had.passes
+        if checkpoint_folder:
+            with writing_errors(checkpoint_folder):
+                stack.enter_context(locked(checkpoint_folder / "lock", str(checkpoint_folder), progress.note))
+                partition_state.remove_left_overs(checkpoint_folder)
+        saved = Checkpoint.load(checkpoint_folder) if resume and checkpoint_folder else None
+        stack.enter_context(scheduler_errors(client))
+        previous = _layout_of(checkpoint_folder, saved)
+        number, memory, passes = parts or previous.parts, config.memory or previous.memory, passes or previous.passes
         rows: RowsOfParts | None = None
         if is_collection(store):
-            settled = number or (sum(client.nthreads().values()) if place else None)  # they may lie elsewhere then
-            opened, rows = hold(client, store, labels, weights, recipe or ConvertConfig(), settled, report.note)
+            fixed_parts = number or (
+                sum(client.nthreads().values()) if checkpoint_folder else None
+            )  # a resumed run needs the same number of parts
+            opened, rows = read_collection(
+                client, store, labels, weights, recipe or ConvertConfig(), fixed_parts, report.note
+            )
             stack.callback(rows.close)
             if rows.remark:
                 report.notes.append(rows.remark)
@@ -94,14 +98,14 @@ def train_dask(
         else:
             opened = store if isinstance(store, Store) else Store.open(store)
             stack.enter_context(in_use(opened.path))
-        setting = _setting(opened, config, warm_start)
+        setup = _new_setup(opened, config, warm_start)
         layout = Layout(number, memory, passes)
-        engine = Coordinator(setting, stop, report, client, rows, layout, Path(scratch) if scratch else place)
+        engine = Coordinator(setup, stop, report, client, rows, layout, Path(scratch) if scratch else checkpoint_folder)
         stack.callback(engine.close)
-        run = Run(setting, engine, place=place, saved=saved)
+        run = Run(setup, engine, checkpoint_folder=checkpoint_folder, saved=saved)
         stack.callback(run.close)
-        if place and not resume:
-            start_over(place, report.note)
+        if checkpoint_folder and not resume:
+            start_over(checkpoint_folder, report.note)
         if log:
             with writing_errors(Path(log)):
                 report.log = stack.enter_context(open_log(Path(log), run.state.epochs))
@@ -109,20 +113,20 @@ def train_dask(
         return run.go()
 
 
-def _setting(store: Store, config: TrainConfig, warm_start: Model | None) -> Setting:
-    """Return the setting of a run. The loader is that of the whole store; nothing is read with it here."""
+def _new_setup(store: Store, config: TrainConfig, warm_start: Model | None) -> RunSetup:
+    """Return the setup of a run. The loader of the whole store provides sizes only."""
     count_models(config, store)
     loader = open_loader(store, 1 << 62, holdout=config.holdout_fraction, folds=config.folds)
     check_rows(config, store, loader)
     problem = problem_of(config, store, loader)
-    return Setting(store, config, loader, problem, weights_of(warm_start, config, problem))
+    return RunSetup(store, config, loader, problem, weights_of(warm_start, config, problem))
 
 
-def _layout_of(place: Path | None, saved: Checkpoint | None) -> Layout:
+def _layout_of(checkpoint_folder: Path | None, saved: Checkpoint | None) -> Layout:
     """Return the layout of the run that is resumed, if there is one."""
-    if not saved or not place:
+    if not saved or not checkpoint_folder:
         return Layout()
-    with sound(place):
+    with sound(checkpoint_folder):
         parts, memory, passes = saved.facts["identity"].get("parts") or (None, None, None)
         return Layout(*(None if one is None else whole(one, 1, 2**62, "parts") for one in (parts, memory, passes)))
 
@@ -133,11 +137,11 @@ def _refuse(config: TrainConfig) -> None:
     if config.algorithm not in known:
         raise UsageError(f"{{algorithm={config.algorithm}}} runs on one machine; choose {', '.join(known)}")
     if config.loss and not LOSSES.find(config.loss).is_built_in:
-        raise UsageError(f"{{loss={config.loss}}} is not built in, so workers do not know it; train on one machine")
-    asked = {"{bias=search}": config.bias == "search", "{threads}": (config.threads or 1) > 1}
-    asked |= {f"{{loading={config.loading}}}": config.loading is not None}
-    asked |= {mark: name not in ("bias=free", "delay") for name, mark in config.demands.items()}
-    asked |= {f"{{sampling={config.sampler}}}": config.sampler not in EQUALLY_OFTEN}
-    for what, given in asked.items():
+        raise UsageError(f"{{loss={config.loss}}} is not built in, so workers cannot load it; train on one machine")
+    local_only = {"{bias=search}": config.bias == "search", "{threads}": (config.threads or 1) > 1}
+    local_only |= {f"{{loading={config.loading}}}": config.loading is not None}
+    local_only |= {mark: name not in ("bias=free", "delay") for name, mark in config.demands.items()}
+    local_only |= {f"{{sampling={config.sampler}}}": config.sampler not in EQUALLY_OFTEN}
+    for option, given in local_only.items():
         if given:
-            raise UsageError(f"{what} is for one machine; leave it out")
+            raise UsageError(f"{option} is for one machine; leave it out")

@@ -1,4 +1,4 @@
-"""The side of the client: solvers whose epoch is a round of all parts. They hold vectors, and workers hold rows."""
+"""Solvers on the client whose epoch is a round of all parts: the client has the vectors, workers the rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ooc_pegasos.compiled.fit.pegasos import ERRORS, LOSS, MAGNITUDE, S, T, squa
 from ooc_pegasos.compiled.fit.sdca import CHANGED, DUAL, GAP, OFF, RENEWED, STRETCH, VISITED
 from ooc_pegasos.compiled.fit.sdca import MAGNITUDE as DUAL_MAGNITUDE
 from ooc_pegasos.distributed import partition_state, worker_round
-from ooc_pegasos.distributed.worker_pool import Crew
+from ooc_pegasos.distributed.worker_pool import WorkerPool
 from ooc_pegasos.distributed.worker_round import (
     CENTRES,
     LATE_LOSSES,
@@ -27,12 +27,12 @@ from ooc_pegasos.distributed.worker_round import (
     ROWS,
     SUM,
     UPDATES,
-    Ascent,
-    AscentState,
-    Contribution,
-    Descent,
-    Packed,
-    next_caution,
+    PackedVector,
+    PegasosRequest,
+    RoundResult,
+    SdcaRequest,
+    SdcaState,
+    next_sigma,
 )
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.problem import Problem
@@ -46,52 +46,52 @@ from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.util.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.util.files import writing_errors
 
-MOST_WAITING_BYTES = 1 << 28
-"""Bytes of rounds that the scheduler keeps, so that it can have them done again, before they are forgotten."""
+MAX_PENDING_BYTES = 1 << 28
+"""Bytes of messages that the scheduler keeps to replay rounds; then states are fetched, and messages released."""
 _BYTES_A_TASK = 4000
-_SECONDS_TO_LOSE, _SHARE_OF_KEEPING = 60.0, 20
-"""Of rounds that may have to be done again, if fetching what is known of rows takes no more than a 20th of that."""
+_MIN_FETCH_INTERVAL, _FETCH_COST_FACTOR = 60.0, 20
+"""States are fetched at most once in this many seconds, and in 20 times the duration of a fetch."""
 
 
-class Rounds(Solver):
+class RoundSolver(Solver):
     """A solver whose epoch is a round of all parts."""
 
     @abstractmethod
     def round(self, epoch: int) -> None:
-        """Have all parts present their rows, and take in what they have found. If it raises, nothing has changed."""
+        """Process the rows of all parts and add up the results. If an error is raised, nothing has changed."""
 
     def present(self, window: Window, begin: int, end: int) -> int:
-        """Nobody asks: rows are elsewhere."""
-        raise NotImplementedError("rows are presented by workers")
+        """Never called: the rows are on the workers."""
+        raise NotImplementedError("workers process the rows")
 
     def warm_up(self, nothing: CsrBlock) -> None:
         """See `Solver`."""
 
 
-class RoundsOfAscent(Rounds, SdcaSolver):
-    """CoCoA+: dual coordinate ascent in each part, and the changes of all parts added up.
+class DistributedSdca(RoundSolver, SdcaSolver):
+    """CoCoA+: dual coordinate ascent in each part; the changes of all parts are added.
 
-    How cautious parts have to be, as others change what they change, is seen from round to round: `next_caution`.
-    What a part knows of its rows stays where it is. Each is made of the one before, so workers can make it again; now
-    and then all of it is fetched to a file and begun from anew, or the scheduler would remember all rounds for ever.
+    The subproblem parameter sigma' of CoCoA+ is adapted from round to round, see `next_sigma`. The states of rows stay
+    on the workers. Each is the result of the one before, so Dask can recompute a lost state; now and then all states
+    are fetched to a file and restart from there, since the scheduler would otherwise keep the messages of all rounds.
     """
 
-    def __init__(self, problem: Problem, rows: RowStates, tolerance: float, crew: Crew, passes: int) -> None:
+    def __init__(self, problem: Problem, rows: RowStates, tolerance: float, pool: WorkerPool, passes: int) -> None:
         super().__init__(problem, rows, tolerance)
-        self._crew, self._passes = crew, passes
+        self._worker_pool, self._passes = pool, passes
         self._rows_of_parts: list[int] = []
-        self._states: list[Any] = [None] * len(crew.parts)
-        self.caution = {model: np.full(1, float(len(crew.parts))) for model in self.active}
-        self._since: list[Ascent] = []
-        """The rounds since all was fetched, which are done again if what is known of rows is lost."""
-        self._waiting = 0
-        self._fetched = time.monotonic()
-        self._cost = 0.0
-        self._kept: tuple[Path, dict[str, Any]] | None = None
+        self._states: list[Any] = [None] * len(pool.parts)
+        self.sigma = {model: np.full(1, float(len(pool.parts))) for model in self.active}
+        self._rounds_since_fetch: list[SdcaRequest] = []
+        """The rounds since states were fetched, which are replayed if states are lost."""
+        self._pending_bytes = 0
+        self._fetched_at = time.monotonic()
+        self._fetch_seconds = 0.0
+        self._saved_states: tuple[Path, dict[str, Any]] | None = None
         self._folder: Path | None = None
         self._scratch: Path | None = None
 
-    def keep_in(self, scratch: Path | None, rows_of_parts: list[int]) -> None:
+    def set_scratch(self, scratch: Path | None, rows_of_parts: list[int]) -> None:
         """Set the folder for the state of rows; None: the folder for temporary files."""
         self._scratch, self._rows_of_parts = scratch, rows_of_parts
 
@@ -108,77 +108,79 @@ class RoundsOfAscent(Rounds, SdcaSolver):
     # --- rounds -----------------------------------------------------------------------------------
 
     def round(self, epoch: int) -> None:
-        """See `Rounds`."""
+        """See `RoundSolver`."""
         if self._is_time_to_fetch():
             self._fetch_to_scratch()
         stretch = {model: float(self.state[model][STRETCH]) for model in self.active}
-        vectors = {model: Packed.of(self.a[model].copy()) for model in self.active}  # it may be asked for again later
-        caution = {model: float(self.caution[model][0]) for model in self.active}
+        vectors = {model: PackedVector.of(self.a[model].copy()) for model in self.active}  # a round may be replayed
+        sigma = {model: float(self.sigma[model][0]) for model in self.active}
         centres = {model: self.state[model][CENTRES] for model in self.active}
-        told = Ascent(self.problem, self.tolerance, self._epoch, self._passes, vectors, stretch, centres, caution)
+        request = SdcaRequest(self.problem, self.tolerance, self._epoch, self._passes, vectors, stretch, centres, sigma)
 
-        def work() -> tuple[list[Any], Contribution]:
-            self._crew.check_kept()
-            pairs = self._ascend(told)
-            states = self._states_in(pairs)
-            changes = [self._crew.submit("change", _second, pair) for pair in pairs]
-            found: Contribution = self._crew.summed(changes, worker_round.added)
-            self._crew.wait(states)
+        def work() -> tuple[list[Any], RoundResult]:
+            self._worker_pool.check_states()
+            pairs = self._submit_round(request)
+            states = self._states_of(pairs)
+            changes = [self._worker_pool.submit("change", _second_of, pair) for pair in pairs]
+            found: RoundResult = self._worker_pool.summed(changes, worker_round.add)
+            self._worker_pool.wait(states)
             return states, found
 
-        states, found = self._crew.insistently(work, self._again)
-        self._keep(states)
+        states, found = self._worker_pool.with_retries(work, self._replay_rounds)
+        self._set_states(states)
         for model in self.active:
             change, numbers = found.vectors[model], found.numbers[model]
             change.add_to(self.a[model])
-            for place in (DUAL, GAP, VISITED, CHANGED, OFF, DUAL_MAGNITUDE):
-                self.state[model][place] += numbers[place]
-            together, apart = square(change.numbers), float(numbers[OWN_SQUARES])
-            self.caution[model][:] = next_caution(caution[model], together, apart, len(self._states))
-        self._since.append(told)
-        told_bytes = sum(packed.bytes for packed in vectors.values()) * self._crew.copies_of(told)
-        self._waiting += told_bytes + _BYTES_A_TASK * len(self._states)
+            for index in (DUAL, GAP, VISITED, CHANGED, OFF, DUAL_MAGNITUDE):
+                self.state[model][index] += numbers[index]
+            combined, separate = square(change.numbers), float(numbers[OWN_SQUARES])
+            self.sigma[model][:] = next_sigma(sigma[model], combined, separate, len(self._states))
+        self._rounds_since_fetch.append(request)
+        request_bytes = sum(packed.bytes for packed in vectors.values()) * self._worker_pool.scheduler_copies(request)
+        self._pending_bytes += request_bytes + _BYTES_A_TASK * len(self._states)
 
-    def _ascend(self, told: Ascent) -> list[Any]:
-        return self._crew.everywhere("dual-ascent", worker_round.ascend, told, self._states)
+    def _submit_round(self, request: SdcaRequest) -> list[Any]:
+        return self._worker_pool.submit_all("sdca-round", worker_round.run_sdca, request, self._states)
 
-    def _states_in(self, pairs: list[Any]) -> list[Any]:
-        return [self._crew.submit("known-of-rows", _first, pair) for pair in pairs]
+    def _states_of(self, pairs: list[Any]) -> list[Any]:
+        return [self._worker_pool.submit("row-states", _first_of, pair) for pair in pairs]
 
-    def _again(self) -> None:
-        """Begin where all was last fetched, and do the rounds since."""
-        self._keep([None] * len(self._states))
-        if self._kept:
-            self._place(*self._kept)
-        for told in self._since:
-            self._keep(self._states_in(self._ascend(told)))
-        self._crew.wait(self._crew.kept)
+    def _replay_rounds(self) -> None:
+        """Restore the last states fetched, and replay the rounds since."""
+        self._set_states([None] * len(self._states))
+        if self._saved_states:
+            self._scatter_states(*self._saved_states)
+        for request in self._rounds_since_fetch:
+            self._set_states(self._states_of(self._submit_round(request)))
+        self._worker_pool.wait(self._worker_pool.row_states)
 
-    def _keep(self, states: list[Any]) -> None:
+    def _set_states(self, states: list[Any]) -> None:
         self._states = states
-        self._crew.kept = [state for state in states if state is not None]
+        self._worker_pool.row_states = [state for state in states if state is not None]
 
     def _sums_of_parts(self) -> int:
-        return 8 * len(self._crew.parts)
+        return 8 * len(self._worker_pool.parts)
 
     def renew(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:
         """See `Solver`; workers have the rows."""
-        asked = (self.problem, models)
+        request = (self.problem, models)
 
         def work() -> list[DualSums]:
-            self._crew.check_kept()
-            sums = self._crew.everywhere("dual-sums", worker_round.renew, asked, self._states)
-            found: list[DualSums] = self._crew.summed(sums, worker_round.sums_together)
+            self._worker_pool.check_states()
+            sums = self._worker_pool.submit_all("dual-sums", worker_round.recompute_dual_sums, request, self._states)
+            found: list[DualSums] = self._worker_pool.summed(sums, worker_round.add_dual_sums)
             return found
 
-        for found in self._crew.insistently(work, self._again):
+        for found in self._worker_pool.with_retries(work, self._replay_rounds):
             self.take_sums(found)
 
-    # --- what is known of rows --------------------------------------------------------------------
+    # --- states of rows --------------------------------------------------------------------
 
     def _is_time_to_fetch(self) -> bool:
-        seconds = time.monotonic() - self._fetched
-        return self._waiting > MOST_WAITING_BYTES or seconds > max(_SECONDS_TO_LOSE, _SHARE_OF_KEEPING * self._cost)
+        seconds = time.monotonic() - self._fetched_at
+        return self._pending_bytes > MAX_PENDING_BYTES or seconds > max(
+            _MIN_FETCH_INTERVAL, _FETCH_COST_FACTOR * self._fetch_seconds
+        )
 
     def _fetch_to_scratch(self) -> None:
         with writing_errors(self._scratch or Path(tempfile.gettempdir())):
@@ -191,29 +193,29 @@ class RoundsOfAscent(Rounds, SdcaSolver):
                     other.unlink()
 
     def _fetch(self, path: Path) -> dict[str, Any]:
-        """Write what is known of all rows to a file, and have workers begin with that."""
+        """Write the states of all rows to a file, and have workers continue from these."""
         began = time.monotonic()
-        told: dict[str, Any] = self._crew.insistently(
-            lambda: partition_state.write(path, self._fetched_states()), self._again
+        request: dict[str, Any] = self._worker_pool.with_retries(
+            lambda: partition_state.write(path, self._fetched_states()), self._replay_rounds
         )
-        self._kept, self._since, self._waiting = (path.parent, told), [], 0
-        self._fetched = time.monotonic()
-        self._cost = self._fetched - began
-        return told
+        self._saved_states, self._rounds_since_fetch, self._pending_bytes = (path.parent, request), [], 0
+        self._fetched_at = time.monotonic()
+        self._fetch_seconds = self._fetched_at - began
+        return request
 
-    def _fetched_states(self) -> Iterator[AscentState]:
-        """One at a time; each goes back at once, as something that was made of nothing."""
+    def _fetched_states(self) -> Iterator[SdcaState]:
+        """Yield the state of each part, one at a time; each is sent back at once as a future without dependencies."""
         for part, future in enumerate(self._states):
             if future is not None:
-                (state,) = self._crew.results([future])
-                self._states[part] = self._crew.scatter(part, state)
+                (state,) = self._worker_pool.results([future])
+                self._states[part] = self._worker_pool.scatter(part, state)
                 yield state
-        self._keep(self._states)
+        self._set_states(self._states)
 
-    def _place(self, folder: Path, told: dict[str, Any]) -> None:
-        if told["parts"]:
-            read = partition_state.read(folder, told, self._rows_of_parts, len(self.problem.specs))
-            self._keep([self._crew.scatter(part, state) for part, state in enumerate(read)])
+    def _scatter_states(self, folder: Path, request: dict[str, Any]) -> None:
+        if request["parts"]:
+            read = partition_state.read(folder, request, self._rows_of_parts, len(self.problem.specs))
+            self._set_states([self._worker_pool.scatter(part, state) for part, state in enumerate(read)])
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -234,25 +236,25 @@ class RoundsOfAscent(Rounds, SdcaSolver):
             for model in self.active:
                 table[model][:] = take(saved.arrays, f"{model} {name}", table[model])
         for model in self.active:
-            if not 1 <= self.caution[model][0] <= len(self._states):
-                raise ValueError(f"changes counted {self.caution[model][0]} times by {len(self._states)} parts")
-        self._kept = folder, facts["rows"]
-        self._place(*self._kept)
+            if not 1 <= self.sigma[model][0] <= len(self._states):
+                raise ValueError(f"a sigma of {self.sigma[model][0]} with {len(self._states)} parts")
+        self._saved_states = folder, facts["rows"]
+        self._scatter_states(*self._saved_states)
 
     def _tables(self) -> dict[str, dict[int, Any]]:
         lines = {model: lines.numbers for model, lines in self.lines.items()}
-        return {"a": self.a, "mean": self.mean, "state": self.state, "caution": self.caution, "lines": lines}
+        return {"a": self.a, "mean": self.mean, "state": self.state, "caution": self.sigma, "lines": lines}
 
     def close(self) -> None:
         """See `Solver`."""
         super().close()
-        self._keep([])
+        self._set_states([])
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class RoundsOfDescent(Rounds, PegasosSolver):
-    """Pegasos in each part, and what all have learnt averaged exactly; see `solvers/pegasos_threads.py`."""
+class DistributedPegasos(RoundSolver, PegasosSolver):
+    """Pegasos in each part; the results are averaged exactly, see `solvers/pegasos_threads.py`."""
 
     def __init__(
         self,
@@ -260,26 +262,26 @@ class RoundsOfDescent(Rounds, PegasosSolver):
         options: Sequence[PegasosOptions],
         manner: Manner,
         start: np.ndarray | None,
-        crew: Crew,
+        pool: WorkerPool,
     ) -> None:
         super().__init__(problem, options, manner, start)
-        self._crew = crew
+        self._worker_pool = pool
 
     def round(self, epoch: int) -> None:
-        """See `Rounds`."""
+        """See `RoundSolver`."""
         members = {model: self.members[model] for model in self.active}
-        vectors = {model: Packed.of(member.a.copy()) for model, member in members.items()}
+        vectors = {model: PackedVector.of(member.a.copy()) for model, member in members.items()}
         states = {model: member.state.copy() for model, member in members.items()}
-        rows = sum(part.rows for part in self._crew.parts)
-        told = Descent(self.problem, self.all_options, rows, epoch, vectors, states)
+        rows = sum(part.rows for part in self._worker_pool.parts)
+        request = PegasosRequest(self.problem, self.all_options, rows, epoch, vectors, states)
 
-        def work() -> Contribution:
-            found: Contribution = self._crew.summed(
-                self._crew.everywhere("pegasos", worker_round.descend, told), worker_round.added
+        def work() -> RoundResult:
+            found: RoundResult = self._worker_pool.summed(
+                self._worker_pool.submit_all("pegasos", worker_round.run_pegasos, request), worker_round.add
             )
             return found
 
-        found = self._crew.insistently(work)
+        found = self._worker_pool.with_retries(work)
         for model, member in members.items():
             numbers = found.numbers[model]
             member.a[:] = 0.0
@@ -293,13 +295,13 @@ class RoundsOfDescent(Rounds, PegasosSolver):
             member.loss_at_mark = numbers[LOSSES] - numbers[LATE_LOSSES]
 
     def _rounding_errors(self, model: int) -> tuple[float, float]:
-        parts = len(self._crew.parts)
+        parts = len(self._worker_pool.parts)
         return self.members[model].rounding_errors(parts, 1)
 
 
-def _first(pair: tuple[Any, Any]) -> Any:
+def _first_of(pair: tuple[Any, Any]) -> Any:
     return pair[0]
 
 
-def _second(pair: tuple[Any, Any]) -> Any:
+def _second_of(pair: tuple[Any, Any]) -> Any:
     return pair[1]

@@ -1,4 +1,4 @@
-"""The cluster: a client of it for the command line, and what its workers have."""
+"""The cluster: a client for the command line, and the threads and memory of the workers."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from ooc_pegasos.distributed.store_parts import Part
 
 _NO_WORKERS = "the cluster has no workers; start some, or wait for them with client.wait_for_workers(1)"
-_PATIENCE = 10
+_CONNECT_TIMEOUT = 10
 """Seconds to wait for a scheduler."""
-_LOCAL_PATIENCE = 120
-"""And for workers on this machine, which may be busy."""
-SHARE_OF_ROWS, SHARE_OF_STATES = 0.4, 0.3
-"""Of a worker's memory, for the rows of its parts, and for what dual coordinate ascent knows of them."""
+_LOCAL_TIMEOUT = 120
+"""Seconds to wait for workers on this machine, which may be busy."""
+ROWS_SHARE, STATES_SHARE = 0.4, 0.3
+"""Shares of a worker's memory for the rows of its parts, and for the states of dual coordinate ascent."""
 _COPIES = 3
-"""Of that at the end of a round: what was known before, what is known now, and what is being worked on."""
+"""Copies of the states at the end of a round: before, after, and in use."""
 
 
 def dask_setup(_worker: Any) -> None:
-    """Have a worker on this machine ignore what all processes of a terminal get: the client stops its workers."""
+    """Let a local worker ignore signals that a terminal sends to all processes: the client stops its workers."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def connected(scheduler: str) -> Iterator[Any]:
-    """A client of the scheduler at an address like tcp://host:8786, or of `local:N`, N processes on this machine."""
+    """Connect to the scheduler at an address like tcp://host:8786, or to `local:N`: N processes on this machine."""
     try:
         import distributed
     except ImportError:
@@ -50,7 +50,7 @@ def connected(scheduler: str) -> Iterator[Any]:
     if local:
         number = int(local[1])
         if number < 1:
-            raise UsageError("{scheduler=local:N} needs at least one worker, like local:2")
+            raise UsageError("{scheduler=local:N} needs at smallest one worker, like local:2")
         local_cluster: Any = distributed.LocalCluster
         options = {
             "n_workers": number,
@@ -60,7 +60,7 @@ def connected(scheduler: str) -> Iterator[Any]:
             "preload": __name__,
         }
         with local_cluster(**options) as cluster, client_of(cluster) as client:
-            client.wait_for_workers(number, timeout=_LOCAL_PATIENCE)  # parts are as many as there are
+            client.wait_for_workers(number, timeout=_LOCAL_TIMEOUT)  # the number of parts depends on it
             yield client
         return
     if not re.fullmatch(r"[a-z]+://.+", scheduler):
@@ -68,8 +68,8 @@ def connected(scheduler: str) -> Iterator[Any]:
     if scheduler.startswith("tls://"):
         _check_certificates(scheduler)
     try:
-        client = client_of(scheduler, timeout=_PATIENCE)
-    except Exception as error:  # whatever answers there may be no scheduler
+        client = client_of(scheduler, timeout=_CONNECT_TIMEOUT)
+    except Exception as error:  # another service may answer at the address
         problem = " ".join(str(error).split())[:200]
         advice = "check the address, and the certificates if the scheduler uses TLS"
         raise InputError(f"{scheduler}: no scheduler answers ({problem}); {advice}") from error
@@ -78,7 +78,7 @@ def connected(scheduler: str) -> Iterator[Any]:
 
 
 def _check_certificates(scheduler: str) -> None:
-    """Refuse TLS without the certificates that a client needs, of which Dask would not say which is missing."""
+    """Refuse TLS unlimited the certificates that a client needs, of which Dask would not say which is missing."""
     import dask
 
     if dask.config.get("distributed.client.security-loader", None):
@@ -86,9 +86,9 @@ def _check_certificates(scheduler: str) -> None:
     for name in ("ca-file", "client.cert", "client.key"):
         setting = f"distributed.comm.tls.{name}"
         file = dask.config.get(setting, None)
-        if file is None and name != "client.key":  # which may be in the file of the certificate
+        if file is None and name != "client.key":  # the key may be in the file of the certificate
             raise InputError(f"{scheduler}: Dask's setting {setting} is missing; set it as docs/security.md shows")
-        if file is not None and "\n" not in str(file):  # or the certificate itself
+        if file is not None and "\n" not in str(file):  # the setting may be the certificate itself
             try:
                 open(file).close()
             except OSError as error:
@@ -102,28 +102,28 @@ class Worker:
 
     threads: int
     memory: int
-    """Its limit, or what its machine has free if it has none."""
-    alone: bool
-    """In its process."""
+    """The memory limit, or without a limit, a share of the free memory of the machine."""
+    own_process: bool
+    """True if the worker has a process of its own."""
 
 
 def check(client: Any) -> None:
-    """Refuse a client that is none, workers there are none of, and workers of another version."""
+    """Refuse objects that are not clients, clusters without workers, and workers with another version."""
     if not hasattr(client, "submit") or not hasattr(client, "scheduler_info"):
-        raise UsageError(f"a {type(client).__name__} is no client; give distributed.Client(...)")
+        raise UsageError(f"a {type(client).__name__} is not a client; give distributed.Client(...)")
     if client.asynchronous:
-        raise UsageError("the client is asynchronous; give one that waits: distributed.Client(...)")
+        raise UsageError("the client is asynchronous; give a synchronous one: distributed.Client(...)")
     if not client.nthreads():
         raise InputError(_NO_WORKERS)
-    for address, found in client.run(_version_asker(), on_error="return").items():
+    for address, found in client.run(_version_query(), on_error="return").items():
         if found != __version__:
             has = f"has ooc-pegasos {found}" if isinstance(found, str) else "has no ooc-pegasos"
             problem = f"the worker {address} {has}, and the client {__version__}"
             raise InputError(f"{problem}; install the same everywhere")
 
 
-def _version_asker() -> Callable[[], str | None]:
-    """A function inside a function travels as it is, so it needs nothing of this package where it arrives."""
+def _version_query() -> Callable[[], str | None]:
+    """Return a function that is pickled by value, since the package may be missing on the worker."""
 
     def version() -> str | None:
         try:
@@ -135,45 +135,45 @@ def _version_asker() -> Callable[[], str | None]:
     return version
 
 
-def told_of_workers(client: Any) -> dict[str, Any]:
-    """Return the scheduler's description of each worker. Not from `scheduler_info`, which the client replaces."""
+def worker_descriptions(client: Any) -> dict[str, Any]:
+    """Return the scheduler's description of each worker; the client may change that of `scheduler_info`."""
     workers: dict[str, Any] = client.sync(client.scheduler.identity)["workers"]
     return workers
 
 
 def workers_of(client: Any) -> list[Worker]:
-    """The workers there are."""
-    told = told_of_workers(client)
-    if not told:
+    """Return the workers."""
+    descriptions = worker_descriptions(client)
+    if not descriptions:
         raise InputError(_NO_WORKERS)
-    hosts = [worker["host"] for worker in told.values()]
-    without = [address for address, worker in told.items() if not worker["memory_limit"]]
-    free = client.run(available_memory, workers=without) if without else {}
+    hosts = [worker["host"] for worker in descriptions.values()]
+    unlimited = [address for address, worker in descriptions.items() if not worker["memory_limit"]]
+    free = client.run(available_memory, workers=unlimited) if unlimited else {}
     return [
         Worker(
             worker["nthreads"],
             worker["memory_limit"] or free[address] // hosts.count(worker["host"]),
             not address.startswith("inproc"),
         )
-        for address, worker in told.items()
+        for address, worker in descriptions.items()
     ]
 
 
-def memory_of_parts(workers: Sequence[Worker], together: int) -> int:
-    """Bytes that each of so many parts of a worker may have for its rows."""
-    least = min(worker.memory for worker in workers)
-    return max(int(SHARE_OF_ROWS * least / together) // MIB, 1) * MIB
+def memory_of_part(workers: Sequence[Worker], parts_per_worker: int) -> int:
+    """Return the bytes for the rows of a part, with a number of parts per worker."""
+    smallest = min(worker.memory for worker in workers)
+    return max(int(ROWS_SHARE * smallest / parts_per_worker) // MIB, 1) * MIB
 
 
-def room_problem(client: Any, parts: Sequence[Part], store: Store, models: int) -> str | None:
-    """Why dual coordinate ascent cannot be had, if so: what it knows of rows is too much for the workers."""
+def memory_problem(client: Any, parts: Sequence[Part], store: Store, models: int) -> str | None:
+    """Return why the states of dual coordinate ascent do not fit on the workers, or None."""
     workers = workers_of(client)
     rows = [sum(chunk.rows for chunk in store.manifest.chunks[part.first : part.end]) for part in parts]
-    together = -(-len(parts) // len(workers))
-    of_one = sum(sorted(rows)[-together:])
+    parts_per_worker = -(-len(parts) // len(workers))
+    rows_of_worker = sum(sorted(rows)[-parts_per_worker:])
     columns = models if models <= APART else width_of(models)
-    needed = of_one * (BYTES_A_ROW + _COPIES * BYTES_A_MODEL * columns)
-    least = min(worker.memory for worker in workers)
-    if needed <= SHARE_OF_STATES * least:
+    needed = rows_of_worker * (BYTES_A_ROW + _COPIES * BYTES_A_MODEL * columns)
+    smallest = min(worker.memory for worker in workers)
+    if needed <= STATES_SHARE * smallest:
         return None
-    return f"dual coordinate ascent keeps {needed / 1e9:.3g} GB on a worker, of which one has {least / 1e9:.3g} GB"
+    return f"dual coordinate ascent needs {needed / 1e9:.3g} GB on a worker, and one has {smallest / 1e9:.3g} GB"

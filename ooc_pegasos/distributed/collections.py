@@ -1,8 +1,7 @@
-"""Collections to parts that workers hold in memory, or make anew in each round where they do not fit: no store.
+"""Dask collections to parts in the memory of workers, or recomputed in each round if they do not fit; without a store.
 
-Two passes, of partitions some at a time: one tells how large they are and all labels there are; then partitions that
-follow each other become parts, each one block; or, where workers hold them already, those that lie with the same one,
-so that no rows have to move. What is known of all of them is a manifest, though nothing of it lies on a disk.
+Two passes over the partitions: the first returns their sizes and labels; the second joins consecutive partitions, or
+persisted partitions on the same worker, to parts of one block each. A manifest in memory describes the parts.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from ooc_pegasos.conversion.from_memory import blocks_of_array, refuse_beside, r
 from ooc_pegasos.conversion.staging import types_of
 from ooc_pegasos.distributed import worker_partitions
 from ooc_pegasos.distributed.cluster import Worker, workers_of
-from ooc_pegasos.distributed.worker_partitions import Finished, Look, Settings, Summary, bytes_of
+from ooc_pegasos.distributed.worker_partitions import FinishedPart, PartitionPreview, Settings, Summary, bytes_of
 from ooc_pegasos.distributed.worker_pool import CANCELLED
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.formats import ANY
 from ooc_pegasos.readers.arrays import ArraysFormat
 from ooc_pegasos.readers.base import looks_like_a_number
 from ooc_pegasos.readers.registry import new_recipe
-from ooc_pegasos.readers.sources import Called
+from ooc_pegasos.readers.sources import NamedPath
 from ooc_pegasos.readers.tables import TablesFormat
 from ooc_pegasos.store import manifest
 from ooc_pegasos.store.append_expire import only, statistics_of_all
@@ -44,58 +43,63 @@ from ooc_pegasos.store.manifest import Layout, Manifest, Recipe
 from ooc_pegasos.store.store import Store
 
 _NAME = "the collection"
-SHARE_OF_MEMORY = 0.4
-"""Of the workers' memory that rows may take: while they become parts they are there twice."""
-_SHARE_OF_FRAMES = 0.25
-"""And partitions of a dataframe, until they are rows."""
-_SHARE_OF_A_PART = 0.2
-"""Of a thread's share of a worker's memory, that a part may take which is made anew in each round."""
-_AT_A_TIME = 4
-"""Partitions a thread that are looked at to begin with, when it is not known whether all fit."""
-_EVEN = 1.25
-"""Factor on its share of persisted rows that a thread may have before rows are distributed anew."""
+ROWS_SHARE = 0.4
+"""Share of the workers' memory for rows, which are in memory twice while parts are made."""
+_FRAMES_SHARE = 0.25
+"""Share of the workers' memory for partitions of a dataframe, until they are converted."""
+_PART_SHARE = 0.2
+"""Share of a thread's part of a worker's memory, for a part that is recomputed in each round."""
+_FIRST_PARTITIONS = 4
+"""Partitions per thread in the first batch, before it is known whether all fit."""
+_MAX_IMBALANCE = 1.25
+"""Imbalance of persisted rows above which rows are redistributed: rows of a thread by the mean."""
 _DEFAULTS = ConvertConfig()
 
 
 def is_collection(given: Any) -> bool:
-    """True if this is a Dask collection, or claims to be one."""
+    """True if this is a Dask collection."""
     return hasattr(given, "__dask_graph__")
 
 
 class RowsOfParts:
-    """The rows of parts: held by the workers, or made again whenever they are asked for."""
+    """The rows of parts: in the memory of workers, or recomputed for each request."""
 
     remark = ""
 
     def __init__(
-        self, client: Any, makers: list[Any], homes: list[str], at_a_time: int | None, made_of: WeakSet[Any]
+        self,
+        client: Any,
+        tasks: list[Any],
+        workers_of_parts: list[str],
+        max_in_memory: int | None,
+        inputs: WeakSet[Any],
     ) -> None:
-        self._client, self._makers, self._made_of = client, makers, made_of
-        self.homes, self.at_a_time = homes, at_a_time
-        self._held: dict[int, Any] = {}
+        self._client, self._tasks, self._inputs = client, tasks, inputs
+        self.workers_of_parts, self.max_in_memory = workers_of_parts, max_in_memory
+        self._rows_in_memory: dict[int, Any] = {}
 
-    def of(self, part: int, home: str) -> Any:
-        """A future of the rows of a part, which is at home with this worker."""
-        if part in self._held:
-            return self._held[part]
-        future = self._client.compute(self._makers[part], workers=[home], allow_other_workers=True)
-        if not self.at_a_time:
-            self._held[part] = future
+    def of(self, part: int, worker: str) -> Any:
+        """Return a future of the rows of a part, which is assigned to this worker."""
+        if part in self._rows_in_memory:
+            return self._rows_in_memory[part]
+        future = self._client.compute(self._tasks[part], workers=[worker], allow_other_workers=True)
+        if not self.max_in_memory:
+            self._rows_in_memory[part] = future
         return future
 
     def close(self) -> None:
-        """Have workers let go of what parts were made of."""
-        _release(self._made_of)
+        """Release the inputs of the parts."""
+        _release(self._inputs)
 
 
 def _release(futures: WeakSet[Any]) -> None:
-    """Let go of what workers hold, whoever still refers to it: an exception that is kept refers to a lot."""
-    with suppress(Exception):  # of a scheduler that is gone
+    """Release futures, even if a traceback refers to them."""
+    with suppress(Exception):  # the scheduler may be gone
         for future in list(futures):
             future.release()
 
 
-def hold(
+def read_collection(
     client: Any,
     collection: Any,
     labels: Any,
@@ -104,10 +108,10 @@ def hold(
     parts: int | None,
     note: Callable[[str], None],
 ) -> tuple[Store, RowsOfParts]:
-    """(what would be the store, the rows of each part) of a collection."""
+    """Return (a store in memory, the rows of each part) of a collection."""
     refuse_delayed(collection)
     _refuse(config)
-    reading = _Reading(client, config, note)
+    reading = _CollectionReader(client, config, note)
     try:
         if hasattr(collection, "to_delayed") and hasattr(collection, "chunks"):
             reading.array(collection, labels, weights)
@@ -124,22 +128,22 @@ def hold(
 
 
 def _refuse(config: ConvertConfig) -> None:
-    """Options that take more passes, or files."""
+    """Refuse options that need more passes, or files."""
     for name in ("dictionary", "idf", "standardize", "feature_names", "weights", "labels", "preset", "on_bad_row"):
         if getattr(config, name) != getattr(_DEFAULTS, name):
             option = name.replace("_", "-")
             raise UsageError(f"--{option} is for stores; write one with Store.from_dask, and train on that")
 
 
-class _Reading:
-    """Rows of a collection on the workers."""
+class _CollectionReader:
+    """Reader of a collection on the workers."""
 
     settings: Settings
     rows: list[Any]
-    """Of each partition, delayed, or futures if workers have them; or, with `raw`, blocks of an array as they are."""
+    """Rows of each partition, delayed or as futures; with `raw`, the blocks of an array."""
     raw: bool = False
-    places: list[str]
-    """The workers that had the partitions before anything was asked of them; none if not all were there."""
+    locations: list[str]
+    """The worker of each persisted partition; empty unless all are persisted."""
 
     def __init__(self, client: Any, config: ConvertConfig, note: Callable[[str], None]) -> None:
         self.client, self.config, self.note = client, config, note
@@ -149,17 +153,17 @@ class _Reading:
         self.token = secrets.token_hex(4)
         self.futures: WeakSet[Any] = WeakSet()
 
-    def _compute(self, delayed: list[Any], home: str = "") -> list[Any]:
-        """Futures of what is delayed, which is computed at a worker's if that is there."""
-        where = {"workers": [home], "allow_other_workers": True} if home else {}
+    def _compute(self, delayed: list[Any], worker: str = "") -> list[Any]:
+        """Return futures of delayed tasks, computed at a worker if given."""
+        where = {"workers": [worker], "allow_other_workers": True} if worker else {}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sending large graph", UserWarning)  # labels that are no collection
+            warnings.filterwarnings("ignore", "Sending large graph", UserWarning)  # labels that are not a collection
             futures: list[Any] = self.client.compute(delayed, **where)
         self.futures.update(futures)
         return futures
 
     def _delayed(self, what: str, number: int, work: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
-        """Some work on what is delayed, with settings that Dask need not look into."""
+        """Return a delayed task; `settings` are arguments without Dask objects."""
         from dask.delayed import delayed
 
         ready = delayed(partial(work, **settings), pure=False, traverse=False)
@@ -171,7 +175,7 @@ class _Reading:
         try:
             found: list[Any] = self.client.gather(futures)
         except (KilledWorker, MemoryError) as error:
-            problem = "workers died while they made a partition, most likely for want of memory"
+            problem = "workers died while they made a partition, most likely out of memory"
             raise InputError(f"{problem}; make partitions smaller, or give workers more memory") from error
         except CANCELLED as error:
             if self.client.status != "running":
@@ -179,30 +183,30 @@ class _Reading:
             raise InputError("partitions were lost with their worker; make the collection again") from error
         return found
 
-    def _look(
+    def _summarize(
         self, what: str, given: list[Any], work: Callable[..., Any], size: Callable[[Any], int], share: float
     ) -> tuple[list[Any], list[Any] | None]:
-        """(what some work tells of each of the given, futures of these if all fit in a share of the memory)."""
-        told: list[Any] = []
-        kept: list[Any] | None = []
-        first, step = 0, _AT_A_TIME * self.threads
+        """Return (summaries of the given partitions, futures of the partitions if all fit in a share of the memory)."""
+        summaries: list[Any] = []
+        futures_of_rows: list[Any] | None = []
+        first, step = 0, _FIRST_PARTITIONS * self.threads
         while first < len(given):
             futures = self._compute(given[first : first + step])
-            looks = [
+            previews = [
                 self.client.submit(work, future, first + at, key=f"{what}-{self.token}-{first + at}", pure=False)
                 for at, future in enumerate(futures)
             ]
-            self.futures.update(looks)
-            told += self._gather(looks)
-            fits = kept is not None and sum(map(size, told)) <= share * self.memory
-            kept = [*kept, *futures] if fits and kept is not None else None
-            del futures, looks
-            first = len(told)
-            if sum(map(size, told)) * len(given) <= share * self.memory * first:
-                step *= 2  # it seems that all will fit
-        return told, kept
+            self.futures.update(previews)
+            summaries += self._gather(previews)
+            fits = futures_of_rows is not None and sum(map(size, summaries)) <= share * self.memory
+            futures_of_rows = [*futures_of_rows, *futures] if fits and futures_of_rows is not None else None
+            del futures, previews
+            first = len(summaries)
+            if sum(map(size, summaries)) * len(given) <= share * self.memory * first:
+                step *= 2  # probably all will fit
+        return summaries, futures_of_rows
 
-    def _places(self, collection: Any, number: int) -> list[str]:
+    def _locations(self, collection: Any, number: int) -> list[str]:
         """Return the workers of persisted partitions, which do not change until the partitions are moved."""
         from distributed import futures_of, wait
 
@@ -212,23 +216,23 @@ class _Reading:
         made = [future for future in of_collection(collection) if str(future.key) in keys]
         if len(made) < number:
             return []
-        wait_for(made)  # it may have been persisted just now
+        wait_for(made)  # persisting may not be finished
         where = {str(key): sorted(workers) for key, workers in self.client.who_has(collection).items()}
         found = [where.get(str(key)) for key in _keys_of(collection)]
         return [one[0] for one in found if one] if len(found) == number and all(found) else []
 
     def _sizes(self) -> tuple[list[Summary], list[Any] | None]:
-        """(how large the rows of blocks are that workers have, the blocks if those rows fit beside them).
+        """Return (summaries of persisted blocks, the blocks if their rows fit in memory too).
 
-        A task for each thread: of more than that others would take some, with a copy of the blocks.
+        One task per thread: workers would steal further tasks, with a copy of the blocks.
         """
         threads = self.client.nthreads()
-        asked, futures = [], []
-        for worker in sorted(set(self.places)):
-            there = [at for at, place in enumerate(self.places) if place == worker]
+        request, futures = [], []
+        for worker in sorted(set(self.locations)):
+            with_rows = [at for at, location in enumerate(self.locations) if location == worker]
             number = threads.get(worker, 1)
-            for some in filter(None, (there[first::number] for first in range(number))):
-                asked += some
+            for some in filter(None, (with_rows[first::number] for first in range(number))):
+                request += some
                 settings = {"settings": self.settings, "numbers": some}
                 blocks = [self.rows[at] for at in some]
                 task = self._delayed(
@@ -236,8 +240,8 @@ class _Reading:
                 )
                 futures += self._compute([task], worker)
         found = [one for some in self._gather(futures) for one in some]
-        told = [one for _at, one in sorted(zip(asked, found, strict=True), key=lambda pair: pair[0])]
-        return told, self.rows if sum(map(_bytes_of, told)) <= SHARE_OF_MEMORY * self.memory else None
+        summaries = [one for _at, one in sorted(zip(request, found, strict=True), key=lambda pair: pair[0])]
+        return summaries, self.rows if sum(map(_bytes_of, summaries)) <= ROWS_SHARE * self.memory else None
 
     # --- partitions -------------------------------------------------------------------------------
 
@@ -247,13 +251,13 @@ class _Reading:
         if config.format not in (ANY, ArraysFormat.name) or config.label is not None:
             raise UsageError("a dask.array is read as arrays, with labels=; leave out {format} and {label}")
         blocks = blocks_of_array(collection, labels, weights, "train_dask(client, x, labels=y)")
-        self.places = self._places(collection, len(blocks))
+        self.locations = self._locations(collection, len(blocks))
         recipe = new_recipe(dataclasses.replace(config, format=ArraysFormat.name), [_NAME], self.note)
         text = config.declared_labels().wants_text()
         if text is None:
             text = (labels if hasattr(labels, "dtype") else np.asarray(labels)).dtype.kind in "OUT"
         self.settings = self._settings(recipe, text)
-        if self.places:  # so they cost nothing until a part is made, for which each is copied once
+        if self.locations:  # each block is copied only when its part is made
             self.rows, self.raw = blocks, True
             return
         self.rows = [
@@ -269,21 +273,23 @@ class _Reading:
         ]
 
     def frame(self, collection: Any) -> None:
-        """Take the partitions of a dataframe; what they are is seen when all have been looked at."""
+        """Take the partitions of a dataframe; the schema is known when all have been read."""
         config = self.config
         if config.format not in (ANY, TablesFormat.name):
             raise UsageError(f"{{format={config.format}}}: a dask.dataframe is a table; leave it out")
         frames = list(collection.to_delayed())
-        self.places = self._places(collection, len(frames))
-        work = partial(worker_partitions.look_at, label=config.label)
-        looks: list[Look]
-        looks, kept = self._look("look-at-partition", frames, work, lambda look: look.bytes, _SHARE_OF_FRAMES)
-        schemas = [(f"part {at}", look.schema) for at, look in enumerate(looks) if look.schema is not None]
+        self.locations = self._locations(collection, len(frames))
+        work = partial(worker_partitions.preview_of, label=config.label)
+        previews: list[PartitionPreview]
+        previews, futures_of_rows = self._summarize(
+            "preview-of-partition", frames, work, lambda preview: preview.bytes, _FRAMES_SHARE
+        )
+        schemas = [(f"part {at}", preview.schema) for at, preview in enumerate(previews) if preview.schema is not None]
         recipe = self._recipe_of(schemas)
         assert recipe.table is not None
         text = config.declared_labels().wants_text()
         if text is None:
-            words = [word for look in looks for word in look.words]
+            words = [word for preview in previews for word in preview.words]
             text = bool(words) and not any(map(looks_like_a_number, words))
         self.settings = self._settings(recipe, text)
         self.rows = [
@@ -295,7 +301,7 @@ class _Reading:
                 settings=self.settings,
                 name=f"part {at}",
             )
-            for at, frame in enumerate(kept or frames)
+            for at, frame in enumerate(futures_of_rows or frames)
         ]
 
     def _recipe_of(self, schemas: list[tuple[str, Any]]) -> Recipe:
@@ -309,7 +315,7 @@ class _Reading:
             with pa.ipc.new_file(str(file), schema):
                 pass
             config = dataclasses.replace(self.config, format=TablesFormat.name)
-            return new_recipe(config, [Called(file, _NAME)], self.note)
+            return new_recipe(config, [NamedPath(file, _NAME)], self.note)
 
     def _settings(self, recipe: Recipe, text: bool) -> Settings:
         declared = self.config.declared_labels()
@@ -321,106 +327,113 @@ class _Reading:
         """Cut the partitions into parts."""
         began = time.perf_counter()
         recipe = self.settings.recipe
-        told: list[Summary]
+        summaries: list[Summary]
         if self.raw:
-            told, kept = self._sizes()
+            summaries, futures_of_rows = self._sizes()
         else:
             work = partial(worker_partitions.summary_of, settings=self.settings)
-            told, kept = self._look("size-of-partition", self.rows, work, _bytes_of, SHARE_OF_MEMORY)
+            summaries, futures_of_rows = self._summarize("size-of-partition", self.rows, work, _bytes_of, ROWS_SHARE)
         seconds = time.perf_counter() - began
-        there = [at for at, one in enumerate(told) if one.rows]
-        if not there:
+        with_rows = [at for at, one in enumerate(summaries) if one.rows]
+        if not with_rows:
             raise InputError("the collection has no rows; check how it was made")
-        rows = [(kept or self.rows)[at] for at in there]
-        places = [self.places[at] for at in there] if self.places else []
-        told = [told[at] for at in there]
+        rows = [(futures_of_rows or self.rows)[at] for at in with_rows]
+        locations = [self.locations[at] for at in with_rows] if self.locations else []
+        summaries = [summaries[at] for at in with_rows]
         self.rows = []
         seen = LabelCollector(self.settings.text_labels)
-        for one in told:
+        for one in summaries:
             seen.add(one.labels, one.names)
-        meaning, features = settle(seen, self.config.declared_labels()), _features(recipe, told)
-        groups = self._groups_as_they_lie(told, places) if number is None and kept is not None else []
-        if kept is None:
-            number = _enough_parts(told, self.workers, number)
-        groups = groups or _cut(told, number or self.threads)
+        label_map, features = settle(seen, self.config.declared_labels()), _features(recipe, summaries)
+        groups = self._groups_by_worker(summaries, locations) if number is None and futures_of_rows is not None else []
+        if futures_of_rows is None:
+            number = _number_of_parts(summaries, self.workers, number)
+        groups = groups or _cut_evenly(summaries, number or self.threads)
         finished = [
             self._delayed(
                 "part",
                 at,
-                worker_partitions.finish,
+                worker_partitions.make_part,
                 [rows[one] for one in group],
                 settings=self.settings if self.raw else None,
-                numbers=[there[one] for one in group],
-                rows=sum(told[one].rows for one in group),
-                entries=sum(told[one].entries for one in group),
+                numbers=[with_rows[one] for one in group],
+                rows=sum(summaries[one].rows for one in group),
+                entries=sum(summaries[one].entries for one in group),
                 recipe=recipe,
-                meaning=meaning,
+                label_map=label_map,
                 features=features,
-                place=at,
+                part=at,
             )
             for at, group in enumerate(groups)
         ]
-        homes = [""] * len(groups)
-        if kept is not None:
+        workers_of_parts = [""] * len(groups)
+        if futures_of_rows is not None:
             where = {} if self.raw else self.client.who_has(rows)
-            homes = self._homes([[place] for place in places] or [where.get(row.key, ()) for row in rows], groups)
+            workers_of_parts = self._assign_workers(
+                [[location] for location in locations] or [where.get(row.key, ()) for row in rows], groups
+            )
         del rows
-        if kept is not None:
-            kept = None
-            finished = [self._compute([one], home)[0] for one, home in zip(finished, homes, strict=True)]
+        if futures_of_rows is not None:
+            futures_of_rows = None
+            finished = [self._compute([one], worker)[0] for one, worker in zip(finished, workers_of_parts, strict=True)]
             known = self._known(finished, len(finished))
-            at_a_time = None
+            max_in_memory = None
         else:
             known = self._known(finished, self.threads)
-            at_a_time = self.threads
-        made = _manifest(recipe, meaning, features, known)
-        makers = [
-            self._delayed("rows-of-part", at, worker_partitions.held_of, one, made=only(made, at, at + 1))
+            max_in_memory = self.threads
+        made = _manifest(recipe, label_map, features, known)
+        tasks = [
+            self._delayed("rows-of-part", at, worker_partitions.checked_part, one, made=only(made, at, at + 1))
             for at, one in enumerate(finished)
         ]
-        found = RowsOfParts(self.client, makers, homes, at_a_time, self.futures)
-        if at_a_time:
-            needed, room = sum(map(_bytes_of, told)), SHARE_OF_MEMORY * self.memory
+        found = RowsOfParts(self.client, tasks, workers_of_parts, max_in_memory, self.futures)
+        if max_in_memory:
+            needed = sum(map(_bytes_of, summaries))
             found.remark = (
-                f"the rows of the collection take {needed / 1e9:.3g} GB, and workers hold up to "
-                f"{room / 1e9:.3g} GB: so they are made anew in each round, which took {seconds:.2g} "
+                f"the rows of the collection take {needed / 1e9:.3g} GB, and workers can hold up to "
+                f"{ROWS_SHARE * self.memory / 1e9:.3g} GB: so they are recomputed in each round, which took "
+                f"{seconds:.2g} "
                 f"seconds; a store (Store.from_dask) is read faster, or give workers more memory"
             )
         return Store(Path(_NAME), made), found
 
-    def _groups_as_they_lie(self, told: list[Summary], places: list[str]) -> list[list[int]]:
-        """Partitions of each part, all with one worker; none if some would be much larger than others."""
-        if not places:
+    def _groups_by_worker(self, summaries: list[Summary], locations: list[str]) -> list[list[int]]:
+        """Return the partitions of each part, all on one worker; empty if the sizes would be too uneven."""
+        if not locations:
             return []
         threads = self.client.nthreads()
-        of_workers = [[at for at, place in enumerate(places) if place == worker] for worker in threads]
+        of_workers = [[at for at, location in enumerate(locations) if location == worker] for worker in threads]
         groups = []
-        for there, number in zip(of_workers, threads.values(), strict=True):
-            if there:
-                cuts = _cut([told[at] for at in there], number)
-                groups += [[there[at] for at in cut] for cut in cuts]
-        sizes = [sum(_bytes_of(told[at]) for at in group) for group in groups]
-        even = len(places) == sum(map(len, groups)) and max(sizes, default=0) * self.threads <= _EVEN * sum(sizes)
+        for with_rows, number in zip(of_workers, threads.values(), strict=True):
+            if with_rows:
+                cuts = _cut_evenly([summaries[at] for at in with_rows], number)
+                groups += [[with_rows[at] for at in cut] for cut in cuts]
+        sizes = [sum(_bytes_of(summaries[at]) for at in group) for group in groups]
+        even = len(locations) == sum(map(len, groups)) and max(sizes, default=0) * self.threads <= _MAX_IMBALANCE * sum(
+            sizes
+        )
         return sorted(groups) if even else []
 
-    def _homes(self, where: list[Sequence[str]], groups: list[list[int]]) -> list[str]:
-        """A worker for each part: of those that have not their share of parts, one that has most of its partitions."""
+    def _assign_workers(self, where: list[Sequence[str]], groups: list[list[int]]) -> list[str]:
+        """Return a worker for each part: among workers with fewer parts than their share, the one with most of "
+        "its partitions.
+        """
         threads = self.client.nthreads()
         left = {worker: -(-len(groups) * threads[worker] // sum(threads.values())) for worker in sorted(threads)}
-        homes = []
+        workers_of_parts = []
         for group in groups:
-            there = [worker for at in group for worker in where[at]]
-            homes.append(max((worker for worker in left if left[worker]), key=there.count, default=""))
-            if homes[-1]:
-                left[homes[-1]] -= 1
-        return homes
+            with_rows = [worker for at in group for worker in where[at]]
+            workers_of_parts.append(max((worker for worker in left if left[worker]), key=with_rows.count, default=""))
+            if workers_of_parts[-1]:
+                left[workers_of_parts[-1]] -= 1
+        return workers_of_parts
 
-    def _known(self, finished: list[Any], step: int) -> list[Finished]:
+    def _known(self, finished: list[Any], step: int) -> list[FinishedPart]:
         """Return the descriptions of parts, of which some are made at a time."""
-        known: list[Finished] = []
+        known: list[FinishedPart] = []
         for first in range(0, len(finished), step):
             some = [
-                self._delayed("about-part", first + at, worker_partitions.without_rows, one)
+                self._delayed("part-without-rows", first + at, worker_partitions.without_rows, one)
                 for at, one in enumerate(finished[first : first + step])
             ]
             known += self._gather(self._compute(some))
@@ -428,7 +441,7 @@ class _Reading:
 
 
 def _keys_of(collection: Any) -> list[Any]:
-    """The keys of partitions in their order, those of one block a row of an array."""
+    """Return the keys of the partitions in order; of an array, one block per row of blocks."""
     keys = collection.__dask_keys__()
     return [key[0] if isinstance(key, list) else key for key in keys]
 
@@ -437,40 +450,45 @@ def _bytes_of(one: Summary) -> int:
     return bytes_of(one.rows, one.entries)
 
 
-def _features(recipe: Recipe, told: Sequence[Summary]) -> int:
-    features = max(one.features for one in told)
-    if recipe.table is None and len({one.features for one in told}) > 1:
-        raise InputError(f"blocks of {min(one.features for one in told):,} to {features:,} columns; make them alike")
+def _features(recipe: Recipe, summaries: Sequence[Summary]) -> int:
+    features = max(one.features for one in summaries)
+    if recipe.table is None and len({one.features for one in summaries}) > 1:
+        raise InputError(
+            f"blocks of {min(one.features for one in summaries):,} to {features:,} columns; make them alike"
+        )
     return features if recipe.features is None else recipe.features
 
 
-def _enough_parts(told: Sequence[Summary], workers: Sequence[Worker], number: int | None) -> int:
-    """As many parts as are needed for a worker to make one for each of its threads at a time."""
-    room = int(_SHARE_OF_A_PART * min(worker.memory / worker.threads for worker in workers))
-    largest, threads = max(map(_bytes_of, told)), sum(worker.threads for worker in workers)
+def _number_of_parts(summaries: Sequence[Summary], workers: Sequence[Worker], number: int | None) -> int:
+    """Return the number of parts so that each thread of a worker can make one at a time."""
+    room = int(_PART_SHARE * min(worker.memory / worker.threads for worker in workers))
+    largest, threads = max(map(_bytes_of, summaries)), sum(worker.threads for worker in workers)
     if largest > room:
         problem = f"the rows of a partition take {largest / 1e6:.3g} MB, and a worker has {room / 1e6:.3g} MB for them"
         raise InputError(f"{problem}; make partitions smaller, or write a store with Store.from_dask")
     found = max(number or threads, threads)
-    while found < len(told) and max(sum(_bytes_of(told[at]) for at in group) for group in _cut(told, found)) > room:
-        found = min(found + max(found // 8, 1), len(told))
+    while (
+        found < len(summaries)
+        and max(sum(_bytes_of(summaries[at]) for at in group) for group in _cut_evenly(summaries, found)) > room
+    ):
+        found = min(found + max(found // 8, 1), len(summaries))
     if number is not None and number < found:
         raise UsageError(f"{number} parts are too large for the memory of workers; give {found}, or leave it open")
     return found
 
 
-def _cut(told: Sequence[Summary], number: int) -> list[list[int]]:
-    """The partitions of parts of about the same size, none of them empty, that follow each other."""
-    number = max(1, min(number, len(told)))
-    sizes = np.array([_bytes_of(one) for one in told])
+def _cut_evenly(summaries: Sequence[Summary], number: int) -> list[list[int]]:
+    """Return the partitions of parts: consecutive, of about the same size, none empty."""
+    number = max(1, min(number, len(summaries)))
+    sizes = np.array([_bytes_of(one) for one in summaries])
     middles = np.cumsum(sizes) - sizes / 2
     cuts = np.searchsorted(middles, sizes.sum() * np.arange(1, number) / number)
     cuts = np.maximum.accumulate(np.maximum(cuts - np.arange(1, number), 0)) + np.arange(1, number)
-    bounds = [0, *np.minimum(cuts, len(told) - number + np.arange(1, number)).tolist(), len(told)]
+    bounds = [0, *np.minimum(cuts, len(summaries) - number + np.arange(1, number)).tolist(), len(summaries)]
     return [list(range(first, end)) for first, end in pairwise(bounds)]
 
 
-def _manifest(recipe: Recipe, meaning: LabelMap, features: int, known: list[Finished]) -> Manifest:
+def _manifest(recipe: Recipe, label_map: LabelMap, features: int, known: list[FinishedPart]) -> Manifest:
     chunks = [one.chunk for one in known]
     rows = sum(chunk.rows for chunk in chunks)
     parts = [
@@ -484,8 +502,8 @@ def _manifest(recipe: Recipe, meaning: LabelMap, features: int, known: list[Fini
         rows,
         features,
         sum(chunk.nonzeros for chunk in chunks),
-        dataclasses.replace(meaning.info, counts=counts),
-        Layout("uint32", "float32", meaning.kind, []),
+        dataclasses.replace(label_map.info, counts=counts),
+        Layout("uint32", "float32", label_map.kind, []),
         recipe,
         statistics_of_all(parts),
         None,

@@ -11,11 +11,11 @@ from typing import Any
 
 from ooc_pegasos.distributed import cluster, worker_round
 from ooc_pegasos.distributed import store_parts as data
-from ooc_pegasos.distributed.client_solvers import Rounds, RoundsOfAscent, RoundsOfDescent
+from ooc_pegasos.distributed.client_solvers import DistributedPegasos, DistributedSdca, RoundSolver
 from ooc_pegasos.distributed.collections import RowsOfParts
 from ooc_pegasos.distributed.store_parts import Part
-from ooc_pegasos.distributed.worker_pool import Crew
-from ooc_pegasos.distributed.worker_round import HoldoutQuestion, Packed, Question
+from ooc_pegasos.distributed.worker_pool import WorkerPool
+from ooc_pegasos.distributed.worker_round import HoldoutRequest, ObjectiveRequest, PackedVector
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.exact_pass import Measurement
@@ -30,13 +30,13 @@ from ooc_pegasos.solvers.registry import choose_algorithm, options_of, refuse_of
 from ooc_pegasos.training.engine import Engine
 from ooc_pegasos.training.report import Report
 from ooc_pegasos.training.result import HoldoutScores
-from ooc_pegasos.training.setup import GROUPED, Algorithm, Setting
+from ooc_pegasos.training.setup import GROUPED, Algorithm, RunSetup
 from ooc_pegasos.training.state import Progression, RunState
 from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.training.timing import EpochCost, RunCost
 from ooc_pegasos.util.memory_limits import peak_rss
 
-_ENTRIES_A_ROUND, _MOST_PASSES = 1 << 21, 4
+_MIN_ENTRIES_PER_ROUND, _MAX_PASSES = 1 << 21, 4
 """A round costs more than a pass if parts are small, so several passes are made in each round."""
 
 
@@ -50,9 +50,9 @@ class Layout:
 
 
 class Coordinator(Engine):
-    """Passes by workers, each over its parts of the rows; vectors are added on the way to the client.
+    """Engine for workers, each with its parts of the rows; result vectors are summed on the way to the client.
 
-    `rows` are those of the parts, if they are in no store; `scratch` is the folder for the state of rows.
+    `rows` are those of parts without a store; `scratch` is the folder for the states of rows.
     """
 
     most_epochs = 2000
@@ -60,7 +60,7 @@ class Coordinator(Engine):
 
     def __init__(
         self,
-        setting: Setting,
+        setup: RunSetup,
         stop: StopCheck,
         report: Report,
         client: Any,
@@ -68,35 +68,35 @@ class Coordinator(Engine):
         layout: Layout,
         scratch: Path | None,
     ) -> None:
-        super().__init__(setting, stop, report)
+        super().__init__(setup, stop, report)
         self._client, self._scratch = client, scratch
         self._epoch = 0
-        self._began, self._moved_before = time.perf_counter(), 0
+        self._began, self._bytes_before = time.perf_counter(), 0
         self._parts = self._cut(rows, layout)
-        self._crew = Crew(client, self._parts, rows, self._check, report.note)
-        entries = setting.store.nonzeros // len(self._parts)
-        self._passes = layout.passes or max(1, min(_MOST_PASSES, _ENTRIES_A_ROUND // max(entries, 1)))
+        self._worker_pool = WorkerPool(client, self._parts, rows, self._check, report.note)
+        entries = setup.store.nonzeros // len(self._parts)
+        self._passes = layout.passes or max(1, min(_MAX_PASSES, _MIN_ENTRIES_PER_ROUND // max(entries, 1)))
 
     def _cut(self, rows: RowsOfParts | None, layout: Layout) -> list[Part]:
         """Cut the store into parts, and share the memory of the workers among them."""
-        config, store = self.setting.config, self.setting.store
+        config, store = self.setup.config, self.setup.store
         workers = cluster.workers_of(self._client)
         number = layout.parts or sum(worker.threads for worker in workers)
-        bounds = data.cut(store, len(store.manifest.chunks) if rows else number)
+        bounds = data.cut_store(store, len(store.manifest.chunks) if rows else number)
         if len(bounds) < number:
             made = "collection has {} partitions with rows" if rows else "store has {} chunks"
             hint = "" if rows else "; convert with a smaller --chunk-size"
             self.report.note(f"the {made.format(len(bounds))}, so there are no more parts{hint}")
-        together = -(-len(bounds) // len(workers))
-        memory = layout.memory or cluster.memory_of_parts(workers, together)
-        remade = rows is not None and rows.at_a_time is not None
-        open_at_once = 0 if remade else together if all(worker.alone for worker in workers) else len(bounds)
-        return data.parts_of(store, config, bounds, memory, self.setting.loader.folds.to_present, open_at_once)
+        parts_per_worker = -(-len(bounds) // len(workers))
+        memory = layout.memory or cluster.memory_of_part(workers, parts_per_worker)
+        remade = rows is not None and rows.max_in_memory is not None
+        open_parts = 0 if remade else parts_per_worker if all(worker.own_process for worker in workers) else len(bounds)
+        return data.parts_of(store, config, bounds, memory, self.setup.loader.folds.training_rows, open_parts)
 
     def _check(self, rows: int) -> None:
         """Display the rows that are done, and raise if the run has to stop; called while workers are at work."""
         if rows:
-            self.report.presented(self._epoch, rows, self.setting.loader.training_rows)
+            self.report.presented(self._epoch, rows, self.setup.loader.training_rows)
         self.stop.check()
 
     # --- before the first round ---------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Coordinator(Engine):
 
     def choose_algorithm(self) -> Algorithm:
         """See `Engine`."""
-        config, problem, start = self.setting.config, self.setting.problem, self.setting.start
+        config, problem, start = self.setup.config, self.setup.problem, self.setup.start
         chosen = Algorithm(*choose_algorithm(config, problem, start is not None))
         least = min(spec.clock for spec in problem.specs)
         is_open = config.algorithm == "auto" and start is None and problem.costs is None
@@ -125,32 +125,32 @@ class Coordinator(Engine):
             return Algorithm("sdca", why)
         return chosen
 
-    def room_problem(self) -> str | None:
+    def memory_problem(self) -> str | None:
         """See `Engine`."""
-        return cluster.room_problem(self._client, self._parts, self.setting.store, len(self.setting.problem.specs))
+        return cluster.memory_problem(self._client, self._parts, self.setup.store, len(self.setup.problem.specs))
 
     def new_solver(self, algorithm: str) -> Solver:
         """See `Engine`."""
-        setting, problem = self.setting, self.setting.problem
-        refuse_of_classes(setting.config, algorithm, problem)
+        setup, problem = self.setup, self.setup.problem
+        refuse_of_classes(setup.config, algorithm, problem)
         if algorithm == "sdca":
             return self._new_ascent()
-        options = options_of(setting.config, "sgd-s", problem, setting.start)
+        options = options_of(setup.config, "sgd-s", problem, setup.start)
         options = [dataclasses.replace(one, average=False) for one in options]  # the iterates are on the workers
-        return RoundsOfDescent(problem, options, Manner("sgd-s", certified=True), setting.start, self._crew)
+        return DistributedPegasos(problem, options, Manner("sgd-s", certified=True), setup.start, self._worker_pool)
 
     def _new_ascent(self) -> Solver:
-        setting, store = self.setting, self.setting.store
-        if setting.start is not None:
-            raise UsageError("{warm_start} begins with weights, of which sdca makes no use; choose sgd-s")
-        if problem := self.room_problem():
+        setup, store = self.setup, self.setup.store
+        if setup.start is not None:
+            raise UsageError("{warm_start} begins with weights, which sdca does not use; choose sgd-s")
+        if problem := self.memory_problem():
             advice = "give more workers or memory, fewer lambdas at once, or {algorithm=sgd-s}"
             raise InputError(f"{problem}; {advice}")
-        states = RowStates(store, setting.problem.bias, True, None)
-        solver = RoundsOfAscent(setting.problem, states, setting.config.enough, self._crew, self._passes)
+        states = RowStates(store, setup.problem.bias, True, None)
+        solver = DistributedSdca(setup.problem, states, setup.config.enough, self._worker_pool, self._passes)
         chunks = store.manifest.chunks
         rows = [sum(chunk.rows for chunk in chunks[part.first : part.end]) for part in self._parts]
-        solver.keep_in(self._scratch, rows)
+        solver.set_scratch(self._scratch, rows)
         return solver
 
     def new_progression(self, spec: Spec, algorithm: str) -> Progression:
@@ -159,10 +159,10 @@ class Coordinator(Engine):
 
     def remarks(self) -> list[str]:
         """See `Engine`."""
-        manifest = self.setting.store.manifest
+        manifest = self.setup.store.manifest
         if manifest.shuffle_seed is not None or manifest.grouping_by_label() <= GROUPED:
             return []
-        problem = f"the rows of {self.setting.store.path} stand grouped by label, so parts see few labels each"
+        problem = f"the rows of {self.setup.store.path} are grouped by label, so parts have few labels each"
         return [f"{problem}, which slows the training; put them in random order first"]
 
     # --- passes -------------------------------------------------------------------------------------
@@ -171,14 +171,14 @@ class Coordinator(Engine):
         """See `Engine`."""
         self.stop.check()
         cursor, solver = state.cursor, state.solver
-        assert isinstance(solver, Rounds)
+        assert isinstance(solver, RoundSolver)
         self._epoch = cursor.epoch
-        self._began, self._moved_before = time.perf_counter(), self._crew.bytes_moved
+        self._began, self._bytes_before = time.perf_counter(), self._worker_pool.bytes_moved
         if solver.wants_balance:
             self.find_balance(solver)
         if not cursor.presented:
             solver.round(cursor.epoch)
-            cursor.presented = self.setting.loader.training_rows
+            cursor.presented = self.setup.loader.training_rows
 
     @property
     def is_measuring_cheap(self) -> bool:
@@ -187,9 +187,9 @@ class Coordinator(Engine):
 
     def measure(self, measurement: Measurement) -> None:
         """See `Engine`."""
-        vectors = {number: Packed.of(vector) for number, vector in enumerate(measurement.candidates)}
-        asked = Question(self.setting.problem, measurement.models, vectors, measurement.twice)
-        measurement.sums = self._sum("measure", worker_round.measure, asked, worker_round.summed)
+        vectors = {number: PackedVector.of(vector) for number, vector in enumerate(measurement.candidates)}
+        request = ObjectiveRequest(self.setup.problem, measurement.models, vectors, measurement.twice)
+        measurement.sums = self._sum("measure", worker_round.measure, request, worker_round.add)
 
     def all_windows(self) -> Generator[Window, None, None]:
         """See `Engine`; the rows are on the workers."""
@@ -197,22 +197,24 @@ class Coordinator(Engine):
 
     def sum_rows(self) -> RowSums:
         """See `Engine`."""
-        setting = self.setting
-        classes = len(setting.store.manifest.labels.classes)
-        asked = worker_round.Sums(setting.problem, classes, setting.config.folds)
-        found: RowSums = self._sum("sum-rows", worker_round.sum_rows, asked, worker_round.summed)
+        setup = self.setup
+        classes = len(setup.store.manifest.labels.classes)
+        request = worker_round.RowSumsRequest(setup.problem, classes, setup.config.folds)
+        found: RowSums = self._sum("sum-rows", worker_round.sum_rows, request, worker_round.add)
         return found
 
     def score_holdout(self, model: Model) -> HoldoutScores:
         """See `Engine`."""
-        asked = HoldoutQuestion(model, self.setting.config.calibrate is not None)
-        found: HoldoutScores = self._sum("score-holdout", worker_round.score_holdout, asked, worker_round.merged)
+        request = HoldoutRequest(model, self.setup.config.calibrate is not None)
+        found: HoldoutScores = self._sum(
+            "score-holdout", worker_round.score_holdout, request, worker_round.merge_holdout
+        )
         return found
 
-    def _sum(self, name: str, work: Callable[..., Any], asked: Any, add: Callable[[Any, Any], Any]) -> Any:
+    def _sum(self, name: str, work: Callable[..., Any], request: Any, add: Callable[[Any, Any], Any]) -> Any:
         """Return the sum of the results of some work on all parts, which is repeated if workers are lost."""
-        crew = self._crew
-        return crew.insistently(lambda: crew.summed(crew.everywhere(name, work, asked), add))
+        pool = self._worker_pool
+        return pool.with_retries(lambda: pool.summed(pool.submit_all(name, work, request), add))
 
     # --- costs --------------------------------------------------------------------------------------
 
@@ -223,11 +225,11 @@ class Coordinator(Engine):
 
     def traffic(self) -> dict[str, int]:
         """See `Engine`."""
-        return {"bytes_moved": self._crew.bytes_moved - self._moved_before}
+        return {"bytes_moved": self._worker_pool.bytes_moved - self._bytes_before}
 
     def run_cost(self, state: RunState) -> RunCost:
         """See `Engine`."""
-        waiting = self._crew.seconds_waiting
+        waiting = self._worker_pool.seconds_waiting
         return RunCost(
             seconds_computing=waiting,
             seconds_waiting=0.0,
@@ -242,10 +244,10 @@ class Coordinator(Engine):
                     "adding up, judging": self.stop.seconds - waiting,
                 },
                 "background": {},
-                "rounds": {"number": float(state.cursor.epoch), "bytes": float(self._crew.bytes_moved)},
+                "rounds": {"number": float(state.cursor.epoch), "bytes": float(self._worker_pool.bytes_moved)},
             },
         )
 
     def close(self) -> None:
         """Remove all that the run has left on the workers."""
-        self._crew.close()
+        self._worker_pool.close()

@@ -13,7 +13,7 @@ import numpy as np
 
 from ooc_pegasos.conversion.from_memory import refuse_delayed, room_beside
 from ooc_pegasos.conversion.partition_rows import rows_of_frame, rows_of_matrix
-from ooc_pegasos.distributed.store_parts import cut, same_store
+from ooc_pegasos.distributed.store_parts import cut_store, shared_path
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.readers import columns_plan
 from ooc_pegasos.readers.registry import format_of
@@ -27,7 +27,7 @@ from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.files import sync_name, writing_errors
 from ooc_pegasos.util.locks import in_use
 
-_MOST_FILES = 1000
+_MAX_FILES = 1000
 _PARTITION = "a partition"
 
 
@@ -35,44 +35,45 @@ _PARTITION = "a partition"
 
 
 def predict_dask(model: Model, collection: Any, proba: bool = False) -> Any:
-    """The scores of a model on a Dask collection: lazy, nothing is gathered, and on whatever scheduler is set.
+    """Return the scores of a model on a Dask collection, lazily.
 
-    A dask.dataframe with the columns that the model's recipe names becomes one of score, label and, if wanted,
-    probability, with the index it has; what `predict` calls these columns, they are called here. A dask.array, dense or
-    of sparse blocks, becomes a dask.array of scores, or of probabilities, with a column a class if there are several.
+    A dask.dataframe with the columns of the model's recipe becomes a dataframe with the columns of `predict`: score,
+    label and, with `proba`, probability; the index is kept. A dask.array, dense or of sparse blocks, becomes a
+    dask.array of scores, or of probabilities, with a column for each class if there are more than two.
+
     """
     from dask.delayed import delayed
 
     refuse_delayed(collection)
     if proba:
         model.check_probabilities()
-    ready = _Ready(model, proba)
-    shared = delayed(_same, pure=False)(delayed(ready, traverse=False))
+    scorer = _PartitionScorer(model, proba)
+    shared = delayed(_identity, pure=False)(delayed(scorer, traverse=False))
     if hasattr(collection, "to_delayed") and hasattr(collection, "chunks"):
-        return _array_of(ready, shared, collection)
+        return _array_of(scorer, shared, collection)
     if hasattr(collection, "map_partitions") and hasattr(collection, "columns"):
-        ready.check_columns(collection.columns)
-        return collection.map_partitions(_frame_of, shared, meta=ready.frame(collection._meta))
+        scorer.check_columns(collection.columns)
+        return collection.map_partitions(_frame_of, shared, meta=scorer.frame(collection._meta))
     raise UsageError(f"a {type(collection).__name__} can not be scored; give a dask.dataframe or a dask.array")
 
 
-def _array_of(ready: _Ready, shared: Any, collection: Any) -> Any:
+def _array_of(scorer: _PartitionScorer, shared: Any, collection: Any) -> Any:
     if collection.ndim != 2:
         raise UsageError(f"a dask.array of {collection.ndim} dimensions; give one with a row for each example: two")
     if len(collection.chunks[1]) > 1:
         if np.isnan(collection.shape[1]):
-            raise UsageError("columns fall into several blocks, of unknown size; compute_chunk_sizes() first")
+            raise UsageError("columns are split into several blocks of unknown size; compute_chunk_sizes() first")
         collection = collection.rechunk({1: -1})
-    ready.check_width(collection.shape[1])
-    some = ready.scores(np.zeros((0, 1)))
-    if some.ndim == 1:
-        return collection.map_blocks(_scores_of, shared, dtype=some.dtype, drop_axis=1, meta=some)
-    chunks = (collection.chunks[0], (some.shape[1],))
-    return collection.map_blocks(_scores_of, shared, dtype=some.dtype, chunks=chunks, meta=some)
+    scorer.check_width(collection.shape[1])
+    sample = scorer.scores(np.zeros((0, 1)))
+    if sample.ndim == 1:
+        return collection.map_blocks(_scores_of, shared, dtype=sample.dtype, drop_axis=1, meta=sample)
+    chunks = (collection.chunks[0], (sample.shape[1],))
+    return collection.map_blocks(_scores_of, shared, dtype=sample.dtype, chunks=chunks, meta=sample)
 
 
-class _Ready:
-    """A model ready to score partitions. It travels as the model, and is made ready where it arrives."""
+class _PartitionScorer:
+    """Scorer of partitions. It is pickled as the model alone, and built again on the worker."""
 
     def __init__(self, model: Model, proba: bool) -> None:
         self.model, self.proba = model, proba
@@ -86,10 +87,10 @@ class _Ready:
             self._vectorizer = Vectorizer(table, text, with_labels=False, vocabulary=model.vocabulary)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Ready, (self.model, self.proba)
+        return _PartitionScorer, (self.model, self.proba)
 
     def check_columns(self, columns: Any) -> None:
-        """Refuse a dataframe without those that are needed."""
+        """Refuse a dataframe without the needed columns."""
         if self._vectorizer is None:
             problem = f"the model was trained on data read as {self._recipe.reader}, not on a table"
             raise UsageError(f"{problem}; give {'a dask.array' if self._has_plain_indices else 'files'}")
@@ -125,9 +126,9 @@ class _Ready:
         found = [*_columns(scores), labels]
         if self.proba:
             found += _columns(self.model.probabilities_of(scores))
-        of_id = self._vectorizer.table.id
+        id_column = self._vectorizer.table.id
         named = dict(zip(names_of_columns(self.model, self.proba), found, strict=True))
-        made = part[[] if of_id is None else [of_id]].assign(**named)
+        made = part[[] if id_column is None else [id_column]].assign(**named)
         return made.astype({"label": "str"}) if labels.dtype.kind == "U" else made
 
 
@@ -135,26 +136,26 @@ def _columns(table: np.ndarray) -> list[np.ndarray]:
     return list(table.T) if table.ndim > 1 else [table]
 
 
-def _same(given: Any) -> Any:
+def _identity(given: Any) -> Any:
     return given
 
 
-def _scores_of(block: Any, ready: _Ready) -> np.ndarray:
-    return ready.scores(block)
+def _scores_of(block: Any, scorer: _PartitionScorer) -> np.ndarray:
+    return scorer.scores(block)
 
 
-def _frame_of(part: Any, ready: _Ready) -> Any:
-    return ready.frame(part)
+def _frame_of(part: Any, scorer: _PartitionScorer) -> Any:
+    return scorer.frame(part)
 
 
 # --- stores -------------------------------------------------------------------------------------------
 
 
 def predict_store(client: Any, model: Model, store: Store | str | Path, folder: str | Path, proba: bool = False) -> int:
-    """Write what `predict` writes as a folder of Parquet files, in the order of the store; returns the rows.
+    """Write predictions as a folder of Parquet files, in the order of the store; return the number of rows.
 
-    The files are those of parts of the store, one a chunk unless these are more than a thousand. The folder appears
-    when all of them are written; it must be on a file system that the workers share.
+    A file has the rows of a chunk, or of several if there are more than 1,000 chunks. The folder appears when all files
+    are written; it must be on a file system that the workers share.
     """
     if proba:
         model.check_probabilities()
@@ -168,36 +169,38 @@ def predict_store(client: Any, model: Model, store: Store | str | Path, folder: 
             raise InputError(f"{target}: exists already; remove it or choose another name")
         with room_beside(target) as room:
             id_type = opened.id_type()
-            bounds = cut(opened, _MOST_FILES)
+            bounds = cut_store(opened, _MAX_FILES)
             names = [f"part-{number:05d}.parquet" for number in range(len(bounds))]
             work = [(bound, (str(room / name), proba, id_type)) for bound, name in zip(bounds, names, strict=True)]
-            written = _everywhere(client, _write_part, model, opened, work)
+            written = _map_parts(client, _write_part, model, opened, work)
             for name, (_rows, size) in zip(names, written, strict=True):
                 if not (room / name).is_file() or (room / name).stat().st_size != size:
-                    raise InputError(f"{target}: {name} is not there; {_SHARED}")
+                    raise InputError(f"{target}: {name} is missing; {_SHARED}")
             os.replace(room, target)
             sync_name(target)
     return sum(rows for rows, _size in written)
 
 
 def evaluate_dask(client: Any, model: Model, store: Store | str | Path) -> dict[str, Any]:
-    """The metrics of a model on a store, as `evaluate` has them; workers score their parts, and tell what they found.
+    """Return the metrics of `evaluate` for a model on a store; the workers score parts.
 
-    Up to as many rows as the areas under curves are exact for, scores and labels travel; beyond, bins.
+    If the areas under curves are exact, scores and labels are sent to the client; for more rows, histograms.
     """
     opened = store if isinstance(store, Store) else Store.open(store)
     check_store(model, opened, with_labels=True)
     exact = EXACT_ROWS if opened.rows <= EXACT_ROWS else 0
     with in_use(opened.path):
-        bounds = cut(opened, 4 * max(1, sum(client.nthreads().values())))
-        tally: Tally = _everywhere(client, _tally_part, model, opened, [(bound, (exact,)) for bound in bounds], _merged)
+        bounds = cut_store(opened, 4 * max(1, sum(client.nthreads().values())))
+        tally: Tally = _map_parts(
+            client, _tally_part, model, opened, [(bound, (exact,)) for bound in bounds], _merge_tallies
+        )
     return tally.result(model, str(opened.path))
 
 
 _SHARED = "workers must share its file system; choose a path that all of them see"
 
 
-def _everywhere(
+def _map_parts(
     client: Any,
     work: Callable[..., Any],
     model: Model,
@@ -205,21 +208,21 @@ def _everywhere(
     parts: list[tuple[tuple[int, int], tuple[Any, ...]]],
     merge: Callable[[Any, Any], Any] | None = None,
 ) -> Any:
-    """Return the results of some work on all parts of a store, in order; with `merge`, as one."""
+    """Return the results of sample work on all parts of a store, in order; with `merge`, as one."""
     from distributed.client import FutureCancelledError
     from distributed.scheduler import KilledWorker
 
     if not client.nthreads():
-        raise InputError("the cluster has no workers; start some, or wait for them with client.wait_for_workers(1)")
-    place = (same_store(store.path), store.checksum)
+        raise InputError("the cluster has no workers; start sample, or wait for them with client.wait_for_workers(1)")
+    location = (shared_path(store.path), store.checksum)
     futures: list[Any] = []
     done = False
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
-            shared = client.submit(_same, model, pure=False)
-        futures = [client.submit(work, shared, place, bound, *more, pure=False) for bound, more in parts]
-        while merge is not None and len(futures) > 1:  # two by two, always in the same order
+            shared = client.submit(_identity, model, pure=False)
+        futures = [client.submit(work, shared, location, bound, *more, pure=False) for bound, more in parts]
+        while merge is not None and len(futures) > 1:  # in pairs, in a fixed order
             pairs = [futures[at : at + 2] for at in range(0, len(futures), 2)]
             futures = [client.submit(merge, *pair, pure=False) if len(pair) == 2 else pair[0] for pair in pairs]
         found = client.gather(futures if merge is None else futures[0])
@@ -229,13 +232,13 @@ def _everywhere(
         raise OocPegasosError(f"workers were lost again and again ({error}); give them more memory") from error
     finally:
         if not done:
-            client.cancel(futures)  # on which nothing depends
-        shared, futures = None, []  # or what is raised would hold them
+            client.cancel(futures)
+        shared, futures = None, []  # else the traceback would keep them alive
 
 
-def _part_of(place: tuple[str, str], bound: tuple[int, int]) -> Store:
-    """Some chunks of a store, on a worker."""
-    path, checksum = place
+def _part_of(location: tuple[str, str], bound: tuple[int, int]) -> Store:
+    """Return some chunks of a store, on a worker."""
+    path, checksum = location
     try:
         whole = Store.open(path)
     except InputError as error:
@@ -246,25 +249,25 @@ def _part_of(place: tuple[str, str], bound: tuple[int, int]) -> Store:
 
 
 def _write_part(
-    model: Model, place: tuple[str, str], bound: tuple[int, int], file: str, proba: bool, id_type: Any
+    model: Model, location: tuple[str, str], bound: tuple[int, int], file: str, proba: bool, id_type: Any
 ) -> tuple[int, int]:
-    """(rows, bytes) of the file of a part."""
-    part, target = _part_of(place, bound), Path(file)
+    """Write the predictions of a part; return (rows, bytes)."""
+    part, target = _part_of(location, bound), Path(file)
     if not target.parent.is_dir():
-        here = f"the worker on {socket.gethostname()} does not see {target.parent.parent}, or not what is new in it"
+        here = f"the worker on {socket.gethostname()} does not see {target.parent.parent}, or not its new files"
         raise InputError(f"{here}; {_SHARED}")
     rows = write_scores(model, score_store(model, part, 1, False, id_type), target, proba)
     return rows, target.stat().st_size
 
 
-def _tally_part(model: Model, place: tuple[str, str], bound: tuple[int, int], exact: int) -> Tally:
+def _tally_part(model: Model, location: tuple[str, str], bound: tuple[int, int], exact: int) -> Tally:
     tally = Tally(model, exact)
-    tally.take(model, score_store(model, _part_of(place, bound), 1, True, None))
+    tally.take(model, score_store(model, _part_of(location, bound), 1, True, None))
     return tally
 
 
-def _merged(one: Tally, other: Tally) -> Tally:
-    """Two as one; neither is changed, as they may be asked for again."""
+def _merge_tallies(one: Tally, other: Tally) -> Tally:
+    """Return the sum; neither tally is changed, since Dask may repeat the task."""
     new = one.copy()
     new.merge(other)
     return new

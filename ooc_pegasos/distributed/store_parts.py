@@ -1,9 +1,8 @@
-"""Parts of the data: which rows each has, and how a worker has them at hand.
+"""Parts of the data: their rows, and the cache of open parts on a worker.
 
-A part is told by a few numbers and names; where its rows are in memory and in no store, they are handed over with it. A
-worker opens it when it is first asked for work on it, and keeps it for the next round; any other worker that sees the
-store would open the same. What is kept is never more than a worker's share, is let go when the run is over, and in the
-end by itself, since a client may be killed.
+A part is described by a few numbers and names; rows in memory are passed with it. A worker opens a part with its first
+task and keeps it open for the next round; any other worker that sees the store can open the same part. The cache is
+bounded, is emptied when the run is over, and after a time without requests, since a client may be killed.
 """
 
 from __future__ import annotations
@@ -34,56 +33,56 @@ from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.stopwatch import Stopwatch
 
 IDLE_SECONDS = 600.0
-"""Seconds after which a worker lets go of a part that nobody asks for."""
-_ENDED = 1000
-"""Runs that a worker remembers to be over."""
+"""Seconds without requests after which a worker closes a part."""
+_REMEMBERED_RUNS = 1000
+"""Number of finished runs that a worker remembers."""
 
 
 class EndedError(OocPegasosError):
-    """Nobody waits for this any more: the run is over."""
+    """The run of a task is over."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some chunks of a store that follow each other, and how to go through them."""
+    """Consecutive chunks of a store, and the order in which their rows are processed."""
 
     run: str
-    """So that workers can forget what a run has left."""
+    """Identifier of the run, for the cleanup of workers."""
     number: int
     path: str
     checksum: str
     first: int
     end: int
     rows: int
-    """That are trained on."""
+    """Training rows."""
     memory: int
-    """Bytes; if the part takes no more it is one window, else it is read window by window. It decides the order."""
+    """Memory budget in bytes: a part that fits is one window. The order of the rows depends on it."""
     holdout: float
     folds: int | None
     sampler: str
     seed: int
-    together: int
-    """Number of parts of a run that a worker keeps open at once, each with its memory."""
+    open_at_once: int
+    """Number of parts of a run that a worker keeps open, each with its memory."""
     written_by: str = __version__
-    """Other versions may do otherwise."""
+    """Other versions may do changed_collection."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """The rows of a part that is in the memory of a worker, as one chunk of what its manifest describes."""
+class InMemoryPart:
+    """The rows of a part in the memory of a worker, as one chunk of its manifest."""
 
     manifest: Manifest
     block: CsrBlock
 
 
-class HeldLoader(Loader):
-    """Gives all rows of a part as one window, without a copy of their entries."""
+class InMemoryLoader(Loader):
+    """Loader of a part in memory: all rows are one window, whose entries are not copied."""
 
     name = "mapped"
 
     def __init__(self, store: Store, block: CsrBlock, part: Part) -> None:
         folds = Folds(store, part.holdout, part.folds)
-        shape = Shape(tuple(folds.to_present), (block.rows + 1,), 1 << 62)
+        shape = Shape(tuple(folds.training_rows), (block.rows + 1,), 1 << 62)
         super().__init__(store, shape, folds, 1, Stopwatch())
         self._block = block
 
@@ -98,22 +97,22 @@ class HeldLoader(Loader):
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """Return the array as compiled loops need it; an array from another process may be unaligned."""
+    """Return the array aligned for compiled loops; an array from another process may be unaligned."""
     return np.require(array, requirements=["C", "A"])
 
 
 class OpenPart:
-    """A part on a worker."""
+    """An open part on a worker."""
 
-    def __init__(self, part: Part, held: Held | None = None) -> None:
+    def __init__(self, part: Part, in_memory: InMemoryPart | None = None) -> None:
         self.part = part
         self.inverses = np.empty(0, np.float32)
         self.lock = threading.Lock()
-        """Held by who works on it: one task at a time."""
-        self.used = time.monotonic()
-        if held is not None:
-            self.store = Store(Path(part.path), held.manifest)
-            self.loader: Loader = HeldLoader(self.store, held.block, part)
+        """InMemoryPart by who works on it: one task at a time."""
+        self.last_used = time.monotonic()
+        if in_memory is not None:
+            self.store = Store(Path(part.path), in_memory.manifest)
+            self.loader: Loader = InMemoryLoader(self.store, in_memory.block, part)
             return
         try:
             whole = Store.open(part.path)
@@ -128,13 +127,13 @@ class OpenPart:
         )
 
     def windows(self, epoch: int) -> Iterator[Window]:
-        """The rows to present, in the order of an epoch."""
+        """Yield the training rows in the order of an epoch."""
         part = self.part
         plans = SAMPLERS[part.sampler](self.loader.shape, part.seed + (part.number << 40), epoch)
         yield from self._stream(plans)
 
     def all_windows(self) -> Iterator[Window]:
-        """All rows, as they stand."""
+        """Yield all rows in the order of the store."""
         yield from self._stream(self.loader.in_order())
 
     def _stream(self, plans: Iterable[Plan]) -> Iterator[Window]:
@@ -142,93 +141,93 @@ class OpenPart:
             for window in windows:
                 self.check()
                 yield window
-                self.used = time.monotonic()
+                self.last_used = time.monotonic()
         self.loader.check_unchanged()
 
     def check(self) -> None:
-        """Stop if the run is over; asked between two pieces of work."""
-        if self.part.run in _ended:
+        """Raise EndedError if the run is over."""
+        if self.part.run in _ended_runs:
             raise EndedError("the run is over")
 
 
-_open: OrderedDict[Part, OpenPart] = OrderedDict()
-_opening = threading.Lock()
-_ended: deque[str] = deque(maxlen=_ENDED)
+_open_parts: OrderedDict[Part, OpenPart] = OrderedDict()
+_open_lock = threading.Lock()
+_ended_runs: deque[str] = deque(maxlen=_REMEMBERED_RUNS)
 
 
-def at_hand(part: Part, held: Held | None = None) -> OpenPart:
-    """The part, opened if it was not; `held` are its rows if they are in memory."""
+def open_part(part: Part, in_memory: InMemoryPart | None = None) -> OpenPart:
+    """Return an open part; `in_memory` are its rows if they are not in a store."""
     if part.written_by != __version__:
         problem = f"a worker has ooc-pegasos {__version__}, and the client {part.written_by}"
         raise InputError(f"{problem}; install the same everywhere")
-    with _opening:
-        if part.run in _ended:
+    with _open_lock:
+        if part.run in _ended_runs:
             raise EndedError("the run is over")
-        found = _open.pop(part, None) or OpenPart(part, held)
-        found.used = time.monotonic()
-        _open[part] = found
-        of_it = [other for other in _open if other.run == part.run]
-        for other in of_it[: max(len(of_it) - part.together, 0)]:
-            del _open[other]
-        _look_later()
+        found = _open_parts.pop(part, None) or OpenPart(part, in_memory)
+        found.last_used = time.monotonic()
+        _open_parts[part] = found
+        of_run = [other for other in _open_parts if other.run == part.run]
+        for other in of_run[: max(len(of_run) - part.open_at_once, 0)]:
+            del _open_parts[other]
+        _schedule_cleanup()
         return found
 
 
-def forget(run: str) -> None:
-    """Let go of all parts of a run, which is over, and stop what is still done for it."""
-    with _opening:
-        _ended.append(run)
-        for part in [part for part in _open if part.run == run]:
-            del _open[part]
+def close_run(run: str) -> None:
+    """Close all parts of a finished run, and stop its tasks."""
+    with _open_lock:
+        _ended_runs.append(run)
+        for part in [part for part in _open_parts if part.run == run]:
+            del _open_parts[part]
 
 
-idle_check = threading.Event()
+cleanup_scheduled = threading.Event()
 
 
-def _look_later() -> None:
-    """Have one look, in a while, if there is anything."""
-    if _open and not idle_check.is_set():
-        idle_check.set()
-        timer = threading.Timer(IDLE_SECONDS / 4, _let_go_of_idle)
+def _schedule_cleanup() -> None:
+    """Schedule a check for idle parts if any part is open."""
+    if _open_parts and not cleanup_scheduled.is_set():
+        cleanup_scheduled.set()
+        timer = threading.Timer(IDLE_SECONDS / 4, _close_idle_parts)
         timer.daemon = True
         timer.start()
 
 
-def _let_go_of_idle() -> None:
-    """Let go of parts that nobody has asked for in a while: whoever did may have been killed."""
-    with _opening:
+def _close_idle_parts() -> None:
+    """Close parts without recent requests: the client may have been killed."""
+    with _open_lock:
         now = time.monotonic()
-        for part, opened in list(_open.items()):
-            if not opened.lock.locked() and now - opened.used > IDLE_SECONDS:
-                del _open[part]
-        idle_check.clear()
-        _look_later()
+        for part, opened in list(_open_parts.items()):
+            if not opened.lock.locked() and now - opened.last_used > IDLE_SECONDS:
+                del _open_parts[part]
+        cleanup_scheduled.clear()
+        _schedule_cleanup()
 
 
-def cut(store: Store, number: int) -> list[tuple[int, int]]:
-    """(first chunk, the one after the last) of parts of about the same size; fewer than `number` if chunks are few."""
+def cut_store(store: Store, number: int) -> list[tuple[int, int]]:
+    """Return (first chunk, end) of parts of about the same size; fewer than `number` if there are fewer chunks."""
     chunks = store.manifest.chunks
     number = max(1, min(number, len(chunks)))
     ends = np.cumsum([chunk.bytes for chunk in chunks])
-    goals = ends[-1] * np.arange(1, number) / number
+    targets = ends[-1] * np.arange(1, number) / number
     middles = ends - np.array([chunk.bytes for chunk in chunks]) / 2
-    cuts = np.searchsorted(middles, goals)
-    cuts = np.maximum.accumulate(np.maximum(cuts, np.arange(1, number)))  # no part without chunks
+    cuts = np.searchsorted(middles, targets)
+    cuts = np.maximum.accumulate(np.maximum(cuts, np.arange(1, number)))  # no part is empty
     cuts = np.minimum(cuts, len(chunks) - number + np.arange(1, number))
     bounds = [0, *cuts.tolist(), len(chunks)]
     return list(pairwise(bounds))
 
 
-def same_store(path: str | Path) -> str:
-    """The path as every worker should see it."""
+def shared_path(path: str | Path) -> str:
+    """Return the path under which workers open the store."""
     return str(Path(path).resolve())
 
 
 def parts_of(
-    store: Store, config: TrainConfig, bounds: list[tuple[int, int]], memory: int, rows: list[int], together: int
+    store: Store, config: TrainConfig, bounds: list[tuple[int, int]], memory: int, rows: list[int], open_at_once: int
 ) -> list[Part]:
-    """The parts of a run, given how many rows of each chunk are trained on."""
-    run, checksum, path = secrets.token_hex(4), store.checksum, same_store(store.path)
+    """Return the parts of a run; `rows` are the training rows of each chunk."""
+    run, checksum, path = secrets.token_hex(4), store.checksum, shared_path(store.path)
     return [
         Part(
             run=run,
@@ -243,7 +242,7 @@ def parts_of(
             folds=config.folds,
             sampler=config.sampler,
             seed=config.seed,
-            together=together,
+            open_at_once=open_at_once,
         )
         for number, (first, end) in enumerate(bounds)
     ]

@@ -1,6 +1,6 @@
-"""Partitions of a collection on a worker: rows of each, and of some of them a part.
+"""Tasks of a worker on partitions of a collection: convert each to rows, and join some to a part.
 
-What rows are is as for a store of the collection.
+The rows are those of a store of the collection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ooc_pegasos.compiled.rows.coding import normalize_rows, row_norms
 from ooc_pegasos.compiled.rows.values import ROUNDINGS, round_values
 from ooc_pegasos.conversion.partition_rows import rows_of_frame, rows_of_matrix
 from ooc_pegasos.conversion.staging import batches_of
-from ooc_pegasos.distributed.store_parts import Held
+from ooc_pegasos.distributed.store_parts import InMemoryPart
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers.base import LARGEST_INDEX
 from ooc_pegasos.readers.vectorize import Vectorizer
@@ -29,12 +29,12 @@ from ooc_pegasos.util.csr_matrix import csr_of
 
 _ROW_BYTES, _ENTRY_BYTES = 30, 8
 """Bytes of a row in the memory of a worker besides its entries, and bytes of an entry."""
-_SOME = 1000
+_SAMPLE_ROWS = 1000
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a partition, whose labels are keys as yet."""
+    """The rows of a partition; labels are still hash keys."""
 
     block: CsrBlock
     names: dict[int, str]
@@ -42,32 +42,32 @@ class Rows:
 
 @dataclass(frozen=True)
 class Summary:
-    """The report to the client."""
+    """Summary of a partition for the client."""
 
     rows: int
     entries: int
-    """At most; some may turn out to be 0."""
+    """Upper bound of the number of entries; zeros may be dropped."""
     features: int
-    """As many as the rows have, or, of a matrix, as many columns."""
+    """Number of features of the rows, or of columns of a matrix."""
     labels: Distinct
     names: dict[int, str]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings by which all partitions are read."""
+    """Options for reading all partitions."""
 
     recipe: Recipe
     text_labels: bool
     fractions: bool
     """True if fractional labels are classes."""
     allowed: dict[int, str] | None
-    """The labels that there may be."""
+    """The declared labels; None: any."""
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A part: its rows as they are trained on, and what is known of them."""
+class FinishedPart:
+    """A part: its training rows and their description."""
 
     block: CsrBlock
     chunk: ChunkInfo
@@ -75,7 +75,7 @@ class Finished:
 
 
 def bytes_of(rows: int, entries: int) -> int:
-    """Bytes of rows in the memory of a worker."""
+    """Return the bytes of rows in the memory of a worker."""
     return _ROW_BYTES * rows + _ENTRY_BYTES * entries
 
 
@@ -83,8 +83,8 @@ def bytes_of(rows: int, entries: int) -> int:
 
 
 @dataclass(frozen=True)
-class Look:
-    """The report to the client on a partition of a dataframe, before the recipe is known."""
+class PartitionPreview:
+    """Schema and sample of labels of a partition of a dataframe."""
 
     schema: Any
     """None if it has no rows."""
@@ -93,17 +93,17 @@ class Look:
     bytes: int
 
 
-def look_at(part: Any, number: int, *, label: str | None) -> Look:
-    """A first look at a partition of a dataframe."""
+def preview_of(part: Any, number: int, *, label: str | None) -> PartitionPreview:
+    """Return the schema and a sample of the labels of a partition."""
     if not len(part):
-        return Look(None, [], 0)
-    found = part[label].iloc[:_SOME].unique().tolist() if label in part.columns else []
+        return PartitionPreview(None, [], 0)
+    found = part[label].iloc[:_SAMPLE_ROWS].unique().tolist() if label in part.columns else []
     words = [word for word in found if isinstance(word, str)]
-    return Look(batches_of(part, f"part {number}")[0], words, int(part.memory_usage(deep=True).sum()))
+    return PartitionPreview(batches_of(part, f"part {number}")[0], words, int(part.memory_usage(deep=True).sum()))
 
 
 def rows_of_block(matrix: Any, labels: Any, weights: Any, *, settings: Settings, name: str) -> Rows:
-    """The rows of a block of an array."""
+    """Return the rows of a block of an array."""
     if not settings.text_labels and np.asarray(labels).dtype.kind in "UT":
         raise InputError(f"{name}: the labels are words; name them with {{classes}}")
     features = settings.recipe.features
@@ -113,14 +113,14 @@ def rows_of_block(matrix: Any, labels: Any, weights: Any, *, settings: Settings,
 
 
 def rows_of_part(part: Any, *, settings: Settings, name: str) -> Rows:
-    """The rows of a partition of a dataframe."""
+    """Return the rows of a partition of a dataframe."""
     table = settings.recipe.table
     assert isinstance(table, Table)
     vectorizer = Vectorizer(table, settings.text_labels)
     found = list(rows_of_frame(part, vectorizer, name))
     names = {key: word for one in found for key, word in one.names.items()}
     rows, entries = sum(one.block.rows for one in found), sum(len(one.block.indices) for one in found)
-    return _checked(_joined((one.block for one in found), rows, entries, 0), names, settings, name)
+    return _checked(_concatenated((one.block for one in found), rows, entries, 0), names, settings, name)
 
 
 def _checked(block: CsrBlock, names: dict[int, str], settings: Settings, name: str) -> Rows:
@@ -130,9 +130,9 @@ def _checked(block: CsrBlock, names: dict[int, str], settings: Settings, name: s
         bits = block.labels.view(np.uint64)
         wrong = np.flatnonzero(~np.isin(bits, np.array(list(settings.allowed), np.uint64)))
         if len(wrong):
-            told = LabelCollector(settings.text_labels, names=names).name(int(bits[wrong[0]]))
+            label = LabelCollector(settings.text_labels, names=names).name(int(bits[wrong[0]]))
             known = ", ".join(list(settings.allowed.values())[:5])
-            problem = f"the label {told!r} is not one of {known}; correct it or declare it with {{classes}}"
+            problem = f"the label {label!r} is not one of {known}; correct it or declare it with {{classes}}"
             raise InputError(f"{name}: row {wrong[0] + 1:,}: {problem}")
     rounding = settings.recipe.values
     if rounding and not settings.recipe.normalize and (np.abs(block.values) >= OVERFLOWS[rounding]).any():
@@ -141,7 +141,7 @@ def _checked(block: CsrBlock, names: dict[int, str], settings: Settings, name: s
 
 
 def summary_of(rows: Rows, _number: int, *, settings: Settings) -> Summary:
-    """The report to the client on some rows."""
+    """Return the summary of some rows."""
     block = rows.block
     features = max(block.features, int(block.indices.max()) + 1 if len(block.indices) else 0)
     labels = distinct_of(block.labels, settings.text_labels, settings.fractions)
@@ -149,7 +149,7 @@ def summary_of(rows: Rows, _number: int, *, settings: Settings) -> Summary:
 
 
 def sizes_of_blocks(blocks: list[Any], *, settings: Settings, numbers: list[int]) -> list[Summary]:
-    """The same of blocks of an array, without a look at their entries: that is taken when a part is made of them."""
+    """Return the summaries of blocks of an array; their entries are checked later, when parts are made."""
     return [_size_of(block, settings, f"part {number}") for block, number in zip(blocks, numbers, strict=True)]
 
 
@@ -164,8 +164,8 @@ def _size_of(block: Any, settings: Settings, name: str) -> Summary:
     return dataclasses.replace(summary, entries=int(np.count_nonzero(matrix) if dense else found.nnz))
 
 
-def _joined(blocks: Iterable[CsrBlock], rows: int, entries: int, features: int) -> CsrBlock:
-    """The rows of some blocks one after the other; of the blocks themselves one at a time is kept."""
+def _concatenated(blocks: Iterable[CsrBlock], rows: int, entries: int, features: int) -> CsrBlock:
+    """Concatenate the rows of blocks, with one block in memory at a time."""
     indptr, indices, values = np.zeros(rows + 1, np.int64), np.empty(entries, np.uint32), np.empty(entries, np.float32)
     labels, weights = np.empty(rows), None
     row = entry = 0
@@ -173,7 +173,7 @@ def _joined(blocks: Iterable[CsrBlock], rows: int, entries: int, features: int) 
         assert block.values is not None
         to_row, to_entry = row + block.rows, entry + len(block.indices)
         if to_row > rows or to_entry > entries:
-            raise otherwise()
+            raise changed_collection()
         indptr[row + 1 : to_row + 1] = block.indptr[1:] + entry
         indices[entry:to_entry], values[entry:to_entry] = block.indices, block.values
         labels[row:to_row] = block.labels
@@ -189,7 +189,7 @@ def _joined(blocks: Iterable[CsrBlock], rows: int, entries: int, features: int) 
 # --- parts --------------------------------------------------------------------------------------------
 
 
-def finish(
+def make_part(
     given: list[Any],
     *,
     settings: Settings | None,
@@ -197,11 +197,11 @@ def finish(
     rows: int,
     entries: int,
     recipe: Recipe,
-    meaning: LabelMap,
+    label_map: LabelMap,
     features: int,
-    place: int,
-) -> Finished:
-    """The rows of some partitions as a part: rows that were made of them, or, with settings, blocks as they are."""
+    part: int,
+) -> FinishedPart:
+    """Make a part of the rows of some partitions; `given` are rows, or with `settings`, blocks of an array."""
     if settings is None:
         blocks = (one.block for one in given)
     else:
@@ -209,7 +209,7 @@ def finish(
             rows_of_block(*one, settings=settings, name=f"part {number}").block
             for one, number in zip(given, numbers, strict=True)
         )
-    block = _joined(blocks, rows, entries, features)
+    block = _concatenated(blocks, rows, entries, features)
     values, error = block.values, 0.0
     assert values is not None
     if recipe.normalize:
@@ -219,47 +219,49 @@ def finish(
         round_values(values, ROUNDINGS[recipe.values])
         error = float(np.abs(values / np.where(exact == 0, 1, exact) - (exact != 0)).max(initial=0.0))
     weights = None if block.weights is None or (block.weights == 1).all() else block.weights
-    block = dataclasses.replace(block, labels=meaning.apply(block.labels), weights=weights)
+    block = dataclasses.replace(block, labels=label_map.apply(block.labels), weights=weights)
     lengths, norms = np.diff(block.indptr), row_norms(block.indptr, values)
-    seen, size = RunningHash(), 0
+    checksum, size = RunningHash(), 0
     for array in (block.indptr, block.indices, values, block.labels, weights):
         if array is not None:
-            seen.update(np.ascontiguousarray(array).view(np.uint8).data)
+            checksum.update(np.ascontiguousarray(array).view(np.uint8).data)
             size += array.nbytes
-    digest = seen.hexdigest()
-    counts = meaning.count(block.labels)
+    digest = checksum.hexdigest()
+    counts = label_map.count(block.labels)
     entries = len(block.indices)
-    name = f"chunk-{place:06d}-{digest[:8]}.arrow"
-    places = Starts(0, None if weights is None else 0, 0, 0, 0)
-    chunk = ChunkInfo(name, block.rows, entries, entries, size, "", digest, counts, places)
-    heavy = np.ones(block.rows) if weights is None else weights.astype(np.float64)
+    name = f"chunk-{part:06d}-{digest[:8]}.arrow"
+    starts = Starts(0, None if weights is None else 0, 0, 0, 0)
+    chunk = ChunkInfo(name, block.rows, entries, entries, size, "", digest, counts, starts)
+    weights64 = np.ones(block.rows) if weights is None else weights.astype(np.float64)
     statistics = Statistics(
         float(norms.max()),
         float(norms.mean()),
         int(lengths.max()),
         int((lengths == 0).sum()),
         error,
-        float(heavy.mean()),
-        float(heavy.max()),
-        None if weights is None else float((heavy * norms**2).max()),
+        float(weights64.mean()),
+        float(weights64.max()),
+        None if weights is None else float((weights64 * norms**2).max()),
     )
-    return Finished(block, chunk, statistics)
+    return FinishedPart(block, chunk, statistics)
 
 
-def without_rows(part: Finished) -> Finished:
-    """The facts that the client needs."""
+def without_rows(part: FinishedPart) -> FinishedPart:
+    """Return the description of a part, without its rows."""
     nothing = CsrBlock(np.zeros(1, np.int64), np.empty(0, np.uint32), None, np.empty(0), 0)
     return dataclasses.replace(part, block=nothing)
 
 
-def held_of(part: Finished, *, made: Manifest) -> Held:
-    """A part as it is trained on; if it had to be made again, the same that it was."""
+def checked_part(part: FinishedPart, *, made: Manifest) -> InMemoryPart:
+    """Return a part in memory. Raises InputError if it was recomputed with a different result."""
     if part.chunk != made.chunks[0]:
-        raise otherwise()
-    return Held(made, part.block)
+        raise changed_collection()
+    return InMemoryPart(made, part.block)
 
 
-def otherwise() -> InputError:
-    """Message on a collection whose partitions change when they are computed again."""
-    problem = "the collection came out otherwise than before, and then nothing that is known of its rows is true"
+def changed_collection() -> InputError:
+    """Return the error for a collection whose partitions change when they are recomputed."""
+    problem = (
+        "the partitions of the collection changed when they were recomputed, so the states of their rows are invalid"
+    )
     return InputError(f"{problem}; persist it, or write a store with Store.from_dask")

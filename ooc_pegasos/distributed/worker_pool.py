@@ -1,4 +1,4 @@
-"""The workers of a run: each part has its home, work goes there, what is found is added up, and nothing is left."""
+"""The worker pool of a run: assigns parts to workers, submits tasks, sums results, recovers from lost workers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from ooc_pegasos.distributed import store_parts as data
-from ooc_pegasos.distributed.cluster import check, told_of_workers
+from ooc_pegasos.distributed.cluster import check, worker_descriptions
 from ooc_pegasos.distributed.store_parts import Part
-from ooc_pegasos.distributed.worker_round import Contribution
+from ooc_pegasos.distributed.worker_round import RoundResult
 from ooc_pegasos.errors import InputError, OocPegasosError
 
 CANCELLED = (concurrent.futures.CancelledError, asyncio.CancelledError)
-_LOOK = 0.25
-"""Seconds between two looks at whether somebody wants to stop."""
-_LOOK_FOR_WORKERS = 1.0
-"""And at whether all workers are there."""
-_REPORT = 10.0
-"""And at whether they are well."""
-WORKER_WAIT_SECONDS = 300
+_POLL_SECONDS = 0.25
+"""Seconds between checks whether the run has to stop."""
+_CHECK_SECONDS = 1.0
+"""Seconds between checks for lost workers."""
+_STATUS_SECONDS = 10.0
+"""Seconds between checks for paused workers."""
+WORKER_TIMEOUT = 300
 """Seconds to wait for another worker when all are gone."""
 _ATTEMPTS = 5
-"""To do a round, of which each but the last has lost something that nobody can make again."""
+"""Attempts at a round whose results or states were lost with a worker."""
 SMALL_BYTES = 1 << 22
-"""Bytes that go with the work of all parts; more go to one worker, which takes a step longer, and then to others."""
+"""A message of at most this many bytes, times parts, is sent with each task; a larger one is broadcast."""
 FAN_OUT = 8
-"""Workers that a vector is sent to by one that has it, before those send it on."""
+"""Fan-out of the broadcast tree."""
 
 
 class LostError(Exception):
@@ -39,26 +39,26 @@ class LostError(Exception):
 
 
 class Rows(Protocol):
-    """The rows of parts that are in no store."""
+    """The rows of parts that are not in a store."""
 
-    homes: list[str]
-    """The worker of each part that has its rows, or that would have to move least of them; "": whichever."""
-    at_a_time: int | None
+    workers_of_parts: list[str]
+    """The preferred worker of each part: it has the rows, or most of them; "": any."""
+    max_in_memory: int | None
     """Number of parts that may be in the memory of workers at once; None: all."""
 
-    def of(self, part: int, home: str) -> Any:
-        """A future of the rows of a part, which is at home with this worker."""
+    def of(self, part: int, worker: str) -> Any:
+        """Return a future of the rows of a part, which is assigned to this worker."""
 
 
-class Crew:
-    """Work for the workers of a client. `look_up` is called now and then with the rows that are done, and may raise."""
+class WorkerPool:
+    """The workers of a client. `poll` is called periodically with the number of processed rows, and may raise."""
 
     def __init__(
         self,
         client: Any,
         parts: list[Part],
         rows: Rows | None,
-        look_up: Callable[[int], None],
+        poll: Callable[[int], None],
         note: Callable[[str], None],
     ) -> None:
         self.client = client
@@ -68,31 +68,31 @@ class Crew:
         self.tasks = 0
         self.seconds_waiting = 0.0
         self._rows = rows
-        self._look_up, self._note = look_up, note
-        self._homes = list(rows.homes) if rows else [""] * len(parts)
+        self._poll, self._note = poll, note
+        self._assigned_workers = list(rows.workers_of_parts) if rows else [""] * len(parts)
         self._futures: WeakSet[Any] = WeakSet()
-        self.kept: list[Any] = []
-        """Futures that the next round needs."""
+        self.row_states: list[Any] = []
+        """Futures of the states of rows, which the next round needs."""
         self._workers: set[str] = set()
         self._paused: set[str] = set()
-        self._looked = self._next_report = time.monotonic()
+        self._checked_at = self._next_status = time.monotonic()
 
-    # --- where ------------------------------------------------------------------------------------
+    # --- assignment ------------------------------------------------------------------------------------
 
-    def _settle(self) -> list[str]:
-        """The workers there are; each part stays with its own, unless that is gone or another has much less to do."""
+    def _assign_workers(self) -> list[str]:
+        """Return the workers, after reassigning parts whose worker is gone, or which another worker has room for."""
         threads = self._threads()
         loads = dict.fromkeys(sorted(threads), 0)
-        for home in self._homes:
-            if home in loads:
-                loads[home] += 1
+        for worker in self._assigned_workers:
+            if worker in loads:
+                loads[worker] += 1
 
         def after_one_more(worker: str) -> float:
             return (loads[worker] + 1) / threads[worker]
 
-        for number, home in enumerate(self._homes):
-            if home not in loads:
-                self._homes[number] = found = min(loads, key=after_one_more)
+        for number, worker in enumerate(self._assigned_workers):
+            if worker not in loads:
+                self._assigned_workers[number] = found = min(loads, key=after_one_more)
                 loads[found] += 1
         while True:
             fullest = max(loads, key=lambda worker: loads[worker] / threads[worker])
@@ -100,33 +100,33 @@ class Crew:
             if loads[fullest] / threads[fullest] <= after_one_more(emptiest):
                 self._workers = set(loads)
                 return list(loads)
-            number = max(number for number, home in enumerate(self._homes) if home == fullest)
-            self._homes[number] = emptiest
+            number = max(number for number, worker in enumerate(self._assigned_workers) if worker == fullest)
+            self._assigned_workers[number] = emptiest
             loads[fullest], loads[emptiest] = loads[fullest] - 1, loads[emptiest] + 1
 
     def _threads(self) -> dict[str, int]:
-        """Of each worker there is; if there is none, others are waited for."""
+        """Return the threads of each worker; without workers, wait for some."""
         began = 0.0
         while not (found := self.client.nthreads()):
-            self._look_up(0)
+            self._poll(0)
             if not began:
                 began = time.monotonic()
-                self._note(f"all workers are gone; waiting for others, up to {WORKER_WAIT_SECONDS} seconds")
-            if time.monotonic() - began > WORKER_WAIT_SECONDS:
-                problem = f"all workers are gone, and no other has come in {WORKER_WAIT_SECONDS} seconds"
+                self._note(f"all workers are gone; waiting for others, up to {WORKER_TIMEOUT} seconds")
+            if time.monotonic() - began > WORKER_TIMEOUT:
+                problem = f"all workers are gone, and no other has come in {WORKER_TIMEOUT} seconds"
                 raise InputError(f"{problem}; start some, and resume from the checkpoint if there is one")
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
         return dict(found)
 
-    def check_kept(self) -> None:
-        """Raise LostError if a worker has taken anything along that is kept from round to round."""
-        if self.kept and not all(self.client.who_has(self.kept).values()):
-            raise LostError("what was known of rows")
+    def check_states(self) -> None:
+        """Raise LostError if states of rows were lost with a worker."""
+        if self.row_states and not all(self.client.who_has(self.row_states).values()):
+            raise LostError("states of rows")
 
     # --- work -------------------------------------------------------------------------------------
 
     def submit(self, what: str, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """A future of some work. Its name is what people read who look at the workers, so it begins with words."""
+        """Return a future of a task; `what` is its name on the dashboard of Dask."""
         self.tasks += 1
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
@@ -135,45 +135,42 @@ class Crew:
         self._futures.add(future)
         return future
 
-    def everywhere(self, what: str, work: Callable[..., Any], told: Any, more: Sequence[Any] = ()) -> list[Any]:
-        """Futures of some work on all parts, who are all told the same."""
-        workers = self._settle()
-        little = self._is_little(told)
-        shared = [told] if little else self._tell(told, workers)
-        self.bytes_moved += _bytes_of(told) * len(self.parts if little else workers)
+    def submit_all(self, what: str, work: Callable[..., Any], message: Any, more: Sequence[Any] = ()) -> list[Any]:
+        """Return futures of a task for each part; all get the same message."""
+        workers = self._assign_workers()
+        little = self._is_small(message)
+        shared = [message] if little else self._broadcast(message, workers)
+        self.bytes_moved += _bytes_of(message) * len(self.parts if little else workers)
         futures: list[Any] = []
-        at_a_time = (self._rows and self._rows.at_a_time) or len(self.parts)
+        max_in_memory = (self._rows and self._rows.max_in_memory) or len(self.parts)
         for part in self.parts:
             number = part.number
-            if number and number % at_a_time == 0:
-                self.wait(futures[-at_a_time:])
-            home = self._homes[number]
-            options: dict[str, Any] = {"workers": [home]}  # nobody else has its rows at hand
+            if number and number % max_in_memory == 0:
+                self.wait(futures[-max_in_memory:])
+            worker = self._assigned_workers[number]
+            options: dict[str, Any] = {"workers": [worker]}  # only this worker has the rows in memory
             if self._rows is not None:
-                options["held"] = self._rows.of(number, home)
-                self._futures.add(options["held"])
+                options["in_memory"] = self._rows.of(number, worker)
+                self._futures.add(options["in_memory"])
             arguments = (part, shared[number % len(shared)], *([more[number]] if more else []))
             futures.append(self.submit(what, work, *arguments, **options))
         return futures
 
-    def copies_of(self, told: Any) -> int:
+    def scheduler_copies(self, message: Any) -> int:
         """Return the number of copies that the scheduler keeps: one for each part if the message is small, else one."""
-        return len(self.parts) if self._is_little(told) else 1
+        return len(self.parts) if self._is_small(message) else 1
 
-    def _is_little(self, told: Any) -> bool:
-        return _bytes_of(told) * len(self.parts) <= SMALL_BYTES
+    def _is_small(self, message: Any) -> bool:
+        return _bytes_of(message) * len(self.parts) <= SMALL_BYTES
 
-    def _tell(self, told: Any, workers: list[str]) -> list[Any]:
-        """Futures of something that all workers want. The scheduler keeps it, so no worker that dies takes it along.
-
-        Where there are many workers, some pass it on to some others, and so on, so that none has to send it to all.
-        """
-        shared = [self.submit("what-all-are-told", _same, told)]
+    def _broadcast(self, message: Any, workers: list[str]) -> list[Any]:
+        """Send a message to all workers as a tree of futures; the scheduler keeps a copy for recovery."""
+        shared = [self.submit("broadcast", _identity, message)]
         while len(shared) * FAN_OUT < len(workers):
             number = min(len(shared) * FAN_OUT, len(workers))
             shared = [
                 self.submit(
-                    "passed-on", _same, shared[at % len(shared)], workers=[workers[at]], allow_other_workers=True
+                    "relay", _identity, shared[at % len(shared)], workers=[workers[at]], allow_other_workers=True
                 )
                 for at in range(number)
             ]
@@ -187,16 +184,16 @@ class Crew:
             level = [self.submit("sum", add, *pair) if len(pair) == 2 else pair[0] for pair in pairs]
         last = self.results(level, futures)
         found = add(*last) if len(last) == 2 else last[0]
-        if isinstance(found, Contribution):
+        if isinstance(found, RoundResult):
             self.bytes_moved += found.bytes + last[0].own_bytes
         return found
 
     def scatter(self, part: int, state: Any) -> Any:
-        """A future of something that workers cannot make, at the home of a part."""
-        self._settle()
+        """Return a future of data from the client, at the worker of a part."""
+        self._assign_workers()
         try:
-            future = self.client.scatter(state, workers=[self._homes[part]], hash=False)
-        except (TimeoutError, ValueError, KeyError) as error:  # it has just died
+            future = self.client.scatter(state, workers=[self._assigned_workers[part]], hash=False)
+        except (TimeoutError, ValueError, KeyError) as error:  # the worker has just been lost
             raise LostError(str(error)) from error
         self._futures.add(future)
         return future
@@ -204,7 +201,7 @@ class Crew:
     # --- waiting ----------------------------------------------------------------------------------
 
     def wait(self, futures: Sequence[Any], of_parts: Sequence[Any] = ()) -> None:
-        """Wait for some futures, looking up now and then."""
+        """Wait for futures, polling."""
         from distributed import wait
 
         wait_for: Any = wait
@@ -212,31 +209,31 @@ class Crew:
         for future in futures:
             while not future.done():
                 pairs = zip(self.parts, of_parts, strict=False)
-                self._look_up(sum(part.rows for part, one in pairs if one.done()))
+                self._poll(sum(part.rows for part, one in pairs if one.done()))
                 with suppress(TimeoutError, *CANCELLED):
-                    wait_for([future], timeout=_LOOK)
-                self._look_for_workers()
+                    wait_for([future], timeout=_POLL_SECONDS)
+                self._check_workers()
         self.seconds_waiting += time.perf_counter() - began
 
-    def _look_for_workers(self) -> None:
-        """A part's work is done at its home and nowhere else; if that is gone, it has to be given another."""
-        if time.monotonic() - self._looked < _LOOK_FOR_WORKERS:
+    def _check_workers(self) -> None:
+        """Raise LostError if a worker with parts is gone: the tasks of a part run on its worker only."""
+        if time.monotonic() - self._checked_at < _CHECK_SECONDS:
             return
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         workers = set(self._threads())
         gone, self._workers = self._workers - workers, workers
         if gone:
-            self.check_kept()
-            if gone & set(self._homes):
+            self.check_states()
+            if gone & set(self._assigned_workers):
                 raise LostError(", ".join(sorted(gone)))
-        if self._looked > self._next_report:
-            self._next_report = self._looked + _REPORT
-            told = told_of_workers(self.client)
-            for worker in set(self._homes) & set(told):
-                if told[worker].get("status") == "paused" and worker not in self._paused:
+        if self._checked_at > self._next_status:
+            self._next_status = self._checked_at + _STATUS_SECONDS
+            message = worker_descriptions(self.client)
+            for worker in set(self._assigned_workers) & set(message):
+                if message[worker].get("status") == "paused" and worker not in self._paused:
                     self._paused.add(worker)
                     problem = f"the worker {worker} pauses, as its memory is nearly full"
-                    self._note(f"{problem}; if it does not go on, give it more, or use more parts")
+                    self._note(f"{problem}; if it stays paused, give it more memory, or use more parts")
 
     def results(self, futures: list[Any], of_parts: Sequence[Any] = ()) -> list[Any]:
         """Return the results of some work. Raises LostError if the work has to be repeated."""
@@ -247,42 +244,42 @@ class Crew:
             found: list[Any] = self.client.gather(futures)
             return found
         except KilledWorker as error:
-            problem = "workers died one after the other of the same piece of work, most likely for want of memory"
+            problem = "several workers died at the same task, most likely out of memory"
             raise InputError(f"{problem}; give them more memory, or use more parts and a smaller {{memory}}") from error
         except CANCELLED as error:
             raise LostError(str(error)) from error
         except MemoryError as error:
             raise InputError("a worker is out of memory; give it more, or use more parts") from error
         except (ImportError, AttributeError, TypeError):
-            check(self.client)  # one that has come later may be of another version
+            check(self.client)  # a new worker may have another version
             raise
 
-    def insistently(self, work: Callable[[], Any], begin_again: Callable[[], None] = lambda: None) -> Any:
-        """Do some work, and do it again if something was lost that nobody but the client can bring back."""
+    def with_retries(self, work: Callable[[], Any], restore: Callable[[], None] = lambda: None) -> Any:
+        """Call `work`, again after `restore` if results were lost with a worker, up to _ATTEMPTS times."""
         lost: LostError | None = None
         for _attempt in range(_ATTEMPTS):
             try:
                 if lost:
-                    begin_again()
+                    restore()
                 return work()
             except LostError as error:
                 if self.client.status != "running":
                     raise
                 lost = error
-        problem = f"workers were lost again and again (the last: {lost}), most likely for want of memory"
+        problem = f"workers were lost again and again (the last: {lost}), most likely out of memory"
         raise InputError(f"{problem}; give them more, or use more parts")
 
     def close(self) -> None:
-        """Leave nothing on the workers."""
+        """Release all futures and states on the workers."""
         with suppress(Exception):
-            for future in list(self._futures):  # not `cancel`, which is the end of a client if others depend on it
+            for future in list(self._futures):  # `cancel` would fail if others depend on the future
                 future.release()
-            self.client.run(data.forget, self.run, on_error="ignore")
+            self.client.run(data.close_run, self.run, on_error="ignore")
 
 
 @contextmanager
-def speaking(client: Any) -> Iterator[None]:
-    """Turn what a client says whose scheduler is gone into one line."""
+def scheduler_errors(client: Any) -> Iterator[None]:
+    """Convert errors of a client whose scheduler is gone into InputError."""
     try:
         yield
     except OocPegasosError:
@@ -294,14 +291,14 @@ def speaking(client: Any) -> Iterator[None]:
         problem = " ".join(str(error).split())[:200]
         where = getattr(client.scheduler, "address", "the cluster")
         raise InputError(
-            f"{where}: the scheduler does not answer any more ({problem}); start it again, and resume from the "
+            f"{where}: the scheduler does not answer ({problem}); start it again, and resume from the "
             f"checkpoint if there is one"
         ) from error
 
 
-def _same(told: Any) -> Any:
-    return told
+def _identity(message: Any) -> Any:
+    return message
 
 
-def _bytes_of(told: Any) -> int:
-    return sum(packed.bytes for packed in getattr(told, "vectors", {}).values())
+def _bytes_of(message: Any) -> int:
+    return sum(packed.bytes for packed in getattr(message, "vectors", {}).values())

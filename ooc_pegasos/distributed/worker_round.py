@@ -1,6 +1,6 @@
-"""The work of a worker in a round: pure functions of a part, vectors and the state of its rows.
+"""Tasks of a worker in a round: pure functions of a part, vectors and the state of its rows.
 
-So a round that was lost with its worker can be repeated elsewhere, with the same result. Arguments are not changed.
+So a task that was lost with its worker can be repeated elsewhere, with the same result. Arguments are not changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from ooc_pegasos.compiled.fit.pegasos import ERRORS, LOSS, MAGNITUDE, NORM2, S, T, square
 from ooc_pegasos.compiled.fit.sdca import CENTRE, CHANGED, DUAL, GAP, HASTE, MOVE, STATE_SIZE, STRETCH, VISITED
 from ooc_pegasos.compiled.fit.sdca import MAGNITUDE as DUAL_MAGNITUDE
-from ooc_pegasos.distributed.store_parts import Held, OpenPart, Part, at_hand
+from ooc_pegasos.distributed.store_parts import InMemoryPart, OpenPart, Part, open_part
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.free_bias import RowSums
@@ -29,75 +29,75 @@ from ooc_pegasos.solvers.sdca import SdcaSolver
 from ooc_pegasos.training.result import HoldoutScores, score_holdout_rows
 
 CENTRES = [CENTRE, HASTE, MOVE]
-_WORTH_PACKING = 1 / 3
-"""Share of a vector that is not 0, below which its places are sent with its numbers."""
+_MAX_DENSITY = 1 / 3
+"""Share of nonzeros below which a vector is sent as indices and values."""
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A vector as it travels: all of it, or the places where it is not 0."""
+class PackedVector:
+    """A vector to be sent: dense, or indices and values of its nonzeros."""
 
     length: int
-    places: np.ndarray | None
+    indices: np.ndarray | None
     numbers: np.ndarray
 
     @classmethod
-    def of(cls, vector: np.ndarray) -> Packed:
-        """Whichever is shorter; nothing is rounded."""
-        places = np.flatnonzero(vector)
-        if len(places) >= _WORTH_PACKING * len(vector):
+    def of(cls, vector: np.ndarray) -> PackedVector:
+        """Return the shorter form; nothing is rounded."""
+        indices = np.flatnonzero(vector)
+        if len(indices) >= _MAX_DENSITY * len(vector):
             return cls(len(vector), None, vector)
         kind = np.uint32 if len(vector) < 2**32 else np.int64
-        return cls(len(vector), places.astype(kind), vector[places])
+        return cls(len(vector), indices.astype(kind), vector[indices])
 
     def unpacked(self) -> np.ndarray:
-        """All of it, not to be written to, where kernels want it, which what has travelled may not be."""
-        if self.places is None:
+        """Return the dense vector, aligned for kernels; it must not be written to."""
+        if self.indices is None:
             return np.require(self.numbers, requirements=["C", "A", "W"])
         vector = np.zeros(self.length)
-        vector[self.places] = self.numbers
+        vector[self.indices] = self.numbers
         return vector
 
     def add_to(self, vector: np.ndarray) -> None:
-        """Add it up."""
-        if self.places is None:
+        """Add the vector to another one."""
+        if self.indices is None:
             vector += self.numbers
         else:
-            vector[self.places] += self.numbers
+            vector[self.indices] += self.numbers
 
     @property
     def bytes(self) -> int:
-        """That travel."""
-        return self.numbers.nbytes + (0 if self.places is None else self.places.nbytes)
+        """Bytes to send."""
+        return self.numbers.nbytes + (0 if self.indices is None else self.indices.nbytes)
 
 
 @dataclass(frozen=True)
-class Contribution:
-    """Result of a round of some parts: a vector and a few numbers for each model."""
+class RoundResult:
+    """Result of a round, summed over some parts: a vector and a few numbers for each model."""
 
-    vectors: dict[int, Packed]
+    vectors: dict[int, PackedVector]
     numbers: dict[int, np.ndarray]
     bytes: int = 0
-    """That have travelled to come to this sum."""
+    """Bytes sent between workers for this sum."""
 
-    def __add__(self, other: Contribution) -> Contribution:
+    def __add__(self, other: RoundResult) -> RoundResult:
         vectors = {}
         for model, one in self.vectors.items():
             total = np.zeros(one.length)
             one.add_to(total)
             other.vectors[model].add_to(total)
-            vectors[model] = Packed.of(total)
+            vectors[model] = PackedVector.of(total)
         numbers = {model: mine + other.numbers[model] for model, mine in self.numbers.items()}
-        return Contribution(vectors, numbers, self.bytes + other.bytes + other.own_bytes)
+        return RoundResult(vectors, numbers, self.bytes + other.bytes + other.own_bytes)
 
     @property
     def own_bytes(self) -> int:
-        """Of its vectors."""
+        """Bytes of the vectors."""
         return sum(packed.bytes for packed in self.vectors.values())
 
 
-def added(one: Contribution, other: Contribution) -> Contribution:
-    """Two contributions as one."""
+def add(one: Any, other: Any) -> Any:
+    """Return the sum."""
     return one + other
 
 
@@ -105,7 +105,7 @@ def added(one: Contribution, other: Contribution) -> Contribution:
 
 
 @dataclass(frozen=True)
-class AscentState:
+class SdcaState:
     """State of a part between rounds: of its rows, and of each model."""
 
     groups: list[tuple[list[int], int]] = field(default_factory=list)
@@ -115,7 +115,7 @@ class AscentState:
     seen: dict[int, int] = field(default_factory=dict)
 
 
-class _HeldRows(RowStates):
+class _InMemoryRowStates(RowStates):
     """The state of all rows of a part in memory, in the order of the part."""
 
     def __init__(self, opened: OpenPart, bias: float) -> None:
@@ -127,126 +127,129 @@ class _HeldRows(RowStates):
     def _new_file(self, kind: Any, items: int) -> np.ndarray:
         return np.zeros(items, kind)
 
-    def take(self, state: AscentState) -> None:
-        """Begin with a copy of what is known."""
+    def load(self, state: SdcaState) -> None:
+        """Load a copy of a state."""
         self.groups = [Group(models, width) for models, width in state.groups]
         self._files = {key: array.copy() for key, array in state.arrays.items()}
 
-    def give(self) -> tuple[list[tuple[list[int], int]], dict[tuple[int, str], np.ndarray]]:
+    def result(self) -> tuple[list[tuple[list[int], int]], dict[tuple[int, str], np.ndarray]]:
         """Return the state now."""
         self.leave()
         return [(group.models, group.width) for group in self.groups], self._files
 
 
 _COUNTS = [VISITED, CHANGED, DUAL_MAGNITUDE]
-"""Places of a state that are added up over the passes of a round."""
+"""Elements of a state that are added up over the passes of a round."""
 
 
 @dataclass(frozen=True)
-class Ascent:
-    """A round of dual coordinate ascent: what all parts are told."""
+class SdcaRequest:
+    """The message to all parts for a round of dual coordinate ascent."""
 
     problem: Problem
     tolerance: float
     epoch: int
     passes: int
-    vectors: dict[int, Packed]
-    """Of each model that is still trained: the sum of b_i x_i over all rows."""
+    vectors: dict[int, PackedVector]
+    """The sum of b_i x_i over all rows, for each active model."""
     stretch: dict[int, float]
     centres: dict[int, np.ndarray]
-    """Of a bias that is not regularised: its centre, and how that moves."""
-    caution: dict[int, float]
+    """For a bias that is not regularised: the proximal centre and its extrapolation."""
+    sigma: dict[int, float]
     """Factor by which each part scales its own changes, from 1 to the number of parts."""
 
 
-def ascend(
-    part: Part, told: Ascent, state: AscentState | None, held: Held | None = None
-) -> tuple[AscentState, Contribution]:
-    """Some passes over a part, each row seen as if other parts did the same.
+def run_sdca(
+    part: Part, request: SdcaRequest, state: SdcaState | None, in_memory: InMemoryPart | None = None
+) -> tuple[SdcaState, RoundResult]:
+    """Make some passes of dual coordinate ascent over a part.
 
-    CoCoA+: what parts change at once is added up, so each counts its own changes s times. A kernel that starts from
-    a / s with the clock lambda m / s does just that: its score is <a + s (a' - a), x> / (lambda m).
+    CoCoA+: the changes of all parts are added up, so each part scales its own changes by s = sigma'. A kernel that
+    starts from a / s with the clock lambda m / s does so: its score is <a + s (a' - a), x> / (lambda m).
     """
-    opened, state = at_hand(part, held), state or AscentState()
-    shares = {model: 1.0 / caution for model, caution in told.caution.items()}
+    opened, state = open_part(part, in_memory), state or SdcaState()
+    shares = {model: 1.0 / sigma for model, sigma in request.sigma.items()}
     specs = tuple(
         dataclasses.replace(spec, lam=spec.lam * shares.get(model, 1.0))
-        for model, spec in enumerate(told.problem.specs)
+        for model, spec in enumerate(request.problem.specs)
     )
     with opened.lock:
-        rows = _HeldRows(opened, told.problem.bias)
-        solver = SdcaSolver(dataclasses.replace(told.problem, specs=specs), rows, told.tolerance)
-        solver.drop([model for model in solver.active if model not in told.vectors])
-        rows.take(state)
-        solver.resume(told.epoch * told.passes - 1, state.alone, state.seen)
-        begun = {model: packed.unpacked() * shares[model] for model, packed in told.vectors.items()}
-        for model, vector in begun.items():
+        rows = _InMemoryRowStates(opened, request.problem.bias)
+        solver = SdcaSolver(dataclasses.replace(request.problem, specs=specs), rows, request.tolerance)
+        solver.drop([model for model in solver.active if model not in request.vectors])
+        rows.load(state)
+        solver.resume(request.epoch * request.passes - 1, state.alone, state.seen)
+        start_vectors = {model: packed.unpacked() * shares[model] for model, packed in request.vectors.items()}
+        for model, vector in start_vectors.items():
             solver.a[model][:] = vector
             if model in state.models:
                 solver.state[model][:] = state.models[model]
             solver.state[model][DUAL] = 0.0
-            solver.state[model][CENTRES] = told.centres[model]
-        met: dict[int, float] = {}
-        counts = {model: np.zeros(len(_COUNTS)) for model in told.vectors}
-        for number in range(told.passes):
+            solver.state[model][CENTRES] = request.centres[model]
+        gaps: dict[int, float] = {}
+        counts = {model: np.zeros(len(_COUNTS)) for model in request.vectors}
+        for number in range(request.passes):
             solver.begin_epoch()
-            for model, stretch in told.stretch.items():
+            for model, stretch in request.stretch.items():
                 solver.state[model][STRETCH] = stretch
-            for window in opened.windows(told.epoch * told.passes + number):
+            for window in opened.windows(request.epoch * request.passes + number):
                 solver.enter(window)
-                _present(solver, opened, window, 0, len(window.order))
+                _process_rows(solver, opened, window, 0, len(window.order))
                 solver.leave(window)
-            if not number:  # later passes meet what is left of the part alone
-                met = {model: float(solver.state[model][GAP]) for model in told.vectors}
+            if not number:  # the gap of the first pass; later passes know the changes of this part only
+                gaps = {model: float(solver.state[model][GAP]) for model in request.vectors}
             solver.end_epoch()
-            for model in told.vectors:
+            for model in request.vectors:
                 counts[model] += solver.state[model][_COUNTS]
-        groups, arrays = rows.give()
-        new = AscentState(groups, arrays, solver.state, tuple(sorted(solver.alone)), solver.seen)
-        changed = {model: solver.a[model] - vector for model, vector in begun.items()}
+        groups, arrays = rows.result()
+        new = SdcaState(groups, arrays, solver.state, tuple(sorted(solver.alone)), solver.seen)
+        changed = {model: solver.a[model] - vector for model, vector in start_vectors.items()}
         numbers = {model: np.append(solver.state[model], square(vector)) for model, vector in changed.items()}
-        for model, gap in met.items():
+        for model, gap in gaps.items():
             numbers[model][GAP] = gap
             numbers[model][_COUNTS] = counts[model]
-        return new, Contribution({model: Packed.of(vector) for model, vector in changed.items()}, numbers)
+        return new, RoundResult({model: PackedVector.of(vector) for model, vector in changed.items()}, numbers)
 
 
-def renew(part: Part, asked: tuple[Problem, list[int]], state: AscentState, held: Held | None = None) -> list[DualSums]:
-    """Add up anew what the dual variables of the rows of a part come to."""
-    problem, models = asked
-    opened = at_hand(part, held)
+def recompute_dual_sums(
+    part: Part, request: tuple[Problem, list[int]], state: SdcaState, in_memory: InMemoryPart | None = None
+) -> list[DualSums]:
+    """Recompute the sums over the dual variables of the rows of a part."""
+    problem, models = request
+    opened = open_part(part, in_memory)
     with opened.lock:
-        rows = _HeldRows(opened, problem.bias)
-        rows.take(state)
+        rows = _InMemoryRowStates(opened, problem.bias)
+        rows.load(state)
         solver = SdcaSolver(problem, rows, 1.0)
         return solver.dual_sums(models, opened.all_windows)
 
 
-def sums_together(one: list[DualSums], other: list[DualSums]) -> list[DualSums]:
+def add_dual_sums(one: list[DualSums], other: list[DualSums]) -> list[DualSums]:
     """Return the sums of the rows of both."""
     return [mine + more for mine, more in zip(one, other, strict=True)]
 
 
 OWN_SQUARES = STATE_SIZE
-"""The place, after those of a state, of the squared norms of what each part has changed."""
-_TOO_BOLD, _TOO_CAUTIOUS = 0.9, 0.6
-_BOLDER, _MORE_CAUTIOUS = 0.8, 1.25
+"""Index, after the elements of a state, of the sum of the squared norms of the changes of each part."""
+_RAISE_ABOVE, _LOWER_BELOW = 0.9, 0.6
+_LOWER_FACTOR, _RAISE_FACTOR = 0.8, 1.25
 
 
-def next_caution(caution: float, together: float, apart: float, parts: int) -> float:
-    """Return the factor by which parts scale their own changes in the next round.
+def next_sigma(sigma: float, combined: float, separate: float, parts: int) -> float:
+    """Return sigma' for the next round: the factor by which parts scale their own changes.
 
-    As often as there are parts is always enough, and needed only if all change the same. If the changes of this round
-    have the squared norm `together`, and each part's own add up to `apart`, then together / apart would have been right
-    for them. Too little makes the next round take back what was too much, so it falls slowly and rises at once.
+    The number of parts is always safe, and needed only if all parts make the same change. If the sum of the changes has
+    the squared norm `combined`, and the squared norms of the parts' changes add up to `separate`, then combined /
+    separate was the right value. Too small a value makes the next round undo changes, so sigma' falls slowly and rises
+    at once.
     """
-    ratio = together / apart if apart else 0.0
-    if ratio > _TOO_BOLD * caution:
-        return min(max(ratio, _MORE_CAUTIOUS * caution), float(parts))
-    return max(_BOLDER * caution, 1.0) if ratio < _TOO_CAUTIOUS * caution else caution
+    ratio = combined / separate if separate else 0.0
+    if ratio > _RAISE_ABOVE * sigma:
+        return min(max(ratio, _RAISE_FACTOR * sigma), float(parts))
+    return max(_LOWER_FACTOR * sigma, 1.0) if ratio < _LOWER_BELOW * sigma else sigma
 
 
-def _present(solver: Solver, opened: OpenPart, window: Window, begin: int, end: int) -> None:
+def _process_rows(solver: Solver, opened: OpenPart, window: Window, begin: int, end: int) -> None:
     step = solver.rows_at_a_time(window.block)
     for first in range(begin, end, step):
         opened.check()
@@ -259,19 +262,19 @@ def _present(solver: Solver, opened: OpenPart, window: Window, begin: int, end: 
 
 
 @dataclass(frozen=True)
-class Sums:
-    """The question for sums over the rows of each class and fold."""
+class RowSumsRequest:
+    """The request for sums over the rows of each class and fold."""
 
     problem: Problem
     classes: int
     folds: int | None
 
 
-def sum_rows(part: Part, asked: Sums, held: Held | None = None) -> RowSums:
-    """The sums over the rows of a part."""
-    opened = at_hand(part, held)
+def sum_rows(part: Part, request: RowSumsRequest, in_memory: InMemoryPart | None = None) -> RowSums:
+    """Return the sums over the rows of a part."""
+    opened = open_part(part, in_memory)
     with opened.lock:
-        found = RowSums.of(asked.problem, asked.classes, asked.folds)
+        found = RowSums.of(request.problem, request.classes, request.folds)
         for window in opened.all_windows():
             found.add(window)
         return found
@@ -281,108 +284,103 @@ def sum_rows(part: Part, asked: Sums, held: Held | None = None) -> RowSums:
 
 
 @dataclass(frozen=True)
-class Descent:
-    """A round of Pegasos: what all parts are told."""
+class PegasosRequest:
+    """The message to all parts for a round of Pegasos."""
 
     problem: Problem
     options: list[PegasosOptions]
     rows: int
-    """Of all parts."""
+    """Rows of all parts."""
     epoch: int
-    vectors: dict[int, Packed]
+    vectors: dict[int, PackedVector]
     states: dict[int, np.ndarray]
 
 
 SUM, LOSSES, UPDATES, ROWS, LATE_LOSSES, LATE_ROWS, MAGNITUDES = range(7)
-"""The numbers of a contribution: S, losses, updates and rows of the round; those since its half; sizes of S's terms."""
+"""The numbers of a result: S, losses, updates and rows of the round; those of its second half; sizes of S's terms."""
 
 
-def descend(part: Part, told: Descent, held: Held | None = None) -> Contribution:
-    """One pass over a part, as one of several that average: see `solvers/pegasos_threads.py`."""
-    opened = at_hand(part, held)
-    share = part.rows / told.rows
-    options = [dataclasses.replace(one, delay=one.delay * share) for one in told.options]
+def run_pegasos(part: Part, request: PegasosRequest, in_memory: InMemoryPart | None = None) -> RoundResult:
+    """Make a pass of Pegasos over a part, the result of which is averaged: see `solvers/pegasos_threads.py`."""
+    opened = open_part(part, in_memory)
+    share = part.rows / request.rows
+    options = [dataclasses.replace(one, delay=one.delay * share) for one in request.options]
     with opened.lock:
-        solver = PegasosSolver(told.problem, options, Manner("sgd-s", certified=False))
-        solver.drop([model for model in solver.active if model not in told.vectors])
-        for model, packed in told.vectors.items():
+        solver = PegasosSolver(request.problem, options, Manner("sgd-s", certified=False))
+        solver.drop([model for model in solver.active if model not in request.vectors])
+        for model, packed in request.vectors.items():
             member = solver.members[model]
             np.multiply(packed.unpacked(), share, out=member.a)
-            member.state[:] = told.states[model]
+            member.state[:] = request.states[model]
             member.state[[S, LOSS, ERRORS, NORM2, MAGNITUDE]] = 0.0
-            member.state[T] = told.states[model][T] * share
+            member.state[T] = request.states[model][T] * share
         solver.begin_epoch()
         presented, half = 0, part.rows // 2
-        for window in opened.windows(told.epoch):
+        for window in opened.windows(request.epoch):
             rows = len(window.order)
             middle = min(max(half - presented, 0), rows)
-            _present(solver, opened, window, 0, middle)
+            _process_rows(solver, opened, window, 0, middle)
             if presented <= half < presented + rows:
                 solver.mark()
-            _present(solver, opened, window, middle, rows)
+            _process_rows(solver, opened, window, middle, rows)
             presented += rows
         solver.end_epoch()
         vectors, numbers = {}, {}
-        for model in told.vectors:
+        for model in request.vectors:
             member = solver.members[model]
             rows = round(member.t - member.began)
             late = (member.loss_sum - member.loss_at_mark, rows - round(member.marked))
-            vectors[model] = Packed.of(member.a)
+            vectors[model] = PackedVector.of(member.a)
             numbers[model] = np.array(
                 [member.dual_sum, member.loss_sum, member.errors, rows, *late, member.state[MAGNITUDE]]
             )
-        return Contribution(vectors, numbers)
+        return RoundResult(vectors, numbers)
 
 
 # --- objectives ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Question:
-    """Candidates of some models, whose objectives are wanted."""
+class ObjectiveRequest:
+    """The request for the objectives of candidates of some models."""
 
     problem: Problem
     models: list[int]
-    vectors: dict[int, Packed]
-    """By their places."""
+    vectors: dict[int, PackedVector]
+    """The candidates, by number."""
     twice: list[int]
-    """Models whose scores are to be computed in twice the precision."""
+    """Models whose scores are computed in twice the precision."""
 
 
-def measure(part: Part, asked: Question, held: Held | None = None) -> np.ndarray:
-    """The sums of losses of some candidates over a part."""
-    opened = at_hand(part, held)
+def measure(part: Part, request: ObjectiveRequest, in_memory: InMemoryPart | None = None) -> np.ndarray:
+    """Return the sums of losses of candidates over a part."""
+    opened = open_part(part, in_memory)
     with opened.lock:
-        vectors = [one.unpacked() for one in asked.vectors.values()]
-        measurement = Measurement(asked.problem, asked.models, vectors, asked.twice)
+        vectors = [one.unpacked() for one in request.vectors.values()]
+        measurement = Measurement(request.problem, request.models, vectors, request.twice)
         for window in opened.all_windows():
             measurement.add(window, opened.loader, 1, opened.check)
         return measurement.sums
 
 
-def summed(one: Any, other: Any) -> Any:
-    """Two sums as one."""
-    return one + other
-
-
 @dataclass(frozen=True)
-class HoldoutQuestion:
-    """The model whose scores of holdout rows are wanted."""
+class HoldoutRequest:
+    """The request for the scores of holdout rows."""
 
     model: Model
     calibrate: bool
     """True if probabilities will be fitted to the scores."""
 
 
-def score_holdout(part: Part, asked: HoldoutQuestion, held: Held | None = None) -> HoldoutScores:
+def score_holdout(part: Part, request: HoldoutRequest, in_memory: InMemoryPart | None = None) -> HoldoutScores:
     """Return statistics of the scores of the holdout rows of a part."""
-    opened = at_hand(part, held)
+    opened = open_part(part, in_memory)
     with opened.lock:
-        found = HoldoutScores(asked.model, asked.calibrate)
-        found.take(score_holdout_rows(asked.model, opened.all_windows(), opened.loader, 1))
+        found = HoldoutScores(request.model, request.calibrate)
+        found.take(score_holdout_rows(request.model, opened.all_windows(), opened.loader, 1))
         return found
 
 
-def merged(one: HoldoutScores, other: HoldoutScores) -> HoldoutScores:
+def merge_holdout(one: HoldoutScores, other: HoldoutScores) -> HoldoutScores:
     """Return the statistics of both; neither is changed, as the sum may be repeated."""
     return one.merged(other)

@@ -173,7 +173,7 @@ def _sift(files: list[str], are_tables: bool, made: Manifest | None, before: int
         if before is not None and has_time and stamp.modified_ns < before:
             sifted.too_old += 1
             continue
-        before_it = by_name.get(sources.recorded(name))
+        before_it = by_name.get(sources.manifest_name(name))
         if (before_it and looks_unchanged(before_it, name, stamp)) or stored.have(name, stamp.size):
             sifted.known += 1  # also if moved or touched
         elif before_it:

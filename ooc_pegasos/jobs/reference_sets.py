@@ -65,7 +65,7 @@ class _File:
     """An input, a reference set, or a source recorded in a store."""
 
     def __init__(self, name: str, source: SourceInfo | None = None) -> None:
-        self.name = sources.spoken(name)
+        self.name = sources.display_name(name)
         self._path, self._source = name, source
 
     @cached_property

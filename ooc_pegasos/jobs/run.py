@@ -39,7 +39,7 @@ from ooc_pegasos.jobs.reference_sets import check_reference_sets, fingerprints
 from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
 from ooc_pegasos.jobs.versions import MODEL, RECORD, Versions
 from ooc_pegasos.objective.losses import loss_for
-from ooc_pegasos.readers.sources import recorded
+from ooc_pegasos.readers.sources import manifest_name
 from ooc_pegasos.reporting.progress import Progress, TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.scoring.score import check_store
@@ -478,7 +478,7 @@ def _appended_by(planned: Plan, target: Path) -> list[SourceInfo]:
     made = manifest.read(target)
     last = made.sources[-len(planned.new) :] if planned.new else []
     came = made.first_row + made.rows > planned.expired_before + planned.rows_before
-    return last if came and [source.name for source in last] == [*map(recorded, planned.new)] else []
+    return last if came and [source.name for source in last] == [*map(manifest_name, planned.new)] else []
 
 
 def _rows_left_by(found: State, target: Path) -> Appended:

@@ -1,4 +1,4 @@
-"""The common part of both ways of loading: the next window is made ready while this one is worked on."""
+"""Base class of the loaders: the next window is loaded while the current one is processed."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from ooc_pegasos.util.stopwatch import Stopwatch
 
 Loading = Literal["mapped", "read"]
 
-MAPPED_UP_TO = 1 << 30
-"""Larger stores that fit are read once and kept: mapped files have small pages, which cost the more the more there are.
+MAX_MAPPED_BYTES = 1 << 30
+"""Larger stores are read into memory instead of mapped: mapped files have small pages, whose cost grows with size.
 
 Measured with rows in random order: nothing at 0.3 GB, 5 % at 1 GB, 20 % at 2 GB, 80 % at 4 GB.
 """
-_LOOK_UP = 0.05  # seconds between two looks at whether somebody wants to stop
-_MOST_MAPPINGS = 20_000  # of the 65,530 that Linux gives a process
+_POLL_SECONDS = 0.05  # between checks whether the run has to stop
+_MAX_MAPPINGS = 20_000  # of the 65,530 that Linux gives a process
 
 
 class AbandonedError(OocPegasosError):
-    """Nobody wants the window any more that is being loaded."""
+    """The window that is being loaded is no longer needed."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The data of a window about each row, besides the entries."""
+    """Row offsets, labels and weights of a window."""
 
     indptr: np.ndarray
     labels: np.ndarray
@@ -45,7 +45,7 @@ class Rows:
 
 
 class Loader(ABC):
-    """Brings the windows of a store to memory in the order of a plan."""
+    """Loader of the windows of a store, in the order of a plan."""
 
     name: Loading
 
@@ -58,28 +58,28 @@ class Loader(ABC):
         self._threads = threads
         self._abandon = threading.Event()
         self._windows: dict[int, Window] = {}
-        self._last = 1  # the slot of the window made last
+        self._last = 1  # the slot of the latest window
         labels, levels = store.manifest.labels, store.manifest.layout.levels
         self._classes = len(labels.classes) if labels.task == "multiclass" else 0
         self._levels = all_levels(levels) if levels else NO_LEVELS
 
     @property
     def training_rows(self) -> int:
-        """Rows that are presented: all that are not held out."""
+        """Number of training rows: all but the holdout rows."""
         return sum(self.shape.chunk_rows)
 
     def rows_without(self, fold: int) -> int:
-        """Rows in all folds but one."""
+        """Return the number of rows in all folds but one."""
         return self.store.rows - int(self.folds.sizes[fold])
 
     @abstractmethod
     def load(self, chunks: tuple[int, ...], slot: int) -> Window:
-        """Chunks laid out as one block, in place of what was in this slot (0 or 1) before. The order is empty."""
+        """Load chunks as one block, replacing the window in this slot (0 or 1). The order is empty."""
 
     def _load(self, chunks: tuple[int, ...]) -> Window:
-        """The chunks that are in memory already, or else chunks in place of the window that is not in use.
+        """Return the window with these chunks if it is in memory, or load it into the slot that is not in use.
 
-        In use is the one made last: who asks for a window has done with those before it.
+        The latest window is in use; earlier ones are not.
         """
         for slot, window in self._windows.items():
             if window.chunks == chunks:
@@ -92,34 +92,34 @@ class Loader(ABC):
         return self._windows[slot]
 
     def stream(self, plans: Iterable[Plan], check: Callable[[], None] = lambda: None) -> Generator[Window, None, None]:
-        """The windows of some plans one after the other; each may be used until the next is asked for.
+        """Yield the windows of plans; each is valid until the next is requested.
 
-        While one is used, the next is loaded and its order made. `check` is called now and then and may raise.
+        The next window is loaded and ordered concurrently. `check` is called periodically and may raise.
         """
         pool = ThreadPoolExecutor(1)
         self._abandon.clear()
-        ready: Future[Window] | None = None
+        current: Future[Window] | None = None
         try:
             for plan in plans:
-                coming = pool.submit(self.prepare, plan)
-                if ready is not None:
-                    yield _result(ready, check)
-                ready = coming
-            if ready is not None:
-                yield _result(ready, check)
+                upcoming = pool.submit(self.prepare, plan)
+                if current is not None:
+                    yield _result(current, check)
+                current = upcoming
+            if current is not None:
+                yield _result(current, check)
         finally:
             self._abandon.set()
             pool.shutdown(wait=True, cancel_futures=True)
 
     def in_order(self) -> list[Plan]:
-        """All rows of the store as they stand."""
+        """Return plans of all rows in the order of the store."""
         return in_order(self.shape)
 
-    def check_unchanged(self) -> None:  # noqa: B027 (what is in memory of its own cannot change)
-        """See that what was loaded is still what lies on the disk, where that could have changed."""
+    def check_unchanged(self) -> None:  # noqa: B027 (copies in memory cannot change)
+        """Raise CorruptFileError if a mapped file has changed on disk."""
 
     def damaged(self, window: Window, row: int) -> CorruptFileError:
-        """Error for an index that is too large, found by a kernel."""
+        """Return the error for an index that a kernel found too large."""
         file = self.store.path / self.store.manifest.chunks[window.chunk_of(row)].file
         return CorruptFileError(f"{file}: an index is not below the number of features; restore it or convert again")
 
@@ -128,16 +128,16 @@ class Loader(ABC):
             layout = Layout.of(self.store, plan.chunks)
             order = np.empty(0, np.uint32)
             if plan.order is not None:
-                order = plan.order(self.folds.rows_to_present(plan.chunks, layout))
+                order = plan.order(self.folds.training_rows_of(plan.chunks, layout))
         window = self._load(plan.chunks)
-        return Window(window.chunks, window.block, window.stretches, window.folds, order)
+        return Window(window.chunks, window.block, window.row_ranges, window.folds, order)
 
     def _check_abandoned(self) -> None:
         if self._abandon.is_set():
-            raise AbandonedError("nobody waits for this window")
+            raise AbandonedError("the stream of windows was closed")
 
     def _new_rows(self, layout: Layout, make: Callable[[int, Any], np.ndarray]) -> Rows:
-        """Room for what is known of each row."""
+        """Return arrays for offsets, labels and weights."""
         weighted = any(info.starts.weights is not None for info in layout.infos)
         return Rows(
             make(layout.rows, np.int64),
@@ -145,27 +145,26 @@ class Loader(ABC):
             make(layout.rows, np.float32) if weighted else None,
         )
 
-    def _place_rows(self, layout: Layout, place: int, head: bytes | memoryview, rows: Rows) -> None:
-        """Take offsets, labels and weights from the head of a chunk file to where the window wants them.
+    def _copy_rows(self, layout: Layout, number: int, head: bytes | memoryview, rows: Rows) -> None:
+        """Copy offsets, labels and weights from the head of a chunk file to the arrays of the window.
 
-        No row leaves its chunk, every label is a class that there is or a number, and every weight is positive, or the
-        chunk is refused: kernels do not look.
+        Invalid offsets, labels and weights are refused, since kernels do not check them.
         """
-        info, starts = layout.infos[place], layout.infos[place].starts
-        first = layout.first_rows[place]
+        info, starts = layout.infos[number], layout.infos[number].starts
+        first = layout.first_rows[number]
         offsets = read_only(np.frombuffer(head, "<i4", info.rows + 1, starts.offsets))
         if not place_offsets(
-            offsets, layout.first_entries[place], info.entries, rows.indptr[first : first + info.rows + 1]
+            offsets, layout.first_entries[number], info.entries, rows.indptr[first : first + info.rows + 1]
         ):
             file = self.store.path / info.file
-            raise CorruptFileError(f"{file}: row offsets decrease or leave the file; restore it or convert again")
+            raise CorruptFileError(f"{file}: row offsets decrease or exceed the file; restore it or convert again")
         labels = np.frombuffer(head, rows.labels.dtype, info.rows, starts.labels)
-        if not self._are_labels(labels):
+        if not self._are_valid_labels(labels):
             file = self.store.path / info.file
-            known = f"none of the {self._classes} classes" if self._classes else "not a number that it can be"
+            known = f"none of the {self._classes} classes" if self._classes else "not a valid number"
             raise CorruptFileError(f"{file}: a label is {known}; restore it or convert again")
         rows.labels[first : first + info.rows] = labels
-        rows.labels[first + info.rows] = 0  # the gap after it
+        rows.labels[first + info.rows] = 0  # the gap after the chunk
         if rows.weights is not None:
             rows.weights[first : first + info.rows + 1] = 1
             if starts.weights is not None:
@@ -175,7 +174,7 @@ class Loader(ABC):
                     raise CorruptFileError(f"{file}: a weight is not a positive number; restore it or convert again")
                 rows.weights[first : first + info.rows] = weights
 
-    def _are_labels(self, labels: np.ndarray) -> bool:
+    def _are_valid_labels(self, labels: np.ndarray) -> bool:
         if self._classes:
             return bool(((labels >= 0) & (labels < self._classes)).all())
         regression = self.store.manifest.labels.task == "regression"
@@ -187,13 +186,13 @@ class Loader(ABC):
         features = self.store.features
         block = CsrBlock(rows.indptr, indices, values, rows.labels, features, rows.weights, self._levels)
         marks = self.folds.of_window(chunks, layout)
-        return Window(chunks, block, layout.stretches(), marks, np.empty(0, np.uint32))
+        return Window(chunks, block, layout.row_ranges(), marks, np.empty(0, np.uint32))
 
 
 def _result(future: Future[Window], check: Callable[[], None]) -> Window:
     while not future.done():
         check()
-        wait([future], timeout=_LOOK_UP)
+        wait([future], timeout=_POLL_SECONDS)
     return future.result()
 
 
@@ -209,35 +208,35 @@ def open_loader(
     background: Stopwatch | None = None,
     what: str = "--memory",
 ) -> Loader:
-    """The way of loading asked for, or the one that suits: mapped where the store fits the budget and is not large.
+    """Return the requested loader, or by default a mapped one if the store fits the budget and is not large.
 
-    `row_bytes` is what somebody else keeps in memory for each row of a window.
+    `row_bytes` is the memory of the solver for each row of a window.
     """
     from ooc_pegasos.loading.mapped import MappedLoader
     from ooc_pegasos.loading.read_ahead import ReadAheadLoader
 
     chunks = store.manifest.chunks
-    apart = Folds(store, holdout, folds)
+    row_folds = Folds(store, holdout, folds)
     costs = tuple(cost_of(chunk) + row_bytes * (chunk.rows + 1) for chunk in chunks)
-    shape = Shape(tuple(apart.to_present), costs, budget)
-    if budget < shape.least_budget:
-        whole = shape.least_budget == sum(shape.chunk_bytes)
+    shape = Shape(tuple(row_folds.training_rows), costs, budget)
+    if budget < shape.min_budget:
+        whole = shape.min_budget == sum(shape.chunk_bytes)
         largest = f"whose largest chunk takes {_size(max(shape.chunk_bytes))}, two at a time"
         raise UsageError(
             f"{what} {_size(budget)} is too little for {store.path}, {'all of which is needed' if whole else largest}; "
-            f"give at least {{memory={_size(shape.least_budget)}}}, or convert with a smaller {{chunk_size}}"
+            f"give at least {{memory={_size(shape.min_budget)}}}, or convert with a smaller {{chunk_size}}"
         )
-    mappable = can_map() and 2 * len(chunks) <= _MOST_MAPPINGS
-    small = shape.fits and store.manifest.bytes <= MAPPED_UP_TO
+    mappable = can_map() and 2 * len(chunks) <= _MAX_MAPPINGS
+    small = shape.fits and store.manifest.bytes <= MAX_MAPPED_BYTES
     if loading == "mapped" and not mappable:
         raise UsageError(
             "{loading=mapped} needs 64-bit Linux with pages of 4 kB and a store of few chunks; leave it out"
         )
-    wanted = loading or ("mapped" if small and mappable else "read")
-    kind = MappedLoader if wanted == "mapped" else ReadAheadLoader
-    return kind(store, shape, apart, threads, background or Stopwatch())
+    chosen = loading or ("mapped" if small and mappable else "read")
+    kind = MappedLoader if chosen == "mapped" else ReadAheadLoader
+    return kind(store, shape, row_folds, threads, background or Stopwatch())
 
 
 def _size(count: int) -> str:
-    """A size as `--memory` takes it, not below `count`."""
+    """Return a size in the form of `--memory`, rounded up."""
     return f"{-(-count // 2**20)}MB" if count >= 10 << 20 else f"{-(-count // 2**10)}kB"

@@ -1,7 +1,7 @@
-"""Windows read ahead into two pieces of memory that take turns: for stores larger than memory.
+"""Loader that reads windows ahead into two alternating buffers: for stores larger than memory.
 
-Each chunk file goes straight to where the window wants it, without a copy in between: its indices and values begin
-where pages do, as direct reads demand. Only row offsets and labels, a few bytes a row, are moved.
+Chunk files are read directly into the arrays of the window: their indices and values begin at page boundaries, as
+direct I/O requires. Only row offsets and labels, a few bytes per row, are copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ooc_pegasos.store.page_memory import Arena
 
 
 class ReadAheadLoader(Loader):
-    """See above."""
+    """See `Loader`."""
 
     name = "read"
 
@@ -41,9 +41,9 @@ class ReadAheadLoader(Loader):
     def _read(self, chunks: tuple[int, ...], arena: Arena) -> Window:
         store = self.store
         layout = Layout.of(store, chunks)
-        of_value = value_kind(store)
+        value_type = value_kind(store)
         indices = arena.take(layout.entries, index_kind(store))
-        values = None if of_value is None else arena.take(layout.entries, of_value)
+        values = None if value_type is None else arena.take(layout.entries, value_type)
         heads = [arena.take(info.starts.indices, np.uint8) for info in layout.infos]
         ends = [_end_of_entries(info, indices, values) for info in layout.infos]
         tails = [
@@ -54,30 +54,30 @@ class ReadAheadLoader(Loader):
         readers: list[ChunkReader] = []
 
         def parts() -> Iterator[Part]:
-            for place, info in enumerate(layout.infos):
+            for number, info in enumerate(layout.infos):
                 reader = ChunkReader(store.path / info.file, info)
                 readers.append(reader)
-                first = layout.first_entries[place]
-                places = [heads[place].data]
+                first = layout.first_entries[number]
+                targets = [heads[number].data]
                 for column in (indices, values):
                     if column is not None:
                         size = round_up(info.entries * column.itemsize)
-                        places.append(column[first : first + size // column.itemsize].data.cast("B"))
-                places.append(tails[place].data)
-                yield from parts_of(reader, places)
+                        targets.append(column[first : first + size // column.itemsize].data.cast("B"))
+                targets.append(tails[number].data)
+                yield from parts_of(reader, targets)
 
         try:
-            place = 0
+            number = 0
             with (
                 self.background.measuring("reading and checksums"),
                 closing(read_checked(parts(), self._check_abandoned)) as arrived,
             ):
-                for part, seen in arrived:
+                for part, checksum in arrived:
                     self.bytes_read += min(len(part.into), part.reader.size - part.at)
                     if part.last:
-                        refuse_checksum(part.reader.path, layout.infos[place], seen)
-                        self._place_rows(layout, place, heads[place].data, rows)
-                        place += 1
+                        refuse_checksum(part.reader.path, layout.infos[number], checksum)
+                        self._copy_rows(layout, number, heads[number].data, rows)
+                        number += 1
         finally:
             for reader in readers:
                 reader.close()
@@ -85,6 +85,6 @@ class ReadAheadLoader(Loader):
 
 
 def _end_of_entries(info: ChunkInfo, indices: np.ndarray, values: np.ndarray | None) -> int:
-    """Offset of the end of the last page with entries in a chunk file."""
+    """Return the offset of the end of the last page with entries in a chunk file."""
     end = info.starts.indices + round_up(info.entries * indices.itemsize)
     return end if values is None else end + round_up(info.entries * values.itemsize)

@@ -1,7 +1,7 @@
-"""In which order rows are presented. A sampler emits a plan and never touches data.
+"""Samplers: the order in which rows are processed. A sampler makes plans and never reads data.
 
 A window is as many chunks as fit in the memory budget, laid out as one block; its rows are ordered at random
-within it. If the whole store is one window the order is an exactly uniform permutation; if not, it is a
+within it. If the whole store is one window the order is a uniform random permutation; if not, it is a
 two-level shuffle of chunks and of rows within windows. Randomness comes from (seed, epoch, window) alone, so
 a checkpoint needs no generator state.
 """
@@ -20,7 +20,7 @@ from ooc_pegasos.registry import SAMPLERS
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes that a sampler uses: training rows and bytes of each chunk, and the bytes that may be in memory."""
+    """The sizes that a sampler uses: training rows and bytes of each chunk, and the memory budget in bytes."""
 
     chunk_rows: tuple[int, ...]
     chunk_bytes: tuple[int, ...]
@@ -32,21 +32,21 @@ class Shape:
         return sum(self.chunk_bytes) <= self.budget
 
     @property
-    def least_budget(self) -> int:
-        """With less than this there is no window: all of a small store, or two chunks, one of them being loaded."""
+    def min_budget(self) -> int:
+        """The smallest budget that allows a window: a small store, or two chunks, one of them being loaded."""
         return min(sum(self.chunk_bytes), 2 * max(self.chunk_bytes, default=0))
 
     @property
     def largest_window(self) -> int:
-        """Bytes that a window may take: the next one is loaded while this one is worked on."""
+        """Bytes of the largest window: half of the budget, since the next window is loaded concurrently."""
         return sum(self.chunk_bytes) if self.fits else self.budget // 2
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The chunks to lay out as one block, and how to bring the rows of that block in the order to present them.
+    """The chunks of a window, and a function that orders the training rows of their block.
 
-    `order` may change the array it is given. It is None where rows are not presented but passed over as they stand.
+    `order` may change its argument. It is None in passes without training, where rows stay in the order of the store.
     """
 
     chunks: tuple[int, ...]
@@ -70,18 +70,18 @@ def groups(shape: Shape, chunks: np.ndarray) -> list[tuple[int, ...]]:
 
 
 def in_order(shape: Shape) -> list[Plan]:
-    """All rows as they stand, for passes that present nothing."""
+    """Return plans of all rows in the order of the store, for passes without training."""
     return [Plan(chunks, None) for chunks in groups(shape, np.arange(len(shape.chunk_rows)))]
 
 
 def _random_groups(shape: Shape, rng: Callable[[], np.random.Generator]) -> list[tuple[int, ...]]:
-    """Windows of randomly chosen chunks; if there is only one, its chunks stay as they are."""
+    """Return windows of randomly chosen chunks; a single window keeps the order of its chunks."""
     everything = np.arange(len(shape.chunk_rows))
     windows = groups(shape, everything)
     return windows if len(windows) == 1 else groups(shape, rng().permutation(everything))
 
 
-def _as_they_stand(rows: np.ndarray) -> np.ndarray:
+def _in_store_order(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
@@ -97,9 +97,9 @@ def _drawn(count: int, seed: int, epoch: int, window: int, rows: np.ndarray) -> 
 
 
 def sequential(shape: Shape, _seed: int, _epoch: int) -> Iterator[Plan]:
-    """Rows as they stand."""
+    """Rows in the order of the store."""
     for chunks in groups(shape, np.arange(len(shape.chunk_rows))):
-        yield Plan(chunks, _as_they_stand)
+        yield Plan(chunks, _in_store_order)
 
 
 def permutation(shape: Shape, seed: int, epoch: int) -> Iterator[Plan]:
@@ -114,7 +114,7 @@ def fixed(shape: Shape, seed: int, _epoch: int) -> Iterator[Plan]:
 
 
 def iid(shape: Shape, seed: int, epoch: int) -> Iterator[Plan]:
-    """As many rows as the store has, drawn with replacement. Rows are presented unequally often: no certificate.
+    """Rows drawn with replacement, as many as the store has. Rows are not processed equally often: no certificate.
 
     With several windows the number drawn from each is multinomial, so the draws as a set are i.i.d., but they
     come window by window.
@@ -128,11 +128,11 @@ def iid(shape: Shape, seed: int, epoch: int) -> Iterator[Plan]:
 
 
 EQUALLY_OFTEN: list[str] = []
-"""Samplers that present every row once an epoch, as the certificate demands."""
+"""Samplers that process every row exactly once in each epoch, which the certificate requires."""
 
 
 def register(name: str, sampler: Sampler, *, is_equally_often: bool) -> None:
-    """Add a sampler. `is_equally_often`: True if it presents every row exactly once in each epoch."""
+    """Add a sampler. `is_equally_often`: True if every row is processed exactly once in each epoch."""
     SAMPLERS.register(name, sampler)
     if is_equally_often:
         EQUALLY_OFTEN.append(name)

@@ -1,4 +1,4 @@
-"""The window schedule of a run: those of epochs to come, and all rows in order for passes that present nothing."""
+"""The window schedule of a run: the windows of the epochs, and all rows in order for passes without training."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Cursor:
     window: int = 0
     position: int = 0
     presented: int = 0
-    """Rows of this epoch so far."""
+    """Rows of this epoch processed so far."""
     begun: bool = False
     """True once the solver was notified of the beginning of the epoch."""
     marked: bool = False
-    """True once half of the epoch is over."""
+    """True after the first half of the epoch."""
 
 
-class Course:
-    """The windows of a run; `window` is the one that was given last."""
+class WindowSchedule:
+    """The windows of a run; `window` is the current one."""
 
     def __init__(self, loader: Loader, sampler: Sampler, seed: int, watch: Stopwatch) -> None:
         self.window: Window | None = None
@@ -37,7 +37,7 @@ class Course:
         self._stream: Generator[Window, None, None] | None = None
 
     def plans(self, epoch: int) -> list[Plan]:
-        """The windows of an epoch; the next one's are made before this one is over."""
+        """Return the plans of an epoch; those of the next epoch are made before this one ends."""
         if epoch not in self._plans:
             made = list(self._sampler(self._loader.shape, self._seed, epoch))
             self._plans = {
@@ -47,21 +47,21 @@ class Course:
         return self._plans[epoch]
 
     def next(self, cursor: Cursor, limit: int, check: Callable[[], None]) -> Window:
-        """The window where the cursor stands; while it is presented those after it are read, up to the last epoch."""
+        """Return the window at the cursor; the windows after it are read concurrently, up to the last epoch."""
         if self._stream is None:
-            self._stream = self._loader.stream(self._to_come(cursor, limit), check)
+            self._stream = self._loader.stream(self._upcoming_plans(cursor, limit), check)
         with self._watch.measuring("waiting for data"):
             self.window = next(self._stream)
         return self.window
 
-    def _to_come(self, cursor: Cursor, limit: int) -> Iterator[Plan]:
+    def _upcoming_plans(self, cursor: Cursor, limit: int) -> Iterator[Plan]:
         first = cursor.window
-        for epoch in range(cursor.epoch, max(limit, cursor.epoch + 1)):  # one that was begun is ended in any case
+        for epoch in range(cursor.epoch, max(limit, cursor.epoch + 1)):  # an epoch that was begun is always completed
             yield from self.plans(epoch)[first:]
             first = 0
 
-    def everything(self, check: Callable[[], None]) -> Generator[Window, None, None]:
-        """The window in memory, if that is all; else all of the store, read in order."""
+    def all_windows(self, check: Callable[[], None]) -> Generator[Window, None, None]:
+        """Yield the window in memory if it is the whole store, or else read the store in order."""
         if self._loader.shape.fits and self.window is not None:
             yield self.window
             return
@@ -75,7 +75,7 @@ class Course:
                 yield window
 
     def close(self) -> None:
-        """Read nothing more."""
+        """Stop reading."""
         if self._stream:
             self._stream.close()
         self._stream = None

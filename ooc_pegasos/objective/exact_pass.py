@@ -79,9 +79,9 @@ class Measurement:
         """Pass over the rows of a window; `check` is called now and then and may raise, and then nothing is added."""
         score = self._kernel(window)
 
-        def piece(stretches: list[tuple[int, int]]) -> np.ndarray:
+        def piece(row_ranges: list[tuple[int, int]]) -> np.ndarray:
             sums = np.zeros_like(self.sums)
-            for begin, end in stretches:
+            for begin, end in row_ranges:
                 bad = score(begin, end, sums)
                 if bad >= 0:
                     raise loader.damaged(window, bad)
@@ -156,15 +156,15 @@ class Measurement:
 def pieces(window: Window) -> list[list[tuple[int, int]]]:
     """Cut the rows of a window into pieces of about the same number of entries, wherever its chunks begin.
 
-    A piece is a list of stretches of rows, more than one if it goes over the end of a chunk.
+    A piece is a list of row_ranges of rows, more than one if it goes over the end of a chunk.
     """
     indptr = window.block.indptr
-    lengths = [int(indptr[end] - indptr[begin]) for begin, end in window.stretches]
+    lengths = [int(indptr[end] - indptr[begin]) for begin, end in window.row_ranges]
     number = max(1, min(_SOME_PIECES, sum(lengths) // _LEAST_PIECE), -(-sum(lengths) // _PIECE))
     goals = [sum(lengths) * i // number for i in range(1, number)]
     found: list[list[tuple[int, int]]] = [[]]
     before = 0
-    for (begin, end), length in zip(window.stretches, lengths, strict=True):
+    for (begin, end), length in zip(window.row_ranges, lengths, strict=True):
         while goals and goals[0] < before + length:
             cut = begin + int(np.searchsorted(indptr[begin : end + 1], indptr[begin] + goals.pop(0) - before))
             found[-1].append((begin, cut))

@@ -93,7 +93,7 @@ class RowSums:
         """Add the rows of a window."""
         block = window.block
         weights = np.empty(0, np.float32) if block.weights is None else block.weights
-        for begin, end in window.stretches:
+        for begin, end in window.row_ranges:
             rows = (begin, end, *block.entries, block.labels, weights, window.folds)
             sum_rows(*rows, self.classes, self.folds, self.vectors, self.sums)
 

@@ -164,8 +164,8 @@ def conversion_summary(store: Store, output: str, seconds: float) -> dict[str, A
     }
 
 
-def conversion_lines(store: Store, output: str, seconds: float) -> list[str]:
-    """Return the result of a conversion as lines of text."""
+def conversion_lines(store: Store, output: str, seconds: float, is_kept: bool = True) -> list[str]:
+    """Return the result of a conversion as lines of text. The rejected rows are in the store, if it `is_kept`."""
     made = store.manifest
     counts = zip(made.labels.classes[:_LABELS_SHOWN], made.labels.counts, strict=False)
     labels = ", ".join(f"{name}: {count:,}" for name, count in counts)
@@ -180,7 +180,8 @@ def conversion_lines(store: Store, output: str, seconds: float) -> list[str]:
     if made.weighted:
         lines.append(f"weights: {weight_words(made)}")
     if made.rejected:
-        lines.append(f"{made.rejected:,} rows were rejected; see {output}/rejected.jsonl")
+        where = f"see {output}/rejected.jsonl" if is_kept else "add --store my.store to see them in that folder"
+        lines.append(f"{made.rejected:,} rows were rejected; {where}")
     return lines
 
 

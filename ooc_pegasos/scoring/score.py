@@ -22,7 +22,7 @@ from ooc_pegasos.loading.window import Window, cost_of
 from ooc_pegasos.objective.exact_pass import pieces
 from ooc_pegasos.objective.model_panel import fill_panel, new_panel, width_of
 from ooc_pegasos.readers import columns_plan, registry, sources
-from ooc_pegasos.readers.base import DEFAULT_MEMORY, ParsedBlock, ReadOptions, memory_of, place
+from ooc_pegasos.readers.base import DEFAULT_MEMORY, ParsedBlock, ReadOptions, memory_of, row_location
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store import manifest, row_ids, vocabulary
 from ooc_pegasos.store.csr_block import OVERFLOWS, CsrBlock
@@ -139,7 +139,7 @@ def score_store(model: Model, store: Store, threads: int, with_labels: bool, id_
         for window in loader.stream(loader.in_order()):
             scores = scorer.window(loader, window, threads)
             loader.check_unchanged()
-            for chunk, (begin, end) in zip(window.chunks, window.stretches, strict=True):
+            for chunk, (begin, end) in zip(window.chunks, window.row_ranges, strict=True):
                 labels = window.block.labels[begin:end].copy() if with_labels else None
                 found = None if id_type is None else row_ids.of_type(store.ids(chunk), end - begin, id_type)
                 yield Scored(scores[begin:end], labels, found, _id_name(store.manifest.recipe))
@@ -176,8 +176,8 @@ class Scorer:
         """Return the scores of the rows of a window."""
         scores = self.new_scores(window.block.rows)
 
-        def piece(stretches: list[tuple[int, int]]) -> None:
-            for begin, end in stretches:
+        def piece(row_ranges: list[tuple[int, int]]) -> None:
+            for begin, end in row_ranges:
                 bad = self.rows(window.block, begin, end, scores[begin:end])
                 if bad >= 0:
                     raise loader.damaged(window, bad)
@@ -235,23 +235,25 @@ class _Rows:
             for parsed, made in ordered_map(read, reader.tasks(), threads, partial(memory_of, reader), self._memory):
                 if parsed.task.source != source:
                     line, source = 0, parsed.task.source
-                self._refuse_bad(parsed, sources.spoken(self.names[source]), line)
+                self._refuse_bad(parsed, sources.display_name(self.names[source]), line)
                 yield parsed, made
                 line += parsed.line_count
                 reader.release(parsed)
         except sources.LongLineError as error:
             line = line if error.source == source else 0
-            where = place(sources.spoken(self.names[error.source]), reader.unit, line + 1)
+            where = row_location(sources.display_name(self.names[error.source]), reader.unit, line + 1)
             raise InputError(f"{where}: {error.problem}") from error
 
     def _refuse_bad(self, parsed: ParsedBlock, name: str, before: int) -> None:
         """Refuse a bad row or, if labels are needed, an unknown label; `before` lines precede the block."""
         if parsed.bad:
-            where = place(name, self._reader.unit, before + parsed.bad[0].line + 1)
+            where = row_location(name, self._reader.unit, before + parsed.bad[0].line + 1)
             raise InputError(f"{where}: {parsed.bad[0].problem}")
         if self._with_labels:
             _refuse_unknown(
-                parsed, self.labels, lambda row: place(name, self._reader.unit, before + int(parsed.lines[row]) + 1)
+                parsed,
+                self.labels,
+                lambda row: row_location(name, self._reader.unit, before + int(parsed.lines[row]) + 1),
             )
 
 

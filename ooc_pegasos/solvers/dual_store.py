@@ -93,7 +93,7 @@ class RowStates:
             return
         known = self._inverses()
         self._copy(window, self.inverses, known, 1, to_file=False)
-        if any((self.inverses[begin:end] == 0.0).any() for begin, end in window.stretches):
+        if any((self.inverses[begin:end] == 0.0).any() for begin, end in window.row_ranges):
             self._norms(window)
             self._copy(window, self.inverses, known, 1, to_file=True)
 
@@ -106,12 +106,12 @@ class RowStates:
                 self._copy(self._entered, getattr(group, name), self._files[number, name], group.width, to_file=True)
 
     def _norms(self, window: Window) -> None:
-        for begin, end in window.stretches:
+        for begin, end in window.row_ranges:
             inverse_squares(begin, end, *window.block.entries, self._bias, self.inverses)
 
     def _copy(self, window: Window, array: np.ndarray, file: np.ndarray, width: int, *, to_file: bool) -> None:
         """Between the rows of a window's block and those of the store."""
-        for chunk, (begin, end) in zip(window.chunks, window.stretches, strict=True):
+        for chunk, (begin, end) in zip(window.chunks, window.row_ranges, strict=True):
             first = self._first_rows[chunk]
             here = array[begin * width : end * width]
             there = file[first * width : (first + end - begin) * width]

@@ -36,7 +36,7 @@ class DualSums:
         """Add the rows of a window, whose dual variables are a column of those of a group."""
         problem, block = self.problem, window.block
         spec = problem.specs[self.model]
-        for begin, end in window.stretches:
+        for begin, end in window.row_ranges:
             bad = add_up_duals(
                 begin,
                 end,

@@ -116,7 +116,7 @@ class DualRecord:
         """(chunk, its rows in `here`, its rows in a table) for each chunk of the window."""
         assert self._window is not None
         lines = self.here.reshape(-1, self.stride)
-        for chunk, (begin, end) in zip(self._window.chunks, self._window.stretches, strict=True):
+        for chunk, (begin, end) in zip(self._window.chunks, self._window.row_ranges, strict=True):
             first = self._first_rows[chunk]
             yield chunk, lines[begin:end], table[first : first + end - begin]
 

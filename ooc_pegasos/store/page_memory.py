@@ -53,7 +53,7 @@ def can_map() -> bool:
     return sys.platform == "linux" and mmap.PAGESIZE == PAGE and sys.maxsize > 2**32
 
 
-class SideBySide:
+class ContiguousMapping:
     """Parts of files mapped contiguously, so that they are one array without a copy.
 
     Accessing a mapped page of a file that was truncated raises SIGBUS, which ends the process. To avoid that, zeros are
@@ -162,7 +162,7 @@ def _on_bus_error(_number: int, info: int, _context: int) -> None:
 _handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_on_bus_error)
 
 
-def _watch(mapping: SideBySide) -> None:
+def _watch(mapping: ContiguousMapping) -> None:
     import weakref
 
     if not _mappings:
@@ -171,6 +171,6 @@ def _watch(mapping: SideBySide) -> None:
     _mappings[mapping.address] = weakref.ref(mapping)
 
 
-def _forget(mapping: SideBySide) -> None:
+def _forget(mapping: ContiguousMapping) -> None:
     if _mappings.pop(mapping.address, None) is not None and not _mappings:
         _libc().sigaction(signal.SIGBUS, ctypes.byref(_before), None)

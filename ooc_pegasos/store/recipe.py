@@ -24,7 +24,7 @@ class Hashing:
     """If not 0, the number of names in the dictionary, which replaces hashing; other names are ignored."""
 
     @property
-    def places(self) -> int:
+    def buckets(self) -> int:
         """The number of buckets, or of names in the dictionary."""
         return self.dictionary or 1 << self.bits
 

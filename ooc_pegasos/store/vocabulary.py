@@ -123,7 +123,7 @@ class Vocabulary:
                 return "a dictionary that is not whole"
         if tokens and tokens.texts and (self.texts is None or int(self.texts.max(initial=0)) > tokens.texts):
             return "no numbers of texts, or such as cannot be"
-        if tokens and tokens.texts and len(self) and int(self.places[-1]) >= (hashing or Hashing()).places:
+        if tokens and tokens.texts and len(self) and int(self.places[-1]) >= (hashing or Hashing()).buckets:
             return "features that no hash can be"
         return None
 

@@ -22,7 +22,7 @@ from ooc_pegasos.training.local_engine import LocalEngine
 from ooc_pegasos.training.report import Report, open_log
 from ooc_pegasos.training.result import TrainResult, check_holdout_classes
 from ooc_pegasos.training.run import Proof, Run
-from ooc_pegasos.training.setup import Setting, loader_of, weights_of
+from ooc_pegasos.training.setup import RunSetup, loader_of, weights_of
 from ooc_pegasos.training.state import start_over
 from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.util.checkpoint import Checkpoint
@@ -51,7 +51,7 @@ def train(
     store = store if isinstance(store, Store) else Store.open(store)
     if resume and checkpoint is None:
         raise UsageError("{resume} continues from a checkpoint; say where it is with {checkpoint=DIR}")
-    place = Path(checkpoint) if checkpoint else None
+    checkpoint_folder = Path(checkpoint) if checkpoint else None
     with ExitStack() as stack:
         if progress is None:
             progress = default_training_progress()
@@ -61,26 +61,26 @@ def train(
         if config.bias == "search":
             if proof:
                 raise UsageError("{bias=search} proves nothing of other biases; leave out {proof}, or add {bias=free}")
-            if place or warm_start is not None:
+            if checkpoint_folder or warm_start is not None:
                 raise UsageError("{bias=search} trains again and again; leave out {checkpoint} and {warm_start}")
             return _search(store, config, log, rows_in, progress)
-        if place:
-            with writing_errors(place):
-                stack.enter_context(locked(place / "lock", str(place), progress.note))
-        saved = Checkpoint.load(place) if resume and place else None
+        if checkpoint_folder:
+            with writing_errors(checkpoint_folder):
+                stack.enter_context(locked(checkpoint_folder / "lock", str(checkpoint_folder), progress.note))
+        saved = Checkpoint.load(checkpoint_folder) if resume and checkpoint_folder else None
         run = _new_run(
             store,
             config,
             progress,
             warm_start=warm_start,
-            place=place,
+            checkpoint_folder=checkpoint_folder,
             saved=saved,
             scratch=rows_in,
             proof=Path(proof) if proof else None,
         )
         stack.callback(run.close)
-        if place and not resume:
-            start_over(place, progress.note)
+        if checkpoint_folder and not resume:
+            start_over(checkpoint_folder, progress.note)
         if log:
             with writing_errors(Path(log)):
                 run.report.log = stack.enter_context(open_log(Path(log), run.state.epochs))
@@ -94,7 +94,7 @@ def _new_run(
     progress: TrainingProgress,
     *,
     warm_start: Model | None = None,
-    place: Path | None = None,
+    checkpoint_folder: Path | None = None,
     saved: Checkpoint | None = None,
     scratch: Path | None = None,
     offsets: tuple[float, ...] = (),
@@ -103,16 +103,18 @@ def _new_run(
     """Return a run on this machine. `offsets` are biases that are held fixed, each for a model of its own."""
     square_distance(np.empty(0), np.empty(0), 1.0)  # numba initialises itself at the first call, as an import does
     stop, report, background = StopCheck(config.max_seconds), Report(progress), Stopwatch()
-    scratch = scratch or place or Path(tempfile.gettempdir())
-    loader = loader_of(config, store, max(len(offsets), 1), saved, place, background)
+    scratch = scratch or checkpoint_folder or Path(tempfile.gettempdir())
+    loader = loader_of(config, store, max(len(offsets), 1), saved, checkpoint_folder, background)
     problem = problem_of(config, store, loader)
     if config.calibrate and store.manifest.labels.task == "binary":
         check_holdout_classes(store, loader)
     if offsets:
         problem = fixed_bias(problem, offsets)
-    setting = Setting(store, config, loader, problem, weights_of(warm_start, config, problem))
-    engine = LocalEngine(setting, stop, report, background, scratch)
-    return Run(setting, engine, place=place, saved=saved, proof=Proof(proof, scratch) if proof else None)
+    setup = RunSetup(store, config, loader, problem, weights_of(warm_start, config, problem))
+    engine = LocalEngine(setup, stop, report, background, scratch)
+    return Run(
+        setup, engine, checkpoint_folder=checkpoint_folder, saved=saved, proof=Proof(proof, scratch) if proof else None
+    )
 
 
 def _search(

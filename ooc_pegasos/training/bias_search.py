@@ -65,7 +65,7 @@ def _add_losses(
     problem: Problem, model: int, weights: np.ndarray, window: Window, offsets: np.ndarray, sums: np.ndarray
 ) -> None:
     spec, block = problem.specs[model], window.block
-    for begin, end in window.stretches:
+    for begin, end in window.row_ranges:
         scores = np.empty(end - begin)
         score_rows(begin, end, *block.entries, weights, scores)
         chosen = np.arange(begin, end)

@@ -14,7 +14,7 @@ from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.training.report import Report
 from ooc_pegasos.training.result import HoldoutScores
-from ooc_pegasos.training.setup import Algorithm, Setting
+from ooc_pegasos.training.setup import Algorithm, RunSetup
 from ooc_pegasos.training.state import Progression, RunState
 from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.training.timing import EpochCost, RunCost
@@ -32,8 +32,8 @@ class Engine(ABC):
     epochs_are: ClassVar[str] = "epochs"
     """The name of an epoch in notes."""
 
-    def __init__(self, setting: Setting, stop: StopCheck, report: Report) -> None:
-        self.setting, self.stop, self.report = setting, stop, report
+    def __init__(self, setup: RunSetup, stop: StopCheck, report: Report) -> None:
+        self.setup, self.stop, self.report = setup, stop, report
         self.watch = Stopwatch()
         self._row_sums: RowSums | None = None
 
@@ -47,7 +47,7 @@ class Engine(ABC):
     @property
     def requested_memory(self) -> int | None:
         """The memory that a run must have had to be resumed; None: any."""
-        return self.setting.config.memory
+        return self.setup.config.memory
 
     def identity(self) -> dict[str, Any]:
         """Return what must be equal for a run to be resumed, in addition to options and store."""
@@ -57,7 +57,7 @@ class Engine(ABC):
     def choose_algorithm(self) -> Algorithm:
         """Return the algorithm to begin with."""
 
-    def room_problem(self) -> str | None:
+    def memory_problem(self) -> str | None:
         """Return why there is too little memory for dual coordinate ascent, or None."""
         return None
 
@@ -103,7 +103,7 @@ class Engine(ABC):
         """Give a solver the sums over rows that an unregularized bias needs."""
         if self._row_sums is None:
             self._row_sums = self.sum_rows()
-        solver.balance = Balance(self.setting.problem, self._row_sums)
+        solver.balance = Balance(self.setup.problem, self._row_sums)
         solver.place_centres()
 
     @abstractmethod

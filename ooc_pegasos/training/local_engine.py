@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from ooc_pegasos.loading.window import Window
-from ooc_pegasos.loading.window_schedule import Course
+from ooc_pegasos.loading.window_schedule import WindowSchedule
 from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.free_bias import RowSums
 from ooc_pegasos.objective.problem import Spec
@@ -21,7 +21,7 @@ from ooc_pegasos.training.report import Report
 from ooc_pegasos.training.result import HoldoutScores, score_holdout_rows
 from ooc_pegasos.training.setup import (
     Algorithm,
-    Setting,
+    RunSetup,
     new_progression,
     no_rows,
     remark_on_grouping,
@@ -42,11 +42,11 @@ class LocalEngine(Engine):
     most_epochs = 1 << 62
 
     def __init__(
-        self, setting: Setting, stop: StopCheck, report: Report, background: Stopwatch, scratch: Path | None
+        self, setup: RunSetup, stop: StopCheck, report: Report, background: Stopwatch, scratch: Path | None
     ) -> None:
-        super().__init__(setting, stop, report)
-        self._loader, self._background, self._scratch = setting.loader, background, scratch
-        self._schedule = Course(self._loader, SAMPLERS[setting.config.sampler], setting.config.seed, self.watch)
+        super().__init__(setup, stop, report)
+        self._loader, self._background, self._scratch = setup.loader, background, scratch
+        self._schedule = WindowSchedule(self._loader, SAMPLERS[setup.config.sampler], setup.config.seed, self.watch)
         self._meter = Meter(self.watch, lambda: self._loader.bytes_read)
 
     @property
@@ -56,13 +56,13 @@ class LocalEngine(Engine):
 
     def choose_algorithm(self) -> Algorithm:
         """See `Engine`."""
-        setting = self.setting
-        return Algorithm(*choose_algorithm(setting.config, setting.problem, setting.start is not None))
+        setup = self.setup
+        return Algorithm(*choose_algorithm(setup.config, setup.problem, setup.start is not None))
 
     def new_solver(self, algorithm: str) -> Solver:
         """See `Engine`."""
-        setting = self.setting
-        made = make_solver(setting.config, algorithm, setting.problem, self._loader, setting.start, self._scratch)
+        setup = self.setup
+        made = make_solver(setup.config, algorithm, setup.problem, self._loader, setup.start, self._scratch)
         solver, remark = made
         if remark:
             self.report.note(remark)
@@ -70,14 +70,14 @@ class LocalEngine(Engine):
 
     def new_progression(self, spec: Spec, algorithm: str) -> Progression:
         """See `Engine`."""
-        return new_progression(spec, self.setting.problem, algorithm)
+        return new_progression(spec, self.setup.problem, algorithm)
 
     def remarks(self) -> list[str]:
         """See `Engine`."""
-        config, store = self.setting.config, self.setting.store
+        config, store = self.setup.config, self.setup.store
         remarks = [
             remark_on_grouping(config, store, self._loader),
-            remark_on_projection(config, store, self.setting.problem),
+            remark_on_projection(config, store, self.setup.problem),
         ]
         return [remark for remark in remarks if remark]
 
@@ -101,14 +101,14 @@ class LocalEngine(Engine):
     def _load_compiled_code(self, state: RunState) -> None:
         """Call the compiled loops without rows, so that they are loaded when the first rows have been read."""
         with suppress(LookupError):  # models that are finished meanwhile
-            state.solver.warm_up(no_rows(self.setting.store))
+            state.solver.warm_up(no_rows(self.setup.store))
 
     def train_window(self, state: RunState, window: Window, save_if_due: Callable[[], None]) -> None:
         """Process the rows of a window from the cursor on, slice by slice."""
         cursor, solver, pending = state.cursor, state.solver, state.pending
         if pending and pending.windows == cursor.window:
             with self.watch.measuring("measuring the objective"):
-                pending.add(window, self._loader, self.setting.config.workers, self.stop.check)
+                pending.add(window, self._loader, self.setup.config.workers, self.stop.check)
         if solver.wants_balance and self._loader.shape.fits:
             self.find_balance(solver)
         with self.watch.measuring("fetching what is kept of rows"):
@@ -156,20 +156,20 @@ class LocalEngine(Engine):
 
     def all_windows(self) -> Generator[Window, None, None]:
         """See `Engine`."""
-        return self._schedule.everything(self.stop.check)
+        return self._schedule.all_windows(self.stop.check)
 
     def measure(self, measurement: Measurement) -> None:
         """See `Engine`."""
         with closing(self.all_windows()) as windows:
             for window in windows:
                 with self.watch.measuring("measuring the objective"):
-                    measurement.add(window, self._loader, self.setting.config.workers, self.stop.check)
+                    measurement.add(window, self._loader, self.setup.config.workers, self.stop.check)
                 self._loader.check_unchanged()
 
     def sum_rows(self) -> RowSums:
         """See `Engine`."""
-        setting = self.setting
-        found = RowSums.of(setting.problem, len(setting.store.manifest.labels.classes), setting.config.folds)
+        setup = self.setup
+        found = RowSums.of(setup.problem, len(setup.store.manifest.labels.classes), setup.config.folds)
         with closing(self.all_windows()) as windows, self.watch.measuring("adding up rows"):
             for window in windows:
                 found.add(window)
@@ -177,9 +177,9 @@ class LocalEngine(Engine):
 
     def score_holdout(self, model: Model) -> HoldoutScores:
         """See `Engine`."""
-        config = self.setting.config
+        config = self.setup.config
         found = HoldoutScores(model, config.calibrate is not None)
-        windows = self._schedule.everything(lambda: None)  # the model is trained: a request to stop is too late
+        windows = self._schedule.all_windows(lambda: None)  # the model is trained: a request to stop is too late
         with closing(windows), self.watch.measuring("calibrating"):
             found.take(score_holdout_rows(model, windows, self._loader, config.workers))
         self._loader.check_unchanged()

@@ -249,7 +249,7 @@ def score_holdout_rows(model: Model, windows: Iterator[Window], loader: Loader, 
     scorer = Scorer(model, model.info.features)
     for window in windows:
         scores, block = scorer.window(loader, window, threads), window.block
-        for begin, end in window.stretches:
+        for begin, end in window.row_ranges:
             rows = begin + np.flatnonzero(window.folds[begin:end] == 0)
             weights = None if block.weights is None else block.weights[rows]
             yield ScoredRows(scores[rows], block.labels[rows], weights)

@@ -19,7 +19,7 @@ from ooc_pegasos.training.bias_search import settle_biases
 from ooc_pegasos.training.convergence import Judge, reason_of
 from ooc_pegasos.training.engine import Engine
 from ooc_pegasos.training.result import Outcome, TrainResult
-from ooc_pegasos.training.setup import Algorithm, Setting
+from ooc_pegasos.training.setup import Algorithm, RunSetup
 from ooc_pegasos.training.state import Progression, RunState, check_same_run, identity_of
 from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
 from ooc_pegasos.util.checkpoint import Checkpoint, sound
@@ -37,7 +37,7 @@ class Proof:
 
 
 @dataclass
-class CheckpointPlace:
+class CheckpointFolder:
     """The folder of the checkpoints, and the identity of the run that writes them."""
 
     folder: Path
@@ -47,58 +47,60 @@ class CheckpointPlace:
 
 
 class Run:
-    """A training run. Its checkpoints are written to `place`; `saved` is the checkpoint that is resumed."""
+    """A training run. Its checkpoints are written to `checkpoint_folder`; `saved` is the checkpoint that is resumed."""
 
     def __init__(
         self,
-        setting: Setting,
+        setup: RunSetup,
         engine: Engine,
         *,
-        place: Path | None = None,
+        checkpoint_folder: Path | None = None,
         saved: Checkpoint | None = None,
         proof: Proof | None = None,
     ) -> None:
-        self.setting, self.engine, self.proof = setting, engine, proof
+        self.setup, self.engine, self.proof = setup, engine, proof
         self.stop, self.report = engine.stop, engine.report
         self.algorithm = engine.choose_algorithm()
         if proof and self.why_uncertified:
             raise UsageError(f"{{proof}}: {self.why_uncertified}; leave it out, or change that")
-        if proof and not setting.problem.loss.is_built_in:
-            name = setting.problem.loss.name
+        if proof and not setup.problem.loss.is_built_in:
+            name = setup.problem.loss.name
             raise UsageError(f"{{proof}} is for built-in losses, not {{loss={name}}}; leave it out")
-        self.record = DualRecord(setting.store, setting.problem, proof.scratch) if proof else None
-        identity = identity_of(setting.config, setting.store, setting.start) | engine.identity()
-        self.checkpoints = CheckpointPlace(place, identity, time.perf_counter()) if place else None
+        self.record = DualRecord(setup.store, setup.problem, proof.scratch) if proof else None
+        identity = identity_of(setup.config, setup.store, setup.start) | engine.identity()
+        self.checkpoints = (
+            CheckpointFolder(checkpoint_folder, identity, time.perf_counter()) if checkpoint_folder else None
+        )
         self.state = self._begin(saved)
-        self.judge = Judge(self.state, setting.config, engine, str(setting.store.path))
+        self.judge = Judge(self.state, setup.config, engine, str(setup.store.path))
         for remark in engine.remarks():
             self.report.note(remark)
 
     @property
     def why_uncertified(self) -> str | None:
         """The reason for which there is no certificate, or None."""
-        return why_uncertified(self.setting.config, self.algorithm.name)
+        return why_uncertified(self.setup.config, self.algorithm.name)
 
     def _begin(self, saved: Checkpoint | None) -> RunState:
         """Return the state of a new run, or of the checkpoint."""
         if saved is None or self.checkpoints is None:
             return self._new_state()
-        place = self.checkpoints.folder
-        with sound(place):
-            check_same_run(place, self.checkpoints.identity, saved, self.engine.requested_memory)
+        checkpoint_folder = self.checkpoints.folder
+        with sound(checkpoint_folder):
+            check_same_run(checkpoint_folder, self.checkpoints.identity, saved, self.engine.requested_memory)
             if saved.facts["solver_name"] != self.algorithm.name and self.fallback:
                 self._switch_algorithm()
         state = self._new_state()
         try:
-            with sound(place):
-                state.restore(place, saved)
+            with sound(checkpoint_folder):
+                state.restore(checkpoint_folder, saved)
         except BaseException:
             state.solver.close()
             raise
         return state
 
     def _new_state(self) -> RunState:
-        problem = self.setting.problem
+        problem = self.setup.problem
         known = [self.engine.new_progression(spec, self.algorithm.name) for spec in problem.specs]
         return RunState(problem, self._new_solver(), known)
 
@@ -117,7 +119,7 @@ class Run:
 
     def go(self) -> TrainResult:
         """Train epoch after epoch until every model is finished, or a limit is reached."""
-        stopped = self._train(self.setting.config.max_epochs or self._default_limit())
+        stopped = self._train(self.setup.config.max_epochs or self._default_limit())
         self.stop.allow_more_time()
         try:
             self._measure_the_rest(stopped)
@@ -158,7 +160,7 @@ class Run:
 
     def _epoch(self, limit: int) -> None:
         """Train the rows that are left of an epoch, judge the models, and report the results."""
-        state, config = self.state, self.setting.config
+        state, config = self.state, self.setup.config
         cursor = state.cursor
         if not cursor.begun:
             cursor.begun = True
@@ -194,13 +196,13 @@ class Run:
 
     def _is_far(self, known: Progression) -> bool:
         gap = known.estimated_gap if known.history else 0.0
-        return gap is None or gap > 5 * self.setting.config.enough
+        return gap is None or gap > 5 * self.setup.config.enough
 
     # --- from Pegasos to dual coordinate ascent -----------------------------------------------------
 
     def _give_up_pegasos_if_slow(self) -> None:
         """Replace Pegasos by dual coordinate ascent if Pegasos is slow and was not asked for."""
-        if not self._may_switch() or not self.is_slow() or self.engine.room_problem():
+        if not self._may_switch() or not self.is_slow() or self.engine.memory_problem():
             return
         state = self.state
         active = state.solver.active
@@ -218,15 +220,15 @@ class Run:
 
     def _may_switch(self) -> bool:
         """True if the algorithm has a fallback that could continue here with all options that were given."""
-        config, setting = self.setting.config, self.setting
+        config, setup = self.setup.config, self.setup
         if not self.fallback or config.algorithm != ANY or config.threads not in (None, 1):
             return False
-        return can_take_over(self.fallback, config, setting.problem, setting.start is not None)
+        return can_take_over(self.fallback, config, setup.problem, setup.start is not None)
 
     def is_slow(self) -> bool:
         known = [self.state.known[model] for model in self.state.solver.active]
         gaps = [one.estimated_gap for one in known if one.epochs >= _TRIED]
-        return any(gap is not None and gap > 2 * self.setting.config.enough for gap in gaps)
+        return any(gap is not None and gap > 2 * self.setup.config.enough for gap in gaps)
 
     def _switch_algorithm(self) -> None:
         why = f"after {_TRIED} {self.engine.epochs_are} of Pegasos the tolerance was far"
@@ -244,12 +246,12 @@ class Run:
         if measurement:
             self.engine.measure(measurement)
             self.judge.take(measurement, {})
-        if self.setting.problem.free in (BY_SUBGRADIENT, OF_BATCH):
+        if self.setup.problem.free in (BY_SUBGRADIENT, OF_BATCH):
             settle_biases(state, self.engine)
 
     def result(self, stopped: str) -> TrainResult:
-        setting, config, state = self.setting, self.setting.config, self.state
-        outcome = Outcome(setting.problem, state, setting.store, config)
+        setup, config, state = self.setup, self.setup.config, self.state
+        outcome = Outcome(setup.problem, state, setup.store, config)
         model = outcome.model(self.algorithm.name)
         remark = remark_on(outcome.trials)
         if remark:
@@ -290,7 +292,7 @@ class Run:
 
     def _save_if_due(self) -> None:
         """Write a checkpoint if the last one is too old."""
-        minutes = self.setting.config.checkpoint_minutes
+        minutes = self.setup.config.checkpoint_minutes
         if self.checkpoints and time.perf_counter() - self.checkpoints.written > 60 * minutes:
             self.save_checkpoint()
 

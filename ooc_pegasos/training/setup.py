@@ -1,4 +1,4 @@
-"""The setting of a run: rows, problem, initial weights, and checks of data and options."""
+"""The setup of a run: rows, problem, initial weights, and checks of data and options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GROUPED = 0.1
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunSetup:
     """Data and options of a run; they do not change while it trains."""
 
     store: Store

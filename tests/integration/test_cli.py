@@ -171,7 +171,7 @@ def test_toml_and_options(oocpeg, data, tmp_path):
 
 def test_demo_tells_what_to_type(oocpeg, tmp_path):
     text = oocpeg("demo", "--folder", "here").stdout
-    assert re.findall(r"^\$ oocpeg (\w+)", text, re.MULTILINE)[:2] == ["convert", "info"]
+    assert re.findall(r"^\$ oocpeg (\w+)", text, re.MULTILINE)[:2] == ["train", "info"]
     assert "Next steps" in text
     oocpeg("demo", "--folder", "here")  # again
 

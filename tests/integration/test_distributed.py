@@ -29,7 +29,7 @@ pytestmark = pytest.mark.dask
 
 PLAIN = ConvertConfig(label="y", shuffle=False, hash_bits=10)
 SMALL = 10_000
-"""Bytes that may come back to the client, for data of a hundred times as many."""
+"""Limit of the bytes sent to the client, for data 100 times as large."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def nothing_is_left(tmp_path):
 
 @pytest.fixture
 def received(client, monkeypatch):
-    """All that the client gets from the workers, as it comes over the wire: (what, bytes)."""
+    """Record all messages to the client: (kind, bytes)."""
     log = []
     gather = client.gather
 
@@ -94,7 +94,7 @@ def bag() -> db.Bag:
 
 
 def blocks(kind, columns: int) -> da.Array:
-    """Of 3,000 rows and 40 columns, made by the workers."""
+    """Return a dataframe of 3,000 rows and 40 columns, made by the workers."""
 
     def make(block_id):
         matrix = random_rows(500, 40, block_id[0], 0.3)[0].toarray()
@@ -150,7 +150,7 @@ def test_arrays(tmp_path, client, received, kind, columns):
     assert store.features == 40
 
 
-def test_partitions_are_made_and_written_by_the_workers(tmp_path, client):
+def test_workers_make_and_write_partitions(tmp_path, client):
     workers = set(client.run(os.getpid).values())
     assert len(workers) == 2
 
@@ -164,7 +164,7 @@ def test_partitions_are_made_and_written_by_the_workers(tmp_path, client):
     assert rows[:, 1].tolist() == np.repeat(np.arange(8), 2).tolist()
 
 
-def test_errors_of_partitions_are_told_as_ever(tmp_path, client):
+def test_errors_of_partitions(tmp_path, client):
     rows = db.from_sequence([{"y": 1, "a": 1}, 7], npartitions=2)
     with pytest.raises(UsageError, match=r"^part 1: a row is a int; make every row a dictionary"):
         Store.from_dask(rows, tmp_path / "store", config=PLAIN)
@@ -182,7 +182,7 @@ def test_errors_of_partitions_are_told_as_ever(tmp_path, client):
 
 
 class Stream:
-    """A table that kills the process in the middle of being written, but only once."""
+    """A table that kills its process once while it is written."""
 
     def __init__(self, number: int, mark: Path) -> None:
         self.number, self.mark = number, mark
@@ -200,7 +200,7 @@ class Stream:
         return pa.RecordBatchReader.from_batches(schema, self.batches()).__arrow_c_stream__(requested_schema)
 
 
-def test_a_worker_that_dies_while_it_writes(tmp_path, client):
+def test_a_worker_that_is_lost_while_it_writes(tmp_path, client):
     mark = tmp_path / "died"
     streams = SimpleNamespace(to_delayed=lambda: [delayed(Stream)(i, mark) for i in range(4)])
     store = Store.from_dask(streams, tmp_path / "store", config=PLAIN)
@@ -212,7 +212,7 @@ def test_a_worker_that_dies_while_it_writes(tmp_path, client):
 
 
 @pytest.mark.slow
-def test_workers_that_all_die(tmp_path, client, cluster):
+def test_loss_of_all_workers(tmp_path, client, cluster):
     def part(number):
         if number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -229,7 +229,7 @@ def test_workers_that_all_die(tmp_path, client, cluster):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_process_of_the_scheduler_of_processes_that_dies(tmp_path):
+def test_a_killed_process_of_the_multiprocessing_scheduler(tmp_path):
     def part(number):
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -242,8 +242,8 @@ def test_a_process_of_the_scheduler_of_processes_that_dies(tmp_path):
 # --- workers with a file system of their own ----------------------------------------------------------
 
 
-def test_workers_that_do_not_see_the_folder(tmp_path, client):
-    """Each partition takes the folder away, so that to whoever writes it there is none."""
+def test_a_folder_that_workers_do_not_see(tmp_path, client):
+    """Each partition removes the folder before it is written."""
 
     def part(number):
         for room in tmp_path.glob("store.incoming/????????????????"):
@@ -260,7 +260,7 @@ def test_workers_that_do_not_see_the_folder(tmp_path, client):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shorter", [False, True])
-def test_workers_that_see_another_folder_of_that_name(tmp_path, client, shorter):
+def test_workers_with_another_folder_of_the_same_name(tmp_path, client, shorter):
     there = tmp_path / "there"
     there.mkdir()
 

@@ -16,7 +16,7 @@ from ooc_pegasos import Store, TrainConfig, train
 from ooc_pegasos.distributed import client_solvers as distributed_solvers
 from ooc_pegasos.distributed import store_parts as data
 from ooc_pegasos.distributed import train_dask, worker_round
-from ooc_pegasos.distributed.worker_round import Contribution, Packed
+from ooc_pegasos.distributed.worker_round import PackedVector, RoundResult
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.objective.problem import problem_of
@@ -74,7 +74,7 @@ def test_the_certificate_holds(client, tmp_path, parts, lam, algorithm):
     ],
 )
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_all_losses_come_to_the_same_optimum_as_on_one_machine(client, tmp_path, loss, labels, algorithm):
+def test_all_losses_have_the_optimum_of_local_training(client, tmp_path, loss, labels, algorithm):
     matrix, found = random_rows(400, 30, 3, 0.3)
     if labels == "numbers":
         found = matrix @ np.random.default_rng(1).normal(size=30)
@@ -82,11 +82,11 @@ def test_all_losses_come_to_the_same_optimum_as_on_one_machine(client, tmp_path,
     else:
         store = store_of(tmp_path, matrix, found, chunk_size=4096)
     config = TrainConfig(lam=0.05, loss=loss, tolerance=5e-3, algorithm=algorithm, max_epochs=100)
-    alone = train(store, TrainConfig(lam=0.05, loss=loss, tolerance=1e-5, algorithm="sdca")).model.info.certificate
+    local = train(store, TrainConfig(lam=0.05, loss=loss, tolerance=1e-5, algorithm="sdca")).model.info.certificate
     result = train_dask(client, store, config, parts=3)
     certificate = result.model.info.certificate
-    assert certificate.lower_bound <= alone.primal * (1 + 1e-9)
-    assert certificate.primal >= alone.lower_bound * (1 - 1e-9)
+    assert certificate.lower_bound <= local.primal * (1 + 1e-9)
+    assert certificate.primal >= local.lower_bound * (1 - 1e-9)
     if algorithm == "sdca":
         assert result.converged
 
@@ -102,10 +102,10 @@ def test_many_models_weights_folds_and_a_bias(client, tmp_path):
         TrainConfig(lam=0.01, bias="feature", tolerance=0.005, class_weight=(1.0, 3.0)),
         TrainConfig(tolerance=0.01, max_epochs=30),
     ):
-        alone, together = train(store, config), train_dask(client, store, config, parts=3)
-        assert together.converged or config.max_epochs
-        assert len(alone.models) == len(together.models)
-        for one, other in zip(alone.models, together.models, strict=True):
+        local, on_workers = train(store, config), train_dask(client, store, config, parts=3)
+        assert on_workers.converged or config.max_epochs
+        assert len(local.models) == len(on_workers.models)
+        for one, other in zip(local.models, on_workers.models, strict=True):
             assert one.lam == other.lam
             assert other.certificate.lower_bound <= one.certificate.primal * (1 + 1e-12)
             assert one.certificate.lower_bound <= other.certificate.primal * (1 + 1e-12)
@@ -119,17 +119,17 @@ def test_several_classes(client, tmp_path, loss):
     labels = (matrix @ truth).argmax(axis=1)
     store = store_of(tmp_path, matrix, labels, chunk_size=4096, classes=("0", "1", "2", "3"))
     config = TrainConfig(lam=0.05, loss=loss, tolerance=0.001, max_epochs=100)
-    alone, together = train(store, config), train_dask(client, store, config, parts=3)
-    for one, other in zip(alone.models, together.models, strict=True):
+    local, on_workers = train(store, config), train_dask(client, store, config, parts=3)
+    for one, other in zip(local.models, on_workers.models, strict=True):
         assert other.certificate.lower_bound <= one.certificate.primal * (1 + 1e-12)
         assert one.certificate.lower_bound <= other.certificate.primal * (1 + 1e-12)
-    errors = [evaluate(result.model, str(store.path))["error"] for result in (alone, together)]
+    errors = [evaluate(result.model, str(store.path))["error"] for result in (local, on_workers)]
     assert abs(errors[0] - errors[1]) < 0.02
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_the_same_bytes_whatever_the_number_of_workers(tmp_path, algorithm):
+def test_results_do_not_depend_on_the_number_of_workers(tmp_path, algorithm):
     store = store_of_parts(tmp_path)
     config = TrainConfig(
         lam=(0.03, 0.01, 0.003), tolerance=1e-3, algorithm=algorithm, max_epochs=12, holdout=0.1, memory=1 << 24
@@ -148,7 +148,7 @@ def test_the_same_bytes_whatever_the_number_of_workers(tmp_path, algorithm):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_a_worker_that_dies_changes_nothing(tmp_path, algorithm):
+def test_a_lost_worker_changes_no_result(tmp_path, algorithm):
     store = store_of_parts(tmp_path, rows=3000)
     config = TrainConfig(lam=3e-5, tolerance=1e-9, algorithm=algorithm, max_epochs=60, memory=1 << 26)
     with (
@@ -174,7 +174,7 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, algorithm):
     assert again.model.info.certificate == whole.model.info.certificate
 
 
-def test_workers_come_and_go(tmp_path):
+def test_workers_join_and_leave(tmp_path):
     store = store_of_parts(tmp_path, rows=2000)
     config = TrainConfig(lam=1e-4, tolerance=1e-9, algorithm="sdca", max_epochs=30, memory=1 << 26)
     with (
@@ -230,7 +230,7 @@ def test_checkpoints(client, tmp_path, algorithm):
         train_dask(client, store, rest, resume=True)
 
 
-def test_nothing_is_left_on_the_workers(client, tmp_path):
+def test_cleanup_of_the_workers(client, tmp_path):
     store = store_of_parts(tmp_path)
 
     class Interrupting(EpochProgress):
@@ -250,7 +250,7 @@ def test_nothing_is_left_on_the_workers(client, tmp_path):
     assert not data._open
 
 
-def test_what_is_refused(client, tmp_path):
+def test_invalid_options(client, tmp_path):
     store = store_of_parts(tmp_path)
     for config, message in (
         (TrainConfig(algorithm="pegasos", lam=0.1), "runs on one machine"),
@@ -278,7 +278,7 @@ def test_another_store_under_the_same_name(client, tmp_path):
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 7, 100])
-def test_parts_are_even_and_whole(tmp_path, number):
+def test_parts_cover_the_store_evenly(tmp_path, number):
     store = store_of_parts(tmp_path)
     bounds = data.cut(store, number)
     assert bounds[0][0] == 0
@@ -288,79 +288,79 @@ def test_parts_are_even_and_whole(tmp_path, number):
     assert len(bounds) == min(number, len(store.manifest.chunks))
 
 
-def test_vectors_travel_exactly():
+def test_packed_vectors_are_exact():
     rng = np.random.default_rng(0)
     for share in (0.0, 0.01, 0.5, 1.0):
         vectors = [rng.normal(size=1000) * (rng.random(1000) < share) for _ in range(3)]
-        one, two, three = (Contribution({0: Packed.of(v)}, {0: np.ones(2)}) for v in vectors)
+        one, two, three = (RoundResult({0: PackedVector.of(v)}, {0: np.ones(2)}) for v in vectors)
         total = np.zeros(1000)
         (one + two + three).vectors[0].add_to(total)
         assert total.tobytes() == ((vectors[0] + vectors[1]) + vectors[2] + 0.0).tobytes()
         assert (one + two + three).numbers[0].tolist() == [3, 3]
-        assert Packed.of(vectors[0]).bytes <= 8000
+        assert PackedVector.of(vectors[0]).bytes <= 8000
 
 
-def cautions(monkeypatch):
-    """What becomes of the caution of runs to come, round by round."""
+def sigmas(monkeypatch):
+    """Record (sigma, ratio of norms, next sigma) of each round."""
     found = []
 
-    def spy(caution, together, apart, parts):
-        found.append((caution, together / apart, known(caution, together, apart, parts)))
+    def spy(sigma, combined, separate, parts):
+        found.append((sigma, combined / separate, known(sigma, combined, separate, parts)))
         return found[-1][2]
 
-    known = worker_round.next_caution
-    monkeypatch.setattr(distributed_solvers, "next_caution", spy)
+    known = worker_round.next_sigma
+    monkeypatch.setattr(distributed_solvers, "next_sigma", spy)
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alike", [False, True])
-def test_parts_are_as_cautious_as_they_have_to_be(client, tmp_path, monkeypatch, alike):
-    """Of parts that share no feature each is right by itself; of those with the same rows each counts for all."""
+def test_sigma_adapts_to_the_parts(client, tmp_path, monkeypatch, alike):
+    """Parts without common features need sigma 1; parts with the same rows need the number of parts."""
     matrix, labels = random_rows(200, 20, 0, 0.4)
     labels = np.where(matrix @ np.random.default_rng(9).normal(size=20) + labels / 2 > 0, 1, -1)
     rows = sp.vstack([matrix] * 3) if alike else sp.block_diag([matrix] * 3)
     store = store_of(tmp_path, rows.tocsr(), np.tile(labels, 3), chunk_size=1024, shuffle=False)
-    found = cautions(monkeypatch)
+    found = sigmas(monkeypatch)
     config = TrainConfig(lam=1e-3, tolerance=1e-3, algorithm="sdca", max_epochs=200)
     assert train_dask(client, store, config, parts=3, passes=1).converged
     assert found[0][0] == 3
     if alike:
-        assert found[0][1] > 2.7  # later each is busy with its own copies
+        assert found[0][1] > 2.7  # later, parts change different copies of a row
         assert found[0][2] > 2.8
     else:
-        assert max(ratio for _caution, ratio, _then in found) < 1.3
+        assert max(ratio for _sigma, ratio, _then in found) < 1.3
         assert found[-1][2] < 1.5
 
 
 @pytest.mark.slow
-def test_less_caution_takes_fewer_rounds(client, tmp_path, monkeypatch):
+def test_smaller_sigma_takes_fewer_rounds(client, tmp_path, monkeypatch):
     store = store_of_parts(tmp_path)
     config = TrainConfig(lam=0.01, tolerance=0.01, algorithm="sdca", max_epochs=200)
     learnt = train_dask(client, store, config, parts=8, passes=1)
-    monkeypatch.setattr(distributed_solvers, "next_caution", lambda caution, *_seen: caution)
+    monkeypatch.setattr(distributed_solvers, "next_sigma", lambda sigma, *_seen: sigma)
     always = train_dask(client, store, config, parts=8, passes=1)
     assert learnt.converged
     assert learnt.model.info.epochs < 0.6 * always.model.info.epochs
 
 
-def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
-    """Done again, it comes to the same, and nothing it was given has changed."""
+def test_a_round_is_a_pure_function(tmp_path, client):
+    """Repeating a task gives the same result and changes no argument."""
     store = store_of_parts(tmp_path)
     config = TrainConfig(lam=(0.01, 0.001, 0.1), holdout=0.1)
     loader = open_loader(store, 1 << 40, holdout=0.1)
     problem = problem_of(config, store, loader)
-    part = data.parts_of(store, config, [(1, 3)], 1 << 24, loader.folds.to_present, 1)[0]
+    part = data.parts_of(store, config, [(1, 3)], 1 << 24, loader.folds.training_rows, 1)[0]
     state = None
     vectors = {model: np.zeros(problem.length) for model in range(3)}
     centres = dict.fromkeys(range(3), np.zeros(len(worker_round.CENTRES)))
     for epoch in range(3):
-        packed = {model: Packed.of(vector) for model, vector in vectors.items()}
-        told = worker_round.Ascent(
+        packed = {model: PackedVector.of(vector) for model, vector in vectors.items()}
+        request = worker_round.SdcaRequest(
             problem, 0.01, epoch, 1, packed, dict.fromkeys(range(3), 1.0), centres, dict.fromkeys(range(3), 2.0)
         )
         before = None if state is None else {key: array.copy() for key, array in state.arrays.items()}
-        first, second = worker_round.ascend(part, told, state), worker_round.ascend(part, told, state)
+        first, second = worker_round.run_sdca(part, request, state), worker_round.run_sdca(part, request, state)
         for model in range(3):
             assert first[1].vectors[model].numbers.tobytes() == second[1].vectors[model].numbers.tobytes()
             squares = (first[1].vectors[model].unpacked() ** 2).sum()
@@ -372,14 +372,14 @@ def test_a_round_is_a_function_of_what_it_is_given(tmp_path, client):
         for model, packed in first[1].vectors.items():
             vectors[model] = vectors[model].copy()
             packed.add_to(vectors[model])
-    data.forget(part.run)
+    data.close_run(part.run)
 
 
 @pytest.mark.slow
 def test_the_command(tmp_path, oocpeg):
     store_of_parts(tmp_path)
-    told = oocpeg("train", "store", "-o", "model", "--lambda", "0.01", "--scheduler", "local:2", "--json").stdout
-    assert '"converged": true' in told
+    request = oocpeg("train", "store", "-o", "model", "--lambda", "0.01", "--scheduler", "local:2", "--json").stdout
+    assert '"converged": true' in request
     assert (
         "no scheduler answers"
         in oocpeg("train", "store", "-o", "m2", "--scheduler", "tcp://127.0.0.1:9", code=3).stderr

@@ -1,4 +1,4 @@
-"""Models on Dask collections, and on stores by way of the workers of dask.distributed."""
+"""Scoring and training on Dask collections, and scoring of stores by Dask workers."""
 
 import dataclasses
 import math
@@ -43,7 +43,7 @@ def client():
 
 
 def mixed_frame(rows=300, seed=0):
-    """Numbers, categories, text, nulls, and something to be learnt."""
+    """Return a table of numbers, categories, text and nulls."""
     rng = np.random.default_rng(seed)
     number = rng.normal(size=rows).round(3)
     color = rng.choice(["red", "green", "blue"], rows)
@@ -144,7 +144,7 @@ def test_lists_of_indices(tmp_path):
     assert found["score"].tolist() == told(model, file, tmp_path)["score"].to_pylist()
 
 
-def test_what_is_wrong_with_dataframes(tmp_path):
+def test_invalid_dataframes(tmp_path):
     data = mixed_frame()
     config = ConvertConfig(label="y", numeric=("number",), nulls="bad")
     model, _file = of_table(tmp_path, data.dropna(), config)
@@ -195,7 +195,7 @@ def test_arrays(client, tmp_path, classes, kind):
         assert predict_dask(model, unknown).compute().tobytes() == scores.tobytes()
 
 
-def test_what_is_wrong_with_arrays(tmp_path):
+def test_invalid_arrays(tmp_path):
     model, matrix, *_rest = of_arrays(tmp_path)
     wide = np.hstack([matrix.toarray(), np.ones((400, 3))])  # columns it does not know count for nothing
     assert np.allclose(predict_dask(model, da.from_array(wide)).compute(), model.decision_function(matrix))
@@ -210,7 +210,7 @@ def test_what_is_wrong_with_arrays(tmp_path):
         predict_dask(model, dd.from_pandas(pd.DataFrame({"a": [1]}), npartitions=1))
 
 
-def test_the_model_travels_once(tmp_path):
+def test_the_model_is_sent_once(tmp_path):
     model, matrix, *_rest = of_arrays(tmp_path)
     wide = Model(np.resize(np.random.default_rng(0).random(50), 200_000), model.info, model.bias)
     x = da.from_array(matrix.toarray(), chunks=(20, -1))
@@ -254,7 +254,7 @@ def test_stores(client, tmp_path, classes, with_ids):
 
 
 def check_same_results(alone, together):
-    """All equal, sums to the last digits."""
+    """Compare metrics: exact, sums up to rounding."""
     rounded = ("mean_loss", "objective", "log_loss", "brier", "r2", "root_mean_squared_error")
     rounded += ("mean_absolute_error", "mean_squared_error")
     assert alone.keys() == together.keys()
@@ -304,7 +304,7 @@ def test_stores_that_are_refused(client, tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_that_die(tmp_path):
+def test_lost_workers(tmp_path):
     model, _matrix, _labels, store, _file = of_arrays(tmp_path)
     wanted = told(model, store.path, tmp_path)
     with (
@@ -323,7 +323,7 @@ def test_workers_that_die(tmp_path):
 
 
 def bounds_agree(alone, together):
-    """Both certificates hold for the same problem."""
+    """Check that two certificates hold for the same problem."""
     assert len(alone.models) == len(together.models)
     for one, other in zip(alone.models, together.models, strict=True):
         assert one.lam == other.lam
@@ -359,16 +359,20 @@ def test_training_on_arrays(client, tmp_path, algorithm, kind):
 
 
 def laid_out(client, blocks, workers):
-    """An array whose blocks lie with these workers."""
-    there = [sorted(client.nthreads())[at] for at in workers]
-    given = [client.scatter(block, workers=[at], hash=False) for block, at in zip(blocks, there, strict=True)]
+    """Return an array whose blocks are on these workers."""
+    contents_of_workers = [sorted(client.nthreads())[at] for at in workers]
+    given = [
+        client.scatter(block, workers=[at], hash=False) for block, at in zip(blocks, contents_of_workers, strict=True)
+    ]
     x = da.concatenate([da.from_delayed(one, (60, 40), np.float32) for one in given]).persist()
     distributed.wait(x)
-    assert [client.who_has(x)[key] for ((key,),) in zip(x.__dask_keys__(), strict=True)] == [[at] for at in there]
+    assert [client.who_has(x)[key] for ((key,),) in zip(x.__dask_keys__(), strict=True)] == [
+        [at] for at in contents_of_workers
+    ]
     return x
 
 
-def test_rows_that_workers_have_stay_where_they_are(client):
+def test_persisted_rows_are_not_moved(client):
     matrix, labels = random_rows(360, 40, 0, 0.3)
     blocks, y = np.split(matrix.toarray(), 6), np.split(labels, 6)
     config = TrainConfig(lam=0.01, tolerance=1e-9, algorithm="sdca", max_epochs=4)
@@ -392,7 +396,7 @@ def test_rows_that_workers_have_stay_where_they_are(client):
     assert weights_of(laid_out(client, blocks, (0, 0, 0, 1, 0, 0)), y) == as_they_follow
 
 
-def test_checkpoints_of_rows_that_lie_elsewhere_by_then(client, tmp_path):
+def test_checkpoints_of_rows_that_were_moved(client, tmp_path):
     matrix, labels = random_rows(360, 40, 0, 0.3)
     blocks = np.split(matrix.toarray(), 6)
     config = TrainConfig(lam=0.01, tolerance=1e-9, algorithm="sdca", max_epochs=4)
@@ -406,7 +410,7 @@ def test_checkpoints_of_rows_that_lie_elsewhere_by_then(client, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["dense", "coo", "float32, int64", "in disorder, with zeros"])
-def test_persisted_arrays_are_read_as_others(client, kind):
+def test_persisted_arrays_give_the_same_result(client, kind):
     matrix, _labels = random_rows(240, 30, 5, 0.3)
     labels = np.array(["no", "yes"])[(matrix @ np.ones(30) > 0).astype(int)]
     weights = 1.0 + np.arange(240) % 3
@@ -484,7 +488,7 @@ def test_training_with_weights_classes_and_probabilities(client, tmp_path):
     bounds_agree(train(store, config), train_dask(client, x, config, labels=da.from_array(targets, chunks=70)))
 
 
-def test_what_cannot_be_trained_on(client, tmp_path):
+def test_invalid_collections(client, tmp_path):
     x = da.ones((100, 3), chunks=(50, -1))
     y = np.arange(100) % 2
     data = dd.from_pandas(mixed_frame(), npartitions=2)
@@ -519,7 +523,7 @@ def _spoilt(block, block_info=None):
     return block
 
 
-def test_rows_that_do_not_fit(tmp_path):
+def test_rows_that_exceed_memory(tmp_path):
     with (
         workers_that_never_pause(),
         distributed.LocalCluster(
@@ -534,29 +538,29 @@ def test_rows_that_do_not_fit(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("persisted", [False, True])
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_rows_that_are_made_anew_in_each_round(client, monkeypatch, algorithm, persisted):
-    """Where they do not fit the workers' memory: to the same bytes, and a warning says what it costs."""
+def test_rows_that_are_recomputed_in_each_round(client, monkeypatch, algorithm, persisted):
+    """Rows that do not fit the workers' memory are recomputed, with identical results and a warning of the cost."""
     matrix, labels = random_rows(300, 40, 0, 0.3)
     x = da.from_array(matrix.toarray(), chunks=(50, -1))
     if persisted:
         x = x.persist()
         distributed.wait(x)
     config = TrainConfig(lam=0.01, tolerance=1e-9, algorithm=algorithm, max_epochs=5)
-    before = there(client)
-    held = train_dask(client, x, config, labels=labels, parts=3)
-    assert not [note for note in held.notes if "made anew" in note]
-    monkeypatch.setattr(collections, "SHARE_OF_MEMORY", 0.0)
-    with pytest.warns(UserWarning, match=r"take [\d.e-]+ GB, .*made anew in each round, which took [\d.e-]+ seconds"):
-        anew = train_dask(client, x, config, labels=labels, parts=3)
-    assert [note for note in anew.notes if "made anew" in note]
-    assert anew.model.weights.tobytes() == held.model.weights.tobytes()
+    before = contents_of_workers(client)
+    in_memory = train_dask(client, x, config, labels=labels, parts=3)
+    assert not [note for note in in_memory.notes if "recomputed" in note]
+    monkeypatch.setattr(collections, "ROWS_SHARE", 0.0)
+    with pytest.warns(UserWarning, match=r"take [\d.e-]+ GB, .*recomputed in each round, which took [\d.e-]+ seconds"):
+        recomputed = train_dask(client, x, config, labels=labels, parts=3)
+    assert [note for note in recomputed.notes if "recomputed" in note]
+    assert recomputed.model.weights.tobytes() == in_memory.model.weights.tobytes()
     check_nothing_is_left(client, but=before)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the rows of the collection:UserWarning")
-def test_a_collection_that_comes_out_otherwise(client, monkeypatch):
-    monkeypatch.setattr(collections, "SHARE_OF_MEMORY", 0.0)
+def test_a_collection_that_changes(client, monkeypatch):
+    monkeypatch.setattr(collections, "ROWS_SHARE", 0.0)
     matrix, labels = random_rows(300, 40, 0, 0.3)
     made = []
 
@@ -566,12 +570,12 @@ def test_a_collection_that_comes_out_otherwise(client, monkeypatch):
 
     x = da.from_array(matrix.toarray(), chunks=(50, -1)).map_blocks(spoil, dtype=np.float64, meta=np.empty((0, 0)))
     config = TrainConfig(lam=0.01, tolerance=1e-9, algorithm="sdca", max_epochs=50)
-    with pytest.raises(InputError, match="came out otherwise than before"):
+    with pytest.raises(InputError, match="partitions of the collection changed"):
         train_dask(client, x, config, labels=labels, parts=3)
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_with_its_rows(tmp_path):
+def test_a_worker_that_is_lost_with_its_rows(tmp_path):
     matrix, _labels = random_rows(3000, 40, 0, 0.3)
     labels = np.sign(matrix @ np.random.default_rng(9).normal(size=40) + np.random.default_rng(1).normal(size=3000))
     x = da.from_array(matrix.toarray(), chunks=(500, -1))
@@ -636,13 +640,13 @@ def test_no_rows_are_left_on_the_workers():
     assert not store_parts._open
 
 
-def there(client):
+def contents_of_workers(client):
     return {key for keys in client.has_what().values() for key in keys}
 
 
 def check_nothing_is_left(client, but=frozenset()):
     for _wait in range(100):
-        if there(client) <= but:
+        if contents_of_workers(client) <= but:
             return
         time.sleep(0.05)
-    pytest.fail(f"left: {there(client) - but}")
+    pytest.fail(f"left: {contents_of_workers(client) - but}")

@@ -271,7 +271,7 @@ def config_of_case(case: Case, store: Store) -> TrainConfig:
         return config
     models = count_models(config, store) * (8 if config.bias == "search" else 1)
     apart = {"holdout": config.holdout_fraction, "folds": config.folds, "row_bytes": row_bytes(config, models)}
-    return TrainConfig(**case.options, memory=open_loader(store, 1 << 62, **apart).shape.least_budget)
+    return TrainConfig(**case.options, memory=open_loader(store, 1 << 62, **apart).shape.min_budget)
 
 
 class Interrupting(TrainingProgress):

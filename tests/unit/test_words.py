@@ -10,8 +10,6 @@ import pytest
 
 from support.paths import ROOT
 
-TRANSLATED_LATER = r"readers/|ooc_pegasos/(compiled/(parse|fit)|solvers|objective|loading|training|distributed)/"
-"""Folders whose texts are not translated yet."""
 CODE = [path for folder in ("ooc_pegasos", "readers", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
 TEXTS = [*CODE, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile"))]
 TEXTS += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").glob("*")), *ROOT.glob("notebooks/*.ipynb")]
@@ -38,10 +36,6 @@ BANNED = {
 }
 
 
-def is_translated(path) -> bool:
-    return not re.match(TRANSLATED_LATER, path.relative_to(ROOT).as_posix())
-
-
 def docstrings(tree: ast.AST):
     """The docstrings of modules, classes and functions, and the strings that describe a constant or a field."""
     for node in ast.walk(tree):
@@ -55,7 +49,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun(path):
     assert [(line, text) for line, text in docstrings(ast.parse(path.read_text())) if questions.match(text)] == []
 
 
-@pytest.mark.parametrize("path", [*filter(is_translated, TEXTS)], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_standard_terms(path):
     text = re.sub(r"\n[ #]*", " ", path.read_text())
     found = {match[0]: use for banned, use in BANNED.items() for match in re.finditer(banned, text, re.IGNORECASE)}

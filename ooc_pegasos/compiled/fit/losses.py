@@ -29,7 +29,7 @@ import numpy as np
 from numba import types
 from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
-from ooc_pegasos.compiled.jit import OnlyInMemory, inlined, kernel
+from ooc_pegasos.compiled.jit import OnlyInMemory, called, inlined, kernel
 
 HINGE, LOGISTIC, SMOOTHED_HINGE, EPSILON_INSENSITIVE, ABSOLUTE, HUBER = range(6)
 
@@ -41,12 +41,12 @@ _SCORE_UNITS = 8.0 * 2.0**-53
 Compiled = Callable[..., Any]
 
 
-@inlined
+@called
 def _one(parameter):
     return 1.0
 
 
-@inlined
+@called
 def no_slack(parameter, z, y, b, box, unit):
     """No row is ever inactive."""
     return 0.0
@@ -69,7 +69,7 @@ class LossFunctions:
 # --- hinge --------------------------------------------------------------------------------------
 
 
-@inlined
+@called
 def _hinge(parameter, z, y):
     value, slope, dual = 0.0, 0.0, 0.0
     margin = y * z
@@ -78,17 +78,17 @@ def _hinge(parameter, z, y):
     return value, slope, dual
 
 
-@inlined
+@called
 def _hinge_dual(parameter, y, b):
     return b * y
 
 
-@inlined
+@called
 def _hinge_best_dual(parameter, z, y, b, r):
     return y * min(max(b * y + (1.0 - y * z) / r, 0.0), 1.0)
 
 
-@inlined
+@called
 def _hinge_slack(parameter, z, y, b, box, unit):
     slack = 0.0
     short = 1.0 - y * z
@@ -102,7 +102,7 @@ def _hinge_slack(parameter, z, y, b, box, unit):
 # --- logistic -----------------------------------------------------------------------------------
 
 
-@inlined
+@called
 def _logistic_at(parameter, z, y):
     return _logistic(z, y)
 
@@ -116,7 +116,7 @@ def _logistic(z, y):
     return value, -y * p, np.log1p(less) + abs(margin) * less / (1.0 + less)
 
 
-@inlined
+@called
 def _logistic_dual(parameter, y, b):
     p = b * y
     rest = 1.0 - p
@@ -124,7 +124,7 @@ def _logistic_dual(parameter, y, b):
     return -(p * np.log(max(p, _TINY)) + rest * log_rest)
 
 
-@inlined
+@called
 def _logistic_best_dual(parameter, z, y, b, r):
     return y * _best_probability(y * z, b * y, r)
 
@@ -158,7 +158,7 @@ def _best_probability(margin, p, r):
 # --- smoothed hinge -----------------------------------------------------------------------------
 
 
-@inlined
+@called
 def _smoothed_hinge(parameter, z, y):
     value, slope, dual = 0.0, 0.0, 0.0
     short = 1.0 - y * z
@@ -170,18 +170,18 @@ def _smoothed_hinge(parameter, z, y):
     return value, slope, dual
 
 
-@inlined
+@called
 def _smoothed_hinge_dual(parameter, y, b):
     return b * y - parameter * b * b / 2.0
 
 
-@inlined
+@called
 def _smoothed_hinge_best_dual(parameter, z, y, b, r):
     p = b * y
     return y * min(max((p * r + 1.0 - y * z) / (r + parameter), 0.0), 1.0)
 
 
-@inlined
+@called
 def _smoothed_hinge_slack(parameter, z, y, b, box, unit):
     slack = 0.0
     short = 1.0 - y * z
@@ -195,7 +195,7 @@ def _smoothed_hinge_slack(parameter, z, y, b, box, unit):
 # --- epsilon-insensitive ------------------------------------------------------------------------
 
 
-@inlined
+@called
 def _tube(parameter, z, y):
     value, slope, dual = 0.0, 0.0, 0.0
     off = z - y
@@ -205,12 +205,12 @@ def _tube(parameter, z, y):
     return value, slope, dual
 
 
-@inlined
+@called
 def _tube_dual(parameter, y, b):
     return b * y - parameter * abs(b)
 
 
-@inlined
+@called
 def _tube_best_dual(parameter, z, y, b, r):
     best = 0.0
     free = b * r + y - z
@@ -221,7 +221,7 @@ def _tube_best_dual(parameter, z, y, b, r):
     return best
 
 
-@inlined
+@called
 def _tube_slack(parameter, z, y, b, box, unit):
     slack = 0.0
     if unit > 0.0:
@@ -235,22 +235,22 @@ def _tube_slack(parameter, z, y, b, box, unit):
 # --- absolute: without a tube -------------------------------------------------------------------
 
 
-@inlined
+@called
 def _absolute(parameter, z, y):
     return _tube(0.0, z, y)
 
 
-@inlined
+@called
 def _absolute_dual(parameter, y, b):
     return _tube_dual(0.0, y, b)
 
 
-@inlined
+@called
 def _absolute_best_dual(parameter, z, y, b, r):
     return _tube_best_dual(0.0, z, y, b, r)
 
 
-@inlined
+@called
 def _absolute_slack(parameter, z, y, b, box, unit):
     return _tube_slack(0.0, z, y, b, box, unit)
 
@@ -258,7 +258,7 @@ def _absolute_slack(parameter, z, y, b, box, unit):
 # --- huber --------------------------------------------------------------------------------------
 
 
-@inlined
+@called
 def _huber(parameter, z, y):
     off = z - y
     if abs(off) > parameter:
@@ -269,17 +269,17 @@ def _huber(parameter, z, y):
     return value, slope, -slope * y - slope * slope / 2.0
 
 
-@inlined
+@called
 def _huber_dual(parameter, y, b):
     return b * y - b * b / 2.0
 
 
-@inlined
+@called
 def _huber_best_dual(parameter, z, y, b, r):
     return min(max((b * r + y - z) / (r + 1.0), -parameter), parameter)
 
 
-@inlined
+@called
 def _huber_largest_slope(parameter):
     return parameter
 
@@ -303,8 +303,8 @@ class PluggedLoss:
     """A loss from outside, as kernels are given it in place of a number: its functions, as Python functions."""
 
     def __init__(self, name: str, functions: LossFunctions) -> None:
-        compiled = {field: kernel(one) for field, one in vars(functions).items() if inspect.isfunction(one)}
-        self.functions = replace(functions, **compiled)
+        found = {field: kernel(one) for field, one in vars(functions).items() if inspect.isfunction(one)}
+        self.functions = replace(functions, **found)
         self.type = PluggedLossType(name, self.functions)
 
 
@@ -340,43 +340,47 @@ def _equals(loss: Any, number: Any) -> Any:
 # --- by loss ------------------------------------------------------------------------------------
 
 
-def _by_loss(name: str, arguments: str, result: str) -> Compiled:
-    """Return a function that calls the function `name` of the loss that is its first argument.
+def _by_loss(name: str) -> Compiled:
+    """Return a kernel (loss, *arguments) that calls the function `name` of the loss."""
+    hinge, logistic, smoothed_hinge, tube, absolute, huber = (getattr(functions, name) for functions in BUILT_IN)
 
-    `result` is of the type that the functions return. The code is made as text because numba inlines no functions that
-    take `*arguments`.
-    """
+    def built_in(loss, *arguments):
+        if loss == HINGE:
+            return hinge(*arguments)
+        if loss == LOGISTIC:
+            return logistic(*arguments)
+        if loss == SMOOTHED_HINGE:
+            return smoothed_hinge(*arguments)
+        if loss == EPSILON_INSENSITIVE:
+            return tube(*arguments)
+        if loss == ABSOLUTE:
+            return absolute(*arguments)
+        if loss == HUBER:
+            return huber(*arguments)
+        raise ValueError("unknown loss")
 
-    def other(loss: Any) -> None:
-        """Stand for losses that are not built in."""
+    def chosen(loss: Any, *arguments: Any) -> Any:
+        """Stand for the function that the type of the loss chooses."""
 
-    def other_by_type(loss: Any, *_arguments: Any) -> Compiled:
+    @overload(chosen, strict=False)
+    def choose(loss: Any, *_arguments: Any) -> Compiled:
         if isinstance(loss, PluggedLossType):
             function = getattr(loss.functions, name)
-            return _function_of(f"loss, {arguments}", [f"return function({arguments})"], function=function)
-        # the condition is always true: numba types no function that only raises
-        lines = ["if loss == loss: raise ValueError('unknown loss')", f"return {result}"]
-        return _function_of(f"loss, {arguments}", lines)
+            return lambda loss, *arguments: function(*arguments)
+        return built_in
 
-    overload(other, strict=False)(other_by_type)
-    known = {f"function{number}": getattr(functions, name) for number, functions in enumerate(BUILT_IN)}
-    lines = [f"if loss == {number}: return function{number}({arguments})" for number in range(len(BUILT_IN))]
-    return _function_of(f"loss, {arguments}", [*lines, f"return other(loss, {arguments})"], other=other, **known)
+    def by_loss(loss, *arguments):
+        return chosen(loss, *arguments)
 
-
-def _function_of(parameters: str, lines: list[str], **names: Any) -> Compiled:
-    """Return a function of these lines, in which some names stand for given functions."""
-    spaces: dict[str, Any] = {"__name__": __name__, **names}
-    exec(f"def by_loss({parameters}):\n " + "\n ".join(lines), spaces)  # noqa: S102 (all text is from this file)
-    function: Compiled = spaces["by_loss"]
-    return function
+    by_loss.__qualname__ = name  # of its file in the cache
+    return kernel(by_loss, is_inlined=True)
 
 
-loss_at = inlined(_by_loss("at", "parameter, z, y", "0.0, 0.0, 0.0"))
-dual_at = kernel(_by_loss("dual", "parameter, y, b", "0.0"))
-best_dual = kernel(_by_loss("best_dual", "parameter, z, y, b, r", "0.0"))
-slack_of = inlined(_by_loss("slack", "parameter, z, y, b, box, unit", "0.0"))
-_largest_slope = inlined(_by_loss("largest_slope", "parameter", "0.0"))
+loss_at = _by_loss("at")
+dual_at = _by_loss("dual")
+best_dual = _by_loss("best_dual")
+slack_of = _by_loss("slack")
+_largest_slope = _by_loss("largest_slope")
 
 
 @inlined

@@ -1,7 +1,7 @@
 """Rows of sparse or dense arrays to checked and sorted rows without zeros.
 
-Compiled functions check every index that the data controls. A row that breaks a rule is recorded with a code and leaves
-no trace in the output; the next one takes its place.
+Compiled functions check every index that the data controls. A row that breaks a rule is recorded with a code and
+overwritten by the next row.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ SOUND, EMPTY, NO_NUMBER, MORE_THAN_ONE = range(4)
 
 @kernel
 def _sort_entries(indices: np.ndarray, values: np.ndarray, begin: int, end: int) -> None:
-    """Sort entries by index with an in-place heapsort: unsorted rows are rare and may have any length."""
+    """Sort entries by index with an in-target heapsort: unsorted rows are rare and may have any length."""
     count = end - begin
     heaped = count // 2
     while count > 1:
@@ -61,14 +61,14 @@ def _is_plain(indices, values, begin, end, above, out_indices, out_values, to):
     """
     plain = True
     last = np.int64(-1)
-    first, place = np.uint64(begin), np.uint64(to)
+    first, target = np.uint64(begin), np.uint64(to)
     for number in range(np.uint64(end - begin)):
         index = np.int64(indices[first + number])
         value = np.float32(values[first + number])
         plain &= (index > last) & (value - value == np.float32(0)) & (value != np.float32(0))
         last = index
-        out_indices[place + number] = np.uint32(index)
-        out_values[place + number] = value
+        out_indices[target + number] = np.uint32(index)
+        out_values[target + number] = value
     return plain and last < above
 
 
@@ -244,8 +244,8 @@ def hash_words(words: np.ndarray, hashes: np.ndarray, faults: np.ndarray) -> Non
 def parse_labels(text: np.ndarray, at: int, end: int, labels: np.ndarray) -> tuple[int, int, int]:
     """Read a number a line from `text[at:end]` (whole lines, then PADDING) until `labels` is full.
 
-    Those that are not finite become NaN. Returns (code, how many were read, position of the next line, or of what
-    is wrong in this one).
+    Numbers that are not finite become NaN. Returns (code, how many were read, position of the next line or of the
+    error).
     """
     number = 0
     while at < end and number < len(labels):

@@ -9,7 +9,7 @@ from ooc_pegasos.compiled.jit import inlined, kernel
 from ooc_pegasos.compiled.parse.numbers import NUMBER, ordinary_number, parse_number
 
 IGNORED, WORD = -1, -2
-"""Codes of columns that are no numbers: IGNORED, or -2 - k for word number k."""
+"""Codes of columns without numbers: IGNORED, or -2 - k for word number k."""
 _LONGEST = 40
 _FEED, _RETURN, _QUOTE = 10, 13, 34
 
@@ -39,44 +39,44 @@ def parse_cells(
     text: np.ndarray,
     length: int,
     delimiter: int,
-    places: np.ndarray,
+    targets: np.ndarray,
     numbers: np.ndarray,
     spans: np.ndarray,
     lines: np.ndarray,
 ) -> tuple[int, int]:
     """Return (number of rows, number of lines) of `text[:length]`, which ends with a line feed; (-1, 0) if unusual.
 
-    `places` has, by column, the column of `numbers` that its cells belong to, or a code. An empty cell
+    `targets` has, by column, the column of `numbers` that its cells belong to, or a code. An empty cell
     is NaN. Of words, `spans` has the begin and the end; `lines`, the line of each row, counted from 0.
     """
     copy = np.zeros(_LONGEST + 32, np.uint8)
     at, row, line = np.int64(0), np.int64(0), np.int64(0)
-    columns = len(places)
+    columns = len(targets)
     while at < length:
         if text[at] == _FEED or (text[at] == _RETURN and text[at + 1] == _FEED):
             at += 1 + (text[at] == _RETURN)
             line += 1
             continue
         for column in range(columns):
-            place = places[column]
+            target = targets[column]
             begin = at
-            if place >= 0:
+            if target >= 0:
                 value = np.nan
                 if not _ends_cell(text, at, delimiter):
-                    sound, value, at, _follows = ordinary_number(text, at)
-                    if not sound or not _ends_cell(text, at, delimiter):
-                        sound, value, at = _other_number(text, begin, delimiter, copy)
-                        if not sound:
+                    is_plain, value, at, _follows = ordinary_number(text, at)
+                    if not is_plain or not _ends_cell(text, at, delimiter):
+                        is_plain, value, at = _other_number(text, begin, delimiter, copy)
+                        if not is_plain:
                             return -1, 0
-                numbers[row, place] = value
+                numbers[row, target] = value
             else:
                 while not _ends_cell(text, at, delimiter):
                     if text[at] == _QUOTE or text[at] == _RETURN or text[at] == 0 or text[at] >= 128:
                         return -1, 0
                     at += 1
-                if place <= WORD:
-                    spans[row, WORD - place, 0] = begin
-                    spans[row, WORD - place, 1] = at
+                if target <= WORD:
+                    spans[row, WORD - target, 0] = begin
+                    spans[row, WORD - target, 1] = at
             if (text[at] == delimiter) != (column < columns - 1):
                 return -1, 0
             at += text[at] == delimiter

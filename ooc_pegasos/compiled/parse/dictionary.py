@@ -9,7 +9,7 @@ import numpy as np
 from ooc_pegasos.compiled.jit import inlined, kernel
 from ooc_pegasos.compiled.parse.hashing import murmur3
 
-NOWHERE = 0xFFFFFFFF
+NOT_FOUND = 0xFFFFFFFF
 """The number of strings that are not in the table."""
 
 
@@ -54,13 +54,13 @@ def find_strings(
     text: np.ndarray,
     numbers: np.ndarray,
 ) -> None:
-    """Look up the number, or NOWHERE, of each string `data[offsets[i]:offsets[i + 1]]`."""
+    """Look up the number, or NOT_FOUND, of each string `data[offsets[i]:offsets[i + 1]]`."""
     size = np.int64(len(data))
     for i in range(min(len(offsets) - 1, len(numbers))):
         begin = min(max(np.int64(offsets[i]), np.int64(0)), size)
         end = min(max(np.int64(offsets[i + 1]), begin), size)
         slot, _hashed = slot_of(data, begin, end, slots, hashes, ends, text)
-        numbers[i] = slots[slot] if slots[slot] >= 0 else NOWHERE
+        numbers[i] = slots[slot] if slots[slot] >= 0 else NOT_FOUND
 
 
 def slots_for(number: int) -> int:

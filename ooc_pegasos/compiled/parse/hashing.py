@@ -6,9 +6,9 @@ from ooc_pegasos.compiled.jit import inlined, kernel
 
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)
-_FEW = 64
+_SHORT_ROW = 64
 """Rows with at most this number of entries are sorted by rank."""
-ROOM_FOR_KEYS = 2 * _FEW
+ROOM_FOR_KEYS = 2 * _SHORT_ROW
 
 
 # numba widens uint32 arithmetic to 64 bits, so each result is cut to 32 again.
@@ -57,7 +57,7 @@ def is_negative(hashed):
 
 
 @inlined
-def place_of(hashed, mask):
+def bucket_of(hashed, mask):
     """Return |hash| modulo the power of two `mask` + 1; 0 for -2^31, as in scikit-learn."""
     size = np.uint32(0) - hashed if is_negative(hashed) else hashed
     return np.uint32(size) & np.uint32(mask)
@@ -93,32 +93,32 @@ def hash_strings(
             for at in range(end - begin):
                 joined[fixed + at] = data[begin + at]
             hashed = murmur3(joined, 0, fixed + end - begin)
-        indices[i] = place_of(hashed, mask)
+        indices[i] = bucket_of(hashed, mask)
         signs[i] = np.float32(-1) if signed and is_negative(hashed) else np.float32(1)
 
 
 @kernel
 def _sort_by_rank(
-    indices: np.ndarray, values: np.ndarray, begin: int, end: int, keys: np.ndarray, held: np.ndarray
+    indices: np.ndarray, values: np.ndarray, begin: int, end: int, keys: np.ndarray, saved_values: np.ndarray
 ) -> None:
     """Sort by rank: the position of an entry is the number of smaller entries, counted without branches in SIMD lanes.
 
-    Keys are indices with the position behind them, so that no two are equal. `keys` has room for two rows, `held` for
-    the values of one.
+    Keys are indices with the position behind them, so that no two are equal. `keys` has room for two rows,
+    `saved_values` for the values of one.
     """
     number = end - begin
     for at in range(number):
         keys[at] = (np.uint64(indices[begin + at]) << np.uint64(32)) | np.uint64(at)
-        held[at] = values[begin + at]
+        saved_values[at] = values[begin + at]
     for at in range(number):
         key, rank = keys[at], np.int64(0)
         for other in range(number):
             rank += np.int64(keys[other] < key)
-        keys[_FEW + rank] = key
+        keys[_SHORT_ROW + rank] = key
     for at in range(number):
-        key = keys[_FEW + at]
+        key = keys[_SHORT_ROW + at]
         indices[begin + at] = np.uint32(key >> np.uint64(32))
-        values[begin + at] = held[np.int64(key & np.uint64(0xFFFFFFFF))]
+        values[begin + at] = saved_values[np.int64(key & np.uint64(0xFFFFFFFF))]
 
 
 @kernel
@@ -182,7 +182,7 @@ def sort_row(
     `keys` has room for ROOM_FOR_KEYS, `counts` for 256, the spares for the row. `merge_rows` does the same in place,
     because a call for each short row would be slow.
     """
-    if end <= _FEW:
+    if end <= _SHORT_ROW:
         _sort_by_rank(indices, values, 0, end, keys, spare_values)
     else:
         _sort_by_digits(indices, values, 0, end, spare_indices, spare_values, counts)
@@ -199,11 +199,11 @@ def merge_rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray) -> i
     longest = np.int64(0)
     for row in range(len(indptr) - 1):
         longest = max(longest, min(indptr[row + 1], most) - max(indptr[row], np.int64(0)))
-    room = longest if longest > _FEW else 0
+    room = longest if longest > _SHORT_ROW else 0
     spare_indices = np.empty(room, np.uint32)
     spare_values = np.empty(room, np.float32)
     counts = np.empty(256, np.int64)
-    keys, held = np.empty(ROOM_FOR_KEYS, np.uint64), np.empty(_FEW, np.float32)
+    keys, saved_values = np.empty(ROOM_FOR_KEYS, np.uint64), np.empty(_SHORT_ROW, np.float32)
     kept = np.int64(0)
     end = np.int64(0)
     if len(indptr) > 0:
@@ -218,8 +218,8 @@ def merge_rows(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray) -> i
                 sorted_already = False
                 break
         if not sorted_already:
-            if end - begin <= _FEW:
-                _sort_by_rank(indices, values, begin, end, keys, held)
+            if end - begin <= _SHORT_ROW:
+                _sort_by_rank(indices, values, begin, end, keys, saved_values)
             else:
                 _sort_by_digits(indices, values, begin, end, spare_indices, spare_values, counts)
         at = begin
@@ -252,14 +252,14 @@ def append_part(
     Stops and returns False if a position is out of bounds or the part has fewer entries.
     """
     at = np.int64(0)
-    held = np.int64(min(len(part_indices), len(part_values)))
+    available = np.int64(min(len(part_indices), len(part_values)))
     room = np.int64(min(len(indices), len(values)))
     if len(cursor) < len(lengths):
         return False
     for row in range(len(lengths)):
         length = np.int64(lengths[row])
         to = np.int64(cursor[row])
-        if to < 0 or length > room - to or length > held - at:
+        if to < 0 or length > room - to or length > available - at:
             return False
         for entry in range(length):
             indices[to + entry] = part_indices[at + entry]

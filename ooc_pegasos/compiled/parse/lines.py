@@ -22,18 +22,18 @@ def end_of_line(text, at):
 
 
 @inlined
-def end_row(sound, line, row, bad_lines, pairs, indptr, lines, numbers):
+def end_row(is_good, line, row, bad_lines, pairs, indptr, lines, numbers):
     """End row number `row` at `pairs`, or drop a bad row; return the new (rows, bad lines, pairs)."""
     # no branch, for which numba would count references to arrays: the next row overwrites a dropped one
     lines[row] = line
     numbers[row] = row + bad_lines
     indptr[row + 1] = pairs
-    rows = row + sound
-    return rows, bad_lines + (not sound), indptr[rows]
+    rows = row + is_good
+    return rows, bad_lines + (not is_good), indptr[rows]
 
 
 @inlined
-def note_bad(bad, number, found):
+def record_bad(bad, number, found):
     """Record the problem of a line, if there is room."""
     if number < len(bad):
         for k in range(len(found)):

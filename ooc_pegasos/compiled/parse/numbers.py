@@ -2,7 +2,7 @@
 
 Eight characters are read at once: `digit_run` finds how many leading ones are digits, `digits_value`
 folds them into an integer with three multiplications. Mantissas below 2^53 with small exponents are
-then exact in one division (Clinger 1990); all others go through a 128-bit product (Lemire 2021,
+then exact in one division (Clinger 1990); all non_digits go through a 128-bit product (Lemire 2021,
 "Number parsing at a gigabyte per second"); the rare ties that product cannot decide go to `strtod`.
 """
 
@@ -53,8 +53,8 @@ _FIVE_HIGH, _FIVE_LOW = _powers_of_five()
 def digit_run(buffer, at):
     """Return (digits as bytes 0..9, number of leading digits among the eight characters from `at`)."""
     word = load_u64(buffer, at) ^ _ZEROS
-    others = ((word + _TO_HIGH_BIT) | word) & _HIGH_BITS
-    return word, np.int64(trailing_zeros(others) >> np.uint64(3))
+    non_digits = ((word + _TO_HIGH_BIT) | word) & _HIGH_BITS
+    return word, np.int64(trailing_zeros(non_digits) >> np.uint64(3))
 
 
 @inlined
@@ -83,18 +83,18 @@ def ends_token(char):
 def ordinary_number(buffer, at):
     """Return (True if a number of the form ddd or ddd.ddd is at `at`, its value, position after it).
 
-    At most 7 digits before the point and 15 in all. This is the fast path and knows nothing of errors: all other
-    shapes, and what may not follow a number, are left to `parse_number`.
+    At most 7 digits before the point and 15 in all. This is the fast path and reports no errors: all other
+    forms, and invalid characters after a number, are left to `parse_number`.
     """
     negative = buffer[at] == 45
     if negative:
         at += 1
     word, whole = digit_run(buffer, at)
-    sound = 0 < whole < 8
+    is_plain = 0 < whole < 8
     mantissa = digits_value(word, whole)
     at += whole
     fraction = np.int64(0)
-    if sound and buffer[at] == 46:
+    if is_plain and buffer[at] == 46:
         at += 1
         word, fraction = digit_run(buffer, at)
         if fraction > 0:
@@ -102,8 +102,8 @@ def ordinary_number(buffer, at):
             at += fraction
             if fraction == 8:
                 word, more = digit_run(buffer, at)
-                sound = whole + more <= 7
-                if sound and more > 0:
+                is_plain = whole + more <= 7
+                if is_plain and more > 0:
                     mantissa = mantissa * _INTEGER_TEN_TO[more] + digits_value(word, more)
                     at += more
                     fraction += more
@@ -111,7 +111,7 @@ def ordinary_number(buffer, at):
     value = np.float64(mantissa) / _TEN_TO[fraction]
     if negative:
         value = -value
-    return sound, value, at, buffer[at]
+    return is_plain, value, at, buffer[at]
 
 
 @kernel
@@ -170,7 +170,7 @@ def parse_number(buffer: np.ndarray, at: int) -> tuple[int, float, int]:
     kept = 0  # significant digits in the mantissa, at most 19
     power = 0
     any_digit = False
-    cut = False  # True if digits beyond the 19th were dropped
+    truncated = False  # True if digits beyond the 19th were dropped
     after_point = False
     while True:
         char = buffer[at]
@@ -183,7 +183,7 @@ def parse_number(buffer: np.ndarray, at: int) -> tuple[int, float, int]:
                 if after_point:
                     power -= 1
             else:
-                cut = cut or char != 48
+                truncated = truncated or char != 48
                 if not after_point:
                     power += 1
         elif char == 46 and not after_point:
@@ -210,12 +210,12 @@ def parse_number(buffer: np.ndarray, at: int) -> tuple[int, float, int]:
         return NOT_A_NUMBER, 0.0, at
     value = 0.0
     if mantissa > np.uint64(0):
-        if not cut and mantissa <= np.uint64(1 << 53) and -22 <= power <= 22:
+        if not truncated and mantissa <= np.uint64(1 << 53) and -22 <= power <= 22:
             value = np.float64(mantissa)
             value = value / _TEN_TO[-power] if power < 0 else value * _TEN_TO[power]
         else:
             decided, value = decimal_to_float(mantissa, power)
-            if cut and decided:  # right only if the dropped digits do not change the result
+            if truncated and decided:  # right only if the dropped digits do not change the result
                 decided, above = decimal_to_float(mantissa + np.uint64(1), power)
                 decided = decided and above == value
             if not decided:

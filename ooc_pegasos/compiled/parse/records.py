@@ -1,6 +1,6 @@
 """Ends of records of delimited text whose quoted cells may contain line breaks, as in Arrow and RFC 4180.
 
-A cell that begins with a quote goes on to the next quote that is not doubled; other quotes are letters.
+A cell that begins with a quote ends at the next quote that is not doubled; other quotes are ordinary characters.
 """
 
 import numpy as np

@@ -1,13 +1,13 @@
 """svmlight text to CSR arrays: `label [qid:n] index:value ... # comment`, one row a line.
 
 The kernel checks every bound the data controls. A line that breaks a rule is recorded with a code
-and leaves no trace in the output; parsing goes on at the next line.
+and not written to the output; parsing continues at the next line.
 """
 
 import numpy as np
 
 from ooc_pegasos.compiled.jit import kernel
-from ooc_pegasos.compiled.parse.lines import end_of_line, end_row, note_bad, skip_blanks
+from ooc_pegasos.compiled.parse.lines import end_of_line, end_row, record_bad, skip_blanks
 from ooc_pegasos.compiled.parse.numbers import (
     NOT_FINITE,
     NUMBER,
@@ -64,7 +64,7 @@ def _ordinary_pairs(
     """Read pairs of the form ` ddd:d.ddd` up to the first other token; return (its position, pairs, last index).
 
     At most 8 digits of index and 15 of value, each followed by one blank or line feed. All other shapes
-    are left to `_any_pair`; this loop is the fast path and knows nothing of errors.
+    are left to `_any_pair`; this loop is the fast path and reports no errors.
     """
     while True:
         start = at
@@ -77,8 +77,8 @@ def _ordinary_pairs(
         at += count
         if text[at] != 58 or index <= last or index < smallest or index > largest:
             return start, pairs, last
-        sound, value, at, follows = ordinary_number(text, at + 1)
-        if not sound or (follows != 32 and follows != 10):
+        is_plain, value, at, follows = ordinary_number(text, at + 1)
+        if not is_plain or (follows != 32 and follows != 10):
             return start, pairs, last
         values[pairs] = value
         indices[pairs] = index
@@ -175,7 +175,7 @@ def parse_svmlight(
 ) -> tuple[int, int, int]:
     """Parse `text[:end]` (whole lines, then PADDING) into the arrays.
 
-    Per row: `labels` (float64), `indptr`, `lines` (its line, counted from 0), `numbers` (which row it is, bad ones
+    Per row: `labels` (float64), `indptr`, `lines` (its line, counted from 0), `numbers` (its number, bad rows
     included), and with `text_labels` its label's (start, end) in `label_spans` instead of a number. Per bad line,
     as far as there is room: (code, line, position) in `bad`.
     Returns (rows, bad lines, lines read).
@@ -211,7 +211,7 @@ def parse_svmlight(
             indices[pairs] = last
             pairs += 1
         if code != 0:
-            note_bad(bad, bad_lines, (code, line, where))
+            record_bad(bad, bad_lines, (code, line, where))
         row, bad_lines, pairs = end_row(code == 0, line, row, bad_lines, pairs, indptr, lines, numbers)
         if code != 0 and stop_at_bad:
             break

@@ -1,7 +1,7 @@
 """Documents in UTF-8 to counted, hashed n-grams of words or characters, as in scikit-learn's HashingVectorizer.
 
-What a letter is and what it is in lower case are tables by code point that the caller brings. Positions are checked
-against the ends of the arrays whatever the bytes are; what is no UTF-8 counts as U+FFFD.
+The caller passes tables of character classes and lower case by code point. Positions are checked against the ends of
+the arrays for all bytes; invalid UTF-8 counts as U+FFFD.
 """
 
 import numpy as np
@@ -9,15 +9,15 @@ import numpy as np
 from ooc_pegasos.compiled.intrinsics import load_u64
 from ooc_pegasos.compiled.jit import inlined, kernel
 from ooc_pegasos.compiled.parse.dictionary import slot_of
-from ooc_pegasos.compiled.parse.hashing import is_negative, murmur3, place_of
+from ooc_pegasos.compiled.parse.hashing import bucket_of, is_negative, murmur3
 
 WORD, SPACE, CONTEXT = 1, 2, 4
 """Bits of a class: a letter, digit or _; white space; in lower case several characters or one that depends on others.
 """
 CODE_POINTS = 0x110000
 _REPLACEMENT = 0xFFFD
-_WIDEST = 3  # bytes that a byte of invalid UTF-8 becomes (U+FFFD); no letter grows as much
-_FEW = 32
+_MAX_GROWTH = 3  # bytes that a byte of invalid UTF-8 becomes (U+FFFD); no letter grows as much
+_SHORT = 32
 _NO_WORD, _PART = 0, 1  # no letter has these codes
 
 
@@ -192,7 +192,7 @@ def _cut_characters(
 @kernel
 def _sorted_keys(keys: np.ndarray, spare: np.ndarray, number: int, counts: np.ndarray) -> np.ndarray:
     """Return `keys[:number]` sorted, in one of the two arrays."""
-    if number <= _FEW:
+    if number <= _SHORT:
         for at in range(1, number):
             key = keys[at]
             to = at
@@ -201,11 +201,11 @@ def _sorted_keys(keys: np.ndarray, spare: np.ndarray, number: int, counts: np.nd
                 to -= 1
             keys[to] = key
         return keys
-    every = np.uint32(0)
+    all_bits = np.uint32(0)
     for at in range(number):
-        every |= keys[at]
+        all_bits |= keys[at]
     for shift in range(0, 32, 8):
-        if every >> np.uint32(shift) == 0:
+        if all_bits >> np.uint32(shift) == 0:
             break
         counts[:] = 0
         for at in range(number):
@@ -237,7 +237,7 @@ def _longest(offsets, size):
 def _room(longest, characters):
     """Return sizes for the tokens of the longest document and for their positions; a word takes three bytes or more."""
     tokens = longest if characters else longest // 3 + 1
-    return np.empty(_WIDEST * longest + 4, np.uint8), np.empty(tokens + 2, np.int64)
+    return np.empty(_MAX_GROWTH * longest + 4, np.uint8), np.empty(tokens + 2, np.int64)
 
 
 @inlined
@@ -259,17 +259,17 @@ def _cut(data, begin, end, classes, lower, lowered, characters, folded, as_is, b
 
 
 @inlined
-def _summed(ordered, number, indices, values, used):
+def _write_sums(ordered, number, indices, values, used):
     """Write an entry for each feature among sorted keys whose counts do not cancel out; return the next position."""
     at = np.int64(0)
     while at < number:
-        place = ordered[at] >> np.uint32(1)
+        feature = ordered[at] >> np.uint32(1)
         total = np.int64(0)
-        while at < number and ordered[at] >> np.uint32(1) == place:
+        while at < number and ordered[at] >> np.uint32(1) == feature:
             total += 1 - 2 * np.int64(ordered[at] & np.uint32(1))
             at += 1
         if total != 0:
-            indices[used] = place
+            indices[used] = feature
             values[used] = np.float32(total)
             used += 1
     return used
@@ -297,7 +297,7 @@ def _keys_of(
             if len(hashes) == 0:
                 hashed = murmur3(buffer, begin, end)
                 negative = signed and is_negative(hashed)
-                keys[number] = (np.uint64(place_of(hashed, mask)) << np.uint64(1)) | np.uint64(negative)
+                keys[number] = (np.uint64(bucket_of(hashed, mask)) << np.uint64(1)) | np.uint64(negative)
                 number += 1
             else:
                 slot, _hashed = slot_of(buffer, begin, end, slots, hashes, ends, text)
@@ -311,7 +311,7 @@ def _keys_of(
 def hash_documents(
     data: np.ndarray,
     offsets: np.ndarray,
-    ready: np.ndarray,
+    is_lower: np.ndarray,
     classes: np.ndarray,
     lower: np.ndarray,
     lowercase: bool,
@@ -324,7 +324,7 @@ def hash_documents(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (entries of each document, their indices, their values): counts of n-grams, with increasing indices.
 
-    Documents that are `ready` are in lower case already. `bits` is at most 31. Feature indices are hashes, unless
+    Documents marked in `is_lower` are in lower case already. `bits` is at most 31. Feature indices are hashes, unless
     the `dictionary` has strings; see dictionary.py.
     """
     rows = max(len(offsets) - 1, 0)
@@ -343,7 +343,7 @@ def hash_documents(
     used = np.int64(0)
     for row in range(rows):
         begin, end = _span(offsets, row, size)
-        lowered = lowercase and not ready[row]
+        lowered = lowercase and not is_lower[row]
         tokens = _cut(data, begin, end, classes, lower, lowered, characters, folded, as_is, buffer, starts)
         number = _ngrams(tokens, least, most)
         if number > len(keys):
@@ -358,7 +358,7 @@ def hash_documents(
             more_values[:used] = values[:used]
             indices, values = more_indices, more_values
         before = used
-        used = _summed(_sorted_keys(keys, spare, number, counts), number, indices, values, used)
+        used = _write_sums(_sorted_keys(keys, spare, number, counts), number, indices, values, used)
         lengths[row] = used - before
     return lengths, indices[:used], values[:used]
 
@@ -367,7 +367,7 @@ def hash_documents(
 def cut_documents(
     data: np.ndarray,
     offsets: np.ndarray,
-    ready: np.ndarray,
+    is_lower: np.ndarray,
     classes: np.ndarray,
     lower: np.ndarray,
     lowercase: bool,
@@ -384,11 +384,11 @@ def cut_documents(
     folded = _fold(classes, lower, lowercase)
     text = np.empty(1024, np.uint8)
     ends = np.zeros(1025, np.int64)
-    places = np.empty(1024, np.int64)
+    documents = np.empty(1024, np.int64)
     number = np.int64(0)
     for row in range(rows):
         begin, end = _span(offsets, row, size)
-        lowered = lowercase and not ready[row]
+        lowered = lowercase and not is_lower[row]
         tokens = _cut(data, begin, end, classes, lower, lowered, characters, folded, as_is, buffer, starts)
         more = _ngrams(tokens, least, most)
         needed = ends[number] + starts[tokens] * (most * (most + 1) // 2)  # each byte is in at most n n-grams of n
@@ -396,12 +396,12 @@ def cut_documents(
             larger = np.empty(2 * needed, np.uint8)
             larger[: ends[number]] = text[: ends[number]]
             text = larger
-        if number + more > len(places):
+        if number + more > len(documents):
             room = 2 * (number + more)
-            larger_ends, larger_places = np.empty(room + 1, np.int64), np.empty(room, np.int64)
+            larger_ends, larger_documents = np.empty(room + 1, np.int64), np.empty(room, np.int64)
             larger_ends[: number + 1] = ends[: number + 1]
-            larger_places[:number] = places[:number]
-            ends, places = larger_ends, larger_places
+            larger_documents[:number] = documents[:number]
+            ends, documents = larger_ends, larger_documents
         for n in range(least, min(most, tokens) + 1):
             for token in range(tokens - n + 1):
                 to = ends[number]
@@ -410,8 +410,8 @@ def cut_documents(
                     to += 1
                 number += 1
                 ends[number] = to
-                places[number - 1] = row
-    return text[: ends[number]], ends[: number + 1], places[:number]
+                documents[number - 1] = row
+    return text[: ends[number]], ends[: number + 1], documents[:number]
 
 
 @kernel

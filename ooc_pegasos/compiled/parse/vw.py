@@ -1,14 +1,14 @@
 """Vowpal Wabbit text to CSR arrays: `[label [importance]] ['tag]|[namespace[:scale]] feature[:value] ... |...`.
 
 The kernel checks every bound the data controls. A line that breaks a rule is recorded with a code
-and leaves no trace in the output; parsing goes on at the next line.
+and not written to the output; parsing continues at the next line.
 """
 
 import numpy as np
 
 from ooc_pegasos.compiled.jit import inlined, kernel
-from ooc_pegasos.compiled.parse.hashing import ROOM_FOR_KEYS, in_order, is_negative, murmur3, place_of, sort_row
-from ooc_pegasos.compiled.parse.lines import PADDING, end_of_line, end_row, note_bad, skip_blanks
+from ooc_pegasos.compiled.parse.hashing import ROOM_FOR_KEYS, bucket_of, in_order, is_negative, murmur3, sort_row
+from ooc_pegasos.compiled.parse.lines import PADDING, end_of_line, end_row, record_bad, skip_blanks
 from ooc_pegasos.compiled.parse.numbers import (
     NOT_A_NUMBER,
     NOT_FINITE,
@@ -18,7 +18,7 @@ from ooc_pegasos.compiled.parse.numbers import (
     ordinary_number,
     parse_number,
 )
-from ooc_pegasos.compiled.parse.weights import LEAST, MOST
+from ooc_pegasos.compiled.parse.weights import MAX_WEIGHT, MIN_WEIGHT
 
 # Problems of a line; `readers/vw.py` has the messages.
 (
@@ -51,7 +51,7 @@ from ooc_pegasos.compiled.parse.weights import LEAST, MOST
 ) = range(1, 27)
 
 PLAIN = -1
-"""In place of the number of bits: names are indices."""
+"""In bucket of the number of bits: names are indices."""
 LONGEST_NAMESPACE = 4096
 """Bytes. The name is hashed again with each feature, so without a limit invalid input could take hours."""
 
@@ -84,29 +84,29 @@ def _is_utf8(text: np.ndarray, at: int, end: int) -> bool:
     while at < end:
         lead = text[at]
         more = 0
-        least, most = 0x80, 0xBF  # of the second byte
+        low, high = 0x80, 0xBF  # of the second byte
         if 0xC2 <= lead <= 0xDF:
             more = 1
         elif 0xE0 <= lead <= 0xEF:
             more = 2
             if lead == 0xE0:
-                least = 0xA0
+                low = 0xA0
             elif lead == 0xED:
-                most = 0x9F
+                high = 0x9F
         elif 0xF0 <= lead <= 0xF4:
             more = 3
             if lead == 0xF0:
-                least = 0x90
+                low = 0x90
             elif lead == 0xF4:
-                most = 0x8F
+                high = 0x8F
         elif lead >= 0x80:
             return False
         if at + more >= end:
             return False
         for k in range(1, more + 1):
-            if not least <= text[at + k] <= most:
+            if not low <= text[at + k] <= high:
                 return False
-            least, most = 0x80, 0xBF
+            low, high = 0x80, 0xBF
         at += more + 1
     return True
 
@@ -187,7 +187,7 @@ def _read_head(
             status, importance, _after = _read_number(text, begin)
             if status == NOT_A_NUMBER:
                 code = IMPORTANCE_NOT_NUMBER
-            elif status != NUMBER or not LEAST <= importance <= MOST:
+            elif status != NUMBER or not MIN_WEIGHT <= importance <= MAX_WEIGHT:
                 code = IMPORTANCE_OUT_OF_RANGE
             words = 2
         else:
@@ -234,7 +234,7 @@ def _append(name, to, text, begin, end):
 @kernel
 def _read_namespace(text: np.ndarray, at: int, name: np.ndarray) -> tuple[int, float, int, int, int]:
     """Parse a namespace after a bar; return (0 or an error code, scale, end of the name, bytes of its prefix in
-    `name`, position after). Where a scale is wrong, that is where it stands and not the position after.
+    `name`, position after, or that of an invalid scale).
     """
     space = at
     scale = 1.0
@@ -300,32 +300,32 @@ def _read_value(text: np.ndarray, at: int) -> tuple[int, float, int]:
 
 
 @inlined
-def _slot(met, place):
+def _slot(seen, bucket):
     """Return the slot of a bucket in a hash table of buckets plus 1, or the free slot (0) for it."""
-    last = len(met) - 1
-    at = (place * 0x9E3779B1 >> 15) & last
-    while met[at] != 0 and met[at] != place + 1:
+    last = len(seen) - 1
+    at = (bucket * 0x9E3779B1 >> 15) & last
+    while seen[at] != 0 and seen[at] != bucket + 1:
         at = (at + 1) & last
     return at
 
 
 @kernel
-def _note_name(met: np.ndarray, named: np.ndarray, names: int, found: tuple[int, int, int, int, int, int]) -> int:
+def _record_name(seen: np.ndarray, named: np.ndarray, names: int, found: tuple[int, int, int, int, int, int]) -> int:
     """Record the position in the text of the name of a bucket, unless known; return the number of names."""
-    slot = _slot(met, found[0])
-    if met[slot] != 0:
+    slot = _slot(seen, found[0])
+    if seen[slot] != 0:
         return names
-    met[slot] = found[0] + 1
+    seen[slot] = found[0] + 1
     for k in range(6):
         named[names, k] = found[k]
     return names + 1
 
 
 @kernel
-def _forget_names(met: np.ndarray, named: np.ndarray, names: int, left: int) -> None:
-    """Remove all names but the first `left`, the last first, so that searches in `met` stay valid."""
-    for at in range(names - 1, left - 1, -1):
-        met[_slot(met, named[at, 0])] = 0
+def _remove_names(seen: np.ndarray, named: np.ndarray, names: int, kept: int) -> None:
+    """Remove all names but the first `kept`, the last first, so that searches in `seen` stay valid."""
+    for at in range(names - 1, kept - 1, -1):
+        seen[_slot(seen, named[at, 0])] = 0
 
 
 @kernel
@@ -337,14 +337,14 @@ def _read_features(
     smallest: int,
     largest: int,
     name: np.ndarray,
-    places: np.ndarray,
+    buckets: np.ndarray,
     values: np.ndarray,
     known: np.ndarray | None,
-    met: np.ndarray | None,
+    seen: np.ndarray | None,
     named: np.ndarray | None,
     names: int,
 ) -> tuple[int, int, int, int, int, int]:
-    """Parse the entries of a row from its first bar at `at` to `places` and `values`, in the order of the text.
+    """Parse the entries of a row from its first bar at `at` to `buckets` and `values`, in the order of the text.
 
     Returns (0 or an error code, number of entries, positions of the wrong name and of the wrong number, position
     after, number of names).
@@ -373,7 +373,7 @@ def _read_features(
             return NUL_BYTE, count, begin, at, at, names
         negative = False
         if bits == PLAIN:
-            code, place = _read_index(text, begin, at, unnamed, smallest, largest)
+            code, bucket = _read_index(text, begin, at, unnamed, smallest, largest)
             if code != 0:
                 return code, count, begin, begin, at, names
             if used < 0:
@@ -385,7 +385,7 @@ def _read_features(
             if at == begin:
                 end = _append_number(name, prefix, unnamed)
             hashed = murmur3(name, 0, end)
-            place = np.int64(place_of(hashed, mask))
+            bucket = np.int64(bucket_of(hashed, mask))
             negative = signed and is_negative(hashed)
         name_end = at
         value = 1.0
@@ -400,19 +400,19 @@ def _read_features(
         if abs(value) >= ROUNDS_TO_INFINITY:
             return VALUE_TOO_LARGE, count, begin, begin, at, names
         if known is not None:  # numba removes this branch if `known` is None
-            assert met is not None
+            assert seen is not None
             assert named is not None
-            if names < len(named) and not known[place] and _is_utf8(name, 0, end):
-                names = _note_name(met, named, names, (place, space, space_end, begin, name_end, unnamed))
+            if names < len(named) and not known[bucket] and _is_utf8(name, 0, end):
+                names = _record_name(seen, named, names, (bucket, space, space_end, begin, name_end, unnamed))
         unnamed += name_end == begin
-        places[count] = place
+        buckets[count] = bucket
         values[count] = value
         count += 1
 
 
 @kernel
-def _add_up(
-    places: np.ndarray,
+def _merge_duplicates(
+    buckets: np.ndarray,
     sums: np.ndarray,
     count: int,
     repeats: bool,
@@ -423,19 +423,19 @@ def _add_up(
     """Append sorted entries, those of a bucket added; return (0 or an error code, pairs, last bucket)."""
     at = np.int64(0)
     while at < count:
-        place = places[at]
+        bucket = buckets[at]
         total = sums[at]
         at += 1
-        while at < count and places[at] == place:
+        while at < count and buckets[at] == bucket:
             if not repeats:
-                return INDEX_DUPLICATE, pairs, place
+                return INDEX_DUPLICATE, pairs, bucket
             total += sums[at]
             at += 1
         if abs(total) >= ROUNDS_TO_INFINITY:
-            return SUM_TOO_LARGE, pairs, place
+            return SUM_TOO_LARGE, pairs, bucket
         value = np.float32(total)
         if value != 0:
-            indices[pairs] = place
+            indices[pairs] = bucket
             values[pairs] = value
             pairs += 1
     return 0, pairs, 0
@@ -462,25 +462,25 @@ def parse_vw(
     label_spans: np.ndarray,
     tag_spans: np.ndarray,
     name: np.ndarray,
-    places: np.ndarray,
+    buckets: np.ndarray,
     sums: np.ndarray,
-    spare_places: np.ndarray,
+    spare_buckets: np.ndarray,
     spare_sums: np.ndarray,
     bad: np.ndarray,
     known: np.ndarray | None,
-    met: np.ndarray | None,
+    seen: np.ndarray | None,
     named: np.ndarray | None,
 ) -> tuple[int, int, int, int]:
     """Parse `text[:end]` (whole lines, then PADDING) into the arrays.
 
     Per row: `labels` (float64), `weights`, `indptr`, `lines` (its line, counted from 0), `numbers` (its number,
     bad rows included) and (start, end) of its label in `label_spans` and of its tag in `tag_spans`. `bits` is PLAIN
-    where names are indices. `name` has as much room as the text; `places`, `sums` and their spares have room for
+    where names are indices. `name` has as much room as the text; `buckets`, `sums` and their spares have room for
     every entry of the block. Per bad line, as far as there is room: (code, line, position, position) in `bad`.
-    Names of places that are not `known`, by place, are put down where they are met first, as far as there is room:
-    (place, begin and end of the namespace, begin and end of the name, number of a feature that has no name) in `named`.
-    `met` is for that: zeros, a power of two that is at least twice as many. Names that are no UTF-8 do not count. All
-    three are None where no names are wanted.
+    The first name of each bucket that is not `known` is recorded in `named`, as far as there is room: (bucket, begin
+    and end of the namespace, begin and end of the name, number of a feature that has no name). Names of invalid UTF-8
+    are skipped. `seen` is a hash table of buckets, zeros at first: a power of two, at least twice as long as `named`.
+    All three are None if no names are kept.
     Returns (rows, bad lines, lines read, names).
     """
     names = 0
@@ -511,21 +511,21 @@ def parse_vw(
                 smallest_index,
                 largest_index,
                 name,
-                places,
+                buckets,
                 sums,
                 known,
-                met,
+                seen,
                 named,
                 names,
             )
             if code == 0:
-                if not in_order(places, count):
-                    sort_row(places, sums, count, keys, counts, spare_places, spare_sums)
-                code, pairs, detail = _add_up(places, sums, count, bits != PLAIN, pairs, indices, values)
+                if not in_order(buckets, count):
+                    sort_row(buckets, sums, count, keys, counts, spare_buckets, spare_sums)
+                code, pairs, detail = _merge_duplicates(buckets, sums, count, bits != PLAIN, pairs, indices, values)
         if code != 0:
-            note_bad(bad, bad_lines, (code, line, where, detail))
-            if met is not None:
-                _forget_names(met, named, names, names_before)
+            record_bad(bad, bad_lines, (code, line, where, detail))
+            if seen is not None:
+                _remove_names(seen, named, names, names_before)
             names = names_before
         row, bad_lines, pairs = end_row(code == 0, line, row, bad_lines, pairs, indptr, lines, numbers)
         if code != 0 and stop_at_bad:

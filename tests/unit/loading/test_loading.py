@@ -110,7 +110,7 @@ def test_windows_hold_the_rows_of_their_chunks(tmp_path, options, loading):
             loader = open_loader(store, memory, loading=loading, threads=2)
             for window in loader.stream(loader.in_order()):
                 plain = decoded(window.block)
-                for chunk, (begin, end) in zip(window.chunks, window.stretches, strict=True):
+                for chunk, (begin, end) in zip(window.chunks, window.row_ranges, strict=True):
                     for row, expected in ((begin, firsts[chunk]), (end - 1, firsts[chunk + 1] - 1)):
                         entries = slice(matrix.indptr[expected], matrix.indptr[expected + 1])
                         found_indices, found_values = plain(row)
@@ -198,7 +198,7 @@ def test_a_window_in_use_is_left_alone(store, loading):
     for chunk, window in zip(chunks, loader.stream([Plan((chunk,), None) for chunk in chunks]), strict=True):
         deadline = time.monotonic() + 0.02
         while time.monotonic() < deadline:  # the next one is loaded meanwhile
-            (begin, end) = window.stretches[0]
+            (begin, end) = window.row_ranges[0]
             assert window.chunks == (chunk,)
             assert np.array_equal(window.block.labels[begin:end], expected[chunk].labels)
             entries = int(window.block.indptr[end])
@@ -209,7 +209,7 @@ def test_a_window_in_use_is_left_alone(store, loading):
 def test_large_stores_are_not_mapped_unless_asked(store, monkeypatch):
     from ooc_pegasos.loading import loader
 
-    monkeypatch.setattr(loader, "MAPPED_UP_TO", store.manifest.bytes - 1)
+    monkeypatch.setattr(loader, "MAX_MAPPED_BYTES", store.manifest.bytes - 1)
     assert open_loader(store, 1 << 30).name == "read"
     assert open_loader(store, 1 << 30).shape.fits
 
@@ -431,10 +431,10 @@ def test_pages_that_are_not_there_any_more_do_not_end_the_process(tmp_path):
     """Touching them would be SIGBUS; run apart, because a failure would take the tests with it."""
     script = """
 import os, sys, numpy as np
-from ooc_pegasos.store.page_memory import SideBySide
+from ooc_pegasos.store.page_memory import ContiguousMapping
 path = sys.argv[1]
 open(path, "wb").write(bytes(range(256)) * 64)
-both = SideBySide(8 * 4096)
+both = ContiguousMapping(8 * 4096)
 file = os.open(path, os.O_RDONLY)
 both.put(0, file, 0, 4 * 4096)
 both.put(4 * 4096, file, 0, 4 * 4096)
@@ -454,8 +454,8 @@ print("alive")
 def test_somebody_elses_bus_error_is_left_alone(tmp_path):
     script = """
 import ctypes, mmap, os, sys
-from ooc_pegasos.store.page_memory import SideBySide
-watched = SideBySide(4096)
+from ooc_pegasos.store.page_memory import ContiguousMapping
+watched = ContiguousMapping(4096)
 with open(sys.argv[1], "w+b") as file:
     file.truncate(4096)
     other = mmap.mmap(file.fileno(), 4096)

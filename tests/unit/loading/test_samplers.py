@@ -53,8 +53,8 @@ def test_windows_fit_the_budget():
 def test_a_store_that_just_fits_is_one_window():
     assert len(list(SAMPLERS["permutation"](shape(10 * ROWS), 0, 0))) == 1
     assert len(list(SAMPLERS["permutation"](shape(10 * ROWS - 1), 0, 0))) > 1
-    assert shape(1).least_budget == 2 * 10 * max(SIZES)
-    assert Shape((7,), (70,), 1).least_budget == 70
+    assert shape(1).min_budget == 2 * 10 * max(SIZES)
+    assert Shape((7,), (70,), 1).min_budget == 70
 
 
 @pytest.mark.parametrize("chunks", [(24,), (5, 12, 7)])

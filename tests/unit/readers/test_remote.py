@@ -13,7 +13,7 @@ import pytest
 from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train
 from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.readers.remote import spoken_url
+from ooc_pegasos.readers.remote import url_without_secrets
 from ooc_pegasos.scoring.evaluate import evaluate
 from support.rows import random_rows, svmlight_text
 from support.stores import chunk_bytes
@@ -113,7 +113,7 @@ def test_addresses_that_lead_nowhere(bucket, tmp_path):
 
 
 def test_secrets_are_not_told():
-    assert spoken_url("s3://key:secret@bucket/a/b.parquet?region=x&token=y") == "s3://bucket/a/b.parquet"
+    assert url_without_secrets("s3://key:secret@bucket/a/b.parquet?region=x&token=y") == "s3://bucket/a/b.parquet"
 
 
 def test_a_file_system_that_fails_in_its_own_way(tmp_path, monkeypatch):
@@ -123,5 +123,5 @@ def test_a_file_system_that_fails_in_its_own_way(tmp_path, monkeypatch):
         raise RuntimeError("no such token")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", fails)
-    with pytest.raises(InputError, match=r"odd://x/y.csv: .*fsspec says: no such token; check the address"):
+    with pytest.raises(InputError, match=r"odd://x/y.csv: .*fsspec: no such token; check the address"):
         convert(["odd://x/y.csv"], tmp_path / "store")

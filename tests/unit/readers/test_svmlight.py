@@ -240,7 +240,7 @@ def test_truncated_or_damaged_compressed_files(tmp_path, kind):
     [
         (b"", "the file is empty"),
         (b"# only\n\n  \n", "no rows in it"),
-        (b"PAR1" + bytes(100), "damaged or not what its name says"),
+        (b"PAR1" + bytes(100), "damaged, or of another format than its name"),
         (b"PK\x03\x04" + bytes(100), "this is a zip or npz archive"),
         (b"\xff\xfe1\x00", "UTF-16"),
         (bytes(range(256)) * 20, "zero byte"),

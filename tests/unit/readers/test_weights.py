@@ -319,7 +319,7 @@ def test_chunks_with_and_without_weights_side_by_side(tmp_path, lines, weights, 
         found = []
         for window in loader.stream(loader.in_order()):
             block = window.block
-            for begin, end in window.stretches:
+            for begin, end in window.row_ranges:
                 of_rows = np.ones(end - begin) if block.weights is None else block.weights[begin:end]
                 found += list(zip(of_rows.tolist(), block.labels[begin:end].tolist(), strict=True))
             loader.check_unchanged()

@@ -362,6 +362,6 @@ def test_names_are_recorded_from_the_root_on(tmp_path, monkeypatch):
         ("../link/../a.svm", f"{here}/a.svm"),  # unless one goes up from there
         ("-", "standard input"),
         ("s3://key:secret@bucket/a.svm?token=y", "s3://bucket/a.svm"),
-        (sources.Called("pieces/a.arrow", "memory"), "memory"),
+        (sources.NamedPath("pieces/a.arrow", "memory"), "memory"),
     ):
-        assert sources.recorded(name) == expected
+        assert sources.manifest_name(name) == expected

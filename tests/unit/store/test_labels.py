@@ -119,7 +119,7 @@ def test_numbers_are_text_if_the_classes_say_so(tmp_path):
 
 
 BEYOND = ["1", "9007199254740993", "9007199254740992"]
-NEIGHBOURS = r"the label 9007199254740992 is no number below 2\^53.* write labels as words or as smaller numbers"
+NEIGHBOURS = r"the label 9007199254740992 is not below 2\^53.* write labels as words or as smaller numbers"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_classes_that_float64_cannot_tell_apart_are_refused(tmp_path, name, begi
     source = tmp_path / name
     source.write_text(begin + "".join(map(row.format, BEYOND)))
     for options in ({}, {"task": "multiclass"}, {"positive_label": "1"}):
-        with pytest.raises(InputError, match=r"the label 900719925474099[23] is no number below"):
+        with pytest.raises(InputError, match=r"the label 900719925474099[23] is not below"):
             convert([str(source)], tmp_path / "store", ConvertConfig(shuffle=False, **options))
     assert not (tmp_path / "store").exists()
 

@@ -22,7 +22,7 @@ from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.readers import survey
 from ooc_pegasos.readers.arrow_strings import buffers_of
-from ooc_pegasos.readers.feature_index import NOWHERE, DictionaryIndex
+from ooc_pegasos.readers.feature_index import NOT_FOUND, DictionaryIndex
 from ooc_pegasos.scoring.evaluate import predict
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.scoring.score import score
@@ -225,7 +225,7 @@ def test_an_interrupted_conversion_goes_on_with_what_was_found(tmp_path, monkeyp
         with pytest.raises(KeyboardInterrupt):
             convert([source], tmp_path / "store", made)
     with monkeypatch.context() as patched:  # nothing is looked for again
-        patched.setattr(survey, "surveyed", interrupted)
+        patched.setattr(survey, "with_findings", interrupted)
         convert([source], tmp_path / "store", made, existing=Existing(resume=True))
     assert folder_bytes(tmp_path / "store") == folder_bytes(whole.path)
     assert not list(tmp_path.glob("*.unfinished"))
@@ -317,7 +317,7 @@ def test_strings_are_found(names, others):
     places = DictionaryIndex(pa.array(names, pa.large_string()))
     found, signs = places.of(pa.array(others, pa.string()))
     known = {name: number for number, name in enumerate(names)}
-    assert found.tolist() == [known.get(other, NOWHERE) for other in others]
+    assert found.tolist() == [known.get(other, NOT_FOUND) for other in others]
     assert (signs == 1).all()
 
 

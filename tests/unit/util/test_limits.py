@@ -114,7 +114,7 @@ def test_memory_runs_out_in_arrow(tmp_path, oocpeg):
         main()"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 3
-    assert done.stderr.startswith("error: x.parquet: more memory is needed than there is (malloc of size")
+    assert done.stderr.startswith("error: x.parquet: not enough memory (malloc of size")
     assert done.stderr.endswith("; give more memory, or, if the file is damaged, fetch or write it again\n")
 
 

@@ -199,7 +199,7 @@ def test_the_same_is_refused_without_a_model_as_with_it(tmp_path):
     put_day(tmp_path, 1)
     source = str(tmp_path / "incoming" / "day-01.svm")
     rounded = convert([source], tmp_path / "rounded", ConvertConfig(values="float16", normalize=None))
-    model = train(rounded, TrainConfig(lam=0.01)).model
+    model = train(rounded, TrainConfig(lam=0.01, algorithm="sgd-s", max_epochs=3)).model
     (tmp_path / "large.svm").write_text("1 1:1e6\n")
     (tmp_path / "unknown.svm").write_text("1 1:1 99:3\n-1 2:1\n")
     for data, problem in (("large.svm", "is too large for float16"), ("unknown.svm", None), ("none.svm", "no such")):

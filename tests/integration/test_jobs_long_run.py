@@ -560,7 +560,15 @@ def test_the_same_content_in_other_partitions_is_something_else(tmp_path):
         pyarrow.parquet.write_table(table, folder / "a.parquet")
         return folder / "a.parquet"
 
-    lines = ('store = "s"', 'models = "models"', 'inputs = ["data"]', 'reserve = "1MB"', "[convert]", 'label = "y"')
+    lines = (
+        'store = "s"',
+        'models = "models"',
+        'inputs = ["data"]',
+        'reserve = "1MB"',
+        "[convert]",
+        'label = "y"',
+        "hash_bits = 8",
+    )
     text = "\n".join([*lines, "[train]", "lam = 0.1", "[gate]", "max_relative_regression = 0.9"])
     (tmp_path / "nightly.toml").write_text(text)
     job = Job.load(tmp_path / "nightly.toml")

@@ -24,6 +24,7 @@ from ooc_pegasos.scoring.evaluate import evaluate
 from support.clusters import EpochProgress, store_of_parts, weight_bytes, workers_of_this_process
 from support.rows import random_rows
 from support.stores import store_of
+from support.subsets import covering
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.dask
@@ -36,9 +37,9 @@ def client():
         yield client
 
 
-@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("lam", [1e-1, 1e-2, 1e-4])
-@pytest.mark.parametrize("algorithm", ["auto", "sgd-s", "sdca"])
+@pytest.mark.parametrize(
+    ("algorithm", "lam", "parts"), covering(["auto", "sgd-s", "sdca"], [1e-1, 1e-2, 1e-4], [1, 2, 4])
+)
 def test_the_certificate_holds(client, tmp_path, parts, lam, algorithm):
     store = store_of_parts(tmp_path)
     matrix, labels = store.to_scipy()

@@ -195,6 +195,7 @@ def test_the_command_lists_them_in_help_and_errors(toy_oocpeg):
             TrainConfig(lam=1.0, **{option: "toy"})
 
 
+@pytest.mark.slow
 def test_the_command_trains_with_all_of_them_but_certifies_only_what_it_may(tmp_path, toy_oocpeg):
     stored_rows(tmp_path)
     words = ["train", "store", "--lambda", "0.05", "--sampling", "toy-backwards", "--json"]
@@ -224,6 +225,7 @@ def test_the_loss_has_the_optimum_of_a_scaled_hinge(tmp_path, algorithm):
         assert found.primal <= found.lower_bound / (1 - tolerance)
 
 
+@pytest.mark.slow
 def test_several_models_of_the_loss_in_one_pass_have_the_optimum_of_a_scaled_hinge(tmp_path):
     store, matrix, labels = stored_rows(tmp_path)
     lambdas = (0.2, 0.1, 0.05)

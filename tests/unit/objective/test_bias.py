@@ -26,6 +26,7 @@ from ooc_pegasos.training.bias_search import Search
 from support.biased_rows import holdout_masks, rows_with_a_bias, store_of_task, weights_in_file
 from support.optima import FORMULAS, SLOPES, parameter_of, primal_with_bias
 from support.stores import around_present, least_memory, store_of
+from support.subsets import covering
 
 KINKED = ("hinge", "epsilon-insensitive", "absolute")
 
@@ -156,8 +157,7 @@ MANNERS = [
 ]
 
 
-@pytest.mark.parametrize("scale", [2.0, 0.25])
-@pytest.mark.parametrize("manner", MANNERS, ids=str)
+@pytest.mark.parametrize(("manner", "scale"), covering(MANNERS, [2.0, 0.25]))
 def test_a_constant_feature_is_a_constant_column(tmp_path, manner, scale):
     """Epoch by epoch: the same run as on rows with a column more; at lambdas where neither begins with a larger one."""
     matrix, labels = rows_with_a_bias("binary", 1)
@@ -368,8 +368,7 @@ FREE_WAYS = [
 FREE_RESUMED = [{"bias": "free", "algorithm": "sdca"}, {"bias": "free", "algorithm": "sgd-s"}]
 
 
-@pytest.mark.parametrize("options", FREE_WAYS, ids=str)
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize(("name", "options"), covering(FORMULAS, FREE_WAYS))
 def test_a_free_bias_is_the_best_for_its_weights(tmp_path, name, options):
     task, lam = LOSSES[name].task, 0.05
     matrix, labels = rows_with_a_bias(task, 13)

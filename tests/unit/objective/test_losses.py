@@ -16,6 +16,7 @@ from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import LOSSES, Loss
 from support.optima import FORMULAS, least_objective, primal
 from support.stores import store_of
+from support.subsets import covering
 
 # --- what a new loss has to add here ------------------------------------------------------------
 
@@ -236,9 +237,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-@pytest.mark.parametrize(("name", "parameter"), CASES)
+@pytest.mark.parametrize(("name", "parameter", "algorithm", "options"), covering(CASES, ["sdca", "sgd-s"], OPTIONS))
 def test_the_certificate(tmp_path, name, parameter, algorithm, options):
     loss, chosen = LOSSES[name], dict(options)
     if loss.task == "regression":

@@ -30,6 +30,7 @@ from support.random_runs import can_be_free, case_of, config_of_case, judged, ma
 from support.rows import random_rows
 from support.soak import in_soak
 from support.stores import around_present
+from support.subsets import covering
 
 BINARY = ("hinge", "logistic", "smoothed-hinge")
 REAL = ("epsilon-insensitive", "absolute", "huber")
@@ -127,8 +128,9 @@ def options_of(loss: str, manner: str) -> dict[str, object]:
     return {"lam": 0.05, "loss": loss, "max_epochs": 8, "tolerance": 1e-6, "coefficient": 100.0} | MANNERS[manner]
 
 
-@pytest.mark.parametrize("manner", MANNERS)
-@pytest.mark.parametrize("loss", [*FAST, *(pytest.param(loss, marks=pytest.mark.slow) for loss in OTHERS)])
+@pytest.mark.parametrize(
+    ("loss", "manner"), covering([*FAST, *(pytest.param(loss, marks=pytest.mark.slow) for loss in OTHERS)], MANNERS)
+)
 def test_every_loss_and_algorithm_proves_its_bound(loss, manner, stores, tmp_path):
     store, options = store_of_loss(stores, loss), options_of(loss, manner)
     if loss in REAL:
@@ -210,8 +212,10 @@ def test_a_warm_start_and_a_change_of_algorithm(bias, stores, tmp_path):
     assert any("going on by dual coordinate ascent" in note for note in result.notes)
 
 
-@pytest.mark.parametrize("manner", ["sdca", "sgd-s", "projection", "path", "free", "free, sgd-s", "free path of sdca"])
-@pytest.mark.parametrize("windows", ["one", "several"])
+@pytest.mark.parametrize(
+    ("windows", "manner"),
+    covering(["one", "several"], ["sdca", "sgd-s", "projection", "path", "free", "free, sgd-s", "free path of sdca"]),
+)
 def test_a_resumed_run_writes_the_proof_of_an_undisturbed_one(manner, windows, stores, tmp_path):
     store = stores["binary"]
     memory = memory_of_two_chunks(store) if windows == "several" else None

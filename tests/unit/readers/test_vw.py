@@ -16,6 +16,7 @@ from ooc_pegasos.compiled.parse.lines import PADDING
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.conversion.output_check import Existing
 from ooc_pegasos.conversion.pipeline import convert
+from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.readers import svmlight
 from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, ParsedBlock
 from ooc_pegasos.readers.sources import TextBlock
@@ -509,3 +510,8 @@ def test_a_line_longer_than_a_block(tmp_path):
     rows, _lines, _bad = read_vw(tmp_path, f"-1 | 1\n{long}\n-1 | 2\n", 64)
     assert [len(entries) for _label, _weight, _tag, entries in rows] == [1, 50_000, 1]
     assert rows[1][3] == [(k, float(k)) for k in range(1, 50_001)]
+
+
+def test_preview(tmp_path):
+    (tmp_path / "a.vw").write_text("1 |a b:2 c\n-1 |a c\n")
+    assert len(preview([str(tmp_path / "a.vw")], ConvertConfig()).rows) == 2

@@ -28,6 +28,7 @@ from support.codings import coded, few_values
 from support.optima import least_objective, primal
 from support.rows import random_rows
 from support.stores import around_present, least_memory, store_of
+from support.subsets import covering
 
 LAMBDAS = (3.0, 1.0, 0.3, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
 FOLLOWED = {"tolerance": 1e-12, "max_epochs": 4}
@@ -104,9 +105,9 @@ def assert_as_if_alone(store: Store, lambdas: tuple[float, ...], windows: str, *
         assert together.models[number].holdout == alone.models[0].holdout
 
 
-@pytest.mark.parametrize("windows", ["one", "several"])
-@pytest.mark.parametrize("number", [2, 3, 8, 9, 17])
-@pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
+@pytest.mark.parametrize(
+    ("algorithm", "number", "windows"), covering(["sdca", "sgd-s"], [2, 3, 8, 9, 17], ["one", "several"])
+)
 def test_models_together_are_those_alone(tmp_path, algorithm, number, windows):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)

@@ -189,7 +189,7 @@ def test_a_store_with_a_vocabulary_of_its_own_is_refused(tmp_path):
     pq.write_table(others, new)
     for made in (
         config_of_vocabulary(text=("words",), dictionary=6),
-        config_of_vocabulary(text=("words",), idf=True, hash_bits=10),
+        config_of_vocabulary(text=("words",), idf=True, hash_bits=8),
     ):
         existing = Existing(force=True)
         store = convert([source], tmp_path / "store", made, existing=existing)

@@ -27,6 +27,7 @@ from ooc_pegasos.util import json_checksum
 from ooc_pegasos.util.checksums import xxh64_hex
 from support.rows import svmlight_text
 from support.stores import around_present, least_memory, store_of
+from support.subsets import covering
 
 HINGE, LOGISTIC = "multiclass-hinge", "multiclass-logistic"
 
@@ -187,8 +188,10 @@ def test_the_hinge_is_crammer_and_singers(tmp_path, lam):
     assert result.algorithm == "sgd-s"
 
 
-@pytest.mark.parametrize("classes", [3, 9])  # 9 take more than the eight columns of a panel
-@pytest.mark.parametrize("lam", [1.0, 0.1, 0.003])
+@pytest.mark.parametrize(
+    ("lam", "classes"),
+    covering([1.0, 0.1, 0.003], [3, 9]),  # 9 take more than the eight columns of a panel
+)
 def test_the_logistic_loss_is_multinomial_regression(tmp_path, lam, classes):
     matrix, labels = rows_of_classes(300, 7, classes, 2)
     x, rows, costs = matrix.toarray().astype(np.float64), 300, np.zeros((classes, classes))
@@ -225,8 +228,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("loss", [HINGE, LOGISTIC])
+@pytest.mark.parametrize(("loss", "options"), covering([HINGE, LOGISTIC], OPTIONS))
 def test_the_certificate(tmp_path, loss, options):
     chosen, classes, rows = dict(options), 4, 80
     rng = np.random.default_rng(5)

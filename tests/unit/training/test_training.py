@@ -21,6 +21,7 @@ from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.solvers.registry import row_bytes
 from support.rows import random_rows
 from support.stores import all_memory, around_present, least_memory, store_of
+from support.subsets import covering
 
 
 def liblinear_optimum(matrix, labels, lam, class_weight=None, row_weights=None) -> float:
@@ -69,8 +70,7 @@ ALGORITHMS = [
 ]
 
 
-@pytest.mark.parametrize("options", ALGORITHMS, ids=str)
-@pytest.mark.parametrize("name", data_sets(None))
+@pytest.mark.parametrize(("name", "options"), covering(data_sets(None), ALGORITHMS))
 def test_the_bound_is_below_and_the_objective_above_the_optimum(tmp_path, name, options):
     matrix, labels, lam = data_sets(None)[name]
     store = store_of(tmp_path, matrix, labels, chunk_size=4096)
@@ -641,6 +641,7 @@ def test_values_that_no_lambda_suits(tmp_path):
     assert result.model.info.certificate.lower_bound <= result.model.info.certificate.primal
 
 
+@pytest.mark.slow
 def test_targets_that_cannot_be_squared(tmp_path):
     """The standard error of the losses of rows kept apart would be no number, which no model can hold."""
     matrix, labels = random_rows(400, 9, 21, 0.5)

@@ -44,6 +44,7 @@ def test_closed_streams(stored, closed):
     shell(stored, f"oocpeg nonsense {closed}", code=2)
 
 
+@pytest.mark.slow
 def test_a_job_without_standard_error(tmp_path):
     job_of(tmp_path)
     put_day(tmp_path, 1)

@@ -615,7 +615,7 @@ def test_the_search_on_any_valley(centre, steepness, floor, power, seed):
     assert min(primals) <= floor * (1 + 6 * tolerance)
 
 
-@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+@pytest.mark.parametrize("loss", ["hinge", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_a_search_where_all_rows_are_of_one_class_ends(tmp_path, loss):
     """Any bias that is large enough is the best."""
     matrix, _labels = rows_with_a_bias("binary", 24, rows=60)

@@ -54,7 +54,7 @@ def presenting(store: Store, **options: object) -> float:
     """Return the seconds a run spends in solver loops."""
     # type: ignore[arg-type]
     config = TrainConfig(max_epochs=1, tolerance=1e-12, holdout=1e-3, memory=1 << 40, **options)
-    return min(train(store, config).profile["foreground"]["presenting rows"] for _ in range(3))
+    return min(train(store, config).profile["foreground"]["processing rows"] for _ in range(3))
 
 
 def passes(name: str, store: Store) -> None:

@@ -75,9 +75,9 @@ def epoch_in_memory(name: str, block: CsrBlock, matrix: sp.csr_matrix, labels: n
     times: dict[str, list[float]] = {"in order": [], "shuffled": []}
     for kind, order in (("in order", np.arange(rows, dtype=np.uint32)), ("shuffled", shuffled)):
         one = solver(block.features, lam)
-        one.present(block, order, 0, rows, 1)
+        one.process(block, order, 0, rows, 1)
         for _ in range(repeats):
-            times[kind].append(seconds(lambda one=one, order=order: one.present(block, order, 0, rows, 1)))
+            times[kind].append(seconds(lambda one=one, order=order: one.process(block, order, 0, rows, 1)))
     ours = statistics.median(times["shuffled"])
     report(f"{name}: shuffled epoch / epoch in file order", ours / statistics.median(times["in order"]), "at most 1.25")
 
@@ -106,10 +106,10 @@ def many_features(repeats: int) -> None:
     for _ in range(repeats + 1):
         for large in (True, False):
             one = solver(features, 1e-4)
-            one.present(block, order, 0, 1000, 1)
+            one.process(block, order, 0, 1000, 1)
             rest = (*block.entries, block.labels, none, class_weights, 0, 0.0, 0.0, 1e-4, 3e4, large)
             rest = (*rest, one.a, one.b, one.state, *NOT_RECORDED)
-            work = lambda rest=rest: kernels.present_rows(order, 0, rows, *rest)  # noqa: E731
+            work = lambda rest=rest: kernels.process_rows(order, 0, rows, *rest)  # noqa: E731
             times[large].append(seconds(work))
     ratio = statistics.median(times[True][1:]) / statistics.median(times[False][1:])
     report("2^24 features: epoch with weight prefetch / without", ratio, "at most 0.5")
@@ -131,7 +131,7 @@ def against_wabbit(folder: Path, text: Path, store: Store, repeats: int) -> None
 
     def epoch() -> None:
         (window,) = loader.stream(SAMPLERS["permutation"](loader.shape, 0, 0))
-        solver(store.features, 1e-4).present(window.block, window.order, 0, store.rows, 1)
+        solver(store.features, 1e-4).process(window.block, window.order, 0, store.rows, 1)
 
     with_load = seconds(epoch)
     later = statistics.median(seconds(epoch) for _ in range(repeats))
@@ -207,7 +207,7 @@ def in_threads(store: Store) -> None:
                 lam=1e-4, max_epochs=4, tolerance=1e-12, threads=threads, memory=1 << 40, algorithm="sgd-s"
             )
             result = train(large, config)
-            found[threads] = (result.profile["foreground"]["presenting rows"], result.model.info.certificate.gap or 0)
+            found[threads] = (result.profile["foreground"]["processing rows"], result.model.info.certificate.gap or 0)
         report("3 GB in memory: presenting with --threads 2 / with one", found[2][0] / found[1][0], "")
         report("the certified gap after 4 epochs, with --threads 2 / with one", found[2][1] / found[1][1], "")
 

@@ -26,7 +26,7 @@ from ooc_pegasos.training.report import Report, open_log
 from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.run import Run
 from ooc_pegasos.training.setup import RunSetup, check_rows, weights_of
-from ooc_pegasos.training.state import start_over
+from ooc_pegasos.training.state import discard_checkpoint
 from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.files import writing_errors
@@ -65,7 +65,7 @@ def train_dask(
     cluster.check(client)
     checkpoint_folder = Path(checkpoint) if checkpoint else None
     if resume and checkpoint_folder is None:
-        raise UsageError("resume continues from a checkpoint; say where it is with checkpoint=DIR")
+        raise UsageError("resume continues from a checkpoint; give its folder with checkpoint=DIR")
     config = config or TrainConfig()
     _refuse(config)
     with ExitStack() as stack:
@@ -105,7 +105,7 @@ def train_dask(
         run = Run(setup, engine, checkpoint_folder=checkpoint_folder, saved=saved)
         stack.callback(run.close)
         if checkpoint_folder and not resume:
-            start_over(checkpoint_folder, report.note)
+            discard_checkpoint(checkpoint_folder, report.note)
         if log:
             with writing_errors(Path(log)):
                 report.log = stack.enter_context(open_log(Path(log), run.state.epochs))

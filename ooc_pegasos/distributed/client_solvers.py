@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.compiled.fit.pegasos import ERRORS, LOSS, MAGNITUDE, S, T, square
-from ooc_pegasos.compiled.fit.sdca import CHANGED, DUAL, GAP, OFF, RENEWED, STRETCH, VISITED
+from ooc_pegasos.compiled.fit.sdca import CHANGED, DEVIATION, DUAL, GAP, LAMBDA_FACTOR, RECOMPUTED, VISITED
 from ooc_pegasos.compiled.fit.sdca import MAGNITUDE as DUAL_MAGNITUDE
 from ooc_pegasos.distributed import partition_state, worker_round
 from ooc_pegasos.distributed.worker_pool import WorkerPool
@@ -36,11 +36,11 @@ from ooc_pegasos.distributed.worker_round import (
 )
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.problem import Problem
-from ooc_pegasos.solvers.base import ONCE, Solver
+from ooc_pegasos.solvers.base import NO_REPEATS, Solver
 from ooc_pegasos.solvers.dual_store import RowStates
 from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.pegasos import PegasosOptions
-from ooc_pegasos.solvers.pegasos_group import Manner, PegasosSolver
+from ooc_pegasos.solvers.pegasos_group import PegasosSolver, SharedOptions
 from ooc_pegasos.solvers.sdca import SdcaSolver
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.util.checkpoint import Checkpoint, take, whole
@@ -48,7 +48,7 @@ from ooc_pegasos.util.files import writing_errors
 
 MAX_PENDING_BYTES = 1 << 28
 """Bytes of messages that the scheduler keeps to replay rounds; then states are fetched, and messages released."""
-_BYTES_A_TASK = 4000
+_BYTES_PER_TASK = 4000
 _MIN_FETCH_INTERVAL, _FETCH_COST_FACTOR = 60.0, 20
 """States are fetched at most once in this many seconds, and in 20 times the duration of a fetch."""
 
@@ -60,7 +60,7 @@ class RoundSolver(Solver):
     def round(self, epoch: int) -> None:
         """Process the rows of all parts and add up the results. If an error is raised, nothing has changed."""
 
-    def present(self, window: Window, begin: int, end: int) -> int:
+    def process(self, window: Window, begin: int, end: int) -> int:
         """Never called: the rows are on the workers."""
         raise NotImplementedError("workers process the rows")
 
@@ -95,12 +95,12 @@ class DistributedSdca(RoundSolver, SdcaSolver):
         """Set the folder for the state of rows; None: the folder for temporary files."""
         self._scratch, self._rows_of_parts = scratch, rows_of_parts
 
-    def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:
+    def begin_epoch(self, repeats: Mapping[int, int] = NO_REPEATS) -> None:
         """See `Solver`."""
         self._set_epoch(self._epoch + 1)
         for model in self.active:
-            self._approach(model)
-            self.state[model][[GAP, VISITED, CHANGED, OFF, DUAL_MAGNITUDE, RENEWED]] = 0.0
+            self._continue_lambda(model)
+            self.state[model][[GAP, VISITED, CHANGED, DEVIATION, DUAL_MAGNITUDE, RECOMPUTED]] = 0.0
 
     def end_epoch(self) -> None:
         """See `Solver`."""
@@ -111,7 +111,7 @@ class DistributedSdca(RoundSolver, SdcaSolver):
         """See `RoundSolver`."""
         if self._is_time_to_fetch():
             self._fetch_to_scratch()
-        stretch = {model: float(self.state[model][STRETCH]) for model in self.active}
+        stretch = {model: float(self.state[model][LAMBDA_FACTOR]) for model in self.active}
         vectors = {model: PackedVector.of(self.a[model].copy()) for model in self.active}  # a round may be replayed
         sigma = {model: float(self.sigma[model][0]) for model in self.active}
         centres = {model: self.state[model][CENTRES] for model in self.active}
@@ -131,13 +131,13 @@ class DistributedSdca(RoundSolver, SdcaSolver):
         for model in self.active:
             change, numbers = found.vectors[model], found.numbers[model]
             change.add_to(self.a[model])
-            for index in (DUAL, GAP, VISITED, CHANGED, OFF, DUAL_MAGNITUDE):
+            for index in (DUAL, GAP, VISITED, CHANGED, DEVIATION, DUAL_MAGNITUDE):
                 self.state[model][index] += numbers[index]
             combined, separate = square(change.numbers), float(numbers[OWN_SQUARES])
             self.sigma[model][:] = next_sigma(sigma[model], combined, separate, len(self._states))
         self._rounds_since_fetch.append(request)
         request_bytes = sum(packed.bytes for packed in vectors.values()) * self._worker_pool.scheduler_copies(request)
-        self._pending_bytes += request_bytes + _BYTES_A_TASK * len(self._states)
+        self._pending_bytes += request_bytes + _BYTES_PER_TASK * len(self._states)
 
     def _submit_round(self, request: SdcaRequest) -> list[Any]:
         return self._worker_pool.submit_all("sdca-round", worker_round.run_sdca, request, self._states)
@@ -161,7 +161,7 @@ class DistributedSdca(RoundSolver, SdcaSolver):
     def _sums_of_parts(self) -> int:
         return 8 * len(self._worker_pool.parts)
 
-    def renew(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:
+    def recompute_sums(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> None:
         """See `Solver`; workers have the rows."""
         request = (self.problem, models)
 
@@ -172,7 +172,7 @@ class DistributedSdca(RoundSolver, SdcaSolver):
             return found
 
         for found in self._worker_pool.with_retries(work, self._replay_rounds):
-            self.take_sums(found)
+            self.set_sums(found)
 
     # --- states of rows --------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class DistributedPegasos(RoundSolver, PegasosSolver):
         self,
         problem: Problem,
         options: Sequence[PegasosOptions],
-        manner: Manner,
+        manner: SharedOptions,
         start: np.ndarray | None,
         pool: WorkerPool,
     ) -> None:

@@ -13,8 +13,8 @@ from ooc_pegasos import __version__
 from ooc_pegasos.config import MIB
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.objective.model_panel import width_of
-from ooc_pegasos.solvers.base import APART
-from ooc_pegasos.solvers.dual_store import BYTES_A_MODEL, BYTES_A_ROW
+from ooc_pegasos.solvers.base import MAX_SEPARATE
+from ooc_pegasos.solvers.dual_store import BYTES_PER_MODEL, BYTES_PER_ROW
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.memory_limits import available_memory
 
@@ -171,8 +171,8 @@ def memory_problem(client: Any, parts: Sequence[Part], store: Store, models: int
     rows = [sum(chunk.rows for chunk in store.manifest.chunks[part.first : part.end]) for part in parts]
     parts_per_worker = -(-len(parts) // len(workers))
     rows_of_worker = sum(sorted(rows)[-parts_per_worker:])
-    columns = models if models <= APART else width_of(models)
-    needed = rows_of_worker * (BYTES_A_ROW + _COPIES * BYTES_A_MODEL * columns)
+    columns = models if models <= MAX_SEPARATE else width_of(models)
+    needed = rows_of_worker * (BYTES_PER_ROW + _COPIES * BYTES_PER_MODEL * columns)
     smallest = min(worker.memory for worker in workers)
     if needed <= STATES_SHARE * smallest:
         return None

@@ -24,8 +24,8 @@ from ooc_pegasos.objective.problem import Spec
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.dual_store import RowStates
-from ooc_pegasos.solvers.pegasos_group import Manner
-from ooc_pegasos.solvers.pegasos_threads import LEAST
+from ooc_pegasos.solvers.pegasos_group import SharedOptions
+from ooc_pegasos.solvers.pegasos_threads import MIN_CLOCK
 from ooc_pegasos.solvers.registry import choose_algorithm, options_of, refuse_of_classes
 from ooc_pegasos.training.engine import Engine
 from ooc_pegasos.training.report import Report
@@ -120,7 +120,7 @@ class Coordinator(Engine):
         chosen = Algorithm(*choose_algorithm(config, problem, start is not None))
         least = min(spec.clock for spec in problem.specs)
         is_open = config.algorithm == "auto" and start is None and problem.costs is None
-        if is_open and chosen.name == "sgd-s" and least / len(self._parts) < LEAST:
+        if is_open and chosen.name == "sgd-s" and least / len(self._parts) < MIN_CLOCK:
             why = f"lambda times rows is {least:.3g}, too little for averages of {len(self._parts)} parts"
             return Algorithm("sdca", why)
         return chosen
@@ -137,7 +137,9 @@ class Coordinator(Engine):
             return self._new_ascent()
         options = options_of(setup.config, "sgd-s", problem, setup.start)
         options = [dataclasses.replace(one, average=False) for one in options]  # the iterates are on the workers
-        return DistributedPegasos(problem, options, Manner("sgd-s", certified=True), setup.start, self._worker_pool)
+        return DistributedPegasos(
+            problem, options, SharedOptions("sgd-s", certified=True), setup.start, self._worker_pool
+        )
 
     def _new_ascent(self) -> Solver:
         setup, store = self.setup, self.setup.store
@@ -174,8 +176,8 @@ class Coordinator(Engine):
         assert isinstance(solver, RoundSolver)
         self._epoch = cursor.epoch
         self._began, self._bytes_before = time.perf_counter(), self._worker_pool.bytes_moved
-        if solver.wants_balance:
-            self.find_balance(solver)
+        if solver.needs_balance:
+            self.set_balance(solver)
         if not cursor.presented:
             solver.round(cursor.epoch)
             cursor.presented = self.setup.loader.training_rows
@@ -188,7 +190,7 @@ class Coordinator(Engine):
     def measure(self, measurement: Measurement) -> None:
         """See `Engine`."""
         vectors = {number: PackedVector.of(vector) for number, vector in enumerate(measurement.candidates)}
-        request = ObjectiveRequest(self.setup.problem, measurement.models, vectors, measurement.twice)
+        request = ObjectiveRequest(self.setup.problem, measurement.models, vectors, measurement.compensated)
         measurement.sums = self._sum("measure", worker_round.measure, request, worker_round.add)
 
     def all_windows(self) -> Generator[Window, None, None]:

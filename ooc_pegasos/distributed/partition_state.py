@@ -19,7 +19,7 @@ from ooc_pegasos.objective.model_panel import width_of
 from ooc_pegasos.util.checkpoint import whole
 from ooc_pegasos.util.files import create_file, sync_folder
 
-KINDS: dict[str, Any] = {"duals": np.float32, "until": np.uint8}
+KINDS: dict[str, Any] = {"duals": np.float32, "inactive_until": np.uint8}
 """State of each row for a group of models."""
 PREFIX = "oocpeg-rows-"
 """Prefix of temporary folders with such files."""
@@ -53,8 +53,8 @@ def write(path: Path, states: Iterable[SdcaState]) -> dict[str, Any]:
                     checksum = zlib.crc32(piece, checksum)
                     size += file.write(piece)
             groups = [[list(models), width] for models, width in state.groups]
-            description = {"groups": groups, "models": list(state.models), "alone": list(state.alone)}
-            parts.append(description | {"seen": [list(pair) for pair in state.seen.items()]})
+            description = {"groups": groups, "models": list(state.models), "alone": list(state.separate)}
+            parts.append(description | {"seen": [list(pair) for pair in state.panel_rows.items()]})
         file.flush()
         os.fsync(file.fileno())
     sync_folder(path.parent)
@@ -118,9 +118,9 @@ def _state(file: Any, path: Path, part: dict[str, Any], plan: _Plan) -> SdcaStat
         else:
             states[number] = array
     groups = [(list(models), int(width)) for models, width in part["groups"]]
-    alone = tuple(whole(model, 0, 2**31, "model") for model in part["alone"])
-    seen = {
+    separate = tuple(whole(model, 0, 2**31, "model") for model in part["alone"])
+    panel_rows = {
         whole(number, 0, max(len(groups) - 1, 0), "group"): whole(rows, 0, 2**62, "rows")
         for number, rows in part["seen"]
     }
-    return SdcaState(groups, arrays, states, alone, seen)
+    return SdcaState(groups, arrays, states, separate, panel_rows)

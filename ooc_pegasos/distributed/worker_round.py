@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.compiled.fit.pegasos import ERRORS, LOSS, MAGNITUDE, NORM2, S, T, square
-from ooc_pegasos.compiled.fit.sdca import CENTRE, CHANGED, DUAL, GAP, HASTE, MOVE, STATE_SIZE, STRETCH, VISITED
+from ooc_pegasos.compiled.fit.sdca import (
+    CENTRE,
+    CHANGED,
+    DUAL,
+    GAP,
+    LAMBDA_FACTOR,
+    LAST_STEP,
+    STATE_SIZE,
+    STEP_FACTOR,
+    VISITED,
+)
 from ooc_pegasos.compiled.fit.sdca import MAGNITUDE as DUAL_MAGNITUDE
 from ooc_pegasos.distributed.store_parts import InMemoryPart, OpenPart, Part, open_part
 from ooc_pegasos.loading.window import Window
@@ -24,11 +34,11 @@ from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.dual_store import Group, RowStates
 from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.pegasos import PegasosOptions
-from ooc_pegasos.solvers.pegasos_group import Manner, PegasosSolver
+from ooc_pegasos.solvers.pegasos_group import PegasosSolver, SharedOptions
 from ooc_pegasos.solvers.sdca import SdcaSolver
 from ooc_pegasos.training.result import HoldoutScores, score_holdout_rows
 
-CENTRES = [CENTRE, HASTE, MOVE]
+CENTRES = [CENTRE, STEP_FACTOR, LAST_STEP]
 _MAX_DENSITY = 1 / 3
 """Share of nonzeros below which a vector is sent as indices and values."""
 
@@ -111,8 +121,8 @@ class SdcaState:
     groups: list[tuple[list[int], int]] = field(default_factory=list)
     arrays: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
     models: dict[int, np.ndarray] = field(default_factory=dict)
-    alone: tuple[int, ...] = ()
-    seen: dict[int, int] = field(default_factory=dict)
+    separate: tuple[int, ...] = ()
+    panel_rows: dict[int, int] = field(default_factory=dict)
 
 
 class _InMemoryRowStates(RowStates):
@@ -178,7 +188,7 @@ def run_sdca(
         solver = SdcaSolver(dataclasses.replace(request.problem, specs=specs), rows, request.tolerance)
         solver.drop([model for model in solver.active if model not in request.vectors])
         rows.load(state)
-        solver.resume(request.epoch * request.passes - 1, state.alone, state.seen)
+        solver.resume(request.epoch * request.passes - 1, state.separate, state.panel_rows)
         start_vectors = {model: packed.unpacked() * shares[model] for model, packed in request.vectors.items()}
         for model, vector in start_vectors.items():
             solver.a[model][:] = vector
@@ -191,7 +201,7 @@ def run_sdca(
         for number in range(request.passes):
             solver.begin_epoch()
             for model, stretch in request.stretch.items():
-                solver.state[model][STRETCH] = stretch
+                solver.state[model][LAMBDA_FACTOR] = stretch
             for window in opened.windows(request.epoch * request.passes + number):
                 solver.enter(window)
                 _process_rows(solver, opened, window, 0, len(window.order))
@@ -202,7 +212,7 @@ def run_sdca(
             for model in request.vectors:
                 counts[model] += solver.state[model][_COUNTS]
         groups, arrays = rows.result()
-        new = SdcaState(groups, arrays, solver.state, tuple(sorted(solver.alone)), solver.seen)
+        new = SdcaState(groups, arrays, solver.state, tuple(sorted(solver.separate)), solver.panel_rows)
         changed = {model: solver.a[model] - vector for model, vector in start_vectors.items()}
         numbers = {model: np.append(solver.state[model], square(vector)) for model, vector in changed.items()}
         for model, gap in gaps.items():
@@ -253,7 +263,7 @@ def _process_rows(solver: Solver, opened: OpenPart, window: Window, begin: int, 
     step = solver.rows_at_a_time(window.block)
     for first in range(begin, end, step):
         opened.check()
-        bad = solver.present(window, first, min(first + step, end))
+        bad = solver.process(window, first, min(first + step, end))
         if bad >= 0:
             raise opened.loader.damaged(window, bad)
 
@@ -306,7 +316,7 @@ def run_pegasos(part: Part, request: PegasosRequest, in_memory: InMemoryPart | N
     share = part.rows / request.rows
     options = [dataclasses.replace(one, delay=one.delay * share) for one in request.options]
     with opened.lock:
-        solver = PegasosSolver(request.problem, options, Manner("sgd-s", certified=False))
+        solver = PegasosSolver(request.problem, options, SharedOptions("sgd-s", certified=False))
         solver.drop([model for model in solver.active if model not in request.vectors])
         for model, packed in request.vectors.items():
             member = solver.members[model]
@@ -321,7 +331,7 @@ def run_pegasos(part: Part, request: PegasosRequest, in_memory: InMemoryPart | N
             middle = min(max(half - presented, 0), rows)
             _process_rows(solver, opened, window, 0, middle)
             if presented <= half < presented + rows:
-                solver.mark()
+                solver.mark_half()
             _process_rows(solver, opened, window, middle, rows)
             presented += rows
         solver.end_epoch()
@@ -348,7 +358,7 @@ class ObjectiveRequest:
     models: list[int]
     vectors: dict[int, PackedVector]
     """The candidates, by number."""
-    twice: list[int]
+    compensated: list[int]
     """Models whose scores are computed in twice the precision."""
 
 
@@ -357,7 +367,7 @@ def measure(part: Part, request: ObjectiveRequest, in_memory: InMemoryPart | Non
     opened = open_part(part, in_memory)
     with opened.lock:
         vectors = [one.unpacked() for one in request.vectors.values()]
-        measurement = Measurement(request.problem, request.models, vectors, request.twice)
+        measurement = Measurement(request.problem, request.models, vectors, request.compensated)
         for window in opened.all_windows():
             measurement.add(window, opened.loader, 1, opened.check)
         return measurement.sums

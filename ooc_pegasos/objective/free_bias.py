@@ -1,15 +1,16 @@
-"""Lower bounds where the bias is not regularised: equations (9) to (11) of the README.
+"""Lower bounds for an unregularized bias: equations (9) to (11) of the README.
 
-The dual problem then has one more constraint: the dual variables of all rows, b_i, have to add up to 0. Training finds
-dual vectors whose sum, their mass, is nearly 0. Two ways lead from there to a bound, both by the concavity of the dual
-objective, and each bound is the best of both:
+The dual problem has the equality constraint that the dual variables of all rows, b_i, add up to 0. Training finds dual
+vectors whose sum, their mass, is nearly 0. Two methods make bounds from them, both by concavity of the dual objective,
+and each bound is the better of both:
 
-- A dual vector is repaired by mixing in a little of another that leans to the other side: the same part of the box for
-  all rows of one class, or for all rows. For that sums of rows by class and fold are found in one pass.
-- `Lines` mixes two dual vectors that training has met, of masses of opposite signs. Only their masses and objectives
-  are needed, so no vector is kept, unless a proof is wanted.
 
-Everything was computed in float64, so bounds on rounding errors go with all sums, and bounds are rounded downward.
+- A dual vector becomes feasible as a convex combination with a vector of opposite mass: a constant for all rows of one
+  class, or for all rows. The sums of rows by class and fold that this needs take one pass.
+- `Lines` combines two dual vectors of training with masses of opposite signs. Only their masses and objectives are
+  needed, so vectors are kept for proofs only.
+
+All sums are computed in float64 with bounds on their rounding errors, and bounds are rounded downward.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ from ooc_pegasos.compiled.fit.losses import dual_at
 from ooc_pegasos.compiled.fit.pegasos import square
 from ooc_pegasos.compiled.fit.sums import sum_rows
 from ooc_pegasos.loading.window import Window
-from ooc_pegasos.objective.certificate import Bound, best_part
+from ooc_pegasos.objective.certificate import Bound, best_scale
 from ooc_pegasos.objective.problem import NONE, Problem
-from ooc_pegasos.objective.rounding import UNIT, norm_above, raised, sum_error, vector_error
+from ooc_pegasos.objective.rounding import UNIT_ROUNDOFF, norm_upper_bound, rounded_up, sum_error, vector_error
 from ooc_pegasos.util.checkpoint import take
 
-_ONE_CLASS = 40.0
-"""The size of the bias where all rows are of one class: more changes nothing in float64."""
+_ONE_CLASS_BIAS = 40.0
+"""Size of the bias if all rows are of one class; larger values make no difference in float64."""
 _OPERATIONS = 32
-"""Of a bound, at most, once all sums are known."""
-FALLING, RISING = range(2)
-"""Lines, by how they change with the bias: those of dual vectors whose mass is positive fall."""
+"""Upper bound of the number of operations for a bound, given all sums."""
+DECREASING, INCREASING = range(2)
+"""Slope of a linear bound as a function of the bias: decreasing if the mass of the dual vector is positive."""
 
 
 @dataclass(frozen=True)
 class BalancedBound(Bound):
-    """A bound where the bias is not regularised, and what makes up the dual vector behind it."""
+    """A bound for an unregularized bias, and the components of its dual vector."""
 
     point: float = field(default=0.0, compare=False)
-    """The part of the dual vector that was met."""
+    """Coefficient of the dual vector of training."""
     leaning: float = field(default=0.0, compare=False)
-    """The number added, before weights, to the dual variables of all rows that may have its sign."""
-    crosses: bool = field(default=False, compare=False)
-    """True if the bound is where both lines cross, and not that of the vector that was met."""
+    """The constant added, before weights, to the dual variables of all rows that may have its sign."""
+    is_intersection: bool = field(default=False, compare=False)
+    """True if the bound is the intersection of two lines, False if it is that of the feasible vector."""
     line: tuple[int, float] | None = field(default=None, compare=False)
-    """(FALLING or RISING, the part of the vector) if a line of the vector that was met has become one of both lines."""
+    """(DECREASING or INCREASING, coefficient of the vector) if its line replaced one of both lines."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,10 @@ class DualPoint:
 
     @classmethod
     def rounded(cls, sums: np.ndarray, error: float, bias: float, value: float, value_error: float) -> DualPoint:
-        """Return the point of a vector whose last place holds the mass, which `bias` times the error is a part of."""
-        error = raised(error + _OPERATIONS * UNIT * norm_above(square(sums), len(sums)), _OPERATIONS)
-        mass_error = raised(error / min(bias, 1.0), 4) if bias else error
-        value_error = raised(value_error + _OPERATIONS * UNIT * abs(value), _OPERATIONS)
+        """Return the point of a vector whose last element is the mass."""
+        error = rounded_up(error + _OPERATIONS * UNIT_ROUNDOFF * norm_upper_bound(square(sums), len(sums)), _OPERATIONS)
+        mass_error = rounded_up(error / min(bias, 1.0), 4) if bias else error
+        value_error = rounded_up(value_error + _OPERATIONS * UNIT_ROUNDOFF * abs(value), _OPERATIONS)
         return cls(sums[:-1], error, float(sums[-1]), mass_error, value, value_error)
 
 
@@ -104,82 +105,82 @@ class RowSums:
 
 
 class Lines:
-    """Lower bounds `height - mass b` on the least objective with the bias held at b, from dual vectors of any mass.
+    """Linear lower bounds `height - mass b` on the optimum with the bias fixed at b, from dual vectors of any mass.
 
-    The larger of two, of which one rises with b and one falls, is least where they cross: that height is a lower bound
-    for all biases, from the mixture of both dual vectors whose mass is 0. The pair that crosses highest is kept.
+    Of an increasing and a decreasing line, the maximum is smallest at their intersection, whose height is a lower bound
+    for all biases: that of the convex combination with mass 0. The pair with the highest intersection is kept.
     """
 
     def __init__(self) -> None:
         self.numbers = np.array([-np.inf, 0.0, 0.0] * 2)
-        """(height, |mass|, the error of the mass) of the line that falls with b, and of the one that rises."""
-        self.taken: int | None = None
-        """FALLING or RISING if the last line that was added has become one of both; None if it was not kept."""
+        """(height, |mass|, error of the mass) of the decreasing line, and of the increasing line."""
+        self.kept_line: int | None = None
+        """DECREASING or INCREASING if the line added last was kept, else None."""
 
     @property
     def parts(self) -> tuple[float, float]:
-        """The parts of the falling and of the rising vector in the mixture whose mass is 0."""
-        falling, rising = float(self.numbers[1]), float(self.numbers[4])
-        return rising / (falling + rising), falling / (falling + rising)
+        """Coefficients of the convex combination of mass 0, for the decreasing and the increasing line."""
+        decreasing, increasing = float(self.numbers[1]), float(self.numbers[4])
+        return increasing / (decreasing + increasing), decreasing / (decreasing + increasing)
 
     def restore(self, arrays: dict[str, np.ndarray], name: str) -> None:
-        """Take the lines of a checkpoint."""
+        """Restore the lines of a checkpoint."""
         self.numbers[:] = take(arrays, name, self.numbers)
 
     def add(self, height: float, mass: float, error: float, bias: float) -> float:
-        """Add a line met near a bias, and return the lower bound for all biases, -inf if there is none yet."""
-        falling, rising = self.numbers[:3], self.numbers[3:]
-        best, self.taken = _crossing(falling, rising), None
-        if abs(mass) <= 2 * error:  # of no certain sign
+        """Add a line found near a bias, and return the lower bound for all biases, -inf without one."""
+        decreasing, increasing = self.numbers[:3], self.numbers[3:]
+        best, self.kept_line = _intersection(decreasing, increasing), None
+        if abs(mass) <= 2 * error:  # the sign is not certain
             return best
         line, sign = np.array([height, abs(mass), error]), 1.0 if mass > 0 else -1.0
-        mine, other = (falling, rising) if mass > 0 else (rising, falling)
-        now = _crossing(line, other)
-        if now > best or (now == best and height - mass * bias > mine[0] - sign * mine[1] * bias):
-            mine[:], self.taken = line, FALLING if mass > 0 else RISING
+        kept, other = (decreasing, increasing) if mass > 0 else (increasing, decreasing)
+        now = _intersection(line, other)
+        if now > best or (now == best and height - mass * bias > kept[0] - sign * kept[1] * bias):
+            kept[:], self.kept_line = line, DECREASING if mass > 0 else INCREASING
         return max(best, now)
 
 
-def _crossing(one: np.ndarray, other: np.ndarray) -> float:
-    """The least height at which two lines can cross, given the errors of their masses; -inf if one is missing."""
+def _intersection(one: np.ndarray, other: np.ndarray) -> float:
+    """Return a lower bound on the height of the intersection of two lines; -inf if one is missing."""
     if not np.isfinite([one[0], other[0]]).all():
         return -np.inf
     heights = []
     for side in (-1.0, 1.0):
-        mine, its = one[1] + side * one[2], other[1] - side * other[2]
-        heights.append((one[0] * its + other[0] * mine) / (mine + its))
-    return float(min(heights) - _OPERATIONS * UNIT * (abs(one[0]) + abs(other[0])))
+        kept, other_mass = one[1] + side * one[2], other[1] - side * other[2]
+        heights.append((one[0] * other_mass + other[0] * kept) / (kept + other_mass))
+    return float(min(heights) - _OPERATIONS * UNIT_ROUNDOFF * (abs(one[0]) + abs(other[0])))
 
 
-class _Repaired(NamedTuple):
-    """A dual vector that was made one of mass 0 by a part of another; all zero if there is no other."""
+class _Feasible(NamedTuple):
+    """A feasible dual vector of mass 0, the combination of two; all zero if there is no second vector."""
 
     value: float = 0.0
     """The sum of -l*."""
     square: float = 0.0
     """||vector||^2."""
-    least_value: float = 0.0
-    most_square: float = 0.0
-    """Both at their worst."""
+    min_value: float = 0.0
+    max_square: float = 0.0
+    """Bounds of value and square, with rounding errors."""
     point: float = 0.0
     leaning: float = 0.0
-    """Its components: see `BalancedBound`."""
+    """Components, see `BalancedBound`."""
 
 
 class Balance:
-    """Dual vectors of each model of a problem to repair others with."""
+    """Constant dual vectors of each model, to make other dual vectors feasible."""
 
     def __init__(self, problem: Problem, found: RowSums) -> None:
         self._problem, self._found = problem, found
 
     def _of_rows(self, model: int, wanted: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """The sums over the training rows of some classes."""
+        """Return the sums over the training rows of some classes."""
         found, spec = self._found, self._problem.specs[model]
         groups = [k * found.folds + fold for k in wanted for fold in range(found.folds) if fold != spec.fold]
         return found.vectors[groups].sum(axis=0), found.sums[groups].sum(axis=0)
 
     def _classes(self, model: int, sign: int) -> list[int]:
-        """The classes whose rows have dual variables of a sign."""
+        """Return the classes whose rows have dual variables of a sign."""
         one_class, classes = self._problem.specs[model].one_class, range(self._found.classes)
         if self._problem.loss.task == "regression":
             return [0]
@@ -188,17 +189,17 @@ class Balance:
         return [k for k in classes if (k == one_class) == (sign > 0)]
 
     @property
-    def _share(self) -> float:
-        """The dual variable, in size and without weights, that all rows of a leaning vector have."""
+    def _constant_size(self) -> float:
+        """Size, without weights, of the dual variables of a constant vector."""
         leaning = self._problem.loss.leaning
-        assert leaning is not None  # or the problem would have been refused
+        assert leaning is not None  # checked by `problem_of`
         return leaning(self._problem.parameter)
 
-    def _leaning(self, model: int, sign: int) -> DualPoint:
-        """The dual vector whose variables all have this sign, and the same part of the box."""
+    def _constant_dual(self, model: int, sign: int) -> DualPoint:
+        """Return the constant dual vector with this sign."""
         problem, spec = self._problem, self._problem.specs[model]
         vector, (c, cy, c_abs_y) = self._of_rows(model, self._classes(model, sign))
-        number, parameter, share = problem.loss.number, problem.parameter, self._share
+        number, parameter, share = problem.loss.number, problem.parameter, self._constant_size
         if problem.loss.task == "regression":
             value = share * sign * cy + c * dual_at(number, parameter, 0.0, share * sign)
         else:
@@ -208,69 +209,70 @@ class Balance:
             c_abs_y = c
         vector *= share * sign
         terms, most = 2.0 * spec.rows + 4.0 * len(self._found.sums), share * (c_abs_y + (1.0 + parameter) * c)
-        steps = vector_error(terms, spec.rows * problem.longest_step, problem.longest_step, _OPERATIONS)
+        steps = vector_error(terms, spec.rows * problem.max_step, problem.max_step, _OPERATIONS)
         error = sum_error(terms, most, most, _OPERATIONS)
         return DualPoint(vector, steps, float(share * c), error, float(value), error)
 
-    def _repaired(self, model: int, point: DualPoint, sign: int) -> _Repaired:
-        """Return a point whose mass has this sign or is 0, with the mass made 0.
+    def _make_feasible(self, model: int, point: DualPoint, sign: int) -> _Feasible:
+        """Return the feasible combination of a point whose mass has this sign or is 0.
 
-        The share of the other vector is only known within an interval; the dual objective is concave, so the worst is
-        at one of the ends.
+        The coefficient is known within an interval; the dual objective is concave, so its minimum is at an end.
         """
-        other = self._leaning(model, -sign)
-        if other.mass <= 2 * other.mass_error:  # no rows to balance with: the dual vector 0
-            return _Repaired()
+        other = self._constant_dual(model, -sign)
+        if other.mass <= 2 * other.mass_error:  # no rows of this sign: the dual vector 0
+            return _Feasible()
         mass = sign * point.mass
         low, high = max(mass - point.mass_error, 0.0), mass + point.mass_error
         ends = [
-            low / (low + other.mass + other.mass_error) * (1 - 4 * UNIT),
-            high / (high + other.mass - other.mass_error) * (1 + 4 * UNIT),
+            low / (low + other.mass + other.mass_error) * (1 - 4 * UNIT_ROUNDOFF),
+            high / (high + other.mass - other.mass_error) * (1 + 4 * UNIT_ROUNDOFF),
         ]
         part = max(mass, 0.0) / (max(mass, 0.0) + other.mass)
         mixed = (1.0 - part) * point.vector
         mixed += part * other.vector
         norm, size = square(mixed), len(mixed)
-        longest = norm_above(square(point.vector), size) + norm_above(square(other.vector), size)
-        error = point.vector_error + ends[1] * other.vector_error + (ends[1] - ends[0] + 4 * UNIT) * longest
+        longest = norm_upper_bound(square(point.vector), size) + norm_upper_bound(square(other.vector), size)
+        error = point.vector_error + ends[1] * other.vector_error + (ends[1] - ends[0] + 4 * UNIT_ROUNDOFF) * longest
         values = [
             (1 - end) * (point.value - point.value_error) + end * (other.value - other.value_error) for end in ends
         ]
-        value = min(values) - _OPERATIONS * UNIT * (abs(point.value) + abs(other.value))
+        value = min(values) - _OPERATIONS * UNIT_ROUNDOFF * (abs(point.value) + abs(other.value))
         exact = (1.0 - part) * point.value + part * other.value
-        most = norm_above(norm, size, raised(error, _OPERATIONS)) ** 2
-        return _Repaired(exact, norm, value, most, 1.0 - part, -sign * part * self._share)
+        most = norm_upper_bound(norm, size, rounded_up(error, _OPERATIONS)) ** 2
+        return _Feasible(exact, norm, value, most, 1.0 - part, -sign * part * self._constant_size)
 
     def bound(self, model: int, point: DualPoint, bias: float, lines: Lines) -> BalancedBound:
-        """Return the best lower bound on the optimum from a dual vector met near a bias, and from those before.
+        """Return the best lower bound from a dual vector found near a bias, and from earlier ones.
 
-        Of all t b with t in [0, 1] the best, as the box holds them too, and losses are at least 0.
+        The best of all t b with t in [0, 1] is used, which are in the box as well; losses are not negative.
         """
         spec = self._problem.specs[model]
         signs = [sign for sign in (1, -1) if sign * point.mass + point.mass_error > 0] or [1]
-        repaired = [self._repaired(model, point, sign) for sign in signs]
-        exact = max(_best_bound(one.value, one.square / spec.clock) for one in repaired)
-        found = min(_rounded_bound(one.least_value, one.most_square / spec.clock) for one in repaired) / spec.rows
-        cost = raised(norm_above(square(point.vector), len(point.vector), point.vector_error) ** 2 / spec.clock, 4)
+        feasible = [self._make_feasible(model, point, sign) for sign in signs]
+        exact = max(_best_bound(one.value, one.square / spec.clock) for one in feasible)
+        found = min(_rounded_bound(one.min_value, one.max_square / spec.clock) for one in feasible) / spec.rows
+        cost = rounded_up(
+            norm_upper_bound(square(point.vector), len(point.vector), point.vector_error) ** 2 / spec.clock, 4
+        )
         value = point.value - point.value_error
-        part = best_part(value - bias * point.mass, cost)
-        height = (part * value - part * part * cost / 2) - _OPERATIONS * UNIT * (abs(value) + cost)
-        masses = part * point.mass / spec.rows, raised(part * point.mass_error / spec.rows, 4)
+        part = best_scale(value - bias * point.mass, cost)
+        height = (part * value - part * part * cost / 2) - _OPERATIONS * UNIT_ROUNDOFF * (abs(value) + cost)
+        masses = part * point.mass / spec.rows, rounded_up(part * point.mass_error / spec.rows, 4)
         crossing = lines.add(height / spec.rows, *masses, bias)
-        best = max(found, crossing, 0.0) * (1 - 4 * UNIT)
-        chosen = repaired[-1 if point.mass < 0 else 0]
-        whole = best_part(chosen.value, chosen.square / spec.clock)
+        best = max(found, crossing, 0.0) * (1 - 4 * UNIT_ROUNDOFF)
+        chosen = feasible[-1 if point.mass < 0 else 0]
+        whole = best_scale(chosen.value, chosen.square / spec.clock)
         return BalancedBound(
             float(best),
             float(max(exact / spec.rows - best, 0.0)),
             point=whole * chosen.point,
             leaning=whole * chosen.leaning,
-            crosses=crossing > found,
-            line=None if lines.taken is None else (lines.taken, part),
+            is_intersection=crossing > found,
+            line=None if lines.kept_line is None else (lines.kept_line, part),
         )
 
-    def first_bias(self, model: int) -> float:
-        """Return a bias to begin with: that of a model without weights, more or less."""
+    def initial_bias(self, model: int) -> float:
+        """Return an initial bias: about that of a model without weights."""
         problem, spec = self._problem, self._problem.specs[model]
         if problem.loss.task == "regression":
             _vector, (c, cy, _c_abs_y) = self._of_rows(model, [0])
@@ -280,18 +282,22 @@ class Balance:
             for sign in (1, -1)
         )
         if not (positive and negative):
-            return _ONE_CLASS if positive else -_ONE_CLASS
+            return _ONE_CLASS_BIAS if positive else -_ONE_CLASS_BIAS
         if not problem.loss.has_probabilities:
             return (positive - negative) / (positive + negative)
         return float(np.log(positive / negative))
 
 
 def _best_bound(gain: float, cost: float) -> float:
-    part = best_part(gain, cost)
+    part = best_scale(gain, cost)
     return part * gain - part * part * cost / 2
 
 
 def _rounded_bound(gain: float, cost: float) -> float:
-    """The same rounded downward; boxes are rounded as well, so the dual vector is made a little smaller."""
-    part = best_part(gain, raised(cost, 4))
-    return part * gain - part * part * raised(cost, 4) / 2 - _OPERATIONS * UNIT * (part * abs(gain) + part * cost)
+    """Return the same rounded downward; the dual vector is shrunk a little, as boxes are rounded as well."""
+    part = best_scale(gain, rounded_up(cost, 4))
+    return (
+        part * gain
+        - part * part * rounded_up(cost, 4) / 2
+        - _OPERATIONS * UNIT_ROUNDOFF * (part * abs(gain) + part * cost)
+    )

@@ -1,4 +1,4 @@
-"""The losses by name, and what must be known of each apart from its compiled functions."""
+"""The losses by name, and their properties besides the compiled functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _whole(_parameter: float) -> float:
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss. `task` is what is learnt: two classes, real targets, or all classes at once."""
+    """A loss. `task` is binary, regression, or multiclass for joint losses."""
 
     name: str
     number: int | PluggedLoss
@@ -36,8 +36,11 @@ class Loss:
     meaning: str = ""
     """The meaning of the parameter."""
     leaning: Callable[[float], float] | None = None
-    """The size, given the parameter, of the dual variables that repair others where the bias is not regularised: any
-    in the domain of the conjugate; None if the loss has none, and with it no bias that is not regularised."""
+    """The size, given the parameter, of constant dual variables that make others feasible for an unregularized bias:
+        any value in the domain of the conjugate; None if the loss supports no unregularized bias."""
+    largest_dual: float | None = None
+    """For a loss without a largest slope: the largest size of the dual variables, for real targets as a multiple of
+    the largest target. They need not be larger for a bound that holds; None if the loss has a largest slope."""
     counts_margin_errors: bool = False
     """True if the subgradient is 0 or -y, so that a row with a margin error is a unit step."""
     takes_zero: bool = False
@@ -49,14 +52,14 @@ class Loss:
 
     @property
     def functions(self) -> LossFunctions | None:
-        """The compiled functions; None for losses of all classes at once."""
+        """The compiled functions; None for joint multiclass losses."""
         if isinstance(self.number, PluggedLoss):
             return self.number.functions
         return kernels.BUILT_IN[self.number] if self.number < len(kernels.BUILT_IN) else None
 
     @property
     def is_built_in(self) -> bool:
-        """True if proof files and workers know the loss."""
+        """True if proof files and workers support the loss."""
         return not isinstance(self.number, PluggedLoss)
 
     @property
@@ -103,6 +106,7 @@ for _loss in (
         "the margin over which the slope grows to 1",
         leaning=_half,
     ),
+    Loss("squared-hinge", kernels.SQUARED_HINGE, "binary", leaning=_whole, largest_dual=64.0),
     Loss(
         "epsilon-insensitive",
         kernels.EPSILON_INSENSITIVE,
@@ -114,16 +118,17 @@ for _loss in (
     ),
     Loss("absolute", kernels.ABSOLUTE, "regression", leaning=_whole),
     Loss("huber", kernels.HUBER, "regression", 1.0, "the error from which on the loss is a line", leaning=float),
+    Loss("squared", kernels.SQUARED, "regression", leaning=lambda largest: largest / 16.0, largest_dual=16.0),
     Loss("multiclass-hinge", MULTICLASS_HINGE, "multiclass", takes_costs=True),
     Loss("multiclass-logistic", MULTICLASS_LOGISTIC, "multiclass", has_probabilities=True),
 ):
     LOSSES.register(_loss.name, _loss)
 DEFAULT_LOSS: dict[str, str] = {"binary": "hinge", "multiclass": "hinge", "regression": "epsilon-insensitive"}
-"""By what the labels are. Several classes are learnt one against the rest."""
+"""Default losses by kind of labels. Several classes are trained one versus rest."""
 
 
 def loss_for(name: str | None, task: str) -> Loss:
-    """The loss of this name, or the default, if it suits the labels."""
+    """Return the loss of this name, or the default. Raises UsageError if it does not suit the labels."""
     loss = _named(name or DEFAULT_LOSS[task])
     fits = {"binary": ("binary",), "regression": ("regression",), "multiclass": ("binary", "multiclass")}[task]
     if loss.task not in fits:

@@ -1,4 +1,4 @@
-"""Panels: the weights of many models side by side, in memory that begins where cache lines do."""
+"""Model panels: the weights of models that are trained together, as the columns of a matrix aligned to cache lines."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from ooc_pegasos.compiled.fit.many import OFFSET
 if TYPE_CHECKING:
     from ooc_pegasos.objective.problem import Problem
 
-MOST_TOGETHER = 16
-"""Columns of a panel, for which entries are decoded once; it looks only at rows that one of its models wants."""
+MAX_PANEL_WIDTH = 16
+"""Maximum number of columns of a panel. Entries are decoded once for all columns; rows inactive in all are skipped."""
 
 
 def width_of(models: int) -> int:
-    """Columns that so many models take: whole lanes."""
+    """Return the number of columns for a number of models: a multiple of LANES."""
     return -(-models // LANES) * LANES
 
 
 def new_panel(length: int, width: int) -> np.ndarray:
-    """Zeros, a line a weight, each beginning where a cache line does."""
+    """Return a panel of zeros: a row for each weight, aligned to cache lines."""
     room = np.zeros(length * width + LANES)
     start = -(room.ctypes.data // 8) % LANES
     return room[start : start + length * width]
 
 
 def fill_panel(panel: np.ndarray, width: int, vectors: Sequence[np.ndarray]) -> None:
-    """Put vectors in the columns."""
+    """Copy vectors to the columns."""
     columns = panel.reshape(-1, width)
     for number, vector in enumerate(vectors):
         columns[:, number] = vector
 
 
 def panels_of(models: Sequence[int], workers: int) -> list[list[int]]:
-    """Cut models into panels of at most 16; of 8, if that gives every thread one."""
-    size = MOST_TOGETHER
+    """Split models into panels of at most 16 models, or of 8 if there are enough threads."""
+    size = MAX_PANEL_WIDTH
     while size > LANES and -(-len(models) // size) < workers:
         size -= LANES
     return [list(models[begin : begin + size]) for begin in range(0, len(models), size)]
 
 
 class Panel:
-    """The vectors and sums of some models side by side, while they are presented."""
+    """The vectors and states of some models while they process rows."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Panel:
         self.state = np.zeros((len(states[0]), width))
         self.state[:, : len(models)] = np.stack(states, axis=1)
 
-    def part(self, vectors: Sequence[np.ndarray], states: Sequence[np.ndarray]) -> None:
-        """Take them out again."""
+    def write_back(self, vectors: Sequence[np.ndarray], states: Sequence[np.ndarray]) -> None:
+        """Copy the columns back to vectors and states."""
         columns = self.weights.reshape(-1, self.state.shape[1])
         for number, (vector, state) in enumerate(zip(vectors, states, strict=True)):
             vector[:], state[:] = columns[:, number], self.state[:, number]

@@ -1,4 +1,4 @@
-"""The problem to minimise: the loss, and the models that are trained side by side on the same rows."""
+"""The problem to minimise: the loss, and the models that are trained together on the same rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ooc_pegasos.compiled.fit.many import (
     POSITIVE,
     TABLE_SIZE,
 )
-from ooc_pegasos.compiled.fit.pegasos import BY_SUBGRADIENT, NO_FREE, OF_BATCH, PROXIMAL, square
+from ooc_pegasos.compiled.fit.pegasos import BY_BATCH, BY_SUBGRADIENT, NO_FREE_BIAS, PROXIMAL, square
 from ooc_pegasos.config import MOST_MODELS, TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import Loader
@@ -32,10 +32,10 @@ from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.store.store import Store
 
 _PROXIMAL_LAMBDAS, _PROXIMAL_SQUARES = 10.0, (0.2, 2.0)
-"""The square of the value of the constant feature of a free bias: lambdas that it is, times the share of the rarest
-class; and squared norms of a row that it is at least and, with several lambdas, at most."""
+"""Squared value of the constant feature of a free bias: a multiple of lambda, divided by the share of the rarest class,
+within bounds in squared norms of a row; the upper bound holds for several lambdas only."""
 NONE = -1
-"""No class that is told from the rest, no fold that is left out."""
+"""No positive class of one versus rest; no held-out fold."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Spec:
     rows: int
     """Number of training rows."""
     one_class: int = NONE
-    """The class that it tells from the rest."""
+    """The positive class of one versus rest."""
     fold: int = NONE
-    """The fold whose rows it is not trained on, but measured."""
+    """The held-out fold."""
     offset: float = 0.0
-    """The number added to the scores: a bias that is held fixed."""
+    """A fixed bias, added to the scores."""
     class_weights: tuple[float, ...] = (1.0, 1.0)
     """Of the negative and the positive class, or of all classes."""
 
@@ -62,7 +62,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class RowLimits:
-    """Limits that all rows of a store keep; bounds on rounding errors follow from them."""
+    """Upper bounds over all rows of a store, for bounds on rounding errors."""
 
     norm: float = 1.0
     """The largest norm of a row, the bias included."""
@@ -74,47 +74,52 @@ class RowLimits:
 
 @dataclass(frozen=True)
 class Problem:
-    """All models of a run. A weight vector has one place a feature, and one more for the bias if that is a feature."""
+    """All models of a run. A weight vector has an element for each feature, and one for the bias if it is a feature."""
 
     loss: Loss
     parameter: float
     features: int
     bias: float
-    """The value of the constant feature, 0 if there is none; 1 for a bias that the kernels know by itself."""
+    """The value of the constant feature, 0 if there is none; 1 for a bias that kernels handle separately."""
     largest: float
     """The largest weight of a class times the largest squared norm of a row, the bias included."""
     specs: tuple[Spec, ...]
-    free: int = NO_FREE
-    """The method for a bias that is not regularised, which is the last weight then."""
+    free: int = NO_FREE_BIAS
+    """The method for an unregularized bias, which is then the last weight."""
     costs: np.ndarray | None = None
     """Costs of predicting a class (column) for rows of another (row), for joint multiclass losses."""
     limits: RowLimits = RowLimits()
 
     @property
-    def longest_step(self) -> float:
+    def own_parameter(self) -> float:
+        """The parameter of the loss as models and proofs record it, 0 if it has none or is only a limit of duals."""
+        return 0.0 if self.loss.parameter is None else self.parameter
+
+    @property
+    def max_step(self) -> float:
         """The largest norm of a row times the largest size of its dual variable."""
         slope = self.loss.largest_slope(self.parameter)
-        both = 1.5 if self.costs is not None else 1.0  # x is added to one class and taken from others
+        both = 1.5 if self.costs is not None else 1.0  # x is added to one class and subtracted from others
         return both * slope * self.limits.weight * self.limits.norm
 
     @property
     def width(self) -> int:
-        """Numbers that a weight vector has for each feature: one, or a line of a panel for all classes at once."""
+        """Weights per feature: one, or the columns of a panel for joint multiclass losses."""
         return 1 if self.costs is None else width_of(len(self.costs))
 
     @property
     def length(self) -> int:
-        """Of a weight vector."""
+        """Length of a weight vector."""
         return (self.features + (self.bias != 0.0)) * self.width
 
     def square(self, weights: np.ndarray) -> float:
-        """||w||^2, of what is regularised."""
-        return square(weights if self.free == NO_FREE else weights[:-1])
+        """Return ||w||^2 of the regularized weights."""
+        return square(weights if self.free == NO_FREE_BIAS else weights[:-1])
 
     @property
     def has_free_bias(self) -> bool:
         """True if the bias is not regularised."""
-        return self.free != NO_FREE
+        return self.free != NO_FREE_BIAS
 
     @property
     def plain(self) -> bool:
@@ -134,7 +139,7 @@ class Problem:
         delays: Sequence[float] | None = None,
         clocks: Sequence[float] | None = None,
     ) -> np.ndarray:
-        """The parameters of some models for kernels, one column each; see `compiled/fit/many.py`."""
+        """Return the parameters of some models for kernels, one column each; see `compiled/fit/many.py`."""
         table = np.zeros((TABLE_SIZE, width))
         table[[ONE_CLASS, FOLD]] = NONE
         for column, model in enumerate(models):
@@ -150,21 +155,23 @@ class Problem:
 
 
 def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
-    """The problem that the options and the labels of a store pose."""
+    """Return the problem for the options and the labels of a store. Raises UsageError."""
     labels = store.manifest.labels
     loss = loss_for(config.loss, labels.task)
     parameter = config.loss_parameter if config.loss_parameter is not None else loss.parameter
+    if loss.largest_dual is not None and config.loss_parameter is None:
+        parameter = loss.largest_dual * (max(store.largest_label(), 1e-30) if loss.task == "regression" else 1.0)
     if config.loss_parameter == 0.0 and not loss.takes_zero:
         raise UsageError(f"{{loss_parameter=0}} is out of range for the {loss.name} loss; choose a positive number")
     if config.loss_parameter is not None and loss.parameter is None:
         raise UsageError(f"{{loss_parameter}}: the {loss.name} loss has none; leave it out")
     if loss.task == "regression" and config.class_weight is not None:
         raise UsageError("{class_weight} is for classes, and the store's labels are real targets; leave it out")
-    free = {"unregularized": BY_SUBGRADIENT, "batch": OF_BATCH, "free": PROXIMAL}.get(config.biased, NO_FREE)
-    bias = config.bias_scale if config.biased == "feature" else (0.0 if free == NO_FREE else 1.0)
-    at_once = loss.task == "multiclass"
-    if free == PROXIMAL and at_once:
-        raise UsageError("{bias=free} is not for losses of all classes at once; choose {bias=feature}, or {loss=hinge}")
+    free = {"unregularized": BY_SUBGRADIENT, "batch": BY_BATCH, "free": PROXIMAL}.get(config.biased, NO_FREE_BIAS)
+    bias = config.bias_scale if config.biased == "feature" else (0.0 if free == NO_FREE_BIAS else 1.0)
+    is_joint = loss.task == "multiclass"
+    if free == PROXIMAL and is_joint:
+        raise UsageError("{bias=free} is not for joint multiclass losses; choose {bias=feature}, or {loss=hinge}")
     if config.bias == "search" and labels.task == "multiclass":
         raise UsageError("{bias=search} is for two classes or real targets; choose {bias=feature}")
     if config.calibrate and labels.task == "regression":
@@ -174,16 +181,16 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     if config.cost is not None and not loss.takes_costs:
         suitable = " or ".join(f"{{loss={one.name}}}" for one in LOSSES.values() if one.takes_costs)
         raise UsageError(f"{{cost}} is for {suitable}; leave it out")
-    if free != NO_FREE and not at_once and loss.leaning is None:
+    if free != NO_FREE_BIAS and not is_joint and loss.leaning is None:
         raise UsageError(
             f"{{bias={config.bias}}} is not for {{loss={loss.name}}}; choose {{bias=feature}}, or another loss"
         )
-    one_vs_rest = labels.task == "multiclass" and not at_once
+    one_vs_rest = labels.task == "multiclass" and not is_joint
     classes = list(range(len(labels.classes))) if one_vs_rest else [NONE]
-    fitted = loader.training_rows
+    training_rows = loader.training_rows
     lambdas = config.lambdas
     if lambdas is None:
-        lambdas = (1.0 / (config.C * fitted),) if config.C is not None else default_path(store, loader, bias)
+        lambdas = (1.0 / (config.C * training_rows),) if config.C is not None else default_path(store, loader, bias)
     for lam in lambdas:
         if not 1e-30 <= lam <= 1e30:
             what = "choose values from 1e-30 to 1e30"
@@ -194,48 +201,48 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
         rarest = min((count for count in labels.counts if count), default=0) / max(sum(labels.counts), 1)
         bias = _proximal_scale(store.manifest.statistics.mean_row_norm, lambdas, rarest or 0.25)
     folds = [NONE] if config.folds is None else [*range(config.folds), NONE]
-    apart = 0 if config.holdout_fraction else NONE
+    holdout_fold = 0 if config.holdout_fraction else NONE
     specs = [
         Spec(
             lam,
-            loader.rows_without(fold) if fold != NONE else fitted,
+            loader.rows_without(fold) if fold != NONE else training_rows,
             one_class,
-            apart if fold == NONE else fold,
-            class_weights=_class_weights(config, store, one_class, at_once),
+            holdout_fold if fold == NONE else fold,
+            class_weights=_class_weights(config, store, one_class, is_joint),
         )
         for lam in lambdas
         for one_class in classes
         for fold in folds
     ]
-    heaviest = max(max(spec.class_weights) for spec in specs)
+    max_class_weight = max(max(spec.class_weights) for spec in specs)
     statistics = store.manifest.statistics
-    largest = heaviest * (statistics.largest_square + statistics.max_weight * bias * bias)
-    costs = _costs(config, labels.classes) if at_once else None
+    largest = max_class_weight * (statistics.largest_square + statistics.max_weight * bias * bias)
+    costs = _costs(config, labels.classes) if is_joint else None
     limits = RowLimits(
-        1.0001 * math.hypot(statistics.max_row_norm, bias),  # the norms of a manifest are rounded
+        1.0001 * math.hypot(statistics.max_row_norm, bias),  # the norms in the manifest are rounded
         statistics.max_row_nonzeros + 1,
-        heaviest * statistics.max_weight,
+        max_class_weight * statistics.max_weight,
     )
-    # all classes at once: x is added to one class and taken from another, so a step is longer
-    largest *= 2 if at_once else 1
+    # joint losses: x is added to one class and subtracted from another, so a step is longer
+    largest *= 2 if is_joint else 1
     return Problem(loss, parameter or 0.0, store.features, bias, largest, tuple(specs), free, costs, limits)
 
 
 def _proximal_scale(norm: float, lambdas: Sequence[float], rarest: float) -> float:
-    """The value s of the constant feature of a bias that is not regularised.
+    """Return the value s of the constant feature of an unregularized bias.
 
-    The proximal term is lambda / (2 s^2) (b - centre)^2: it has to be small beside the curvature of the loss, which is
-    about the share of the rarest class or less, and s small beside the norm of a row, or the bias holds up the weights.
-    The numbers are measured; any leads to the same optimum.
+    The proximal term is lambda / (2 s^2) (b - centre)^2. It must be small compared with the curvature of the loss, at
+    most about the share of the rarest class, and s small compared with the norm of a row, or the bias slows down the
+    weights. The constants are measured; any value has the same optimum.
     """
     square, wanted = norm * norm, _PROXIMAL_LAMBDAS * max(lambdas) / min(max(rarest, 0.01), 0.25)
-    if len(set(lambdas)) > 1:  # what suits the largest would slow down the smallest
+    if len(set(lambdas)) > 1:  # the best value for the largest lambda would slow down the smallest
         wanted = min(wanted, _PROXIMAL_SQUARES[1] * square)
     return math.sqrt(max(wanted, _PROXIMAL_SQUARES[0] * square, 1e-30))
 
 
 def fixed_bias(problem: Problem, offsets: Sequence[float]) -> Problem:
-    """The same problem once for each of some biases that are held fixed."""
+    """Return the problem with a model for each of some fixed biases."""
     specs = tuple(dataclasses.replace(spec, offset=offset) for spec in problem.specs for offset in offsets)
     return dataclasses.replace(problem, specs=specs)
 
@@ -251,12 +258,12 @@ def _costs(config: TrainConfig, classes: list[str]) -> np.ndarray:
         )
     costs = np.array(config.cost, np.float64)
     if not ((costs >= 0).all() and np.isfinite(costs).all() and (np.diag(costs) == 0).all()):
-        raise UsageError("{cost}: costs must not be negative, and taking a class for itself must cost 0")
+        raise UsageError("{cost}: costs must not be negative, and 0 for the correct class")
     return costs
 
 
-def _class_weights(config: TrainConfig, store: Store, one_class: int, at_once: bool) -> tuple[float, ...]:
-    """Weights of the negative and the positive class, or of all; balanced ones make all classes count the same."""
+def _class_weights(config: TrainConfig, store: Store, one_class: int, is_joint: bool) -> tuple[float, ...]:
+    """Return the weights of the negative and the positive class, or of all; "balanced": equal sums for all classes."""
     counts = store.manifest.labels.counts
     given = config.class_weight
     if given == "balanced":
@@ -265,20 +272,20 @@ def _class_weights(config: TrainConfig, store: Store, one_class: int, at_once: b
         if not all(counts):
             raise UsageError("{class_weight=balanced} needs rows of every class; leave it out")
         return tuple(sum(counts) / (len(counts) * count) for count in counts)
-    wanted = len(counts) if at_once else 2
+    wanted = len(counts) if is_joint else 2
     if given is None:
         return (1.0,) * wanted
     if len(given) != wanted:
-        what = f"{wanted} numbers, one for each class" if at_once else "two numbers, negative class first"
+        what = f"{wanted} numbers, one for each class" if is_joint else "two numbers, negative class first"
         raise UsageError(f"{{class_weight}} takes 'balanced' or {what}, and not {len(given)}; correct it")
     return given
 
 
 def vectors_of(config: TrainConfig, store: Store) -> int:
-    """Number of weight vectors of a model: one, or one a class if they are learnt at once."""
+    """Return the number of weight vectors of a model: one, or one per class for joint losses."""
     labels = store.manifest.labels
-    at_once = loss_for(config.loss, labels.task).task == "multiclass"
-    return width_of(len(labels.classes)) if at_once else 1
+    is_joint = loss_for(config.loss, labels.task).task == "multiclass"
+    return width_of(len(labels.classes)) if is_joint else 1
 
 
 def count_models(config: TrainConfig, store: Store) -> int:

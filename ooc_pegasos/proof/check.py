@@ -19,6 +19,8 @@ from ooc_pegasos.store.store import Store
 SUMMED = 256 * U  # error of numpy's pairwise sums, relative to the sum of absolute values
 LOSS, DUAL, WORTH, ERROR, UP, DOWN, REACH, COUNT, LINES = range(9)  # lines of `Sums.sums`
 MOST_ROWS = 1 << 12
+CURVATURES = {"smoothed-hinge": None, "squared-hinge": 0.5, "huber": 1.0, "squared": 1.0}
+"""Of the conjugate losses; None: the parameter."""
 
 
 def difference(a: Any, b: Any, rest: Any) -> Any:
@@ -40,6 +42,8 @@ def loss_above(loss: str, parameter: float, y: np.ndarray, z: np.ndarray) -> Any
         return off
     if loss == "epsilon-insensitive":
         return np.maximum(off - parameter, 0) * (1 + 8 * U)
+    if loss == "squared-hinge" or loss == "squared":
+        return off * off / (1 if loss == "squared-hinge" else 2) * (1 + 8 * U)
     if loss == "huber":
         return np.where(off > parameter, parameter * (off - parameter / 2), off * off / 2) * (1 + 8 * U)
     curved = off * off / max(parameter, 1e-300) / 2
@@ -54,8 +58,8 @@ def dual_below(loss: str, parameter: float, y: np.ndarray, c: np.ndarray, q: np.
             left, right = np.where(p > 0, -p * np.log(p), 0.0), np.where(p < 1, -np.log1p(-p), 0.0)
         return c * (left + (1 - p) * right), 64 * U * c * (left + right)
     less = parameter * abs(q) if loss == "epsilon-insensitive" else np.zeros(1)
-    if loss in ("smoothed-hinge", "huber"):
-        less = (parameter if loss == "smoothed-hinge" else 1.0) * q * q / (2 * c)
+    if loss in CURVATURES:
+        less = (CURVATURES[loss] or parameter) * q * q / (2 * c)
     return q * y - less, 8 * U * (abs(q * y) + less)
 
 
@@ -109,7 +113,8 @@ class Sums:
         y = np.where(self.labels == k, 1.0, -1.0) if self.columns > 1 else self.labels
         c, b = self.shares[k, (y > 0).astype(int)] * self.weights, self.betas[:, k]
         size = abs(b) if loss in REAL else b * y
-        self.rows.require_domain(((size >= 0) & (size <= (problem.parameter if loss == "huber" else 1))).all())
+        largest = problem.parameter if loss == "huber" else np.inf if loss.startswith("squared") else 1
+        self.rows.require_domain(((size >= 0) & (size <= largest)).all())
         q = c * b * (1 - 4 * U if loss == "huber" else 1)
         z, (value, error) = (
             self.scores(k, q, np.zeros(len(q)), arithmetic),

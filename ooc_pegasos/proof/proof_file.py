@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"OOCPROOF"
 FORMAT, VERSION = "ooc-pegasos proof", 1
-REAL = ("epsilon-insensitive", "absolute", "huber")
+REAL = ("epsilon-insensitive", "absolute", "huber", "squared")
 """Losses of real targets."""
 _ALIGNMENT, _MOST_HEADER = 64, 1 << 24
 _BELOW_ONE = 1 - 2.0**-45
@@ -174,7 +174,7 @@ def write_proof(
     specs, feature = [problem.specs[number] for number in kept], problem.bias and not problem.has_free_bias
     header_problem = ProofProblem(
         loss=problem.loss.name,
-        parameter=problem.parameter,
+        parameter=problem.own_parameter,
         lam=specs[0].lam,
         bias="free" if problem.has_free_bias else "feature" if feature else "none",
         bias_value=problem.bias if feature else 0.0,

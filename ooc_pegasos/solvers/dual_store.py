@@ -1,7 +1,7 @@
-"""The state of dual coordinate ascent for each row: one dual variable a model, and when the row is looked at again.
+"""Row states of dual coordinate ascent: a dual variable and the epoch of re-activation, per row and model.
 
-If the store is one window all of it stays in memory. If not, it lies in files with a line a row, in the order of the
-store: a window's part is read when it is entered, and written when it is left.
+If the store is one window the states stay in memory. Otherwise they are in memory-mapped files in the order of the
+store: the states of a window are loaded by `enter` and saved by `leave`.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from ooc_pegasos.loading.window import Window
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.files import create_file, sync_folder, writing_errors
 
-BYTES_A_MODEL = 5
-"""That a row takes for each column of a panel: a float32 and the epoch when it wakes."""
-BYTES_A_ROW = 4
-"""And besides: one over its squared norm."""
-LONGEST = 1e18
-"""The norm of a row beyond which that is next to nothing for a float32."""
+BYTES_PER_MODEL = 5
+"""Bytes of a row for each column of a panel: the dual variable (float32) and the epoch of re-activation (uint8)."""
+BYTES_PER_ROW = 4
+"""Bytes of a row for its inverse squared norm."""
+MAX_NORM = 1e18
+"""Norm of a row above which the inverse squared norm underflows in float32."""
 _PIECE = 1 << 22
 _FILE = re.compile(r"rows-\d+\.checkpoint")
-_KINDS: dict[str, Any] = {"duals": np.float32, "until": np.uint8}
+_KINDS: dict[str, Any] = {"duals": np.float32, "inactive_until": np.uint8}
 
 
 class Group:
-    """The state of rows for models that are presented together: `width` columns, the first of which have a model."""
+    """Row states of models that are trained together: `width` columns, the first of which have a model."""
 
     def __init__(self, models: Sequence[int], width: int) -> None:
         self.models = list(models)
         self.width = width
         self.duals = np.empty(0, np.float32)
-        self.until = np.empty(0, np.uint8)
+        self.inactive_until = np.empty(0, np.uint8)
 
 
 class RowStates:
-    """The state of all rows for all groups."""
+    """The states of all rows for all groups."""
 
     def __init__(self, store: Store, bias: float, one_window: bool, scratch: Path | None) -> None:
         self._store = store
@@ -62,19 +62,19 @@ class RowStates:
 
     @property
     def typical_square(self) -> float:
-        """About what a row's weight times its squared norm is: a power of two, as means depend on how rows are cut."""
+        """Typical weight times squared norm of a row, rounded to a power of two since means depend on the chunks."""
         statistics = self._store.manifest.statistics
         typical = statistics.mean_weight * (statistics.mean_row_norm**2 + self._bias**2)
         return 2.0 ** round(math.log2(typical)) if typical > 0 else 0.0
 
     def without_rows(self) -> RowStates:
-        """Another, of which nothing is known."""
+        """Return empty states."""
         return RowStates(self._store, self._bias, True, None)
 
     # --- windows ----------------------------------------------------------------------------------
 
     def enter(self, window: Window) -> None:
-        """Bring the state of the rows of a window to the arrays of the groups."""
+        """Load the states of the rows of a window to the arrays of the groups."""
         rows = window.block.rows
         if self._entered is not None and self._one_window:
             return
@@ -82,7 +82,7 @@ class RowStates:
         for number, group in enumerate(self.groups):
             for name, kind in _KINDS.items():
                 if self._one_window and len(getattr(group, name)):
-                    continue  # from a checkpoint
+                    continue  # restored from a checkpoint
                 array = np.zeros(rows * group.width, kind)
                 if not self._one_window:
                     self._copy(window, array, self._files[number, name], group.width, to_file=False)
@@ -98,7 +98,7 @@ class RowStates:
             self._copy(window, self.inverses, known, 1, to_file=True)
 
     def leave(self) -> None:
-        """Keep the state of the rows of the window that was entered."""
+        """Save the states of the rows of the entered window."""
         if self._entered is None or self._one_window:
             return
         for number, group in enumerate(self.groups):
@@ -110,44 +110,44 @@ class RowStates:
             inverse_squares(begin, end, *window.block.entries, self._bias, self.inverses)
 
     def _copy(self, window: Window, array: np.ndarray, file: np.ndarray, width: int, *, to_file: bool) -> None:
-        """Between the rows of a window's block and those of the store."""
+        """Copy between the rows of a window's block and those of the store."""
         for chunk, (begin, end) in zip(window.chunks, window.row_ranges, strict=True):
             first = self._first_rows[chunk]
-            here = array[begin * width : end * width]
-            there = file[first * width : (first + end - begin) * width]
+            loaded = array[begin * width : end * width]
+            stored = file[first * width : (first + end - begin) * width]
             if to_file:
-                there[:] = here
+                stored[:] = loaded
             else:
-                here[:] = there
+                loaded[:] = stored
 
     # --- groups -----------------------------------------------------------------------------------
 
-    def regroup(self, wanted: list[tuple[list[int], int]]) -> None:
-        """Other groups of some of the models that there are: (models, width) of each."""
-        if [(group.models, group.width) for group in self.groups] == wanted:
+    def regroup(self, groups: list[tuple[list[int], int]]) -> None:
+        """Change the groups to other groups of the same models: (models, width) of each."""
+        if [(group.models, group.width) for group in self.groups] == groups:
             return
         self.leave()
         old = self.groups
-        place = {
+        column_of = {
             model: (number, column) for number, group in enumerate(old) for column, model in enumerate(group.models)
         }
         before = dict(self._files)
-        self.groups = [Group(models, width) for models, width in wanted]
+        self.groups = [Group(models, width) for models, width in groups]
         self._files = {}
         for number, group in enumerate(self.groups):
             for name, kind in _KINDS.items():
                 if not self._one_window:
-                    into = self._files[number, name] = self._new_file(kind, self._store.rows * group.width)
+                    target = self._files[number, name] = self._new_file(kind, self._store.rows * group.width)
                 elif old and len(old[0].duals):
-                    into = np.zeros(len(old[0].duals) // old[0].width * group.width, kind)
-                    setattr(group, name, into)
+                    target = np.zeros(len(old[0].duals) // old[0].width * group.width, kind)
+                    setattr(group, name, target)
                 else:
-                    continue  # made when the window is entered
+                    continue  # allocated by `enter`
                 for column, model in enumerate(group.models):
-                    if model in place:
-                        source, at = place[model]
+                    if model in column_of:
+                        source, at = column_of[model]
                         origin = before[source, name] if not self._one_window else getattr(old[source], name)
-                        _copy_column(origin, old[source].width, at, into, group.width, column)
+                        _copy_column(origin, old[source].width, at, target, group.width, column)
         if not self._one_window:
             self._entered = None
 
@@ -162,7 +162,7 @@ class RowStates:
         return mapped_file(self._scratch, kind, items)
 
     def duals_of(self, model: int) -> Iterator[tuple[int, np.ndarray]]:
-        """The dual variables of a model chunk by chunk: (number of the first row, one number a row)."""
+        """Yield the dual variables of a model by chunk: (number of the first row, values)."""
         number, group = next((number, group) for number, group in enumerate(self.groups) if model in group.models)
         at = group.models.index(model)
         table = (group.duals if self._one_window else self._files[number, "duals"]).reshape(-1, group.width)
@@ -171,14 +171,14 @@ class RowStates:
             yield first, table[begin : begin + end - first, at]
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Release the files."""
         self._files = {}
         self._inverses_file = None
 
     # --- checkpoints ------------------------------------------------------------------------------
 
     def save(self, path: Path) -> dict[str, Any]:
-        """Write everything to one file, sync it, and say how it can be checked."""
+        """Write all states to a file, sync it, and return its description for the checkpoint."""
         self.leave()
         checksum, size = 0, 0
         with create_file(path) as file:
@@ -196,48 +196,50 @@ class RowStates:
         groups = [[group.models, group.width] for group in self.groups]
         return {"file": path.name, "bytes": size, "crc32": checksum, "groups": groups}
 
-    def restore(self, folder: Path, told: dict[str, Any]) -> None:
-        """Take up what was saved."""
-        if not _FILE.fullmatch(told["file"]):
-            raise ValueError(f"{told['file']!r} is not the name of a file of rows")
-        path = folder / told["file"]
+    def restore(self, folder: Path, description: dict[str, Any]) -> None:
+        """Restore saved states."""
+        if not _FILE.fullmatch(description["file"]):
+            raise ValueError(f"{description['file']!r} is not the name of a file of rows")
+        path = folder / description["file"]
         advice = "start without {resume}"
-        self.groups = [Group(models, width) for models, width in told["groups"]]
-        # of the block, whose rows are those of the store and a gap after each chunk
+        self.groups = [Group(models, width) for models, width in description["groups"]]
+        # the block has the rows of the store and a gap after each chunk
         rows = self._store.rows + (len(self._store.manifest.chunks) if self._one_window else 0)
-        needed = rows * sum(group.width for group in self.groups) * BYTES_A_MODEL
-        if told["bytes"] != needed and not (self._one_window and told["bytes"] == 0):
-            raise ValueError(f"{told['bytes']!r:.40} bytes of rows instead of {needed:,}")
+        needed = rows * sum(group.width for group in self.groups) * BYTES_PER_MODEL
+        if description["bytes"] != needed and not (self._one_window and description["bytes"] == 0):
+            raise ValueError(f"{description['bytes']!r:.40} bytes of rows instead of {needed:,}")
         try:
-            if path.stat().st_size != told["bytes"]:
-                raise CorruptFileError(f"{path}: {path.stat().st_size:,} bytes instead of {told['bytes']:,}; {advice}")
-            if self._one_window and not told["bytes"]:
-                return  # it was interrupted before there was anything: made when the window is entered
+            if path.stat().st_size != description["bytes"]:
+                raise CorruptFileError(
+                    f"{path}: {path.stat().st_size:,} bytes instead of {description['bytes']:,}; {advice}"
+                )
+            if self._one_window and not description["bytes"]:
+                return  # interrupted before the first window: allocated by `enter`
             checksum = 0
             with open(path, "rb") as file:
                 for number, group in enumerate(self.groups):
                     for name, kind in _KINDS.items():
                         if self._one_window:
-                            into = np.empty(rows * group.width, kind)
-                            setattr(group, name, into)
+                            target = np.empty(rows * group.width, kind)
+                            setattr(group, name, target)
                         else:
-                            into = self._files[number, name] = self._new_file(kind, rows * group.width)
-                        content = into.data.cast("B")
+                            target = self._files[number, name] = self._new_file(kind, rows * group.width)
+                        content = target.data.cast("B")
                         for at in range(0, len(content), _PIECE):
                             got = file.readinto(content[at : at + _PIECE])
                             checksum = zlib.crc32(content[at : at + got], checksum)
         except OSError as error:
             self.close()
             raise CorruptFileError(f"{path}: {error.strerror}; {advice}") from error
-        if checksum != told["crc32"]:
+        if checksum != description["crc32"]:
             self.close()
             raise CorruptFileError(f"{path}: the checksum does not match, so it is damaged; {advice}")
 
 
 def mapped_file(folder: Path | None, kind: Any, items: int) -> np.ndarray:
-    """A file of zeros, mapped. It has its room on the disk, so that a full one is felt here and not later.
+    """Return a memory-mapped file of zeros. Disk space is allocated here, so a full disk raises an error immediately.
 
-    It has no name, so it is gone as soon as nobody holds it, however a run ends.
+    The file is unnamed, so the system removes it when the run ends, even by a kill.
     """
     folder = folder or Path(tempfile.gettempdir())
     with writing_errors(folder), tempfile.TemporaryFile(dir=folder) as file:
@@ -246,6 +248,6 @@ def mapped_file(folder: Path | None, kind: Any, items: int) -> np.ndarray:
 
 
 def _copy_column(
-    origin: np.ndarray, origin_width: int, at: int, into: np.ndarray, into_width: int, column: int
+    origin: np.ndarray, origin_width: int, at: int, target: np.ndarray, into_width: int, column: int
 ) -> None:
-    into.reshape(-1, into_width)[:, column] = origin.reshape(-1, origin_width)[:, at]
+    target.reshape(-1, into_width)[:, column] = origin.reshape(-1, origin_width)[:, at]

@@ -1,4 +1,4 @@
-"""The sums that bounds are made of, added up anew from the dual variables in twice the precision."""
+"""Sums for bounds, recomputed from the dual variables in double-double precision."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ooc_pegasos.compiled.fit.pegasos import square
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.problem import Problem
-from ooc_pegasos.objective.rounding import UNIT, norm_above, raised
+from ooc_pegasos.objective.rounding import UNIT_ROUNDOFF, norm_upper_bound, rounded_up
 from ooc_pegasos.solvers.base import NO_WEIGHTS
 from ooc_pegasos.solvers.dual_store import Group
 
-_VALUE_OPERATIONS = 64  # of -l*(-b) for a row, where the entropy of a b near its bound is the worst
+_VALUE_OPERATIONS = 64  # upper bound for -l*(-b) of a row; the worst case is the entropy near a bound
 
 
 @dataclass
 class DualSums:
-    """Of one model: the sum of b_i x_i as pairs of numbers, and that of -l_i*(-b_i)."""
+    """Sums of a model: b_i x_i as double-double numbers, and -l_i*(-b_i)."""
 
     problem: Problem
     model: int
@@ -33,7 +33,7 @@ class DualSums:
             self.high, self.low = np.zeros(self.problem.length), np.zeros(self.problem.length)
 
     def add(self, window: Window, group: Group, column: int) -> None:
-        """Add the rows of a window, whose dual variables are a column of those of a group."""
+        """Add the rows of a window, whose dual variables are a column of a group."""
         problem, block = self.problem, window.block
         spec = problem.specs[self.model]
         for begin, end in window.row_ranges:
@@ -58,7 +58,7 @@ class DualSums:
                 self.low,
                 self.sums,
             )
-            if bad >= 0:  # it was presented before, so a mapped file has changed
+            if bad >= 0:  # the index was valid before, so a mapped file has changed
                 raise InputError(f"row {bad} of a window has changed while it was read; start again")
 
     def __add__(self, other: DualSums) -> DualSums:
@@ -81,12 +81,16 @@ class DualSums:
     def dual_error(self, rows: int) -> float:
         """Return a bound on the error of `dual`."""
         magnitude = float(self.sums[MAGNITUDE])
-        return raised(UNIT * (2 * abs(self.dual) + (_VALUE_OPERATIONS + 32 * rows**2 * UNIT) * magnitude), 8)
+        return rounded_up(
+            UNIT_ROUNDOFF * (2 * abs(self.dual) + (_VALUE_OPERATIONS + 32 * rows**2 * UNIT_ROUNDOFF) * magnitude), 8
+        )
 
     def vector_error(self, rows: int) -> float:
         """Return a bound on the norm of the error of `vector`."""
-        of_pairs = 8 * ((rows + 4) * UNIT) ** 2 * rows * self.problem.longest_step
-        return raised(2 * UNIT * norm_above(square(self.vector()), self.problem.length) + of_pairs, 8)
+        of_pairs = 8 * ((rows + 4) * UNIT_ROUNDOFF) ** 2 * rows * self.problem.max_step
+        return rounded_up(
+            2 * UNIT_ROUNDOFF * norm_upper_bound(square(self.vector()), self.problem.length) + of_pairs, 8
+        )
 
 
 def _pairs_added(

@@ -1,4 +1,4 @@
-"""Pegasos and its kin, one model: rows one by one, several times at once, or in batches with a projection."""
+"""Pegasos and its variants for one model: single rows, repeated updates, or batches with a projection."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ import numpy as np
 
 from ooc_pegasos.compiled.fit import pegasos as kernels
 from ooc_pegasos.compiled.fit.losses import PluggedLoss
-from ooc_pegasos.compiled.fit.multiclass import present_classes
+from ooc_pegasos.compiled.fit.multiclass import process_classes
 from ooc_pegasos.compiled.fit.pegasos import (
     AVERAGED,
+    BY_BATCH,
     BY_SUBGRADIENT,
     ERRORS,
-    FREE,
-    HASTE,
+    FREE_BIAS,
+    LAST_STEP,
     LOSS,
     MAGNITUDE,
     MASS,
-    MOVE,
-    NO_FREE,
+    NO_FREE_BIAS,
     NORM2,
-    OF_BATCH,
     PROXIMAL,
     SCALE,
     SQUARE,
     STATE_SIZE,
+    STEP_FACTOR,
     SUM,
     SUM_ERROR,
     VECTOR_ERROR,
     S,
     T,
-    next_move,
+    proximal_step,
     square,
 )
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.model_panel import new_panel
 from ooc_pegasos.objective.problem import Problem
-from ooc_pegasos.objective.rounding import UNIT, raised, sum_error, vector_error
-from ooc_pegasos.solvers.base import LARGE_WEIGHTS, NO_WEIGHTS, SLICE
-from ooc_pegasos.solvers.proof_record import NOT_RECORDED, Place
+from ooc_pegasos.objective.rounding import UNIT_ROUNDOFF, rounded_up, sum_error, vector_error
+from ooc_pegasos.solvers.base import LARGE_WEIGHTS, NO_WEIGHTS, SLICE_ENTRIES
+from ooc_pegasos.solvers.proof_record import NOT_RECORDED, RecordTarget
 from ooc_pegasos.store.csr_block import CsrBlock
 
 
@@ -58,13 +58,16 @@ class PegasosOptions:
     """Average all iterates rather than those of the epoch."""
     parameter: float = 0.0
     bias: float = 0.0
-    free: int = NO_FREE
-    """The method for a bias that is not regularised."""
-    longest_step: float = 0.0
+    free: int = NO_FREE_BIAS
+    """The method for an unregularized bias."""
+    max_step: float = 0.0
     """The largest norm of an update."""
 
 
-_UPDATE_OPERATIONS, _SUM_OPERATIONS = 16, 32  # of an update -c g x, and of a term of S, for a loss of one score
+_UPDATE_OPERATIONS, _SUM_OPERATIONS = (
+    16,
+    32,
+)  # upper bounds for an update -c g x, and for a term of S, without the classes
 
 
 class Pegasos:
@@ -75,27 +78,27 @@ class Pegasos:
         self.a = np.zeros(length)
         self.b = np.zeros(length if options.average else 0)
         self.state = np.zeros(STATE_SIZE)
-        self.state[[SCALE, HASTE]] = 1.0
+        self.state[[SCALE, STEP_FACTOR]] = 1.0
         self.averaged_from = 0.0
         self.marked = 0.0
-        """Of the epoch's rows, those up to about its half, and the losses met in them."""
+        """Rows of the first half of the epoch; `loss_at_mark` is the sum of their losses."""
         self.loss_at_mark = 0.0
         self.began = 0.0
         self.repeats = 1
-        self.recorded: Place = NOT_RECORDED
+        self.record_target: RecordTarget = NOT_RECORDED
         """The arrays in which kernels sum -g of each row for a proof."""
-        self.folded = np.zeros(1)
+        self.log_scale = np.zeros(1)
         self._class_weights = np.array(options.class_weights)
 
     threads = 1
 
     def rows_at_a_time(self, block: CsrBlock) -> int:
         """Number of rows of a block in a slice."""
-        return max(1, SLICE * block.rows // max(len(block.indices), 1))
+        return max(1, SLICE_ENTRIES * block.rows // max(len(block.indices), 1))
 
     @property
     def t(self) -> float:
-        """Rows presented."""
+        """Number of processed rows."""
         return float(self.state[T])
 
     @property
@@ -105,7 +108,7 @@ class Pegasos:
 
     @property
     def loss_sum(self) -> float:
-        """Losses as met since the epoch began."""
+        """Sum of the losses of this epoch, each before its update."""
         return float(self.state[LOSS])
 
     @property
@@ -119,14 +122,14 @@ class Pegasos:
         return float(self.state[SCALE])
 
     def warm_start(self, weights: np.ndarray) -> None:
-        """Begin with these weights: `w = a / (lam delay)` before the first row."""
+        """Set initial weights: `w = a / (lam delay)` before the first row."""
         self.a[:] = weights * (self.options.lam * self.options.delay)
-        if self.options.free != NO_FREE:
-            self.state[FREE], self.a[-1] = weights[-1] * (self.options.bias or 1.0), 0.0
+        if self.options.free != NO_FREE_BIAS:
+            self.state[FREE_BIAS], self.a[-1] = weights[-1] * (self.options.bias or 1.0), 0.0
         self.state[NORM2] = self.state[SQUARE] = square(self.a)
 
     def begin_epoch(self, repeats: int = 1) -> None:
-        """Forget what is counted or averaged by epoch, in which every row is presented so often."""
+        """Reset the counts and averages of an epoch with `repeats` updates per row."""
         self.repeats = repeats
         self.state[[LOSS, ERRORS, MAGNITUDE]] = 0.0
         self.began, self.marked, self.loss_at_mark = self.t, 0.0, 0.0
@@ -135,14 +138,14 @@ class Pegasos:
             self.state[AVERAGED] = 0.0
             self.averaged_from = self.t
 
-    def present(self, block: CsrBlock, order: np.ndarray, begin: int, end: int, repeats: int) -> int:
-        """Present rows `order[begin:end]` of a block; returns the row that has an index out of range, or -1."""
+    def process(self, block: CsrBlock, order: np.ndarray, begin: int, end: int, repeats: int) -> int:
+        """Process rows `order[begin:end]` of a block; return the row that has an index out of range, or -1."""
         options = self.options
         weights = NO_WEIGHTS if block.weights is None else block.weights
         rows = (order, begin, end, *block.entries, block.labels, weights)
         large = len(self.a) >= LARGE_WEIGHTS
         if repeats > 1:
-            bad = kernels.present_rows_repeatedly(
+            bad = kernels.process_rows_repeatedly(
                 *rows,
                 self._class_weights,
                 options.bias,
@@ -153,10 +156,10 @@ class Pegasos:
                 self.a,
                 self.b,
                 self.state,
-                *self.recorded,
+                *self.record_target,
             )
-        elif options.batch_size > 1 or options.project or options.free in (BY_SUBGRADIENT, OF_BATCH):
-            bad = kernels.present_batches(
+        elif options.batch_size > 1 or options.project or options.free in (BY_SUBGRADIENT, BY_BATCH):
+            bad = kernels.process_batches(
                 *rows,
                 self._class_weights,
                 options.loss,
@@ -166,15 +169,15 @@ class Pegasos:
                 options.delay,
                 options.batch_size,
                 options.project,
-                NO_FREE if options.free == PROXIMAL else options.free,
+                NO_FREE_BIAS if options.free == PROXIMAL else options.free,
                 self.a,
                 self.b,
                 self.state,
-                *self.recorded,
-                self.folded,
+                *self.record_target,
+                self.log_scale,
             )
         else:
-            bad = kernels.present_rows(
+            bad = kernels.process_rows(
                 *rows,
                 self._class_weights,
                 options.loss,
@@ -186,14 +189,14 @@ class Pegasos:
                 self.a,
                 self.b,
                 self.state,
-                *self.recorded,
+                *self.record_target,
             )
         return int(bad)
 
     def rounding_errors(self, parts: int = 1, sums: float = 0.0) -> tuple[float, float]:
-        """Bounds on the errors of S and of `a`, in norm, at the end of an epoch in which `parts` learnt side by side.
+        """Return bounds on the errors of S and of `a`, in norm, at the end of an epoch of `parts` concurrent learners.
 
-        `sums` is how often their vectors were scaled and added up.
+        `sums` is the number of times that their vectors were scaled and added.
         """
         state, options = self.state, self.options
         errors, magnitude = float(state[ERRORS]), float(state[MAGNITUDE])
@@ -202,93 +205,95 @@ class Pegasos:
         # not negative. Of a batch all updates may point the same way.
         batch = min(options.batch_size, errors)
         # (With a centre -g z is larger by at most |g| times that.)
-        magnitude_of_steps = magnitude + errors * options.longest_step * abs(float(state[FREE])) / (options.bias or 1.0)
-        growth = 2 * clock * magnitude_of_steps + errors * batch * options.longest_step**2
-        largest = raised(np.sqrt(parts * raised(float(state[SQUARE]) + growth, 2 * len(self.a))), 2 * errors)
-        if options.free in (BY_SUBGRADIENT, OF_BATCH):  # whose bias is another at each step
-            largest = raised(np.sqrt(raised(float(state[SQUARE]), len(self.a))) + errors * options.longest_step, errors)
+        magnitude_of_steps = magnitude + errors * options.max_step * abs(float(state[FREE_BIAS])) / (
+            options.bias or 1.0
+        )
+        growth = 2 * clock * magnitude_of_steps + errors * batch * options.max_step**2
+        largest = rounded_up(np.sqrt(parts * rounded_up(float(state[SQUARE]) + growth, 2 * len(self.a))), 2 * errors)
+        if options.free in (BY_SUBGRADIENT, BY_BATCH):  # the bias changes with each step
+            largest = rounded_up(
+                np.sqrt(rounded_up(float(state[SQUARE]), len(self.a))) + errors * options.max_step, errors
+            )
         updates = errors + 4 * parts * sums
         if options.project:
             updates += 8 * self.repeats * (self.t - self.began) / options.batch_size
         s_most = max(abs(self.dual_sum), abs(float(state[SUM]))) + magnitude
         of_sum = sum_error(updates, s_most, magnitude, _SUM_OPERATIONS + len(options.class_weights))
-        of_vector = vector_error(
-            updates, largest, options.longest_step, _UPDATE_OPERATIONS + len(options.class_weights)
-        )
-        if options.free == PROXIMAL:  # panels add the centre times the sum of g, which `_part` takes away
-            of_sum += raised(4 * abs(float(state[FREE])) * of_vector / options.bias, 8)
+        of_vector = vector_error(updates, largest, options.max_step, _UPDATE_OPERATIONS + len(options.class_weights))
+        if options.free == PROXIMAL:  # panels add the centre times the sum of g, which `_write_back_panels` subtracts
+            of_sum += rounded_up(4 * abs(float(state[FREE_BIAS])) * of_vector / options.bias, 8)
         return float(state[SUM_ERROR]) + of_sum, float(state[VECTOR_ERROR]) + of_vector
 
     def end_epoch(self, errors: tuple[float, float]) -> None:
-        """Keep what the next epoch has to know of this one."""
+        """Save sums and error bounds for the next epoch."""
         self.state[[SUM_ERROR, VECTOR_ERROR]] = errors
         self.state[SUM] = self.dual_sum
-        self.state[SQUARE] = raised(square(self.a) * self.scale**2, len(self.a))
+        self.state[SQUARE] = rounded_up(square(self.a) * self.scale**2, len(self.a))
 
-    def mark(self) -> None:
-        """From here on losses count for the estimate."""
+    def mark_half(self) -> None:
+        """Mark half of the epoch: losses from here on are used for the estimate."""
         self.marked, self.loss_at_mark = self.t - self.began, self.loss_sum
 
     def estimate(self) -> float:
-        """The objective of the last iterate, from the losses met since the mark."""
-        rows = (self.t - self.began - self.marked) / self.repeats  # losses are met once, however often one is presented
+        """Return an estimate of the objective of the last iterate, from the losses since the mark."""
+        rows = (self.t - self.began - self.marked) / self.repeats  # repeated updates count a loss once
         mean = (self.loss_sum - self.loss_at_mark) / max(rows, 1.0)
         clock = self.options.lam * (self.t + self.options.delay)
         last = self.scale / clock if clock else 0.0
-        regularised = self.a if self.options.free == NO_FREE else self.a[:-1]
+        regularised = self.a if self.options.free == NO_FREE_BIAS else self.a[:-1]
         return float(self.options.lam / 2 * square(regularised) * last**2 + mean)
 
     def last(self) -> np.ndarray:
-        """The last iterate, equation (2)."""
+        """Return the last iterate, equation (2)."""
         clock = self.options.lam * (self.t + self.options.delay)
         return self._with_bias(self.a * (self.scale / clock) if clock else self.a.copy())
 
     def _with_bias(self, weights: np.ndarray) -> np.ndarray:
-        """With the bias that is not regularised in its place."""
+        """Set the unregularized bias in a weight vector."""
         if self.options.free == PROXIMAL:
-            weights[-1] += self.state[FREE] / self.options.bias
-        elif self.options.free != NO_FREE:
-            weights[-1] = self.state[FREE]
+            weights[-1] += self.state[FREE_BIAS] / self.options.bias
+        elif self.options.free != NO_FREE_BIAS:
+            weights[-1] = self.state[FREE_BIAS]
         return weights
 
     @property
     def mass(self) -> float:
-        """The sum of -g over all updates, where the bias is not regularised."""
+        """The sum of -g over all updates, for an unregularized bias."""
         return float(self.state[MASS] + self.a[-1] * self.scale / (self.options.bias or 1.0))
 
     def updates(self) -> np.ndarray:
-        """The sum of all updates; where the bias is not regularised its place holds `mass`."""
+        """Return the sum of all updates; the element of an unregularized bias is `mass`."""
         total = self.a * self.scale
-        if self.options.free != NO_FREE:
+        if self.options.free != NO_FREE_BIAS:
             total[-1] = self.mass
         return total
 
-    def move_centre(self) -> None:
-        """Move the centre of the bias to the bias that was found in an epoch, or beyond."""
+    def update_centre(self) -> None:
+        """Move the proximal centre of the bias after an epoch, with extrapolation."""
         options, state = self.options, self.state
         found = options.bias * float(self.a[-1]) / (options.lam * (self.t + options.delay))
         state[MASS], self.a[-1] = self.mass, 0.0
-        state[VECTOR_ERROR] += raised(4 * UNIT * abs(float(state[MASS])) * max(options.bias, 1.0), 4)
-        state[FREE] += next_move(state, found, HASTE, MOVE)
+        state[VECTOR_ERROR] += rounded_up(4 * UNIT_ROUNDOFF * abs(float(state[MASS])) * max(options.bias, 1.0), 4)
+        state[FREE_BIAS] += proximal_step(state, found, STEP_FACTOR, LAST_STEP)
 
     def average(self) -> np.ndarray:
-        """The mean of the iterates, equation (2a)."""
+        """Return the mean of the iterates, equation (2a)."""
         mean: np.ndarray = (self.a * float(self.state[AVERAGED]) - self.b) / max(self.t - self.averaged_from, 1.0)
         return self._with_bias(mean)
 
     def since(self, t: float, a: np.ndarray) -> np.ndarray:
-        """The vector u of equation (5): what the updates since a snapshot alone have made."""
+        """Return the vector u of equation (5): the weights from the updates since a snapshot."""
         difference = self.a * self.scale
         if len(a):
             difference -= a
         difference /= self.options.lam * (self.t - t)
-        if self.options.free != NO_FREE:
+        if self.options.free != NO_FREE_BIAS:
             difference[-1] = self.last()[-1]
         return difference
 
 
 class PegasosOfClasses(Pegasos):
-    """All classes at once: `a` is a panel with a column a class, and what is said of one vector holds for all of it."""
+    """Joint multiclass training: `a` is a panel with a column per class."""
 
     def __init__(self, options: PegasosOptions, problem: Problem, model: int) -> None:
         super().__init__(options, problem.length)
@@ -296,11 +301,11 @@ class PegasosOfClasses(Pegasos):
         self._problem, self._spec = problem, problem.specs[model]
         self._class_weights = np.array(self._spec.class_weights)
 
-    def present_window(self, window: Window, begin: int, end: int) -> int:
-        """Present rows `window.order[begin:end]`; returns the row that has an index out of range, or -1."""
+    def process_window(self, window: Window, begin: int, end: int) -> int:
+        """Process rows `window.order[begin:end]`; return the row that has an index out of range, or -1."""
         problem, block = self._problem, window.block
         return int(
-            present_classes(
+            process_classes(
                 window.order,
                 begin,
                 end,
@@ -320,6 +325,6 @@ class PegasosOfClasses(Pegasos):
                 problem.width,
                 self.a,
                 self.state,
-                *self.recorded,
+                *self.record_target,
             )
         )

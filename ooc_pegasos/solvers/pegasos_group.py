@@ -1,4 +1,4 @@
-"""Pegasos for all models of a run: those that can are presented together, their vectors side by side in a panel."""
+"""Pegasos for all models of a run, in model panels where possible."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.compiled.fit import many
-from ooc_pegasos.compiled.fit.pegasos import FREE, NO_FREE, PROXIMAL, S
+from ooc_pegasos.compiled.fit.pegasos import FREE_BIAS, NO_FREE_BIAS, PROXIMAL, S
 from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.loading.window import Window
-from ooc_pegasos.objective.certificate import Bound, Snapshot, keep_some, lower_bound
+from ooc_pegasos.objective.certificate import Bound, Snapshot, lower_bound, thin_snapshots
 from ooc_pegasos.objective.free_bias import BalancedBound, DualPoint
 from ooc_pegasos.objective.model_panel import Panel, panels_of
 from ooc_pegasos.objective.problem import Problem
-from ooc_pegasos.solvers.base import APART, LARGE_WEIGHTS, NO_WEIGHTS, ONCE, Solver
+from ooc_pegasos.solvers.base import LARGE_WEIGHTS, MAX_SEPARATE, NO_REPEATS, NO_WEIGHTS, Solver
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOfClasses, PegasosOptions
 from ooc_pegasos.solvers.pegasos_threads import Averaging
 from ooc_pegasos.solvers.proof_record import NOT_RECORDED, RowDuals
@@ -28,7 +28,7 @@ from ooc_pegasos.util.checkpoint import Checkpoint, take, whole
 
 
 @dataclass(frozen=True)
-class Manner:
+class SharedOptions:
     """The options of Pegasos that all models of a run share."""
 
     algorithm: str
@@ -36,28 +36,28 @@ class Manner:
     threads: int = 1
 
     keeps_best: bool = True
-    """False if there is one candidate for the model, the iterate or its average, as in the paper."""
+    """False if the only candidate is the iterate or its average, as in the paper."""
 
 
 class PegasosSolver(Solver):
-    """Each model is a `Pegasos` of its own; those that can are presented together, their vectors in a panel."""
+    """Each model is a `Pegasos`; plain models are trained together in panels."""
 
-    wants_mark = True
+    needs_half_mark = True
 
     def __init__(
         self,
         problem: Problem,
         options: Sequence[PegasosOptions],
-        manner: Manner,
+        shared: SharedOptions,
         start: np.ndarray | None = None,
         workers: int = 1,
     ) -> None:
         super().__init__(problem)
-        self.manner = manner
-        self.name = manner.algorithm
+        self.shared = shared
+        self.name = shared.algorithm
         self.all_options = list(options)
-        self.threads = manner.threads
-        self.batch_size, self.keeps_best = options[0].batch_size, manner.keeps_best
+        self.threads = shared.threads
+        self.batch_size, self.keeps_best = options[0].batch_size, shared.keeps_best
         self.members = {
             model: PegasosOfClasses(options[model], problem, model)
             if problem.costs is not None
@@ -70,13 +70,13 @@ class PegasosSolver(Solver):
             if start is not None:
                 member.warm_start(start)
                 self.snapshots[model][0].a = member.a.copy()
-        self._averaging = Averaging(self.members[0], manner.threads) if manner.threads > 1 else None
+        self._averaging = Averaging(self.members[0], shared.threads) if shared.threads > 1 else None
         self._bounds: dict[int, Bound | None] = {}
         self._rounds = 0
-        """Of this epoch, in which threads averaged."""
+        """Rounds of averaging in this epoch."""
         self._panels: list[Panel] = []
         self._masses: dict[int, float] = {}
-        """The sums of -g of models when their panel was made."""
+        """The sums of -g of the models in panels when the panels were made."""
         self._workers = workers
         self._pool = ThreadPoolExecutor(workers) if workers > 1 and len(self.active) > 1 else None
 
@@ -84,39 +84,39 @@ class PegasosSolver(Solver):
         """See `Solver`."""
         return self._averaging.rows_at_a_time(block) if self._averaging else super().rows_at_a_time(block)
 
-    def begin_epoch(self, repeats: Mapping[int, int] = ONCE) -> None:
+    def begin_epoch(self, repeats: Mapping[int, int] = NO_REPEATS) -> None:
         """See `Solver`."""
         for model in self.active:
             self.members[model].begin_epoch(repeats.get(model, 1))
         self._bounds = {}
         self._rounds = 0
 
-    def present(self, window: Window, begin: int, end: int) -> int:
-        """See `Solver`. Models have nothing in common, so each panel may have a thread: nothing depends on that."""
+    def process(self, window: Window, begin: int, end: int) -> int:
+        """See `Solver`. Models are independent, so each panel can have a thread."""
         if self._averaging:
             self._rounds += 1
-            return self._averaging.present(window.block, window.order, begin, end, self.members[0].repeats)
+            return self._averaging.process(window.block, window.order, begin, end, self.members[0].repeats)
         if not self._panels:
-            self._join()
-        joined = {model for panel in self._panels for model in panel.models}
+            self._make_panels()
+        in_panels = {model for panel in self._panels for model in panel.models}
 
-        def work(who: Panel | Pegasos) -> int:
-            if isinstance(who, Panel):
-                return self._present_panel(who, window, begin, end)
-            if isinstance(who, PegasosOfClasses):
-                return who.present_window(window, begin, end)
-            return who.present(window.block, window.order, begin, end, who.repeats)
+        def work(learner: Panel | Pegasos) -> int:
+            if isinstance(learner, Panel):
+                return self._process_panel(learner, window, begin, end)
+            if isinstance(learner, PegasosOfClasses):
+                return learner.process_window(window, begin, end)
+            return learner.process(window.block, window.order, begin, end, learner.repeats)
 
-        alone = [self.members[model] for model in self.active if model not in joined]
-        jobs: list[Panel | Pegasos] = [*self._panels, *alone]
+        separate = [self.members[model] for model in self.active if model not in in_panels]
+        jobs: list[Panel | Pegasos] = [*self._panels, *separate]
         if self._pool is None or len(jobs) < 2:
             return max(map(work, jobs))
         return max(self._pool.map(work, jobs))
 
-    def _present_panel(self, panel: Panel, window: Window, begin: int, end: int) -> int:
+    def _process_panel(self, panel: Panel, window: Window, begin: int, end: int) -> int:
         block, problem = window.block, self.problem
         return int(
-            many.present_panel(
+            many.process_panel(
                 window.order,
                 begin,
                 end,
@@ -132,13 +132,13 @@ class PegasosSolver(Solver):
                 panel.table,
                 panel.weights,
                 panel.state,
-                *self._place_of(panel),
+                *self._record_arguments(panel),
             )
         )
 
-    def _place_of(self, panel: Panel) -> tuple[np.ndarray | None, int, np.ndarray]:
-        """The arrays in which a kernel records the models of a panel."""
-        record, stride, _column = NOT_RECORDED if self.record is None else self.record.place(0)
+    def _record_arguments(self, panel: Panel) -> tuple[np.ndarray | None, int, np.ndarray]:
+        """Return the record arguments of a kernel for the models of a panel."""
+        record, stride, _column = NOT_RECORDED if self.record is None else self.record.target(0)
         return record, stride, np.array(panel.models, np.int64)
 
     def enter(self, window: Window) -> None:
@@ -146,66 +146,66 @@ class PegasosSolver(Solver):
         if self.record is not None:
             self.record.enter(window)
             for model in self.active:
-                self.members[model].recorded = self.record.place(model)
-                self.members[model].folded = self.record.folded[model]
+                self.members[model].record_target = self.record.target(model)
+                self.members[model].log_scale = self.record.log_scales[model]
 
     def leave(self, window: Window) -> None:
         """See `Solver`."""
         if self.record is not None:
             self.record.leave()
 
-    def _join(self) -> None:
-        """Put the vectors of those that can be presented together side by side."""
-        joining = [model for model in self.active if self._can_join(model)]
-        if self.problem.costs is not None or (len(joining) <= APART and self.problem.plain):
+    def _make_panels(self) -> None:
+        """Make panels of the models that can be trained together."""
+        plain_models = [model for model in self.active if self._fits_panel(model)]
+        if self.problem.costs is not None or (len(plain_models) <= MAX_SEPARATE and self.problem.plain):
             return
-        for models in panels_of(joining, self._workers):
+        for models in panels_of(plain_models, self._workers):
             members = [self.members[model] for model in models]
             vectors, states = [member.a for member in members], [member.state for member in members]
             delays = [member.options.delay for member in members]
-            centres = [float(member.state[FREE]) for member in members]
+            centres = [float(member.state[FREE_BIAS]) for member in members]
             self._panels.append(Panel(self.problem, models, vectors, states, delays, offsets=centres))
             self._masses |= {model: self.members[model].mass for model in models}
 
-    def _can_join(self, model: int) -> bool:
+    def _fits_panel(self, model: int) -> bool:
         member = self.members[model]
         options = member.options
-        simple = options.batch_size == 1 and options.free in (NO_FREE, PROXIMAL)
+        simple = options.batch_size == 1 and options.free in (NO_FREE_BIAS, PROXIMAL)
         return simple and member.repeats == 1 and not options.project and not options.average
 
-    def _part(self) -> None:
-        """Take the vectors out of the panels again."""
+    def _write_back_panels(self) -> None:
+        """Copy the vectors back from the panels."""
         for panel in self._panels:
             members = [self.members[model] for model in panel.models]
-            panel.part([member.a for member in members], [member.state for member in members])
-            if self.problem.free == PROXIMAL:  # panels take the centre for a bias that is held fixed
+            panel.write_back([member.a for member in members], [member.state for member in members])
+            if self.problem.free == PROXIMAL:  # panels treat the centre as a fixed bias
                 for model, member in zip(panel.models, members, strict=True):
-                    member.state[S] += member.state[FREE] * (member.mass - self._masses[model])
+                    member.state[S] += member.state[FREE_BIAS] * (member.mass - self._masses[model])
         self._panels = []
 
-    def mark(self) -> None:
+    def mark_half(self) -> None:
         """See `Solver`."""
-        self._part()
+        self._write_back_panels()
         for model in self.active:
-            self.members[model].mark()
+            self.members[model].mark_half()
 
     def end_epoch(self) -> None:
         """See `Solver`."""
-        self._part()
+        self._write_back_panels()
         for model in self.active:
             self._bounds[model] = self._bound(model)
 
     def _bound(self, model: int) -> Bound | None:
         member = self.members[model]
-        if not self.manner.certified:
+        if not self.shared.certified:
             return None
         spec, options = self.problem.specs[model], member.options
-        presented = member.t - member.began
-        if presented != spec.rows * member.repeats:
-            problem = f"an epoch presented {presented:,.0f} rows of {spec.rows * member.repeats:,}"
-            raise OocPegasosError(f"{problem}; this is a mistake in oocpeg, please report it")
+        processed = member.t - member.began
+        if processed != spec.rows * member.repeats:
+            problem = f"an epoch processed {processed:,.0f} rows of {spec.rows * member.repeats:,}"
+            raise OocPegasosError(f"{problem}; this is an internal error, please report it")
         windows = [] if options.project else self.snapshots[model]
-        if self.problem.free != NO_FREE:
+        if self.problem.free != NO_FREE_BIAS:
             return self._bound_of_free(model, windows)
         s_error, a_error = self._rounding_errors(model)
         now = Snapshot(0, member.t, member.dual_sum, member.a, s_error, a_error)
@@ -223,7 +223,7 @@ class PegasosSolver(Solver):
         best = Bound(-np.inf)
         for window in begins:
             begin, delay = (Snapshot.start(), member.options.delay) if window is None else (window, 0.0)
-            found = self.balance.bound(model, self._dual_of(begin, now, model, delay), bias, lines)
+            found = self.balance.bound(model, self._dual_point(begin, now, model, delay), bias, lines)
             if self.record is not None and found.line is not None:
                 line, part = found.line
                 self.record.keep_line(model, line, self._duals_of(model, window), part)
@@ -231,8 +231,8 @@ class PegasosSolver(Solver):
                 best = dataclasses.replace(found, window=window)
         return best
 
-    def _dual_of(self, begin: Snapshot, now: Snapshot, model: int, delay: float) -> DualPoint:
-        """The dual vector that the updates of a window make, as if each training row had been presented once."""
+    def _dual_point(self, begin: Snapshot, now: Snapshot, model: int, delay: float) -> DualPoint:
+        """Return the dual vector of the updates of a window, normalised to one update per training row."""
         share = self.problem.specs[model].rows / (now.t - begin.t + delay)
         sums = (now.a - begin.a if len(begin.a) else now.a) * share
         s, s_error, a_error = now.s - begin.s, now.s_error - begin.s_error, now.a_error - begin.a_error
@@ -242,20 +242,20 @@ class PegasosSolver(Solver):
         rounds = self._rounds if self._averaging else 0
         return self.members[model].rounding_errors(self.threads, rounds)
 
-    def place_centres(self) -> None:
+    def init_centres(self) -> None:
         """See `Solver`."""
         assert self.balance is not None
         if self.problem.free == PROXIMAL and not self.warm:
             for model in self.active:
                 if not self.members[model].t:
-                    self.members[model].state[FREE] = self.balance.first_bias(model)
+                    self.members[model].state[FREE_BIAS] = self.balance.initial_bias(model)
 
     def bound(self, model: int) -> Bound | None:
         """See `Solver`."""
         return self._bounds[model]
 
     def keep_duals(self, model: int, bound: Bound) -> None:
-        """See `Solver`. Means over the window that the bound is of."""
+        """See `Solver`. The dual variables are means over the window of the bound."""
         if self.record is None:
             return
         duals = self._duals_of(model, bound.window)
@@ -268,8 +268,8 @@ class PegasosSolver(Solver):
         """Return the means over a window, or over all updates, for a proof."""
         assert self.record is not None
         member = self.members[model]
-        presented = member.t - window.t if window else member.t + member.options.delay
-        factor = self.problem.specs[model].rows * member.scale / presented
+        processed = member.t - window.t if window else member.t + member.options.delay
+        factor = self.problem.specs[model].rows * member.scale / processed
         return self.record.since(model, window.epoch if window else 0, factor)
 
     def estimate(self, model: int) -> float:
@@ -280,12 +280,12 @@ class PegasosSolver(Solver):
         """See `Solver`."""
         member, bound = self.members[model], self._bounds.get(model)
         average = member.options.average
-        if not self.manner.keeps_best:
+        if not self.shared.keeps_best:
             return [member.average() if average else member.last()]
         found = [member.last()]
         if average:
             found.append(member.average())
-        if self.warm and bound is not None and bound.window is not None:  # which forgets what the run began with
+        if self.warm and bound is not None and bound.window is not None:  # without the initial weights
             found.append(member.since(bound.window.t, bound.window.a))
         return found
 
@@ -295,12 +295,12 @@ class PegasosSolver(Solver):
             member, snapshots = self.members[model], self.snapshots[model]
             errors = self._rounding_errors(model)
             member.end_epoch(errors)
-            if not member.options.project and self.manner.certified:
+            if not member.options.project and self.shared.certified:
                 epoch = snapshots[-1].epoch + 1
                 snapshots.append(Snapshot(epoch, member.t, member.dual_sum, member.updates(), *errors))
-                self.snapshots[model] = [snapshots[0], *keep_some(snapshots[1:], epoch)]
+                self.snapshots[model] = [snapshots[0], *thin_snapshots(snapshots[1:], epoch)]
             if self.problem.free == PROXIMAL:
-                member.move_centre()
+                member.update_centre()
         if self.record is not None and self.active and not self.all_options[0].project:
             kept = {snapshot.epoch for model in self.active for snapshot in self.snapshots[model][1:]}
             self.record.snapshot(self.snapshots[self.active[0]][-1].epoch, kept)
@@ -310,7 +310,7 @@ class PegasosSolver(Solver):
         window = Window((), nothing, [], np.empty(0, np.uint8), np.empty(0, np.uint32))
         little = Problem(self.problem.loss, 0.0, 1, 0.0, 1.0, self.problem.specs, costs=self.problem.costs)
         options = [dataclasses.replace(self.members[model].options, bias=0.0) for model in self.active]
-        PegasosSolver(little, options, Manner(self.name, False)).present(window, 0, 0)
+        PegasosSolver(little, options, SharedOptions(self.name, False)).process(window, 0, 0)
 
     def drop(self, models: list[int]) -> None:
         """See `Solver`."""
@@ -325,7 +325,7 @@ class PegasosSolver(Solver):
 
     def save(self, folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """See `Solver`."""
-        self._part()
+        self._write_back_panels()
         arrays: dict[str, np.ndarray] = {}
         facts = {}
         for model in self.active:
@@ -345,18 +345,18 @@ class PegasosSolver(Solver):
         arrays, facts = saved.arrays, saved.facts["solver"]
         self.drop([model for model in self.active if model not in facts["active"]])
         for model in self.active:
-            member, told = self.members[model], facts["members"][str(model)]
+            member, description = self.members[model], facts["members"][str(model)]
             member.a[:], member.b[:] = take(arrays, f"{model} a", member.a), take(arrays, f"{model} b", member.b)
             member.state[:] = take(arrays, f"{model} state", member.state)
             self.lines[model].restore(arrays, f"{model} lines")
-            *numbers, member.repeats = told["epoch"]
+            *numbers, member.repeats = description["epoch"]
             member.averaged_from, member.marked, member.loss_at_mark, member.began = map(float, numbers)
             whole(member.repeats, 1, 2**31, "repeats")
-            if not told["snapshots"]:
+            if not description["snapshots"]:
                 raise ValueError("no snapshots")
-            self._rounds = whole(told["rounds"], 0, 2**62, "rounds")
+            self._rounds = whole(description["rounds"], 0, 2**62, "rounds")
             self.snapshots[model] = []
-            for at, (epoch, t, s, *errors) in enumerate(told["snapshots"]):
+            for at, (epoch, t, s, *errors) in enumerate(description["snapshots"]):
                 a = arrays[f"{model} snapshot {at}"]
                 a = take(arrays, f"{model} snapshot {at}", member.a) if len(a) else a
                 self.snapshots[model].append(

@@ -1,9 +1,9 @@
-"""Dual variables of each row for a proof: those behind the best bound of each model, and the sums they are made of.
+"""Dual variables of each row for a proof: those of the best bound of each model, and the sums from which they are made.
 
-Kept only when a proof is asked for, in unnamed files with a line a row of the store. Pegasos adds -g of each
-presentation to `sums`; the difference of the sums at both ends of a window of epochs, divided by the presentations of
-a row in it, is the dual variable of equation (5). Dual coordinate ascent hands its variables over. Where the bias is
-not regularised the vectors behind two more bounds are kept, which equation (11) mixes; what (10) adds is one number.
+They are kept only if a proof is requested, in unnamed files in the order of the store. Pegasos adds -g of each update
+to `sums`; the difference of the sums over a window of epochs, divided by the updates per row, is the dual variable of
+equation (5). Dual coordinate ascent passes its dual variables. For an unregularized bias the vectors of two more bounds
+are kept, which equation (11) combines; equation (10) adds a constant.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.checkpoint import whole
 from ooc_pegasos.util.files import create_file, open_file, sync_folder
 
-Place = tuple[np.ndarray | None, int, int]
+RecordTarget = tuple[np.ndarray | None, int, int]
 """The last arguments of a kernel: (record, stride, column)."""
-NOT_RECORDED: Place = (None, 1, 0)
-"""For a kernel that records nothing. With None it is compiled without a trace of that; a test would cost a fifth."""
+NOT_RECORDED: RecordTarget = (None, 1, 0)
+"""Arguments of a kernel that records nothing: for None it is compiled without recording, which is 20 % faster."""
 _FILE = re.compile(r"rows-\d+-proof\.checkpoint")
 _PIECE = 1 << 16
-"""Rows that are copied at a time."""
+"""Rows per copy."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class RowDuals:
     """Dual variables of all rows for one model, piece by piece."""
 
     pieces: Iterable[tuple[int, np.ndarray]]
-    """(number of the first row, a line a row)."""
+    """(number of the first row, dual variables)."""
     weighted: bool
     """True if they contain the weights of rows."""
 
 
 class DualRecord:
-    """Sums and best dual variables of all models. A model has `width` columns: one, or one a class."""
+    """Sums and best dual variables of all models. A model has `width` columns: one, or one per class."""
 
     def __init__(self, store: Store, problem: Problem, scratch: Path | None) -> None:
         self.width = 1 if problem.costs is None else len(problem.costs)
@@ -56,23 +56,23 @@ class DualRecord:
         self.weighted = dict.fromkeys(range(len(problem.specs)), False)
         """True if the variables of a model contain the weights of rows."""
         self.leaning = dict.fromkeys(range(len(problem.specs)), 0.0)
-        """The number added to the variables of a model, before weights, of all rows that may have its sign."""
+        """The constant added, before weights, to the variables of all rows that may have its sign, by model."""
         self._first_rows = [0, *accumulate(chunk.rows for chunk in store.manifest.chunks)]
         self._scratch = scratch
         self._best = self._table()
         self._lines = [self._table(), self._table()] if problem.has_free_bias else []
-        """The variables behind the falling and the rising line of each model."""
-        self._crossed: set[int] = set()
-        """Models whose best variables are the mixture of these as they stand."""
+        """The variables of the decreasing and the increasing line of each model."""
+        self._combined: set[int] = set()
+        """Models whose best variables are the current combination of both lines."""
         self._sums: np.ndarray | None = None
         self._snapshots: dict[int, np.ndarray] = {}
         self._window: Window | None = None
         self.here = np.empty(0)
-        """Sums of the rows of the window that was entered."""
-        self.folded = np.zeros((len(self.weighted), 1))
-        """Logarithms of the scales that projections have multiplied into the sums in `here`."""
-        self._folded_then = np.zeros((len(self._first_rows) - 1, len(self.weighted)))
-        """The same of the sums on file, chunk by chunk."""
+        """Sums of the rows of the entered window."""
+        self.log_scales = np.zeros((len(self.weighted), 1))
+        """Logarithms of the scales that projections have applied to the sums in `here`."""
+        self._log_scales_on_file = np.zeros((len(self._first_rows) - 1, len(self.weighted)))
+        """The same for the sums on file, by chunk."""
 
     @property
     def rows(self) -> int:
@@ -86,14 +86,14 @@ class DualRecord:
         """Columns of a model."""
         return slice(model * self.width, (model + 1) * self.width)
 
-    def place(self, model: int) -> Place:
-        """The last arguments of a kernel that records one model: (record, stride, column)."""
+    def target(self, model: int) -> RecordTarget:
+        """Return the last arguments of a kernel that records one model: (record, stride, column)."""
         return self.here, self.stride, model * self.width
 
     # --- sums of Pegasos ----------------------------------------------------------------------------
 
     def enter(self, window: Window) -> None:
-        """Bring the sums of the rows of a window to `here`."""
+        """Load the sums of the rows of a window to `here`."""
         if self._sums is None:
             self._sums = self._table()
         if self._window is not None and self._window.chunks == window.chunks:
@@ -101,19 +101,19 @@ class DualRecord:
         self._window = window
         self.here = np.zeros(window.block.rows * self.stride)
         for chunk, here, there in self._parts(self._sums):
-            scales = np.exp(self.folded[:, 0] - self._folded_then[chunk])
+            scales = np.exp(self.log_scales[:, 0] - self._log_scales_on_file[chunk])
             np.multiply(there, np.repeat(scales, self.width), out=here)
 
     def leave(self) -> None:
-        """Write the sums of the rows of the window back to their file."""
+        """Save the sums of the rows of the window."""
         if self._sums is None or self._window is None:
             return
         for chunk, here, there in self._parts(self._sums):
             there[:] = here
-            self._folded_then[chunk] = self.folded[:, 0]
+            self._log_scales_on_file[chunk] = self.log_scales[:, 0]
 
     def _parts(self, table: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """(chunk, its rows in `here`, its rows in a table) for each chunk of the window."""
+        """Yield (chunk, its rows in `here`, its rows in a table) for each chunk of the window."""
         assert self._window is not None
         lines = self.here.reshape(-1, self.stride)
         for chunk, (begin, end) in zip(self._window.chunks, self._window.row_ranges, strict=True):
@@ -121,11 +121,11 @@ class DualRecord:
             yield chunk, lines[begin:end], table[first : first + end - begin]
 
     def forget_sums(self) -> None:
-        """Begin sums anew, as another algorithm goes on."""
+        """Reset the sums, for a change of the algorithm."""
         self._sums, self._window, self.here, self._snapshots = None, None, np.empty(0), {}
 
     def snapshot(self, epoch: int, kept: set[int]) -> None:
-        """Remember the sums at the end of an epoch, and of earlier epochs only those of `kept`."""
+        """Copy the sums at the end of an epoch; drop those of earlier epochs that are not in `kept`."""
         assert self._sums is not None
         self._snapshots = {number: table for number, table in self._snapshots.items() if number in kept}
         if epoch in kept:
@@ -143,35 +143,35 @@ class DualRecord:
         assert self._sums is not None
         columns, before = self.columns(model), self._snapshots[snapshot] if snapshot else None
         for chunk, (first, end) in enumerate(pairwise(self._first_rows)):
-            scale = math.exp(self.folded[model, 0] - self._folded_then[chunk, model])
+            scale = math.exp(self.log_scales[model, 0] - self._log_scales_on_file[chunk, model])
             for begin in range(first, end, _PIECE):
-                stretch = slice(begin, min(begin + _PIECE, end))
-                sums = self._sums[stretch, columns]
+                rows = slice(begin, min(begin + _PIECE, end))
+                sums = self._sums[rows, columns]
                 if before is not None:
-                    sums = sums - before[stretch, columns]
+                    sums = sums - before[rows, columns]
                 yield begin, sums * (scale * factor)
 
     def keep(self, model: int, duals: RowDuals, part: float = 1.0, leaning: float = 0.0) -> None:
         """Keep `part` times some dual variables as the best ones."""
         self._copy(self._best, model, duals, part)
         self.weighted[model], self.leaning[model] = duals.weighted, leaning
-        self._crossed.discard(model)
+        self._combined.discard(model)
 
     def keep_line(self, model: int, line: int, duals: RowDuals, part: float) -> None:
-        """Keep `part` times some dual variables as those behind one of both lines."""
+        """Keep `part` times some dual variables as those of a line."""
         self._copy(self._lines[line], model, duals, part)
-        self._crossed.discard(model)
+        self._combined.discard(model)
 
-    def keep_crossing(self, model: int, parts: tuple[float, float], weighted: bool) -> None:
-        """Keep the mixture of the variables behind both lines as the best ones."""
-        if model not in self._crossed:
+    def keep_combination(self, model: int, parts: tuple[float, float], weighted: bool) -> None:
+        """Keep the combination of the variables of both lines as the best ones."""
+        if model not in self._combined:
             columns = self.columns(model)
             for begin in range(0, self.rows, _PIECE):
                 rows = slice(begin, begin + _PIECE)
                 mixed = (part * line[rows, columns] for part, line in zip(parts, self._lines, strict=True))
                 self._best[rows, columns] = sum(mixed)
             self.weighted[model], self.leaning[model] = weighted, 0.0
-            self._crossed.add(model)
+            self._combined.add(model)
 
     def _copy(self, table: np.ndarray, model: int, duals: RowDuals, part: float) -> None:
         for first, piece in duals.pieces:
@@ -179,13 +179,13 @@ class DualRecord:
             np.multiply(piece.reshape(into.shape), part, out=into, dtype=np.float64)
 
     def best(self, models: list[int], begin: int, end: int) -> np.ndarray:
-        """The best variables of some rows, a column for each model (and class)."""
+        """Return the best variables of some rows, a column for each model (and class)."""
         return np.concatenate([self._best[begin:end, self.columns(model)] for model in models], axis=1)
 
     # --- checkpoints --------------------------------------------------------------------------------
 
     def save(self, path: Path) -> dict[str, Any]:
-        """Write everything to a file, sync it, and return what is needed to read and check it."""
+        """Write all tables to a file, sync it, and return its description for the checkpoint."""
         self.leave()
         checksum, size = 0, 0
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,8 +206,8 @@ class DualRecord:
             "leaning": list(self.leaning.values()),
             "sums": self._sums is not None,
             "snapshots": list(self._snapshots),
-            "folded": self.folded[:, 0].tolist(),
-            "folded_then": self._folded_then.tolist(),
+            "folded": self.log_scales[:, 0].tolist(),
+            "folded_then": self._log_scales_on_file.tolist(),
         }
 
     def _tables(self) -> list[np.ndarray]:
@@ -216,7 +216,7 @@ class DualRecord:
     def restore(self, folder: Path, saved: dict[str, Any] | None) -> None:
         """Continue from what was saved."""
         if saved is None:
-            problem = "the run to resume was started without {proof}, so its dual variables are not known"
+            problem = "the run to resume was started without {proof}, so its dual variables are missing"
             raise UsageError(f"{folder}: {problem}; start over without {{resume}}, or leave out {{proof}}")
         if not _FILE.fullmatch(saved["file"]):
             raise ValueError(f"{saved['file']!r:.40} is not the name of a file of dual variables")
@@ -225,8 +225,8 @@ class DualRecord:
         self.leaning = {model: float(saved["leaning"][model]) for model in self.leaning}
         self._sums = self._table() if saved["sums"] else None
         self._snapshots = {whole(epoch, 1, 2**62, "epoch"): self._table() for epoch in saved["snapshots"]}
-        self.folded[:, 0] = saved["folded"]
-        self._folded_then[:] = saved["folded_then"]
+        self.log_scales[:, 0] = saved["folded"]
+        self._log_scales_on_file[:] = saved["folded_then"]
         checksum, size = 0, 0
         try:
             with open_file(path) as file:
@@ -245,6 +245,6 @@ class DualRecord:
             raise CorruptFileError(f"{path}: the checksum does not match, so it is damaged; start without {{resume}}")
 
     def close(self) -> None:
-        """Let the files go."""
+        """Release the files."""
         self.forget_sums()
         self._best, self._lines = np.empty((0, self.stride)), []

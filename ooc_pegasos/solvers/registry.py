@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ooc_pegasos.algorithms import ALGORITHMS, ANY, Algorithm, lacking
-from ooc_pegasos.compiled.fit.pegasos import NO_FREE, PROXIMAL
+from ooc_pegasos.compiled.fit.pegasos import NO_FREE_BIAS, PROXIMAL
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import Loader
@@ -17,17 +17,17 @@ from ooc_pegasos.loading.samplers import EQUALLY_OFTEN
 from ooc_pegasos.objective.model_panel import width_of
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.registry import LOSSES
-from ooc_pegasos.solvers.base import APART, Solver
-from ooc_pegasos.solvers.dual_store import BYTES_A_MODEL, BYTES_A_ROW, LONGEST, RowStates
+from ooc_pegasos.solvers.base import MAX_SEPARATE, Solver
+from ooc_pegasos.solvers.dual_store import BYTES_PER_MODEL, BYTES_PER_ROW, MAX_NORM, RowStates
 from ooc_pegasos.solvers.pegasos import PegasosOptions
-from ooc_pegasos.solvers.pegasos_group import Manner, PegasosSolver
+from ooc_pegasos.solvers.pegasos_group import PegasosSolver, SharedOptions
 from ooc_pegasos.solvers.pegasos_threads import Averaging
 from ooc_pegasos.solvers.sdca import SdcaSolver
 
 AVERAGE_BELOW = 20.0
 """lam m below which the average of an epoch is a better candidate than its end."""
 PEGASOS_FROM = 0.75
-"""lam m times the tolerance, in units of the largest squared norm of a row, from which on an epoch or two will do."""
+"""lam m times the tolerance, in units of the largest squared norm of a row, above which one or two epochs suffice."""
 _OF_PLAIN_MODELS = ("batch_size", "project", "average", "bias=unregularized", "bias=batch")
 """The options that no solver supports for models with different labels, rows or biases, or with joint losses."""
 
@@ -46,7 +46,7 @@ class Run:
 
 
 Maker = Callable[[Algorithm, Run], tuple[Solver, str | None]]
-"""Makes a solver for an algorithm, with a remark on what could not be had. Raises UsageError."""
+"""Makes a solver for an algorithm, with a note on unsupported options. Raises UsageError."""
 
 
 def register(algorithm: Algorithm, make: Maker) -> None:
@@ -62,31 +62,40 @@ def unregister(name: str) -> None:
 
 
 def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple[str, str]:
-    """Return (the algorithm, why), where the user leaves it open; check the algorithm that was asked for."""
+    """Return (algorithm, reason); check a requested algorithm."""
     if config.algorithm != ANY:
         _check(ALGORITHMS.find(config.algorithm), problem, warm)
         return config.algorithm, ""
+    if problem.loss.largest_dual is not None:
+        _check(_SDCA, problem, warm)
+        unsupported = [mark for capability, mark in config.demands.items() if capability not in _SDCA.supports]
+        if unsupported:
+            raise UsageError(
+                f"{{loss={problem.loss.name}}} needs dual coordinate ascent, which does not support {unsupported[0]}; "
+                "leave it out, or choose another loss"
+            )
+        return _SDCA.name, f"the {problem.loss.name} loss needs dual steps"
     if warm:
         return "sgd-s", "it can begin with the weights of a model"
     if problem.costs is not None:
-        return "sgd-s", "it can learn all classes at once"
+        return "sgd-s", "it supports joint multiclass losses"
     unsupported = [mark for capability, mark in config.demands.items() if capability not in _SDCA.supports]
     if unsupported:
-        return "sgd-s", f"only it knows {unsupported[0]}"
+        return "sgd-s", f"only it supports {unsupported[0]}"
     if not problem.loss.has_dual_step:
         return "sgd-s", f"the {problem.loss.name} loss has no dual step"
-    least = min(spec.clock for spec in problem.specs)
-    if config.threads and config.threads > 1 and Averaging.clock_problem(least, config.threads) is None:
+    min_clock = min(spec.clock for spec in problem.specs)
+    if config.threads and config.threads > 1 and Averaging.clock_problem(min_clock, config.threads) is None:
         return "sgd-s", "its threads can average"
-    chosen = choice_by_clock(least, config.enough, problem.largest)
-    why = "where it needs the fewest passes" if chosen == _SDCA.name else "so an epoch or two will do"
-    return chosen, f"lambda times rows is {least:.3g}, {why}"
+    chosen = choice_by_clock(min_clock, config.enough, problem.largest)
+    why = "where it needs the fewest passes" if chosen == _SDCA.name else "so one or two epochs suffice"
+    return chosen, f"lambda times rows is {min_clock:.3g}, {why}"
 
 
 def choice_by_clock(clock: float, enough: float, largest: float) -> str:
-    """Return the algorithm for a new model: Pegasos if it is certain to need no more than an epoch or two.
+    """Return the algorithm for a new model: Pegasos if it certainly needs at most one or two epochs.
 
-    Given are lam m, the tolerance and the largest squared norm of a row.
+    The arguments are lam m, the tolerance and the largest squared norm of a row.
     """
     return "sgd-s" if clock * enough >= PEGASOS_FROM * largest else _SDCA.name
 
@@ -95,7 +104,7 @@ _SDCA = ALGORITHMS["sdca"]
 
 
 def can_take_over(algorithm: str, config: TrainConfig, problem: Problem, warm: bool) -> bool:
-    """True if an algorithm supports all that a run asks for."""
+    """True if an algorithm supports all options of a run."""
     declared = ALGORITHMS[algorithm]
     needed = set(config.demands) | ({"warm_start"} if warm else set())
     needed |= {"all classes"} if problem.costs is not None else set()
@@ -110,23 +119,28 @@ def _check(algorithm: Algorithm, problem: Problem, warm: bool) -> None:
     if algorithm.needs_margin_errors and problem.costs is None and not loss.counts_margin_errors:
         suitable = " or ".join(f"{{loss={one.name}}}" for one in LOSSES.values() if one.counts_margin_errors)
         raise UsageError(
-            f"{{algorithm={algorithm.name}}} counts margin errors, which {{loss={loss.name}}} has not; "
+            f"{{algorithm={algorithm.name}}} counts margin errors, which {{loss={loss.name}}} does not have; "
             f"choose {suitable}"
+        )
+    if loss.largest_dual is not None and not algorithm.needs_dual_step:
+        raise UsageError(
+            f"{{algorithm={algorithm.name}}} diverges with {{loss={loss.name}}}, whose slope has no limit; "
+            "choose {algorithm=sdca}"
         )
     if algorithm.needs_dual_step and not loss.has_dual_step:
         raise UsageError(
-            f"{{algorithm={algorithm.name}}} takes dual steps, which {{loss={loss.name}}} has not; "
+            f"{{algorithm={algorithm.name}}} takes dual steps, which {{loss={loss.name}}} does not have; "
             "choose another algorithm"
         )
 
 
 def why_uncertified(config: TrainConfig, algorithm: str) -> str | None:
-    """Return why no bound on the gap can be had, if so."""
+    """Return why there is no certificate, or None."""
     declared = ALGORITHMS[algorithm]
     if not declared.is_certified:
         return f"the algorithm {algorithm} has no certificate"
     if config.sampler not in EQUALLY_OFTEN and declared.needs_equal_sampling:
-        return f"{config.sampler} sampling presents rows unequally often, so there is no certificate"
+        return f"{config.sampler} sampling does not process all rows equally often, so there is no certificate"
     return None
 
 
@@ -138,7 +152,7 @@ def make_solver(
     start: np.ndarray | None,
     scratch: Path | None,
 ) -> tuple[Solver, str | None]:
-    """Return the solver, and a remark on what could not be had."""
+    """Return the solver, and a note on unsupported options or None."""
     declared = ALGORITHMS[algorithm]
     refuse_of_classes(config, algorithm, problem)
     if config.bias == "search" and why_uncertified(config, algorithm):
@@ -151,10 +165,12 @@ def _make_sdca(_algorithm: Algorithm, run: Run) -> tuple[Solver, str | None]:
     config, problem, loader = run.config, run.problem, run.loader
     rows = RowStates(loader.store, problem.bias, loader.shape.fits, run.scratch)
     several = config.threads is not None and config.threads > 1 and len(problem.specs) == 1
-    remark = "one thread presents rows and the others load data" if several else None
+    remark = "one thread processes rows and the others load data" if several else None
     longest = loader.store.manifest.statistics.max_row_norm
-    if longest > LONGEST:
-        remark = f"from rows of norm {longest:.3g} sdca cannot learn; scale the data, as --normalize l2 does"
+    if longest > MAX_NORM:
+        remark = (
+            f"the norm {longest:.3g} of a row is too large for sdca; scale the data, for example with --normalize l2"
+        )
     return SdcaSolver(problem, rows, config.enough, config.workers), remark
 
 
@@ -165,12 +181,14 @@ def _make_pegasos(algorithm: Algorithm, run: Run) -> tuple[Solver, str | None]:
     if config.threads and config.threads > 1:
         remark = Averaging.problem(options[0], loader.training_rows, config.threads)
         if len(options) > 1 or problem.costs is not None:
-            remark = "several models are presented together"
+            remark = "several models are trained together"
         if remark:
-            remark = f"one thread presents rows and the others load data: {remark}"
+            remark = f"one thread processes rows and the others load data: {remark}"
         else:
             threads = config.threads
-    manner = Manner(algorithm.name, why_uncertified(config, algorithm.name) is None, threads, algorithm.keeps_best)
+    manner = SharedOptions(
+        algorithm.name, why_uncertified(config, algorithm.name) is None, threads, algorithm.keeps_best
+    )
     return PegasosSolver(problem, options, manner, run.start, config.workers), remark
 
 
@@ -178,7 +196,7 @@ _MAKERS: dict[str, Maker] = {"sdca": _make_sdca} | dict.fromkeys(("sgd-s", "sgd-
 
 
 def _check_several_models(config: TrainConfig, algorithm: Algorithm, problem: Problem) -> None:
-    """Refuse what cannot be had of models that differ by their labels, rows or biases, if they do."""
+    """Refuse options that are not supported for models with different labels, rows or biases."""
     if problem.plain:
         return
     unknown = [mark for name, mark in config.demands.items() if name in _OF_PLAIN_MODELS]
@@ -192,18 +210,18 @@ def _check_several_models(config: TrainConfig, algorithm: Algorithm, problem: Pr
 
 
 def refuse_of_classes(config: TrainConfig, algorithm: str, problem: Problem) -> None:
-    """Refuse what cannot learn all classes at once, if they are to be."""
+    """Refuse algorithms and options that do not support joint multiclass losses."""
     if problem.costs is None:
         return
     unknown = [mark for name, mark in config.demands.items() if name in _OF_PLAIN_MODELS]
     if "all classes" not in ALGORITHMS[algorithm].supports:
         unknown.append(f"{{algorithm={algorithm}}}")
     if unknown:
-        raise UsageError(f"all classes at once are learnt without {unknown[0]}; leave it out, or choose {{loss=hinge}}")
+        raise UsageError(f"joint multiclass losses do not support {unknown[0]}; leave it out, or choose {{loss=hinge}}")
 
 
 def options_of(config: TrainConfig, algorithm: str, problem: Problem, start: np.ndarray | None) -> list[PegasosOptions]:
-    """The options of Pegasos for each model."""
+    """Return the options of Pegasos for each model."""
     return [_pegasos_options(config, algorithm, problem, model, start) for model in range(len(problem.specs))]
 
 
@@ -228,15 +246,15 @@ def _pegasos_options(
         config.average or (low and problem.can_average),
         config.average and not declared.keeps_best,
         problem.parameter,
-        problem.bias if problem.free in (NO_FREE, PROXIMAL) else 0.0,
+        problem.bias if problem.free in (NO_FREE_BIAS, PROXIMAL) else 0.0,
         problem.free,
-        problem.longest_step,
+        problem.max_step,
     )
 
 
 def row_bytes(config: TrainConfig, models: int) -> int:
-    """Bytes that a solver keeps of each row of a window, if it may be one that keeps any."""
+    """Return the bytes of row states for each row of a window, 0 if no possible solver has row states."""
     may_keep = config.algorithm == ANY or ALGORITHMS.find(config.algorithm).keeps_row_state
     if not may_keep or (config.loss and LOSSES.find(config.loss).task == "multiclass"):
         return 0
-    return BYTES_A_ROW + BYTES_A_MODEL * (models if models <= APART else width_of(models))
+    return BYTES_PER_ROW + BYTES_PER_MODEL * (models if models <= MAX_SEPARATE else width_of(models))

@@ -123,6 +123,17 @@ class Store:
         if size != chunk.bytes:
             raise CorruptFileError(f"{file}: {size:,} bytes instead of {chunk.bytes:,}; restore it or convert again")
 
+    def labels_by_chunk(self) -> Iterator[np.ndarray]:
+        """Yield the stored labels of each chunk. Checksums are not compared."""
+        kind = np.dtype(self.manifest.layout.labels)
+        for chunk in self.manifest.chunks:
+            self.check_size(chunk)
+            yield np.fromfile(self.path / chunk.file, kind, chunk.rows, offset=chunk.starts.labels)
+
+    def largest_label(self) -> float:
+        """Return the largest absolute value of a label."""
+        return max((float(abs(labels).max(initial=0.0)) for labels in self.labels_by_chunk()), default=0.0)
+
     def block(self, number: int) -> CsrBlock:
         """Return chunk `number` as read-only views of its mapped file, after a check of its checksum."""
         import pyarrow as pa

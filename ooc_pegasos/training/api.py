@@ -17,13 +17,13 @@ from ooc_pegasos.objective.problem import fixed_bias, problem_of
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.store import Store
-from ooc_pegasos.training.bias_search import Search
+from ooc_pegasos.training.bias_search import BiasSearch
 from ooc_pegasos.training.local_engine import LocalEngine
 from ooc_pegasos.training.report import Report, open_log
 from ooc_pegasos.training.result import TrainResult, check_holdout_classes
 from ooc_pegasos.training.run import Proof, Run
 from ooc_pegasos.training.setup import RunSetup, loader_of, weights_of
-from ooc_pegasos.training.state import start_over
+from ooc_pegasos.training.state import discard_checkpoint
 from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.util.checkpoint import Checkpoint
 from ooc_pegasos.util.files import writing_errors
@@ -50,20 +50,22 @@ def train(
     """
     store = store if isinstance(store, Store) else Store.open(store)
     if resume and checkpoint is None:
-        raise UsageError("{resume} continues from a checkpoint; say where it is with {checkpoint=DIR}")
+        raise UsageError("{resume} continues from a checkpoint; give its folder with {checkpoint=DIR}")
     checkpoint_folder = Path(checkpoint) if checkpoint else None
     with ExitStack() as stack:
         if progress is None:
             progress = default_training_progress()
             stack.callback(progress.end)
         stack.enter_context(in_use(store.path))
-        rows_in = Path(scratch) if scratch else None
+        scratch_folder = Path(scratch) if scratch else None
         if config.bias == "search":
             if proof:
-                raise UsageError("{bias=search} proves nothing of other biases; leave out {proof}, or add {bias=free}")
+                raise UsageError(
+                    "{bias=search} has no proof for other biases; leave out {proof}, or choose {bias=free}"
+                )
             if checkpoint_folder or warm_start is not None:
-                raise UsageError("{bias=search} trains again and again; leave out {checkpoint} and {warm_start}")
-            return _search(store, config, log, rows_in, progress)
+                raise UsageError("{bias=search} consists of several runs; leave out {checkpoint} and {warm_start}")
+            return _search_bias(store, config, log, scratch_folder, progress)
         if checkpoint_folder:
             with writing_errors(checkpoint_folder):
                 stack.enter_context(locked(checkpoint_folder / "lock", str(checkpoint_folder), progress.note))
@@ -75,12 +77,12 @@ def train(
             warm_start=warm_start,
             checkpoint_folder=checkpoint_folder,
             saved=saved,
-            scratch=rows_in,
+            scratch=scratch_folder,
             proof=Path(proof) if proof else None,
         )
         stack.callback(run.close)
         if checkpoint_folder and not resume:
-            start_over(checkpoint_folder, progress.note)
+            discard_checkpoint(checkpoint_folder, progress.note)
         if log:
             with writing_errors(Path(log)):
                 run.report.log = stack.enter_context(open_log(Path(log), run.state.epochs))
@@ -100,8 +102,8 @@ def _new_run(
     offsets: tuple[float, ...] = (),
     proof: Path | None = None,
 ) -> Run:
-    """Return a run on this machine. `offsets` are biases that are held fixed, each for a model of its own."""
-    square_distance(np.empty(0), np.empty(0), 1.0)  # numba initialises itself at the first call, as an import does
+    """Return a run on this machine. `offsets` are fixed biases, one for each model."""
+    square_distance(np.empty(0), np.empty(0), 1.0)  # numba initialises itself at the first call
     stop, report, background = StopCheck(config.max_seconds), Report(progress), Stopwatch()
     scratch = scratch or checkpoint_folder or Path(tempfile.gettempdir())
     loader = loader_of(config, store, max(len(offsets), 1), saved, checkpoint_folder, background)
@@ -117,24 +119,24 @@ def _new_run(
     )
 
 
-def _search(
+def _search_bias(
     store: Store, config: TrainConfig, log: str | Path | None, scratch: Path | None, progress: TrainingProgress
 ) -> TrainResult:
-    """Search for the best bias: in each round models of several biases, which are held fixed, are trained together."""
-    search, began = Search(), time.perf_counter()
+    """Search for the best bias: each round trains models of several fixed biases together."""
+    search, began = BiasSearch(), time.perf_counter()
     with ExitStack() as stack:
         file = stack.enter_context(open_log(Path(log), 0)) if log else None
         while True:
             seconds = time.perf_counter() - began
             left = max(config.max_seconds - seconds, 1e-3) if config.max_seconds else None
-            within = dataclasses.replace(config, max_seconds=left)
-            run = _new_run(store, within, progress, scratch=scratch, offsets=search.offsets)
+            remaining = dataclasses.replace(config, max_seconds=left)
+            run = _new_run(store, remaining, progress, scratch=scratch, offsets=search.offsets)
             run.report.log = file
             with closing(run), run.stop.listening():
                 result = run.go()
             if search.is_over([model.certificate for model in result.models]) or result.stopped_by == "seconds":
-                note = f"the gap is that for the bias held at {float(result.model.bias):.6g}"
-                note += ", and another may be better: scale the targets" if search.gave_up else ""
+                note = f"the gap is that for the bias fixed at {float(result.model.bias):.6g}"
+                note += ", and another bias may be better: scale the targets" if search.gave_up else ""
                 progress.note(note)
                 seconds = time.perf_counter() - began
                 return dataclasses.replace(result, seconds=seconds, notes=[*result.notes, note])

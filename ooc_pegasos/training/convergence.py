@@ -1,4 +1,4 @@
-"""The judgement at the end of an epoch: bound, estimate and objective of each model, and which models are finished."""
+"""Convergence check at the end of an epoch: bound, estimate and objective of each model, and the finished models."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.objective.certificate import Bound, relative_gap
 from ooc_pegasos.objective.exact_pass import Measurement, Objective
 from ooc_pegasos.reporting.history import EpochRecord
-from ooc_pegasos.solvers.base import NEAR
+from ooc_pegasos.solvers.base import NEAR_TOLERANCE
 from ooc_pegasos.training.engine import Engine
 from ooc_pegasos.training.state import REASONS, Progression, RunState
 
-_FIRST = 3.0
-"""Factor on the distance at which the first measurement is made: only then is the error of estimates known."""
-_WORTH_TWICE = 0.1
-"""Share of the tolerance that rounding errors of an objective may take before scores are computed more precisely."""
-_FAIR_CHANCE = 10  # epochs before a run is given up for rounding errors
-_PATIENCE = 3  # epochs without improvement of the holdout loss, where nothing else can stop a run
+_FIRST_FACTOR = 3.0
+"""Factor on the gap for the first measurement, which is made early to calibrate estimates."""
+_ROUNDING_SHARE = 0.1
+"""Share of the tolerance; larger rounding errors of an objective make scores be computed more precisely."""
+_MIN_EPOCHS = 10  # epochs before a model is stopped by rounding errors
+_HOLDOUT_PATIENCE = 3  # epochs without improvement of the holdout loss, for models without a certificate
 
 
 def reason_of(known: Sequence[Progression]) -> str:
     """Return the reason for the end of a run in which every model is finished: the worst reason of any."""
-    return min((one.left for one in known), key=REASONS.index)
+    return min((one.finished_by for one in known), key=REASONS.index)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Estimate:
 
 @dataclass
 class Judge:
-    """Judges the models of a run."""
+    """Convergence checks of the models of a run."""
 
     state: RunState
     config: TrainConfig
@@ -51,17 +51,17 @@ class Judge:
     def judge(self, last: bool) -> dict[int, EpochRecord]:
         """Bound the optima, estimate the objectives, and measure the models that may be finished.
 
-        Returns the record of each model that is still trained. In the `last` epoch all of them are measured.
+        Returns the record of each active model. In the `last` epoch all of them are measured.
         """
         solver = self.state.solver
         estimates = {model: self._estimate(model) for model in solver.active}
-        estimates |= self._renew_sums(estimates)
+        estimates |= self._recompute_sums(estimates)
         due = self._due(estimates, last)
-        measurement = self.measurement_of(due, [model for model in due if self.state.known[model].twice])
+        measurement = self.measurement_of(due, [model for model in due if self.state.known[model].compensated])
         is_now = self.engine.is_measuring_cheap or last
         if measurement and is_now:
             self.engine.measure(measurement)
-        # From here on nothing may interrupt: a run that is stopped before repeats all of this.
+        # A run interrupted before this point repeats all of it; from here on it must not be interrupted.
         found = self._take_pending()
         gaps = {model: estimates[model].gap for model in due}
         if measurement and is_now:
@@ -72,32 +72,32 @@ class Judge:
         solver.advance()
         return records
 
-    # --- the steps of a judgement -------------------------------------------------------------------
+    # --- steps of a check -------------------------------------------------------------------
 
     def _estimate(self, model: int) -> Estimate:
-        """Keep the bound if it is the best so far, and estimate objective and gap."""
+        """Update the best bound, and estimate objective and gap."""
         known, solver = self.state.known[model], self.state.solver
         bound = solver.bound(model)
         if bound is not None and (known.bound is None or max(bound.value, 0.0) >= known.bound):
-            known.bound, known.bound_rounding = max(bound.value, 0.0), bound.rounding  # no loss is negative
+            known.bound, known.bound_rounding = max(bound.value, 0.0), bound.rounding  # losses are not negative
             solver.keep_duals(model, bound)
         estimate = solver.estimate(model)
         if known.bound is None or bound is None:
             return Estimate(estimate, None, bound)
-        likely = max(known.bound, bound.value + bound.rounding)
-        gap = known.ratio * max((estimate - likely) / estimate if estimate > 0 else 0.0, 0.0)
+        likely_bound = max(known.bound, bound.value + bound.rounding)
+        gap = known.ratio * max((estimate - likely_bound) / estimate if estimate > 0 else 0.0, 0.0)
         return Estimate(estimate, gap, bound)
 
-    def _renew_sums(self, estimates: Mapping[int, Estimate]) -> dict[int, Estimate]:
+    def _recompute_sums(self, estimates: Mapping[int, Estimate]) -> dict[int, Estimate]:
         """Recompute sums whose rounding errors hide much of the gap; returns the new estimates of their models."""
         solver = self.state.solver
         stale = [
             model
             for model, one in estimates.items()
-            if one.bound and solver.wants_renewal(model, 1.0 if one.gap is None else one.gap, one.bound)
+            if one.bound and solver.needs_recomputing(model, 1.0 if one.gap is None else one.gap, one.bound)
         ]
         if stale:
-            solver.renew(stale, self.engine.all_windows)
+            solver.recompute_sums(stale, self.engine.all_windows)
         return {model: self._estimate(model) for model in stale}
 
     def _due(self, estimates: Mapping[int, Estimate], last: bool) -> list[int]:
@@ -106,16 +106,16 @@ class Judge:
         return [
             model
             for model, one in estimates.items()
-            if (last or self._is_near(model, one.gap) or self._wants_holdout(one.gap))
+            if (last or self._is_near(model, one.gap) or self._needs_holdout(one.gap))
             and (self.engine.is_measuring_cheap or not self._will_be_enough(model, pending))
         ]
 
     def _is_near(self, model: int, gap: float | None) -> bool:
-        """True if a pass to measure is worth its time, which is about a quarter of an epoch."""
-        first = _FIRST if self.state.known[model].primal is None else 1.0
+        """True if the gap is small enough to be measured, which costs about a quarter of an epoch."""
+        first = _FIRST_FACTOR if self.state.known[model].primal is None else 1.0
         return gap is not None and gap <= first * self.config.coefficient * self.config.enough
 
-    def _wants_holdout(self, gap: float | None) -> bool:
+    def _needs_holdout(self, gap: float | None) -> bool:
         """True if only the holdout loss can stop the run, as there is no certificate."""
         return gap is None and bool(self.config.holdout_fraction)
 
@@ -127,16 +127,16 @@ class Judge:
         gap = relative_gap(min(primals, default=None), known.bound)
         return gap is not None and gap <= self.config.enough
 
-    def measurement_of(self, models: Iterable[int], twice: Sequence[int] = ()) -> Measurement | None:
+    def measurement_of(self, models: Iterable[int], compensated: Sequence[int] = ()) -> Measurement | None:
         """Return a measurement of all candidates of some models, or None if there are none."""
         solver = self.state.solver
         pairs = [(model, candidate) for model in models for candidate in solver.candidates(model)]
         if not pairs:
             return None
-        return Measurement(self.state.problem, [model for model, _ in pairs], [one for _, one in pairs], twice)
+        return Measurement(self.state.problem, [model for model, _ in pairs], [one for _, one in pairs], compensated)
 
     def _take_pending(self) -> dict[int, Objective]:
-        """Take in the candidates that were measured during this epoch."""
+        """Evaluate the candidates that were measured during this epoch."""
         pending = self.state.pending
         if pending is None:
             return {}
@@ -147,18 +147,18 @@ class Judge:
         return found
 
     def _measure_with_next_epoch(self, measurement: Measurement, gaps: Mapping[int, float | None]) -> None:
-        """Have candidates measured during the next epoch, which reads the data anyway."""
+        """Measure candidates during the next epoch, which reads the data anyway."""
         self.state.pending = measurement
         for model, gap in gaps.items():
             self.state.known[model].pending_gap = gap
 
     def take(self, measurement: Measurement, gaps: Mapping[int, float | None]) -> dict[int, Objective]:
-        """Keep the best candidate of each model if it is the best so far; returns the best of the measurement."""
+        """Update the best candidate of each model; return the best objectives of the measurement."""
         best: dict[int, tuple[Objective, np.ndarray]] = {}
         for objective, candidate in zip(measurement.result(), measurement.candidates, strict=True):
             model = objective.model
             if model not in self.state.solver.active:
-                continue  # finished since; trained alone, its run would be over
+                continue  # finished in the meantime
             if model not in best or objective.primal < best[model][0].primal:
                 best[model] = (objective, candidate)
         for model, (objective, candidate) in best.items():
@@ -167,17 +167,17 @@ class Judge:
 
     def _keep(self, model: int, found: Objective, weights: np.ndarray, estimated_gap: float | None) -> None:
         known = self.state.known[model]
-        if not np.isfinite([found.primal, found.apart.deviation if found.apart else 0.0]).all():
+        if not np.isfinite([found.primal, found.holdout.deviation if found.holdout else 0.0]).all():
             raise InputError(f"{self.name}: weights or losses became infinite; choose another lambda or scale the data")
         if not self.state.solver.keeps_best or known.primal is None or found.primal < known.primal:
-            known.primal, known.apart, self.state.best[model] = found.primal, found.apart, weights.copy()
+            known.primal, known.holdout, self.state.best[model] = found.primal, found.holdout, weights.copy()
             known.primal_rounding = found.rounding
-        known.twice = known.twice or found.rounding > _WORTH_TWICE * self.config.enough * found.primal
+        known.compensated = known.compensated or found.rounding > _ROUNDING_SHARE * self.config.enough * found.primal
         if known.gap is not None and estimated_gap:
             known.ratio = min(max(known.ratio * known.gap / estimated_gap, 0.05), 1.5)
 
     def _record(self, estimates: Mapping[int, Estimate], found: Mapping[int, Objective]) -> dict[int, EpochRecord]:
-        """Append a record to the history of each model that is still trained."""
+        """Append a record to the history of each active model."""
         records = {model: self._record_of(model, one, found.get(model)) for model, one in estimates.items()}
         for model, record in records.items():
             self.state.known[model].history.append(record)
@@ -186,7 +186,7 @@ class Judge:
     def _record_of(self, model: int, estimate: Estimate, found: Objective | None) -> EpochRecord:
         known = self.state.known[model]
         is_known = found is not None or self.is_enough(known)
-        apart = found.apart if found else None
+        holdout = found.holdout if found else None
         return EpochRecord(
             epoch=self.state.cursor.epoch + 1,
             counts=self.state.solver.counts(model),
@@ -195,8 +195,8 @@ class Judge:
             lower_bound=known.bound,
             gap=known.gap if is_known else None,
             estimated_gap=estimate.gap,
-            holdout_loss=apart.loss if apart else None,
-            holdout_error=apart.error if apart else None,
+            holdout_loss=holdout.loss if holdout else None,
+            holdout_error=holdout.error if holdout else None,
         )
 
     # --- finished models ----------------------------------------------------------------------------
@@ -205,8 +205,8 @@ class Judge:
         """Remove the models that are finished from the pass."""
         state = self.state
         for model in state.solver.active:
-            state.known[model].left = self.reason_to_finish(state.known[model])
-        finished = [model for model in state.solver.active if state.known[model].left]
+            state.known[model].finished_by = self.reason_to_finish(state.known[model])
+        finished = [model for model in state.solver.active if state.known[model].finished_by]
         if finished:
             state.solver.drop(finished)
 
@@ -218,20 +218,20 @@ class Judge:
         """Return the reason for which a model is finished, or ""."""
         if self.is_enough(known):
             return "tolerance"
-        if self._is_rounded_away(known):
+        if self._is_limited_by_rounding(known):
             return "rounding"
         if known.bound is None and self.config.holdout_fraction:
             losses = [record.holdout_loss for record in known.history if record.holdout_loss is not None]
-            if len(losses) > _PATIENCE and min(losses[-_PATIENCE:]) >= min(losses[:-_PATIENCE]):
+            if len(losses) > _HOLDOUT_PATIENCE and min(losses[-_HOLDOUT_PATIENCE:]) >= min(losses[:-_HOLDOUT_PATIENCE]):
                 return "holdout"
         return ""
 
-    def _is_rounded_away(self, known: Progression) -> bool:
-        """True if rounding errors alone are more than the tolerance, and at least half of the gap."""
-        if known.gap is None or known.primal is None or known.epochs < _FAIR_CHANCE:
+    def _is_limited_by_rounding(self, known: Progression) -> bool:
+        """True if rounding errors exceed the tolerance, and are at least half of the gap."""
+        if known.gap is None or known.primal is None or known.epochs < _MIN_EPOCHS:
             return False
         estimated = known.estimated_gap
-        if estimated is None or estimated > NEAR * self.config.enough:
+        if estimated is None or estimated > NEAR_TOLERANCE * self.config.enough:
             return False  # sums may not have been recomputed
         rounding = (known.primal_rounding + known.bound_rounding) / known.primal
         return rounding > self.config.enough and known.gap <= 2 * rounding

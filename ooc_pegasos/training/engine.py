@@ -1,4 +1,4 @@
-"""Interface between a run and the machines that pass over its rows."""
+"""Interface between a run and the machine or machines that process its rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ooc_pegasos.util.stopwatch import Stopwatch
 class Engine(ABC):
     """Passes over the rows of a run. The run decides which passes are made, and judges their results.
 
-    Passes call `stop.check` between two pieces of work. If it raises, the state of the run can be saved.
+    Passes call `stop.check` regularly. If it raises, the state of the run can be saved.
     """
 
     most_epochs: ClassVar[int]
@@ -63,7 +63,7 @@ class Engine(ABC):
 
     @abstractmethod
     def new_solver(self, algorithm: str) -> Solver:
-        """Return a solver that has seen no rows."""
+        """Return a new solver."""
 
     @abstractmethod
     def new_progression(self, spec: Spec, algorithm: str) -> Progression:
@@ -79,13 +79,13 @@ class Engine(ABC):
     def train_pass(self, state: RunState, limit: int, save_if_due: Callable[[], None]) -> None:
         """Process the rows that are left of the epoch at the cursor; `limit` epochs are made at most.
 
-        `save_if_due` may be called between two pieces of work.
+        `save_if_due` may be called between slices of rows.
         """
 
     @property
     @abstractmethod
     def is_measuring_cheap(self) -> bool:
-        """True if a pass to measure objectives costs little, so that it need not wait for the next epoch."""
+        """True if a pass to measure objectives is cheap, and need not be combined with the next epoch."""
 
     @abstractmethod
     def measure(self, measurement: Measurement) -> None:
@@ -93,18 +93,18 @@ class Engine(ABC):
 
     @abstractmethod
     def all_windows(self) -> Generator[Window, None, None]:
-        """Yield all rows in order, as far as they are on this machine."""
+        """Yield all rows on this machine in order."""
 
     @abstractmethod
     def sum_rows(self) -> RowSums:
         """Return sums of the rows of each class and fold."""
 
-    def find_balance(self, solver: Solver) -> None:
-        """Give a solver the sums over rows that an unregularized bias needs."""
+    def set_balance(self, solver: Solver) -> None:
+        """Set the sums over rows that an unregularized bias needs."""
         if self._row_sums is None:
             self._row_sums = self.sum_rows()
         solver.balance = Balance(self.setup.problem, self._row_sums)
-        solver.place_centres()
+        solver.init_centres()
 
     @abstractmethod
     def score_holdout(self, model: Model) -> HoldoutScores:
@@ -125,9 +125,9 @@ class Engine(ABC):
 
     @abstractmethod
     def run_cost(self, state: RunState) -> RunCost:
-        """Return the costs of the run, which ends now."""
+        """Return the costs of the finished run."""
 
     # --- the end ------------------------------------------------------------------------------------
 
     def end_training(self) -> None:  # noqa: B027
-        """Stop reading ahead: `train_pass` is not called any more."""
+        """Stop reading ahead after the last `train_pass`."""

@@ -89,8 +89,8 @@ class LocalEngine(Engine):
         number = len(self._schedule.plans(cursor.epoch))
         if cursor.epoch == 0 and cursor.window < number:
             threading.Thread(target=self._load_compiled_code, args=(state,), daemon=True).start()  # while data is read
-        if state.solver.wants_balance and not self._loader.shape.fits:
-            self.find_balance(state.solver)
+        if state.solver.needs_balance and not self._loader.shape.fits:
+            self.set_balance(state.solver)
             self._loader.check_unchanged()
         while cursor.window < number:
             window = self._schedule.next(cursor, limit, self.stop.check)
@@ -99,8 +99,8 @@ class LocalEngine(Engine):
             cursor.window, cursor.position = cursor.window + 1, 0
 
     def _load_compiled_code(self, state: RunState) -> None:
-        """Call the compiled loops without rows, so that they are loaded when the first rows have been read."""
-        with suppress(LookupError):  # models that are finished meanwhile
+        """Call the compiled loops without rows, to load their machine code while the first rows are read."""
+        with suppress(LookupError):  # models may be finished concurrently
             state.solver.warm_up(no_rows(self.setup.store))
 
     def train_window(self, state: RunState, window: Window, save_if_due: Callable[[], None]) -> None:
@@ -109,9 +109,9 @@ class LocalEngine(Engine):
         if pending and pending.windows == cursor.window:
             with self.watch.measuring("measuring the objective"):
                 pending.add(window, self._loader, self.setup.config.workers, self.stop.check)
-        if solver.wants_balance and self._loader.shape.fits:
-            self.find_balance(solver)
-        with self.watch.measuring("fetching what is kept of rows"):
+        if solver.needs_balance and self._loader.shape.fits:
+            self.set_balance(solver)
+        with self.watch.measuring("copying row states"):
             solver.enter(window)
         rows = self._loader.training_rows
         while cursor.position < len(window.order):
@@ -120,27 +120,27 @@ class LocalEngine(Engine):
             save_if_due()
             if cursor.presented < rows or self.stop.is_requested:
                 self.stop.check()
-        with self.watch.measuring("fetching what is kept of rows"):
+        with self.watch.measuring("copying row states"):
             solver.leave(window)
 
     def _train_slice(self, state: RunState, window: Window) -> None:
-        """Process some milliseconds' work of rows. A slice ends at half of the epoch if the solver marks it."""
+        """Process a slice of rows, some milliseconds of work. It ends at half of the epoch if the solver needs that."""
         cursor, solver, batch = state.cursor, state.solver, state.solver.batch_size
         step = -(-solver.rows_at_a_time(window.block) // batch) * batch
         end = min(cursor.position + step, len(window.order))
         half = self._loader.training_rows // 2
         before_half = (half - cursor.presented) // batch * batch
-        if solver.wants_mark and 0 < before_half < end - cursor.position:
+        if solver.needs_half_mark and 0 < before_half < end - cursor.position:
             end = cursor.position + before_half
-        with self.watch.measuring("presenting rows"):
-            bad = solver.present(window, cursor.position, end)
+        with self.watch.measuring("processing rows"):
+            bad = solver.process(window, cursor.position, end)
         if bad >= 0:
             self._loader.check_unchanged()
             raise self._loader.damaged(window, bad)
         cursor.presented += end - cursor.position
         cursor.position = end
-        if solver.wants_mark and not cursor.marked and cursor.presented + batch > half:
-            solver.mark()
+        if solver.needs_half_mark and not cursor.marked and cursor.presented + batch > half:
+            solver.mark_half()
             cursor.marked = True
 
     def end_training(self) -> None:
@@ -179,7 +179,7 @@ class LocalEngine(Engine):
         """See `Engine`."""
         config = self.setup.config
         found = HoldoutScores(model, config.calibrate is not None)
-        windows = self._schedule.all_windows(lambda: None)  # the model is trained: a request to stop is too late
+        windows = self._schedule.all_windows(lambda: None)  # training is complete, so it is not interrupted
         with closing(windows), self.watch.measuring("calibrating"):
             found.take(score_holdout_rows(model, windows, self._loader, config.workers))
         self._loader.check_unchanged()

@@ -60,7 +60,7 @@ class Report:
                 content = content[log.write(content) :]
 
     def sync_log(self) -> None:
-        """Sync the log before a checkpoint refers to its lines. A pipe or a device is left alone."""
+        """Sync the log before a checkpoint refers to its lines, if it is a file."""
         log = self.log
         if log is not None and stat.S_ISREG(os.fstat(log.fileno()).st_mode):
             with writing_errors(Path(str(log.name))):
@@ -69,7 +69,7 @@ class Report:
 
 
 def open_log(path: Path, lines: int) -> io.FileIO:
-    """Open the log after its first `lines`, which a checkpoint knows; the lines after them are written again."""
+    """Open the log after its first `lines`, which belong to the checkpoint; later lines are written again."""
     resumed = lines and path.is_file() and not path.is_symlink()
     if resumed:
         kept = path.read_bytes().splitlines(keepends=True)[:lines]

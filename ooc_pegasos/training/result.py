@@ -1,4 +1,4 @@
-"""The result of a training run: the model that is kept, and the certificates of all models."""
+"""The result of a training run: the selected model, and the certificates of all models."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TrainedModel:
 
 @dataclass(frozen=True, repr=False)
 class TrainResult:
-    """The model that was kept, and how the run went."""
+    """The selected model, and statistics of the run."""
 
     model: Model
     models: list[TrainedModel]
@@ -69,7 +69,7 @@ class TrainResult:
     algorithm: str
     why_algorithm: str
     memory: int
-    """Budget for data in bytes, which decides the windows and so the order of rows."""
+    """Budget for data in bytes, which determines the windows and so the order of rows."""
     loading: str
     windows: int
     presenters: int
@@ -81,7 +81,7 @@ class TrainResult:
 
     @property
     def history(self) -> pa.Table:
-        """History of the model that was kept, one row for each epoch, as an Arrow table."""
+        """History of the selected model, one row for each epoch, as an Arrow table."""
         import pyarrow as pa
 
         # columns depend on the algorithm, which may have changed
@@ -101,13 +101,13 @@ class TrainResult:
 
 
 class Outcome:
-    """The models of a run at its end, and the choice of those that are kept."""
+    """The models at the end of a run, and the selection of the best."""
 
     def __init__(self, problem: Problem, state: RunState, store: Store, config: TrainConfig) -> None:
         self._problem, self._known, self._best = problem, state.known, state.best
         self._store, self._config = store, config
         self.trials = self._compare()
-        self._kept = self._keep()
+        self._selected = self._select()
 
     @property
     def one_vs_rest(self) -> bool:
@@ -116,43 +116,43 @@ class Outcome:
 
     @property
     def holdout(self) -> HoldoutResult | None:
-        """Holdout loss and error of the lambda that is kept. One versus rest: the error is not known yet."""
-        lam = self._problem.specs[self._kept[0]].lam
-        of_it = [trial for trial in self.trials if trial.lam == lam]
-        return HoldoutResult(of_it[0].loss, of_it[0].error) if of_it else None
+        """Holdout loss and error of the selected lambda. One versus rest: the error is computed later."""
+        lam = self._problem.specs[self._selected[0]].lam
+        trials_of_lambda = [trial for trial in self.trials if trial.lam == lam]
+        return HoldoutResult(trials_of_lambda[0].loss, trials_of_lambda[0].error) if trials_of_lambda else None
 
     def _compare(self) -> list[Trial]:
         """Return holdout loss and error of each lambda."""
         specs, folds = self._problem.specs, self._config.folds is not None
         trials = []
         for lam in dict.fromkeys(spec.lam for spec in specs):
-            found = [(spec.fold, self._known[model].apart) for model, spec in enumerate(specs) if spec.lam == lam]
-            apart = [(fold, one) for fold, one in found if one is not None]
-            if apart:
-                trial = trial_of(lam, apart, across=folds)
-                # errors of one class against the rest are not those of the class that is chosen
+            found = [(spec.fold, self._known[model].holdout) for model, spec in enumerate(specs) if spec.lam == lam]
+            holdout = [(fold, one) for fold, one in found if one is not None]
+            if holdout:
+                trial = trial_of(lam, holdout, across=folds)
+                # errors of one class against the rest are not multiclass errors
                 trials.append(dataclasses.replace(trial, error=None) if self.one_vs_rest else trial)
         return trials
 
-    def _keep(self) -> list[int]:
-        """Return the models of the lambda that is kept: one, or one for each class."""
+    def _select(self) -> list[int]:
+        """Return the models of the selected lambda: one, or one for each class."""
         specs, trials = self._problem.specs, self.trials
         lam = trials[choose(trials, self._config.select)].lam if len(trials) > 1 else specs[0].lam
         models = [model for model, spec in enumerate(specs) if spec.lam == lam]
         if self._config.folds:
             models = [model for model in models if specs[model].fold == NONE]
-        if not self.one_vs_rest:  # of biases that were held fixed, the best
+        if not self.one_vs_rest:  # the best of several fixed biases
             models = [min(models, key=lambda model: self._known[model].primal or 0.0)]
         return models
 
     def model(self, algorithm: str) -> Model:
-        """Return the model that is kept."""
-        problem, known, config = self._problem, [self._known[model] for model in self._kept], self._config
+        """Return the selected model."""
+        problem, known, config = self._problem, [self._known[model] for model in self._selected], self._config
         info = ModelInfo(
             features=self._store.features,
-            lam=problem.specs[self._kept[0]].lam,
+            lam=problem.specs[self._selected[0]].lam,
             loss=problem.loss.name,
-            parameter=problem.parameter,
+            parameter=problem.own_parameter,
             costs=None if problem.costs is None else problem.costs.tolist(),
             algorithm=algorithm,
             sampling=config.sampler,
@@ -171,34 +171,34 @@ class Outcome:
         return Model(*self._weights(info), vocabulary.of_store(self._store.path, self._store.manifest))
 
     def write_proof(self, path: Path, model: Model, record: DualRecord) -> None:
-        """Write the dual variables of the models that are kept, with the certificate of `model`."""
-        known = [self._known[number] for number in self._kept]
+        """Write the dual variables of the selected models, with the certificate of `model`."""
+        known = [self._known[number] for number in self._selected]
         claims = [Claim(one.primal or 0.0, max(one.bound or 0.0, 0.0)) for one in known]
         holdout = self._config.holdout_fraction
-        write_proof(path, self._store, model, self._problem, self._kept, claims, record, holdout)
+        write_proof(path, self._store, model, self._problem, self._selected, claims, record, holdout)
 
     def _weights(self, info: ModelInfo) -> tuple[np.ndarray, ModelInfo, np.ndarray]:
-        """Return weights and biases of the models that are kept."""
+        """Return weights and biases of the selected models."""
         problem, features = self._problem, self._store.features
         if problem.costs is not None:
-            table = self._best[self._kept[0]].reshape(-1, problem.width)[:, : len(problem.costs)]
+            table = self._best[self._selected[0]].reshape(-1, problem.width)[:, : len(problem.costs)]
             bias = table[features] * problem.bias if problem.bias else np.zeros(len(problem.costs))
             return np.ascontiguousarray(table[:features]), info, bias
-        vectors = [self._best[model] for model in self._kept]
+        vectors = [self._best[model] for model in self._selected]
         biases = [float(vector[-1]) * problem.bias if problem.bias else 0.0 for vector in vectors]
-        biases = [bias + problem.specs[model].offset for bias, model in zip(biases, self._kept, strict=True)]
+        biases = [bias + problem.specs[model].offset for bias, model in zip(biases, self._selected, strict=True)]
         if self.one_vs_rest:
             return np.stack([vector[:features] for vector in vectors], axis=1), info, np.array(biases)
         return vectors[0][:features], info, np.array(biases[0])
 
     def _certificate(self) -> Certificate:
-        """Return one certificate for all models that are kept: objectives and bounds add up."""
-        known = [self._known[model] for model in self._kept]
+        """Return one certificate for all selected models: the sums of objectives and bounds."""
+        known = [self._known[model] for model in self._selected]
         primal = sum(one.primal or 0.0 for one in known)
         bounds = [one.bound for one in known if one.bound is not None]
         bound = sum(bounds) if len(bounds) == len(known) else None
         gap = known[0].gap if len(known) == 1 else relative_gap(primal, bound)
-        return Certificate(primal, bound, gap, all(one.left == "tolerance" for one in known))
+        return Certificate(primal, bound, gap, all(one.finished_by == "tolerance" for one in known))
 
     def models(self) -> list[TrainedModel]:
         """Return history and certificate of each model."""
@@ -212,27 +212,25 @@ class Outcome:
             spec.lam,
             classes[spec.one_class] if spec.one_class != NONE else None,
             spec.fold if self._config.folds and spec.fold != NONE else None,
-            Certificate(known.primal, known.bound, known.gap, known.left == "tolerance"),
+            Certificate(known.primal, known.bound, known.gap, known.finished_by == "tolerance"),
             known.epochs,
-            HoldoutResult(known.apart.loss, known.apart.error) if known.apart else None,
+            HoldoutResult(known.holdout.loss, known.holdout.error) if known.holdout else None,
             known.history,
         )
 
 
 def check_holdout_classes(store: Store, loader: Loader) -> None:
-    """Refuse holdout rows of one class only, to which probabilities cannot be fitted, before training begins.
+    """Refuse holdout rows of a single class, to which probabilities cannot be fitted, before training begins.
 
-    As a rule the first chunk has both classes.
+    Usually the first chunk has both classes.
     """
-    kind, found = np.dtype(store.manifest.layout.labels), set()
-    for number, chunk in enumerate(store.manifest.chunks):
-        store.check_size(chunk)
-        labels = np.fromfile(store.path / chunk.file, kind, chunk.rows, offset=chunk.starts.labels)
+    found: set[float] = set()
+    for number, labels in enumerate(store.labels_by_chunk()):
         found |= set(np.sign(labels[loader.folds.of(number) == 0]).tolist())
         if len(found) > 1:
             return
-    what = "all rows kept apart are of one class" if found else "no rows are kept apart"
-    raise UsageError(f"{{calibrate}}: {what}, which tell nothing of probabilities; choose a larger {{holdout}}")
+    what = "all holdout rows are of one class" if found else "there are no holdout rows"
+    raise UsageError(f"{{calibrate}}: {what}, so probabilities cannot be fitted; choose a larger {{holdout}}")
 
 
 @dataclass(frozen=True)
@@ -283,7 +281,7 @@ class HoldoutScores:
         return new
 
     def calibrate(self, model: Model, config: TrainConfig) -> tuple[Model, float | None]:
-        """Return the model, with probabilities fitted to these rows if they are wanted, and its error rate."""
+        """Return (the model, with probabilities fitted to these rows if requested; its error rate)."""
         if config.calibrate:
             found = [fitted(summary, config.calibrate, alone=len(self.summaries) == 1) for summary in self.summaries]
             info = dataclasses.replace(model.info, calibrations=found)

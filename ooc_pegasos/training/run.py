@@ -1,4 +1,4 @@
-"""The epoch loop of a training run, on one machine or on several: train, judge, log, save, stop."""
+"""The epoch loop of a training run, on one machine or several: train, check convergence, log, save, stop."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ooc_pegasos.algorithms import ALGORITHMS, ANY
-from ooc_pegasos.compiled.fit.pegasos import BY_SUBGRADIENT, OF_BATCH
+from ooc_pegasos.compiled.fit.pegasos import BY_BATCH, BY_SUBGRADIENT
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.lambda_path import remark_on
 from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.proof_record import DualRecord
 from ooc_pegasos.solvers.registry import can_take_over, why_uncertified
-from ooc_pegasos.training.bias_search import settle_biases
+from ooc_pegasos.training.bias_search import optimize_biases
 from ooc_pegasos.training.convergence import Judge, reason_of
 from ooc_pegasos.training.engine import Engine
 from ooc_pegasos.training.result import Outcome, TrainResult
@@ -25,7 +25,7 @@ from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
 from ooc_pegasos.util.checkpoint import Checkpoint, sound
 
 _UNCERTIFIED_EPOCHS = 10  # default limit without a certificate
-_TRIED = 3  # epochs after which Pegasos is given up if it is slow and was not asked for
+_SWITCH_AFTER = 3  # epochs after which slow Pegasos is replaced if `algorithm` is auto
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Run:
         return solver
 
     def close(self) -> None:
-        """Remove files that are needed during this run only. The engine is not closed."""
+        """Remove temporary files. The engine is not closed."""
         self.state.solver.close()
         if self.record:
             self.record.close()
@@ -122,7 +122,7 @@ class Run:
         stopped = self._train(self.setup.config.max_epochs or self._default_limit())
         self.stop.allow_more_time()
         try:
-            self._measure_the_rest(stopped)
+            self._measure_remaining(stopped)
         except Interrupted:
             self.save_checkpoint()
             raise
@@ -178,7 +178,7 @@ class Run:
             config.enough,
         )
         self.judge.remove_finished()
-        self._give_up_pegasos_if_slow()
+        self._replace_slow_pegasos()
         cursor.epoch += 1
         cursor.window = cursor.position = cursor.presented = 0
         cursor.begun = cursor.marked = False
@@ -200,8 +200,8 @@ class Run:
 
     # --- from Pegasos to dual coordinate ascent -----------------------------------------------------
 
-    def _give_up_pegasos_if_slow(self) -> None:
-        """Replace Pegasos by dual coordinate ascent if Pegasos is slow and was not asked for."""
+    def _replace_slow_pegasos(self) -> None:
+        """Replace slow Pegasos by dual coordinate ascent, if `algorithm` is auto."""
         if not self._may_switch() or not self.is_slow() or self.engine.memory_problem():
             return
         state = self.state
@@ -215,7 +215,7 @@ class Run:
 
     @property
     def fallback(self) -> str:
-        """The algorithm to change to, or nothing."""
+        """The algorithm to change to, or ""."""
         return ALGORITHMS[self.algorithm.name].fallback
 
     def _may_switch(self) -> bool:
@@ -227,18 +227,18 @@ class Run:
 
     def is_slow(self) -> bool:
         known = [self.state.known[model] for model in self.state.solver.active]
-        gaps = [one.estimated_gap for one in known if one.epochs >= _TRIED]
+        gaps = [one.estimated_gap for one in known if one.epochs >= _SWITCH_AFTER]
         return any(gap is not None and gap > 2 * self.setup.config.enough for gap in gaps)
 
     def _switch_algorithm(self) -> None:
-        why = f"after {_TRIED} {self.engine.epochs_are} of Pegasos the tolerance was far"
+        why = f"after {_SWITCH_AFTER} {self.engine.epochs_are} of Pegasos the gap was far above the tolerance"
         self.algorithm = Algorithm(self.fallback, why)
-        self.report.note(f"going on by dual coordinate ascent: {why}")
+        self.report.note(f"continuing with dual coordinate ascent: {why}")
 
     # --- the end of the run -------------------------------------------------------------------------
 
-    def _measure_the_rest(self, stopped: str) -> None:
-        """Measure models that were never measured, or whose last candidates were not, since the time is over."""
+    def _measure_remaining(self, stopped: str) -> None:
+        """Measure models without an objective, and, if the time is over without a certificate, the last candidates."""
         state = self.state
         late = stopped == "seconds" and self.why_uncertified is not None
         models = [model for model in state.solver.active if state.known[model].primal is None or late]
@@ -246,8 +246,8 @@ class Run:
         if measurement:
             self.engine.measure(measurement)
             self.judge.take(measurement, {})
-        if self.setup.problem.free in (BY_SUBGRADIENT, OF_BATCH):
-            settle_biases(state, self.engine)
+        if self.setup.problem.free in (BY_SUBGRADIENT, BY_BATCH):
+            optimize_biases(state, self.engine)
 
     def result(self, stopped: str) -> TrainResult:
         setup, config, state = self.setup, self.setup.config, self.state

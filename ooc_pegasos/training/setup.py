@@ -21,9 +21,9 @@ from ooc_pegasos.training.state import Progression
 from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.stopwatch import Stopwatch
 
-_RATIO_OF_AVERAGES = 0.35  # initial `Progression.ratio` where averages are candidates
+_AVERAGED_RATIO = 0.35  # initial `Progression.ratio` where averages are candidates
 GROUPED = 0.1
-"""Share of the variance of labels that is between chunks, from which on rows count as grouped."""
+"""Share of the variance of labels between chunks above which rows count as grouped."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,21 @@ class Algorithm:
 
 
 def loader_of(
-    config: TrainConfig, store: Store, biases: int, saved: Checkpoint | None, place: Path | None, background: Stopwatch
+    config: TrainConfig,
+    store: Store,
+    biases: int,
+    saved: Checkpoint | None,
+    checkpoint_folder: Path | None,
+    background: Stopwatch,
 ) -> Loader:
     """Return the loader of the rows. Its budget is that of the interrupted run if one is resumed."""
     number = count_models(config, store) * biases
     vectors = number * vectors_of(config, store)
-    if config.biased in ("free", "unregularized", "batch"):  # sums of rows, of which five take as much as a model
+    if config.biased in ("free", "unregularized", "batch"):  # sums of rows: five take the memory of a model
         vectors += -(-RowSums.lines(len(store.manifest.labels.classes), config.folds) // 5)
     budget = config.budget(store.features, vectors)
-    if saved and place:
-        with sound(place):
+    if saved and checkpoint_folder:
+        with sound(checkpoint_folder):
             budget = whole(saved.facts["budget"], 0, 2**62, "budget")
     loader = open_loader(
         store,
@@ -76,16 +81,16 @@ def loader_of(
 
 def check_rows(config: TrainConfig, store: Store, loader: Loader) -> None:
     """Refuse a holdout or folds that leave no rows to train on, or no holdout rows."""
-    apart, what = config.holdout_fraction, "{holdout}"
+    fraction, what = config.holdout_fraction, "{holdout}"
     if config.folds:
         if not loader.folds.sizes.all():
             raise UsageError(f"{{folds={config.folds}}} leaves a fold without rows; choose fewer")
         return
     if loader.training_rows == 0:
-        raise UsageError(f"{what} {apart} leaves no row to train on; choose a smaller fraction")
-    if apart and loader.training_rows == store.rows:
-        why = "" if config.holdout else " (which lambdas are compared by)"
-        raise UsageError(f"{what} {apart}{why} keeps no row apart; choose a larger fraction, or one {{lam}}")
+        raise UsageError(f"{what} {fraction} leaves no training rows; choose a smaller fraction")
+    if fraction and loader.training_rows == store.rows:
+        why = "" if config.holdout else " (for the comparison of lambdas)"
+        raise UsageError(f"{what} {fraction}{why} selects no holdout rows; choose a larger fraction, or one {{lam}}")
 
 
 def weights_of(warm_start: Model | None, config: TrainConfig, problem: Problem) -> np.ndarray | None:
@@ -111,7 +116,7 @@ def new_progression(spec: Spec, problem: Problem, algorithm: str) -> Progression
     """Return the progression of a model before its first epoch."""
     declared = ALGORITHMS[algorithm]
     averaged = not declared.keeps_row_state and spec.clock < AVERAGE_BELOW and problem.can_average
-    return Progression(ratio=_RATIO_OF_AVERAGES if averaged else declared.first_ratio)
+    return Progression(ratio=_AVERAGED_RATIO if averaged else declared.first_ratio)
 
 
 def no_rows(store: Store) -> CsrBlock:
@@ -125,8 +130,7 @@ def no_rows(store: Store) -> CsrBlock:
 def remark_on_projection(config: TrainConfig, store: Store, problem: Problem) -> str | None:
     """Return a note if the optimum may lie outside the ball of radius 1/sqrt(lambda).
 
-    At the optimum lambda ||w||^2 is the mean of -l'(z) z, at most 1 where a loss is for classes and no row counts more
-    than once.
+    At the optimum lambda ||w||^2 is the mean of -l'(z) z, at most 1 for losses of classes and weights of at most 1.
     """
     if not config.project:
         return None
@@ -150,6 +154,6 @@ def remark_on_grouping(config: TrainConfig, store: Store, loader: Loader) -> str
     where = "one after the other" if shape.fits else f"{shape.budget / 2**20:,.0f} MB of them at a time"
     enough = f", or give --memory {-(-sum(shape.chunk_bytes) // 2**20)}MB" if not shape.fits else ""
     return (
-        f"the rows of {store.path} stand grouped by label and come {where}, which ruins the training; "
+        f"the rows of {store.path} are grouped by label and processed {where}, which slows convergence; "
         f"convert again without --no-shuffle{enough}"
     )

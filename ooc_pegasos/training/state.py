@@ -19,7 +19,7 @@ from ooc_pegasos.errors import CheckpointMismatchError
 from ooc_pegasos.loading.window_schedule import Cursor
 from ooc_pegasos.objective.certificate import relative_gap
 from ooc_pegasos.objective.exact_pass import Measurement
-from ooc_pegasos.objective.lambda_path import Apart
+from ooc_pegasos.objective.lambda_path import HoldoutLoss
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.reporting.history import EpochRecord
 from ooc_pegasos.training.timing import EpochCost
@@ -32,35 +32,37 @@ if TYPE_CHECKING:
     from ooc_pegasos.store.store import Store
 
 ROWS = "rows-*.checkpoint"
-"""Files of the state of rows, of which a checkpoint names those that belong to it."""
+"""Files of row states; the checkpoint has the names of its own files."""
 
 
 REASONS = ("rounding", "holdout", "tolerance")
 """Reasons for which a model is finished, the worst first."""
-_MOST = 2**62
+_MAX = 2**62
+_KEYS = {"holdout": "apart", "finished_by": "left", "compensated": "twice"}
+"""Keys of `Progression` in checkpoints, where they differ from the fields."""
 
 
 @dataclass
 class Progression:
-    """The progress of a model so far, besides vectors."""
+    """The progress of a model, without its vectors."""
 
     bound: float | None = None
     bound_rounding: float = 0.0
-    """Difference to the bound that there would be without rounding errors."""
+    """Difference to the bound without rounding errors."""
     primal: float | None = None
     primal_rounding: float = 0.0
     """Bound on the difference between the measured objective and a lower true one."""
-    twice: bool = False
-    """True once scores have to be computed in twice the precision, as rounding errors matter."""
-    apart: Apart | None = None
+    compensated: bool = False
+    """True if rounding errors matter, so that scores are computed in double-double precision."""
+    holdout: HoldoutLoss | None = None
     """Holdout loss and error of the best candidate."""
     ratio: float = 1.0
-    """Gap of the best candidate divided by the estimated gap, as last measured."""
+    """Gap of the best candidate divided by the estimated gap, at the last measurement."""
     pending_gap: float | None = None
     """Estimated gap of the candidates that are measured during this epoch."""
     history: list[EpochRecord] = field(default_factory=list)
-    left: str = ""
-    """The reason for which the model is finished; "": it is still trained."""
+    finished_by: str = ""
+    """The reason for which the model is finished; "": it is active."""
 
     @property
     def gap(self) -> float | None:
@@ -69,7 +71,7 @@ class Progression:
 
     @property
     def estimated_gap(self) -> float | None:
-        """Estimated gap at the end of the last epoch; None as well before the first."""
+        """Estimated gap at the end of the last epoch, or None."""
         return self.history[-1].estimated_gap if self.history else None
 
     @property
@@ -79,13 +81,18 @@ class Progression:
 
     def table(self) -> dict[str, Any]:
         """Return the progression as a table for a checkpoint."""
-        rest = dataclasses.asdict(dataclasses.replace(self, history=[]))
+        rest = {
+            _KEYS.get(name, name): value
+            for name, value in dataclasses.asdict(dataclasses.replace(self, history=[])).items()
+        }
         return rest | {"history": [record.table() for record in self.history]}
 
     @classmethod
     def load(cls, table: dict[str, Any]) -> Progression:
         """Return the progression that `table` wrote. Raises ValueError or TypeError."""
-        loaded = typed_json.load(cls, {**table, "history": []}, "known")
+        names = {key: name for name, key in _KEYS.items()}
+        rest = {names.get(key, key): value for key, value in table.items()}
+        loaded = typed_json.load(cls, {**rest, "history": []}, "known")
         loaded.history = [EpochRecord.from_table(line) for line in table["history"]]
         return loaded
 
@@ -112,7 +119,7 @@ class RunState:
     def save(self, folder: Path, identity: dict[str, Any], budget: int) -> None:
         """Replace the checkpoint in `folder` by one of this state."""
         pending = self.pending
-        with writing_errors(folder), _old_or_new(folder):
+        with writing_errors(folder), _rollback_files(folder):
             arrays, solver = self.solver.save(folder)
             record = self.solver.record
             saved_record = record.save(folder / f"rows-{next_number(folder)}-proof.checkpoint") if record else None
@@ -129,7 +136,7 @@ class RunState:
                 "known": [known.table() for known in self.known],
                 "best": list(self.best),
                 "budget": budget,
-                "pending": [pending.models, pending.windows, pending.twice] if pending else None,
+                "pending": [pending.models, pending.windows, pending.compensated] if pending else None,
                 "costs": [cost.table() for cost in self.costs],
             }
             Checkpoint(arrays, facts).save(folder)
@@ -150,7 +157,7 @@ class RunState:
         number, vector = len(self.problem.specs), np.empty(self.problem.length)
         self.cursor = typed_json.load(Cursor, facts["cursor"], "cursor")
         for name, value in dataclasses.asdict(self.cursor).items():
-            whole(int(value), 0, _MOST, name)
+            whole(int(value), 0, _MAX, name)
         self.known = [Progression.load(known) for known in facts["known"]]
         if len(self.known) != number:
             raise ValueError(f"{len(self.known)} models instead of {number}")
@@ -158,25 +165,25 @@ class RunState:
             whole(model, 0, number - 1, "model"): take(arrays, f"best {model}", vector) for model in facts["best"]
         }
         for model, known in enumerate(self.known):
-            if known.apart is not None:
-                whole(known.apart.rows, 1, _MOST, "holdout rows")
+            if known.holdout is not None:
+                whole(known.holdout.rows, 1, _MAX, "holdout rows")
             if model in self.solver.active:
-                if known.left:
-                    raise ValueError("a model that is finished and still trained")
-            elif known.left not in REASONS:
-                raise ValueError(f"a model that is finished for {known.left!r:.40}")
+                if known.finished_by:
+                    raise ValueError("a model that is both finished and active")
+            elif known.finished_by not in REASONS:
+                raise ValueError(f"a model that is finished by {known.finished_by!r:.40}")
             if (known.primal is not None or model not in self.solver.active) and model not in self.best:
                 raise ValueError("a model without weights")
             if known.primal is None and model in self.best:
                 raise ValueError("weights without an objective")
         if facts["pending"]:
-            models, windows, twice = facts["pending"]
+            models, windows, compensated = facts["pending"]
             models = [whole(model, 0, number - 1, "model") for model in models]
             vectors = [take(arrays, f"pending {at}", vector) for at in range(len(models))]
-            twice = [whole(model, 0, number - 1, "model") for model in twice]
-            self.pending = Measurement(self.problem, models, vectors, twice)
+            compensated = [whole(model, 0, number - 1, "model") for model in compensated]
+            self.pending = Measurement(self.problem, models, vectors, compensated)
             self.pending.sums = arrays["pending sums"].reshape(self.pending.sums.shape).copy()
-            self.pending.windows = whole(windows, 0, _MOST, "windows")
+            self.pending.windows = whole(windows, 0, _MAX, "windows")
         self.costs = [typed_json.load(EpochCost, cost, "costs") for cost in facts["costs"]]
 
 
@@ -186,7 +193,7 @@ def next_number(folder: Path) -> int:
 
 
 def _keep_only(folder: Path, facts: dict[str, Any]) -> None:
-    """Remove the files of rows that belong to no checkpoint, or to an earlier one."""
+    """Remove the files of rows that do not belong to this checkpoint."""
     kept = {(part or {}).get("file") for part in (facts["solver"].get("rows"), facts.get("record"))}
     for path in folder.glob(ROWS):
         if path.name not in kept:
@@ -195,7 +202,7 @@ def _keep_only(folder: Path, facts: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _old_or_new(folder: Path) -> Iterator[None]:
+def _rollback_files(folder: Path) -> Iterator[None]:
     """Remove the files of rows written for a new checkpoint if the checkpoint is not replaced."""
     path = folder / FILE_NAME
     rows, before = set(folder.glob(ROWS)), _stamp(path)
@@ -203,14 +210,14 @@ def _old_or_new(folder: Path) -> Iterator[None]:
         yield
     except BaseException:
         if _stamp(path) == before:
-            for left in set(folder.glob(ROWS)) - rows:
+            for unused in set(folder.glob(ROWS)) - rows:
                 with suppress(OSError):
-                    left.unlink()
+                    unused.unlink()
         raise
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return what distinguishes a file from the file that replaces it; None: there is no file."""
+    """Return inode and time of a file, to detect its replacement; None if it does not exist."""
     try:
         return path.stat().st_ino, path.stat().st_mtime_ns
     except OSError:
@@ -236,25 +243,25 @@ def essential(config: TrainConfig) -> dict[str, Any]:
 
 def identity_of(config: TrainConfig, store: Store, start: np.ndarray | None) -> dict[str, Any]:
     """Return what must be equal for a run to be resumed."""
-    begun = b"" if start is None else np.ascontiguousarray(start).data
+    start_bytes = b"" if start is None else np.ascontiguousarray(start).data
     identity = {
         "config": essential(config),
         "store": store.checksum,
         "written_by": __version__,
-        "start": f"{zlib.crc32(begun):08x}",
+        "start": f"{zlib.crc32(start_bytes):08x}",
     }
     normal: dict[str, Any] = json.loads(json.dumps(identity))
     return normal
 
 
-def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memory: int | None) -> None:
+def check_same_run(folder: Path, expected: dict[str, Any], saved: Checkpoint, memory: int | None) -> None:
     """Refuse to resume another run than the one that was interrupted."""
     found = saved.facts["identity"]
-    if ("parts" in found) != ("parts" in wanted):
+    if ("parts" in found) != ("parts" in expected):
         where = "with {scheduler}" if "parts" in found else "without {scheduler}"
         advice = "do the same, or start over without {resume}"
-        raise CheckpointMismatchError(f"{place}: the run to resume was started {where}; {advice}")
-    for name, value in wanted.items():
+        raise CheckpointMismatchError(f"{folder}: the run to resume was started {where}; {advice}")
+    for name, value in expected.items():
         if found[name] != value:
             what = {
                 "config": "with other options",
@@ -264,20 +271,20 @@ def check_same_run(place: Path, wanted: dict[str, Any], saved: Checkpoint, memor
             }
             how = what.get(name, "by another version")
             raise CheckpointMismatchError(
-                f"{place}: the run to resume was started {how}; start over without {{resume}}"
+                f"{folder}: the run to resume was started {how}; start over without {{resume}}"
             )
     if memory not in (None, saved.facts["budget"]):
         problem = (
-            f"the run to resume was started with {{memory={saved.facts['budget']}}}, which decides the order of rows"
+            f"the run to resume was started with {{memory={saved.facts['budget']}}}, which determines the order of rows"
         )
-        raise CheckpointMismatchError(f"{place}: {problem}; say the same or leave it out")
+        raise CheckpointMismatchError(f"{folder}: {problem}; give the same or leave it out")
 
 
-def start_over(place: Path, note: Callable[[str], None]) -> None:
+def discard_checkpoint(folder: Path, note: Callable[[str], None]) -> None:
     """Remove the checkpoint of another run, so that --resume cannot confuse it with the run that begins."""
-    if (place / FILE_NAME).exists():
-        note(f"the checkpoint in {place} is discarded; --resume would have continued it")
-    with writing_errors(place):
-        (place / FILE_NAME).unlink(missing_ok=True)  # first: without it the files of rows are not read
-        for rows in place.glob(ROWS):
+    if (folder / FILE_NAME).exists():
+        note(f"the checkpoint in {folder} is discarded; --resume would have continued it")
+    with writing_errors(folder):
+        (folder / FILE_NAME).unlink(missing_ok=True)  # first: without it the files of rows are not read
+        for rows in folder.glob(ROWS):
             rows.unlink()

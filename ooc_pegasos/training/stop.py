@@ -1,4 +1,4 @@
-"""Requests to stop a run before it is done: signals, and the end of its time."""
+"""Requests to stop a run: signals, and the time limit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def signals_to(request: Callable[[], None]) -> Iterator[None]:
 
 
 class StopCheck:
-    """Check, called between two pieces of work, that raises if a run has to stop."""
+    """Check, called between slices of work, that raises if a run has to stop."""
 
     def __init__(self, max_seconds: float | None = None, began: float | None = None) -> None:
         self.is_requested = False
@@ -64,7 +64,7 @@ class StopCheck:
             raise OutOfTimeError
 
     def allow_more_time(self) -> None:
-        """Raise OutOfTimeError no more: the run is ending."""
+        """Remove the time limit: the run is ending."""
         self._max_seconds = None
 
     @contextmanager

@@ -1,13 +1,13 @@
 """Structured prediction: outputs that are sequences, rankings or trees, trained with the same certificate.
 
-The user says what an output is by three functions (`StructuredTask`), and the structured hinge loss is minimised:
+The user describes outputs by three functions (`StructuredTask`). Minimises the structured hinge loss:
 
     P(w) = (lam/2) ||w||^2 + (1/m) sum_i max_y' [cost(y_i, y') - <w, phi(x_i, y_i) - phi(x_i, y')>]
 
-With y^ where the maximum is, -g = phi(x_i, y_i) - phi(x_i, y^), and equation (2) of the README is
-a <- a + phi(x_i, y_i) - phi(x_i, y^). What equation (4) counts, l - <g, w>, is the cost of y^. So (3) and (5) bound
-the optimum from below, and that whatever y^ is: an inexact maximum makes the bound worse but not wrong. The
-objective, and with it the gap, is only as exact as the maximum.
+If y^ is the maximum, -g = phi(x_i, y_i) - phi(x_i, y^), and equation (2) of the README is
+a <- a + phi(x_i, y_i) - phi(x_i, y^). The term of equation (4), l - <g, w>, is the cost of y^. So (3) and (5) are lower
+bounds on the optimum for any y^: an inexact maximum makes the bound worse but not wrong. The objective, and so the gap,
+is only as exact as the maximum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.fit.pegasos import square
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.objective.certificate import Snapshot, keep_some, lower_bound, relative_gap
+from ooc_pegasos.objective.certificate import Snapshot, lower_bound, relative_gap, thin_snapshots
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,32 +33,32 @@ X_out = TypeVar("X_out", covariant=True)
 Y_out = TypeVar("Y_out", covariant=True)
 
 COEFFICIENT = 1.2  # the objective is measured when the estimated gap is within this factor of the tolerance
-STALE = 1.001  # weights that no update touched may be this factor too large, so that not all change at each step
-_WATCHED = 100  # examples, at most, whose last maximum is remembered to check the next
-_ROUNDING = 1e-5  # of the terms of a score; a task may compute in float32
+STALE = 1.001  # lazy scaling: weights without updates may be too large by this factor
+_MAX_WATCHED = 100  # at most this many examples, whose last maximum checks the next one
+_ROUNDING = 1e-5  # relative to the terms of a score; a task may compute in float32
 
 
 class StructuredTask(Protocol[X_in, Y]):
     """Functions that describe a task with inputs x and outputs y.
 
-    `weights` are `n_features` numbers of float64, for reading; the same array is used again, so copy what is kept.
+    `weights` are `n_features` numbers of float64, read-only; the array is reused, so copy it to keep it.
     """
 
     def features(self, x: X_in, y: Y) -> tuple[np.ndarray, np.ndarray]:
-        """The joint feature map phi(x, y): indices from 0 and their values; values of one index add up."""
+        """Return the joint feature map phi(x, y): indices from 0, and values; those of equal indices are added."""
 
     def most_violating(self, weights: np.ndarray, x: X_in, y: Y) -> tuple[Y, float]:
-        """The output y' with the largest cost(y, y') + <weights, phi(x, y')>, and its cost.
+        """Return the output y' with the largest cost(y, y') + <weights, phi(x, y')>, and its cost.
 
         Costs are not negative, the cost of y itself is 0, and y is among the outputs to choose from.
         """
 
     def best(self, weights: np.ndarray, x: X_in) -> Y:
-        """The output with the largest <weights, phi(x, y)>, which is the prediction."""
+        """Return the output with the largest <weights, phi(x, y)>: the prediction."""
 
 
 class Examples(Protocol[X_out, Y_out]):
-    """Pairs (x, y) by number, like a list; they may as well be read from disk when they are asked for."""
+    """Pairs (x, y) by number, like a list; they may be read from disk on demand."""
 
     def __len__(self) -> int: ...
 
@@ -87,7 +87,7 @@ class StructuredConfig:
 
 @dataclass(frozen=True)
 class StructuredResult:
-    """The best weights, and how far they are from the optimum at most."""
+    """The best weights, and a bound on their distance from the optimum."""
 
     weights: np.ndarray
     primal: float
@@ -96,7 +96,7 @@ class StructuredResult:
     """(primal - lower_bound) / primal."""
     converged: bool
     history: pa.Table
-    """One row an epoch."""
+    """One row per epoch."""
 
 
 def train_structured(
@@ -104,13 +104,13 @@ def train_structured(
 ) -> StructuredResult:
     """Minimise the structured hinge loss over `examples` until the certified gap is within the tolerance.
 
-    Examples are asked for by number, all of them once an epoch in a new random order, and are not kept.
+    Each epoch reads all examples by number once, in a new random order; they are not kept.
     """
     import pyarrow as pa
 
     run = _Run(_Oracle(task, examples, n_features), config)
     for epoch in range(1, config.max_epochs + 1):
-        run.present(epoch)
+        run.process(epoch)
         run.certify(epoch, last=epoch == config.max_epochs)
         if run.gap is not None and run.gap <= config.tolerance:
             break
@@ -121,20 +121,20 @@ def train_structured(
 
 @dataclass(frozen=True)
 class _Choice:
-    """An output as a plane below the loss: cost - <w, change>, where `change` is phi(x, y) - phi(x, y^)."""
+    """An output as a linear lower bound of the loss: cost - <w, change> with change = phi(x, y) - phi(x, y^)."""
 
     cost: float
     touched: np.ndarray
     change: np.ndarray
     magnitude: float
-    """Of all the terms of cost and scores, for judging what is rounding."""
+    """Sum of the sizes of all terms of cost and scores, for bounds on rounding errors."""
 
     def value(self, weights: np.ndarray) -> float:
         return self.cost - float(weights[self.touched] @ self.change)
 
 
 class _Oracle(Generic[X, Y]):
-    """Asks the task, and believes nothing that can be checked at little cost."""
+    """Calls the functions of a task, and checks their results where that is cheap."""
 
     def __init__(self, task: StructuredTask[X, Y], examples: Examples[X, Y], n_features: int) -> None:
         self.task, self.examples = task, examples
@@ -143,11 +143,11 @@ class _Oracle(Generic[X, Y]):
             raise UsageError(f"n_features = {n_features} is out of range; choose at least 1")
         if self.rows < 1:
             raise UsageError("there are no examples to train on; give at least one")
-        self.watched = range(0, self.rows, -(-self.rows // _WATCHED))
+        self.watched = range(0, self.rows, -(-self.rows // _MAX_WATCHED))
         self.remembered: dict[int, _Choice] = {}
 
     def choose(self, i: int, *candidates: np.ndarray) -> list[tuple[_Choice, float]]:
-        """For each vector of weights the most violating output of example i, and its loss."""
+        """Return the most violating output of example i, and its loss, for each vector of weights."""
         answers = []
         try:
             x, y = self.examples[i]
@@ -164,22 +164,22 @@ class _Oracle(Generic[X, Y]):
     def _judge(
         self, i: int, weights: np.ndarray, cost: float, true: tuple[np.ndarray, np.ndarray], chosen: Any
     ) -> tuple[_Choice, float]:
-        """The plane and the value of an output, if it may be the maximum."""
+        """Return (linear lower bound, value) of an output. Raises InputError if it cannot be the maximum."""
         if not 0 <= cost < float("inf"):
             raise InputError(f"example {i}: the cost of an output is {cost}; costs have to be finite and not negative")
         (indices, values), (indices_hat, values_hat) = true, self._checked(i, chosen)
         magnitude = cost + float(abs(weights[indices]) @ abs(values) + abs(weights[indices_hat]) @ abs(values_hat))
         touched, where = np.unique(np.concatenate([indices, indices_hat]), return_inverse=True)
         change = np.bincount(where, np.concatenate([values, -values_hat]), len(touched))
-        kept = change != 0.0
-        choice = _Choice(cost, touched[kept], change[kept], magnitude)
+        nonzero = change != 0.0
+        choice = _Choice(cost, touched[nonzero], change[nonzero], magnitude)
         value = choice.value(weights)
         if value < -_ROUNDING * magnitude:
-            raise self._no_maximum(i, value, 0.0, "the true output")
+            raise self._not_maximal(i, value, 0.0, "the true output")
         if i in self.watched:
             before = self.remembered.get(i, choice)
             if value < before.value(weights) - _ROUNDING * (magnitude + before.magnitude):
-                raise self._no_maximum(i, value, before.value(weights), "an output chosen before")
+                raise self._not_maximal(i, value, before.value(weights), "an output chosen before")
             self.remembered[i] = choice
         return choice, max(value, 0.0)  # 0 is the value of the true output
 
@@ -202,14 +202,14 @@ class _Oracle(Generic[X, Y]):
             raise InputError(f"example {i}: features() gave a value that is not finite; correct it")
         return indices.astype(np.int64), values
 
-    def _no_maximum(self, i: int, value: float, better: float, what: str) -> InputError:
+    def _not_maximal(self, i: int, value: float, better: float, what: str) -> InputError:
         rule = "most_violating() has to choose the largest cost plus score"
         return InputError(
-            f"example {i}: {rule}; beyond the score of the true output it chose {value:g}, and {what} has {better:g}"
+            f"example {i}: {rule}; relative to the true output its choice has {value:g}, and {what} has {better:g}"
         )
 
     def check_best(self, weights: np.ndarray) -> None:
-        """See on a few examples whether predictions score at least as high as the true outputs."""
+        """Check on a few examples that predictions score at least as high as the true outputs."""
         for i in self.watched[:10]:
             x, y = self.examples[i]
             pairs = [self._checked(i, self.task.features(x, output)) for output in (self.task.best(weights, x), y)]
@@ -220,7 +220,7 @@ class _Oracle(Generic[X, Y]):
                 raise InputError(f"example {i}: the output that best() gave {scores}; it has to give the largest")
 
     def mean_losses(self, candidates: list[np.ndarray]) -> np.ndarray:
-        """The mean loss of each, by an exact pass."""
+        """Return the mean loss of each candidate, by an exact pass."""
         total = np.zeros(len(candidates))
         for i in range(self.rows):
             total += [loss for _, loss in self.choose(i, *candidates)]
@@ -233,12 +233,11 @@ class _Run:
     def __init__(self, oracle: _Oracle[Any, Any], config: StructuredConfig) -> None:
         self.oracle, self.config = oracle, config
         self.a, self.weights = np.zeros(oracle.features), np.zeros(oracle.features)
-        self.shown = _read_only(self.weights)
-        # Costs c times as large make the same problem as lam c, so with the largest change R the first step is about 1
-        # if the delay is R^2 / (lam c). Nobody knows R; where all scores are 0 the costs alone choose, so outputs that
-        # differ much. Of 3, 1, 0.3 and 0.1 times this delay none needed fewer epochs to a gap of 5 % than 1, on chains
-        # and on classes. The bounds hold with every delay.
-        choices = [oracle.choose(i, self.shown)[0][0] for i in oracle.watched]
+        self.read_only_weights = _read_only(self.weights)
+        # Scaling the costs by c is equivalent to scaling lam, so with R the largest change, the first step is about 1
+        # for a delay of R^2 / (lam c). R is estimated on some examples at weights 0. Of 3, 1, 0.3 and 0.1 times this
+        # delay, 1 needed the fewest epochs to a gap of 5 %, on chains and on classes. The bounds hold for every delay.
+        choices = [oracle.choose(i, self.read_only_weights)[0][0] for i in oracle.watched]
         ratios = [float(choice.change @ choice.change) / choice.cost for choice in choices if choice.cost > 0]
         self.delay = max(max(ratios, default=0.0) / config.lam, 1.0)
         self.b = np.zeros(oracle.features)
@@ -249,11 +248,11 @@ class _Run:
 
     @property
     def gap(self) -> float | None:
-        """The certified relative gap. Losses are not negative, so an objective of 0 is the optimum."""
+        """The certified relative gap. Losses are not negative, so an objective of 0 is optimal."""
         return 0.0 if self.primal == 0.0 else relative_gap(self.primal, self.bound)
 
-    def present(self, epoch: int) -> None:
-        """Present every example once, in a new random order: equations (2), (2a) and (4)."""
+    def process(self, epoch: int) -> None:
+        """Process every example once, in a new random order: equations (2), (2a) and (4)."""
         lam, a, b, m = self.config.lam, self.a, self.b, self.oracle.rows
         self.r, losses = 0.0, 0.0
         b[:] = 0.0
@@ -263,7 +262,7 @@ class _Run:
             if clock > STALE * refreshed:
                 np.divide(a, lam * clock, out=self.weights)
                 refreshed = clock
-            [(choice, loss)] = self.oracle.choose(i, self.shown)
+            [(choice, loss)] = self.oracle.choose(i, self.read_only_weights)
             touched = choice.touched
             a[touched] += choice.change
             self.r += 1.0 / (lam * clock)
@@ -276,7 +275,7 @@ class _Run:
         self.mean_loss = losses / (m - m // 2)
 
     def certify(self, epoch: int, last: bool) -> None:
-        """Bound the optimum from below, estimate the objective, and measure it if that may be the end."""
+        """Compute the lower bound, estimate the objective, and measure it if the tolerance may be reached."""
         lam, m = self.config.lam, self.oracle.rows
         now = Snapshot(epoch, self.t, self.s, self.a)
         self.bound = max(self.bound, lower_bound(lam, self.delay, now, 1.0, self.snapshots, whole=True).value)
@@ -299,10 +298,10 @@ class _Run:
             }
         )
         self.snapshots.append(Snapshot(epoch, self.t, self.s, self.a.copy()))
-        self.snapshots = [self.snapshots[0], *keep_some(self.snapshots[1:], epoch)]
+        self.snapshots = [self.snapshots[0], *thin_snapshots(self.snapshots[1:], epoch)]
 
     def _measure(self, candidates: list[np.ndarray]) -> None:
-        """Keep the best candidate, if it is the best so far."""
+        """Update the best candidate."""
         losses = self.oracle.mean_losses([_read_only(weights) for weights in candidates])
         primals = [self.config.lam / 2 * square(w) + loss for w, loss in zip(candidates, losses, strict=True)]
         chosen = int(np.argmin(primals))
@@ -318,7 +317,7 @@ class _Run:
 
 
 def _read_only(weights: np.ndarray) -> np.ndarray:
-    """The same memory for others to read: a task that changes weights would void the certificate."""
+    """Return a read-only view: a task that changes weights would invalidate the certificate."""
     view = weights.view()
     view.flags.writeable = False
     return view

@@ -10,7 +10,7 @@ from typing import Any
 from ooc_pegasos.util.memory_limits import peak_rss
 from ooc_pegasos.util.stopwatch import Stopwatch
 
-_SHORT = 1e-3  # seconds of an epoch after which the memory in use is not read again
+_SHORT = 1e-3  # seconds; in shorter epochs the memory in use is not read again
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Meter:
             spent.computing - before.computing,
             spent.waiting - before.waiting,
             read,
-            read / max(seconds, 1e-9) / 1e9,  # a clock may be set back, or be a coarse one
-            # asking the system takes a tenth of an epoch over little data
+            read / max(seconds, 1e-9) / 1e9,  # clocks may be coarse
+            # the system call takes a tenth of a short epoch
             costs[-1].peak_rss if costs and seconds < _SHORT else peak_rss(),
         )

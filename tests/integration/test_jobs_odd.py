@@ -224,7 +224,7 @@ def test_too_few_rows_for_a_holdout_until_there_are_more(tmp_path):
     path = put_day(tmp_path, 1, rows=10)
     path.write_text("1 1:1\n-1 2:1\n")
     for day in (1, 2):
-        with pytest.raises(UsageError, match="keeps no row apart"):
+        with pytest.raises(UsageError, match="selects no holdout rows"):
             run(job, now=clock_of(day))
     put_day(tmp_path, 3, rows=500)
     record = run(job, now=clock_of(3))

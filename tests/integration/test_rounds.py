@@ -227,7 +227,7 @@ def test_checkpoints(client, tmp_path, algorithm):
     ):
         with pytest.raises(InputError, match=problem):
             train_dask(client, store, **other, checkpoint=tmp_path / "kept", resume=True)
-    with pytest.raises(UsageError, match="say where it is"):
+    with pytest.raises(UsageError, match="give its folder"):
         train_dask(client, store, rest, resume=True)
 
 
@@ -248,7 +248,7 @@ def test_cleanup_of_the_workers(client, tmp_path):
             break
         time.sleep(0.05)
     assert not any(client.has_what().values())
-    assert not data._open
+    assert not data._open_parts
 
 
 def test_invalid_options(client, tmp_path):
@@ -281,7 +281,7 @@ def test_another_store_under_the_same_name(client, tmp_path):
 @pytest.mark.parametrize("number", [1, 2, 3, 7, 100])
 def test_parts_cover_the_store_evenly(tmp_path, number):
     store = store_of_parts(tmp_path)
-    bounds = data.cut(store, number)
+    bounds = data.cut_store(store, number)
     assert bounds[0][0] == 0
     assert bounds[-1][1] == len(store.manifest.chunks)
     assert all(first < end for first, end in bounds)

@@ -360,15 +360,11 @@ def test_training_on_arrays(client, tmp_path, algorithm, kind):
 
 def laid_out(client, blocks, workers):
     """Return an array whose blocks are on these workers."""
-    contents_of_workers = [sorted(client.nthreads())[at] for at in workers]
-    given = [
-        client.scatter(block, workers=[at], hash=False) for block, at in zip(blocks, contents_of_workers, strict=True)
-    ]
+    addresses = [sorted(client.nthreads())[at] for at in workers]
+    given = [client.scatter(block, workers=[at], hash=False) for block, at in zip(blocks, addresses, strict=True)]
     x = da.concatenate([da.from_delayed(one, (60, 40), np.float32) for one in given]).persist()
     distributed.wait(x)
-    assert [client.who_has(x)[key] for ((key,),) in zip(x.__dask_keys__(), strict=True)] == [
-        [at] for at in contents_of_workers
-    ]
+    assert [client.who_has(x)[key] for ((key,),) in zip(x.__dask_keys__(), strict=True)] == [[at] for at in addresses]
     return x
 
 
@@ -637,7 +633,7 @@ def test_no_rows_are_left_on_the_workers():
             train_dask(client, x, TrainConfig(lam=0.1), labels=np.ones(100))
         check_nothing_is_left(client)
         assert "every row has the label 1" in str(kept.value)
-    assert not store_parts._open
+    assert not store_parts._open_parts
 
 
 def contents_of_workers(client):

@@ -251,7 +251,7 @@ def test_small_messages_are_sent_with_each_task(local, tmp_path, monkeypatch):
             patched.setattr(client_solvers.DistributedSdca, "round", watched)
             found.append(train_dask(local.client, store, config, parts=3))
         rounds = np.diff(pending)
-        tasks = 3 * client_solvers._BYTES_A_TASK
+        tasks = 3 * client_solvers._BYTES_PER_TASK
         assert (rounds == tasks + bytes_each * (3 if small_bytes else 1)).all()
     assert weight_bytes(found[0]) == weight_bytes(found[1])
     assert found[0].profile["rounds"]["bytes"] > found[1].profile["rounds"]["bytes"]
@@ -513,12 +513,12 @@ def test_damaged_row_states(local, tmp_path):
 
 def test_invalid_row_states(tmp_path):
     rng = np.random.default_rng(0)
-    arrays = {(0, "duals"): rng.random(50, np.float32), (0, "until"): rng.integers(0, 9, 50, np.uint8)}
-    arrays |= {(1, "duals"): rng.random(80, np.float32), (1, "until"): rng.integers(0, 9, 80, np.uint8)}
+    arrays = {(0, "duals"): rng.random(50, np.float32), (0, "inactive_until"): rng.integers(0, 9, 50, np.uint8)}
+    arrays |= {(1, "duals"): rng.random(80, np.float32), (1, "inactive_until"): rng.integers(0, 9, 80, np.uint8)}
     models = {number: np.arange(float(STATE_SIZE)) + number for number in (2, 0, 1)}
     state = worker_round.SdcaState(
         [([2], 1), ([0, 1], 8)],
-        arrays | {(1, "duals"): rng.random(400, np.float32), (1, "until"): rng.integers(0, 9, 400, np.uint8)},
+        arrays | {(1, "duals"): rng.random(400, np.float32), (1, "inactive_until"): rng.integers(0, 9, 400, np.uint8)},
         models,
         (2,),
         {1: 3},
@@ -526,7 +526,7 @@ def test_invalid_row_states(tmp_path):
     path = tmp_path / "rows-1.checkpoint"
     messages = partition_state.write(path, [state])
     (found,) = partition_state.read(tmp_path, messages, [50], 3)
-    assert (found.groups, found.alone, found.seen) == (state.groups, state.alone, state.seen)
+    assert (found.groups, found.separate, found.panel_rows) == (state.groups, state.separate, state.panel_rows)
     assert list(found.models) == [2, 0, 1]
     assert all(found.arrays[key].tobytes() == array.tobytes() for key, array in state.arrays.items())
     part = messages["parts"][0]
@@ -647,7 +647,7 @@ def test_slow_pegasos_is_replaced(local, tmp_path, monkeypatch):
         patched.setattr(running.Judge, "is_enough", lambda mine, known: len(known.history) > 5 and known.gap <= 0.02)
         result = train_dask(local.client, store, config, parts=2, checkpoint=tmp_path / "kept")
     assert result.algorithm == "sdca"
-    assert "going on by dual coordinate ascent" in " ".join(result.notes)
+    assert "continuing with dual coordinate ascent" in " ".join(result.notes)
     alone = train(store, config).model.info.certificate
     assert result.model.info.certificate.lower_bound <= alone.primal * (1 + 1e-12)
     assert alone.lower_bound <= result.model.info.certificate.primal * (1 + 1e-12)

@@ -24,11 +24,15 @@ FORMULAS = {
     "epsilon-insensitive": lambda z, y, p: np.maximum(0, abs(z - y) - p),
     "absolute": lambda z, y, _p: abs(z - y),
     "huber": lambda z, y, p: _bowl(z - y, p),
+    "squared-hinge": lambda z, y, _p: np.maximum(0, 1 - y * z) ** 2,
+    "squared": lambda z, y, _p: (z - y) ** 2 / 2,
 }
 DERIVATIVES = {  # of those that have one everywhere; the others' optima are found by LIBLINEAR
     "logistic": lambda z, y, _p: -y / (1 + np.exp(np.minimum(y * z, 700))),
     "smoothed-hinge": lambda z, y, p: -y * np.clip((1 - y * z) / p, 0, 1),
     "huber": lambda z, y, p: np.clip(z - y, -p, p),
+    "squared-hinge": lambda z, y, _p: -2 * y * np.maximum(0, 1 - y * z),
+    "squared": lambda z, y, _p: z - y,
 }
 SLOPES = DERIVATIVES | {
     "hinge": lambda z, y, _p: np.where(y * z <= 1, -y, 0.0),

@@ -15,6 +15,8 @@ def terms(loss, p, y, z, b):  # (l(z), d(b), False where b is outside the domain
     return {
         "hinge": (np.maximum(t, 0), q, box),
         "smoothed-hinge": (np.where(t > p, t - p / 2, np.maximum(t, 0) ** 2 / 2 / (p or 1)), q - p * b * b / 2, box),
+        "squared-hinge": (np.maximum(t, 0) ** 2, q - b * b / 4, q >= 0),
+        "squared": (r * r / 2, q - b * b / 2, b == b),
         "logistic": (np.logaddexp(0, -y * z), -q * log - (1 - q) * np.log1p(-np.where(q < 1, q, 0)), box),
         "epsilon-insensitive": (np.maximum(r - p, 0), q - p * abs(b), abs(b) <= 1),
         "absolute": (r, q, abs(b) <= 1),

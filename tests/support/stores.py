@@ -48,10 +48,10 @@ def around_present(patched: pytest.MonkeyPatch, after: Callable[[int], None]) ->
     """Have `after` called with the number of rows whenever some were presented, by whatever solver."""
     for kind in (SdcaSolver, PegasosSolver):
 
-        def present(solver, window, begin, end, real=kind.present):
+        def process(solver, window, begin, end, real=kind.process):
             bad = real(solver, window, begin, end)
             if end > begin:  # a call with no rows loads the kernels
                 after(end - begin)
             return bad
 
-        patched.setattr(kind, "present", present)
+        patched.setattr(kind, "process", process)

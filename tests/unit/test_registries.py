@@ -24,7 +24,7 @@ from ooc_pegasos.registry import LOSSES, SAMPLERS
 from ooc_pegasos.scoring.evaluate import evaluate
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers import registry
-from ooc_pegasos.solvers.base import ONCE, Solver
+from ooc_pegasos.solvers.base import NO_REPEATS, Solver
 from support.paths import ROOT
 from support.rows import random_rows
 from support.stores import store_of
@@ -64,12 +64,12 @@ class Descent(Solver):
         self.steps = 0
         self.begin_epoch()
 
-    def begin_epoch(self, repeats=ONCE):
+    def begin_epoch(self, repeats=NO_REPEATS):
         """Begin to add up the loss and its subgradient."""
         self.slopes = {model: np.zeros(self.problem.length) for model in self.active}
         self.losses = dict.fromkeys(self.active, 0.0)
 
-    def present(self, window, begin, end):
+    def process(self, window, begin, end):
         """Add rows to the sums."""
         indptr, indices, values, levels = window.block.entries
         for row in window.order[begin:end].astype(np.int64):
@@ -287,7 +287,7 @@ def test_the_algorithm_descends_to_the_optimum(tmp_path):
         ({"bias": "free"}, r"algorithm=toy-descent does not support bias=free; .* choose algorithm=sdca"),
         (
             {"loss": "logistic"},
-            r"algorithm=toy-descent counts margin errors, which loss=logistic has not; .*loss=hinge",
+            r"algorithm=toy-descent counts margin errors, which loss=logistic does not have; .*loss=hinge",
         ),
         ({"folds": 3}, r"folds and algorithm=toy-descent do not go together"),
         ({"bias": "search"}, r"bias=search compares biases by their certificates"),
@@ -303,7 +303,7 @@ def test_what_the_algorithm_does_not_support_is_refused(tmp_path, options, told)
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"algorithm": "sgd-m"}, r"algorithm=sgd-m counts margin errors, which loss=toy-wide has not"),
+        ({"algorithm": "sgd-m"}, r"algorithm=sgd-m counts margin errors, which loss=toy-wide does not have"),
         ({"bias": "free"}, r"bias=free is not for loss=toy-wide"),
         ({"bias": "batch", "batch_size": 10}, r"bias=batch is not for loss=toy-wide"),
         ({"loss_parameter": 0.0}, r"loss_parameter=0 is out of range for the toy-wide loss"),
@@ -326,7 +326,7 @@ def test_a_loss_without_dual_step_is_for_pegasos_alone(tmp_path):
     store, *_ = stored_rows(tmp_path)
     losses.register("toy-narrow", "binary", LossFunctions(wide_at, has_margin=True), 0.5)
     try:
-        with pytest.raises(UsageError, match="algorithm=sdca takes dual steps, which loss=toy-narrow has not"):
+        with pytest.raises(UsageError, match="algorithm=sdca takes dual steps, which loss=toy-narrow does not have"):
             train(store, TrainConfig(lam=1e-3, loss="toy-narrow", algorithm="sdca"))
         assert train(store, TrainConfig(lam=1e-3, loss="toy-narrow", max_epochs=5)).algorithm == "sgd-s"
     finally:

@@ -1,4 +1,4 @@
-"""The bias of a batch: the number that, added to its scores, makes their loss least."""
+"""The bias of a batch that minimises its loss."""
 
 from ooc_pegasos.compiled.fit.losses import ABSOLUTE, EPSILON_INSENSITIVE, HINGE, HUBER, dual_at, loss_at
 from ooc_pegasos.compiled.jit import kernel
@@ -8,9 +8,9 @@ _HALVINGS = 60
 
 @kernel
 def point_of_level(points, jumps, count, level):
-    """The point where the sum of the jumps at points up to it first exceeds `level`: a weighted median in O(count).
+    """Return the point where the cumulative sum of jumps first exceeds `level`: a weighted quantile in O(count).
 
-    As quickselect does, which orders both arrays on its way as far as it has to.
+    The algorithm is quickselect, which partially sorts both arrays.
     """
     low, high = 0, count - 1
     before = 0.0
@@ -48,9 +48,9 @@ def point_of_level(points, jumps, count, level):
 
 @kernel
 def _slopes_at(loss, tube, score, y, c, b):
-    """(the least, the largest) subgradient of a row's loss at the offset b, of a loss with kinks.
+    """Return (smallest, largest) subgradient of a row's loss at the offset b, for a loss with kinks.
 
-    Compared with b are the same numbers as in `best_offset`, so that a row on a kink is known as one.
+    Comparisons use the same numbers as `best_offset`, so that kinks are detected exactly.
     """
     if loss == HINGE:
         point = y - score
@@ -65,9 +65,10 @@ def _slopes_at(loss, tube, score, y, c, b):
 
 @kernel
 def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
-    """Write subgradients of c l(z + b, y) at the best b that add up to 0; returns the sums of their -l* and of sizes.
+    """Compute subgradients of c l(z + b, y) at the best b with sum 0; return the sums of their -l* and of their sizes.
 
-    Rows on a kink share what is left over. Rows of one class alone have slopes of 0: their loss has no minimum.
+    The rows on a kink get equal shares of the remainder. If all rows are of one class slopes are 0: there is no
+    minimum.
     """
     kinked = loss == HINGE or loss == ABSOLUTE or loss == EPSILON_INSENSITIVE
     tube = parameter if loss == EPSILON_INSENSITIVE else 0.0
@@ -99,7 +100,7 @@ def balanced_slopes(loss, parameter, scores, labels, weights, count, b, slopes):
 
 @kernel
 def best_offset(loss, parameter, scores, labels, weights, count, points, jumps):
-    """The b that minimises the sum of c l(z + b, y) over some rows; `points` and `jumps` have room for two a row."""
+    """Return the b that minimises the sum of c l(z + b, y); `points` and `jumps` have room for two numbers per row."""
     if loss == HINGE:
         level = 0.0
         for i in range(count):
@@ -115,7 +116,7 @@ def best_offset(loss, parameter, scores, labels, weights, count, points, jumps):
             jumps[2 * i] = jumps[2 * i + 1] = weights[i]
             level += weights[i]
         return point_of_level(points, jumps, 2 * count, level * (1.0 - 1e-15))
-    # smooth ones: the slope grows with b
+    # smooth losses: bisection, as the slope increases with b
     least, most = 0.0, 0.0
     for i in range(count):
         reach = abs(labels[i]) + abs(scores[i]) + 40.0

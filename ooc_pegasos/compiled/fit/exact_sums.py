@@ -1,7 +1,7 @@
-"""Sums kept as (high, low) pairs of float64, and the dual objective added up anew from the dual variables in them.
+"""Compensated (double-double) sums as (high, low) pairs of float64, and the dual objective in this precision.
 
-The error of a pair is about the square of that of a float64, whatever the terms were before: see Dekker 1971 and
-"Accurate sum and dot product", Ogita, Rump and Oishi 2005. A product of two float32 is exact in float64.
+The error of a pair is about the square of that of float64: see Dekker 1971 and "Accurate sum and dot product", Ogita,
+Rump and Oishi 2005. A product of two float32 is exact in float64.
 """
 
 import numpy as np
@@ -12,15 +12,15 @@ from ooc_pegasos.compiled.fit.sdca import label_of
 from ooc_pegasos.compiled.intrinsics import escape_of_type, value_at
 from ooc_pegasos.compiled.jit import inlined, kernel
 
-# Places in `sums` of `add_up_duals`: what rows add to the dual, as a pair; and the sizes of what was added.
+# Indices in `sums` of `add_up_duals`: the dual objective as a pair, and the sum of the sizes of its terms.
 HIGH, LOW, MAGNITUDE = range(3)
 _SPLITTER = 134217729.0  # 2^27 + 1
-_MOST_SPLIT = 1e290
+_MAX_SPLIT = 1e290
 
 
 @inlined
 def two_sum(a, b):
-    """(a + b rounded, the rounding error)."""
+    """Return (a + b rounded, the rounding error)."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -28,9 +28,9 @@ def two_sum(a, b):
 
 @inlined
 def two_product(a, b):
-    """(a * b rounded, the rounding error)."""
+    """Return (a * b rounded, the rounding error)."""
     product = a * b
-    if abs(a) > _MOST_SPLIT or abs(b) > _MOST_SPLIT:
+    if abs(a) > _MAX_SPLIT or abs(b) > _MAX_SPLIT:
         return product, 0.0
     c = _SPLITTER * a
     a_high = c - (c - a)
@@ -42,10 +42,10 @@ def two_product(a, b):
 
 
 @kernel
-def dot_twice(indices, values, levels, begin, end, a, stride, column, more):
-    """`more` + <a, x> in twice the precision, rounded once; NaN at an index that is not in `a`.
+def dot_compensated(indices, values, levels, begin, end, a, stride, column, more):
+    """Return `more` + <a, x> in double-double precision, rounded once; NaN if an index is too large.
 
-    `a` is the column `column` of a matrix with `stride` of them.
+    The weights are column `column` of a matrix with `stride` columns.
     """
     escape = escape_of_type(indices)
     high, low = more, 0.0
@@ -101,7 +101,7 @@ def add_up_duals(
 ):
     """Add b_i x_i to the pairs (high, low) and -l_i*(-b_i) to `sums`, for rows begin to end.
 
-    `duals` has `width` places a row, and the model's is `column`.
+    `duals` has `width` columns, and that of the model is `column`.
     """
     escape = escape_of_type(indices)
     features = len(high) - 1 if bias != 0.0 else len(high)

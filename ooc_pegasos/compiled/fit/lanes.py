@@ -1,8 +1,8 @@
-"""Eight float64 side by side, which processors add and multiply at once: numba has no word for them.
+"""SIMD lanes: vectors of eight float64 for numba kernels, which has no type for them.
 
-A panel is a matrix `A[feature, model]`, row by row, whose width is a multiple of LANES. Its lanes stand at a place,
-counted in numbers from the beginning. Nothing is checked: callers pass only places that they have bounded themselves.
-Every operation is rounded by itself, so results are the same on every processor, and those of a lone float64.
+A panel is a matrix `A[feature, model]` in C order, whose width is a multiple of LANES. Lanes are loaded and stored at
+an index of an array, which the caller has checked. There are no fused operations, so results are the same on all
+processors, and those of scalar float64.
 """
 
 import operator
@@ -20,7 +20,7 @@ _STORED = {types.float64: ir.DoubleType(), types.float32: ir.FloatType(), types.
 
 
 class Lanes(types.Type):  # type: ignore[misc]
-    """The type of eight numbers inside a kernel."""
+    """The numba type of eight numbers."""
 
     def __init__(self) -> None:
         super().__init__(name="Lanes")
@@ -35,15 +35,15 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
 _LANES = Lanes()
 
 
-def _address(context: Any, builder: Any, kind: Any, array: Any, place: Any) -> Any:
+def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
     data = context.make_array(kind)(context, builder, array).data
     vector = ir.VectorType(_STORED[kind.dtype], LANES)
-    return builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
+    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
 
 
 @intrinsic
 def lanes_of(_typing: Any, number: Any) -> Any:
-    """The same number eight times."""
+    """Return lanes with the same number."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         undefined = ir.Constant(_DOUBLES, ir.Undefined)
@@ -54,8 +54,8 @@ def lanes_of(_typing: Any, number: Any) -> Any:
 
 
 @intrinsic
-def load_lanes(_typing: Any, array: Any, place: Any) -> Any:
-    """Return an element of an array of float64, float32 or uint8."""
+def load_lanes(_typing: Any, array: Any, index: Any) -> Any:
+    """Load lanes from an array of float64, float32 or uint8."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = signature.args[0]
@@ -68,8 +68,8 @@ def load_lanes(_typing: Any, array: Any, place: Any) -> Any:
 
 
 @intrinsic
-def store_lanes(_typing: Any, array: Any, place: Any, lanes: Any) -> Any:
-    """Write to a place of an array of float64, float32 or uint8, rounded to what it holds."""
+def store_lanes(_typing: Any, array: Any, index: Any, lanes: Any) -> Any:
+    """Store lanes in an array of float64, float32 or uint8, with rounding."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind, value = signature.args[0], args[2]
@@ -84,8 +84,8 @@ def store_lanes(_typing: Any, array: Any, place: Any, lanes: Any) -> Any:
 
 
 @intrinsic
-def single_lanes(_typing: Any, lanes: Any) -> Any:
-    """The nearest float32 of each."""
+def round_to_float32(_typing: Any, lanes: Any) -> Any:
+    """Round each number to float32."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.fpext(builder.fptrunc(args[0], ir.VectorType(ir.FloatType(), LANES)), _DOUBLES)
@@ -94,8 +94,8 @@ def single_lanes(_typing: Any, lanes: Any) -> Any:
 
 
 @intrinsic
-def where_less(_typing: Any, left: Any, right: Any, then: Any, otherwise: Any) -> Any:
-    """In each lane `then` if `left < right`, else `otherwise`."""
+def where_less(_typing: Any, left: Any, right: Any, then: Any, other: Any) -> Any:
+    """Return `then` in lanes with `left < right`, else `other`."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.select(builder.fcmp_ordered("<", args[0], args[1]), args[2], args[3])
@@ -115,7 +115,7 @@ def are_zero(_typing: Any, lanes: Any) -> Any:
 
 
 def _operation(operation: Callable[..., Any], instruction: str) -> None:
-    """Let kernels write `x + y` and the like for lanes."""
+    """Define an operator for lanes."""
 
     @intrinsic
     def work(_typing: Any, left: Any, right: Any) -> Any:

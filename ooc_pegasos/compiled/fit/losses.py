@@ -1,20 +1,19 @@
 """Losses of one score in compiled code: value, subgradient, conjugate, dual step and bounds, together for each loss.
 
-`parameter` is the number of its own that a loss has: the width of a tube, where a curve becomes a line. A built-in loss
-is known to kernels by its number, the place in `BUILT_IN`: all of them are in the same kernels, which are cached. A
-loss that is registered from outside is known by a type of its own, `PluggedLoss`: kernels are compiled for it anew, in
-each process. Functions of these:
+`parameter` is the parameter of a loss, like the width of a tube. Built-in losses are identified by their index in
+`BUILT_IN`, and all kernels contain all of them, so kernels are cached. A registered loss has a type of its own,
+`PluggedLoss`, for which kernels are compiled in each process. The functions of a loss:
 
 - `at(parameter, z, y)`: (value l(z), a subgradient g at z, l(z) - g z) for score z and label y. The last is -l*(g),
-  the term of the row in the dual, equation (4). It is written out, not computed from the other two, where that is
-  exact: the hinge adds exactly 1 for each margin error.
+  the term of the row in the dual, equation (4), computed exactly if possible: the hinge adds exactly 1 for each margin
+  error.
 - `dual(parameter, y, b)`: -l*(-b), the term in the dual of a row whose dual variable is b, minus a subgradient.
 - `best_dual(parameter, z, y, b, r)`: the b' that maximises -l*(-b') - z (b' - b) - (r/2) (b' - b)^2, an ascent step on
   one row, equation (7).
 - `largest_slope(parameter)`: the largest size of a subgradient, and so of a dual variable.
-- `slack(parameter, z, y, b, box, unit)`: the distance, in margins, of the score from where this row's dual variable
-  would leave its bound; 0 if the variable is not at a bound. `box` is the largest size of the variable, `unit` the size
-  of a margin for real targets, 0 if that is not known yet. A row far from there is inactive for some epochs: shrinking.
+- `slack(parameter, z, y, b, box, unit)`: the distance, in margins, of the score from the point where this row's dual
+  variable would leave its bound; 0 if the variable is not at a bound. `box` is the largest size of the variable, `unit`
+  the size of a margin for real targets, 0 if unknown. Rows with a large slack are inactive for some epochs (shrinking).
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from numba.extending import NativeValue, models, overload, register_model, typeo
 
 from ooc_pegasos.compiled.jit import OnlyInMemory, called, inlined, kernel
 
-HINGE, LOGISTIC, SMOOTHED_HINGE, EPSILON_INSENSITIVE, ABSOLUTE, HUBER = range(6)
+HINGE, LOGISTIC, SMOOTHED_HINGE, SQUARED_HINGE, EPSILON_INSENSITIVE, ABSOLUTE, HUBER, SQUARED = range(8)
 
-_NEWTON_STEPS = 20  # four are enough where rounding lets them be
+_NEWTON_STEPS = 20  # usually four suffice
 _TINY = 1e-300
 ALMOST_ONE = 1.0 - 2.0**-23
 _SCORE_UNITS = 8.0 * 2.0**-53
@@ -48,7 +47,7 @@ def _one(parameter):
 
 @called
 def no_slack(parameter, z, y, b, box, unit):
-    """No row is ever inactive."""
+    """Return 0: no row is ever inactive."""
     return 0.0
 
 
@@ -61,7 +60,7 @@ class LossFunctions:
     """True if the loss falls with y z; False if it grows with |z - y|."""
     dual: Compiled | None = None
     best_dual: Compiled | None = None
-    """These two are None if dual coordinate ascent is not to minimise the loss."""
+    """`dual` and `best_dual` are None if dual coordinate ascent does not support the loss."""
     largest_slope: Compiled = _one
     slack: Compiled = no_slack
 
@@ -120,7 +119,7 @@ def _logistic(z, y):
 def _logistic_dual(parameter, y, b):
     p = b * y
     rest = 1.0 - p
-    log_rest = np.log1p(-p) if p < 0.5 else np.log(max(rest, _TINY))  # of a tiny p `rest` has no digits
+    log_rest = np.log1p(-p) if p < 0.5 else np.log(max(rest, _TINY))  # for a tiny p `rest` is inexact
     return -(p * np.log(max(p, _TINY)) + rest * log_rest)
 
 
@@ -131,11 +130,11 @@ def _logistic_best_dual(parameter, z, y, b, r):
 
 @kernel
 def _best_probability(margin, p, r):
-    """The root in (0, 1) of log(q / (1 - q)) + margin + r (q - p), which increases.
+    """Return the root in (0, 1) of log(q / (1 - q)) + margin + r (q - p), an increasing function.
 
-    Of q and 1 - q the smaller is looked for, which then has all its digits. In u = log(q / (1 - q)) the function is
-    u + r q(u) - most, convex where u < 0, and Newton's steps reach the root from either side. They begin near it, for
-    from afar each would come closer by 1 only if r is enormous.
+    The smaller of q and 1 - q is computed, for full precision. In u = log(q / (1 - q)) the function is
+    u + r q(u) - most, convex for u < 0, and Newton's method converges from both sides. The initial value is near the
+    root: for a large r Newton steps from far away have size 1.
     """
     swapped = margin + r * (0.5 - p) < 0.0
     if swapped:
@@ -190,6 +189,30 @@ def _smoothed_hinge_slack(parameter, z, y, b, box, unit):
     elif b == y * box:
         slack = short - parameter
     return slack
+
+
+# --- squared hinge; `parameter` is the largest slope that dual variables reach ---------------------
+
+
+@called
+def _squared_hinge(parameter, z, y):
+    short = max(1.0 - y * z, 0.0)
+    return short * short, -2.0 * y * short, (2.0 - short) * short
+
+
+@called
+def _squared_hinge_dual(parameter, y, b):
+    return b * y - b * b / 4.0
+
+
+@called
+def _squared_hinge_best_dual(parameter, z, y, b, r):
+    return y * min(max((b * y * r + 1.0 - y * z) / (r + 0.5), 0.0), parameter)
+
+
+@called
+def _squared_hinge_slack(parameter, z, y, b, box, unit):
+    return y * z - 1.0 if b == 0.0 else 0.0
 
 
 # --- epsilon-insensitive ------------------------------------------------------------------------
@@ -280,27 +303,45 @@ def _huber_best_dual(parameter, z, y, b, r):
 
 
 @called
-def _huber_largest_slope(parameter):
+def _parameter_is_slope(parameter):
     return parameter
+
+
+# --- squared; `parameter` is the largest slope that dual variables reach --------------------------
+
+
+@called
+def _squared(parameter, z, y):
+    off = z - y
+    return off * off / 2.0, off, -off * y - off * off / 2.0
 
 
 BUILT_IN = (
     LossFunctions(_hinge, True, _hinge_dual, _hinge_best_dual, slack=_hinge_slack),
     LossFunctions(_logistic_at, True, _logistic_dual, _logistic_best_dual),
     LossFunctions(_smoothed_hinge, True, _smoothed_hinge_dual, _smoothed_hinge_best_dual, slack=_smoothed_hinge_slack),
+    LossFunctions(
+        _squared_hinge,
+        True,
+        _squared_hinge_dual,
+        _squared_hinge_best_dual,
+        _parameter_is_slope,
+        slack=_squared_hinge_slack,
+    ),
     LossFunctions(_tube, False, _tube_dual, _tube_best_dual, slack=_tube_slack),
     LossFunctions(_absolute, False, _absolute_dual, _absolute_best_dual, slack=_absolute_slack),
-    LossFunctions(_huber, False, _huber_dual, _huber_best_dual, _huber_largest_slope),
+    LossFunctions(_huber, False, _huber_dual, _huber_best_dual, _parameter_is_slope),
+    LossFunctions(_squared, False, _huber_dual, _huber_best_dual, _parameter_is_slope),
 )
-"""By number; those with a margin come first."""
+"""By number; losses with a margin come first."""
 _WITH_MARGIN = sum(functions.has_margin for functions in BUILT_IN)
 
 
-# --- losses from outside ------------------------------------------------------------------------
+# --- registered losses ------------------------------------------------------------------------
 
 
 class PluggedLoss:
-    """A loss from outside, as kernels are given it in place of a number: its functions, as Python functions."""
+    """A registered loss, passed to kernels instead of a number: its functions, as Python functions."""
 
     def __init__(self, name: str, functions: LossFunctions) -> None:
         found = {field: kernel(one) for field, one in vars(functions).items() if inspect.isfunction(one)}
@@ -309,7 +350,7 @@ class PluggedLoss:
 
 
 class PluggedLossType(OnlyInMemory):
-    """The type of one loss from outside, for which kernels are compiled anew."""
+    """The numba type of a registered loss, for which kernels are compiled."""
 
     def __init__(self, name: str, functions: LossFunctions) -> None:
         super().__init__(name=f"PluggedLoss({name}, {id(functions)})")
@@ -331,7 +372,7 @@ def _unbox(_type: Any, _loss: Any, context: Any) -> Any:
 
 @overload(operator.eq, strict=False)
 def _equals(loss: Any, number: Any) -> Any:
-    """No loss from outside has a number."""
+    """Registered losses are equal to no number."""
     if isinstance(loss, PluggedLossType) and isinstance(number, types.Integer):
         return lambda loss, number: False
     return None
@@ -342,7 +383,8 @@ def _equals(loss: Any, number: Any) -> Any:
 
 def _by_loss(name: str) -> Compiled:
     """Return a kernel (loss, *arguments) that calls the function `name` of the loss."""
-    hinge, logistic, smoothed_hinge, tube, absolute, huber = (getattr(functions, name) for functions in BUILT_IN)
+    by_number = [getattr(functions, name) for functions in BUILT_IN]
+    hinge, logistic, smoothed_hinge, squared_hinge, tube, absolute, huber, squared = by_number
 
     def built_in(loss, *arguments):
         if loss == HINGE:
@@ -351,12 +393,16 @@ def _by_loss(name: str) -> Compiled:
             return logistic(*arguments)
         if loss == SMOOTHED_HINGE:
             return smoothed_hinge(*arguments)
+        if loss == SQUARED_HINGE:
+            return squared_hinge(*arguments)
         if loss == EPSILON_INSENSITIVE:
             return tube(*arguments)
         if loss == ABSOLUTE:
             return absolute(*arguments)
         if loss == HUBER:
             return huber(*arguments)
+        if loss == SQUARED:
+            return squared(*arguments)
         raise ValueError("unknown loss")
 
     def chosen(loss: Any, *arguments: Any) -> Any:
@@ -372,7 +418,7 @@ def _by_loss(name: str) -> Compiled:
     def by_loss(loss, *arguments):
         return chosen(loss, *arguments)
 
-    by_loss.__qualname__ = name  # of its file in the cache
+    by_loss.__qualname__ = name  # the name of its file in the cache
     return kernel(by_loss, is_inlined=True)
 
 
@@ -384,8 +430,8 @@ _largest_slope = _by_loss("largest_slope")
 
 
 @inlined
-def largest_dual(loss, parameter, c):
-    """The largest size that the dual variable of a row with weight c may have, and that float32 can hold."""
+def box_size(loss, parameter, c):
+    """Return the box constraint: the largest size of the dual variable for a weight c, rounded down to float32."""
     most = c * _largest_slope(loss, parameter)
     single = np.float64(np.float32(most))
     return single if single <= most else np.float64(np.float32(most * ALMOST_ONE))
@@ -405,7 +451,7 @@ def _falls_with_margin_by_type(loss: Any) -> Any:
 
 @inlined
 def worst_score(loss, z, y, error):
-    """The score within `error`, and what computing the loss of it rounds away, whose loss is the largest."""
+    """Return the score with the largest loss within `error` and the rounding error of the loss."""
     more = error + _SCORE_UNITS * (abs(z) + abs(y))
     if _falls_with_margin(loss):
         return z - y * more

@@ -1,16 +1,16 @@
-"""Losses of all classes at once: z and g are vectors, and the weights a panel with a column a class.
+"""Joint multiclass losses: z and g are vectors, and the weights a panel with a column per class.
 
-The multiclass hinge is max_k cost[y, k] + z_k - z_y, whose -l*(g) is the cost of the class that is chosen; the
-multiclass logistic loss is -log p_y with p the softmax of z, and its -l*(g) the entropy of p. Places in `state` are
-those of `compiled/fit/pegasos.py`, lines of the sums those of `compiled/fit/sums.py`.
+The multiclass hinge is max_k cost[y, k] + z_k - z_y, with -l*(g) the cost of the maximal class; the multiclass logistic
+loss is -log p_y with p the softmax of z, and -l*(g) the entropy of p. Indices in `state` are those of
+`compiled/fit/pegasos.py`, indices of sums those of `compiled/fit/sums.py`.
 """
 
 import numpy as np
 
-from ooc_pegasos.compiled.fit.exact_sums import dot_twice
-from ooc_pegasos.compiled.fit.panel import add_to_panel, panel_scores, prefetch_panel, room_for
-from ooc_pegasos.compiled.fit.pegasos import ERRORS, LOSS, MAGNITUDE, S, T, look_ahead
-from ooc_pegasos.compiled.fit.sums import APART, APART_ERRORS, APART_ROWS, APART_SQUARES, SLOPES, TRAINING
+from ooc_pegasos.compiled.fit.exact_sums import dot_compensated
+from ooc_pegasos.compiled.fit.panel import add_to_panel, panel_scores, prefetch_panel, row_buffers
+from ooc_pegasos.compiled.fit.pegasos import ERRORS, LOSS, MAGNITUDE, S, T, prefetch_next_rows
+from ooc_pegasos.compiled.fit.sums import HOLDOUT_ERRORS, HOLDOUT_LOSS, HOLDOUT_ROWS, HOLDOUT_SQUARES, SLOPES, TRAINING
 from ooc_pegasos.compiled.jit import kernel
 
 MULTICLASS_HINGE, MULTICLASS_LOGISTIC = 100, 101
@@ -19,7 +19,7 @@ _SCORE_UNITS = 8.0 * 2.0**-53
 
 @kernel
 def class_loss(loss, z, label, costs, g):
-    """(l(z), l(z) - <g, z>) of a row of class `label`, with a subgradient in the first places of g."""
+    """Return (l(z), l(z) - <g, z>) of a row of class `label`, and write a subgradient to g."""
     classes = len(costs)
     if loss == MULTICLASS_HINGE:
         chosen, value = label, 0.0
@@ -36,7 +36,7 @@ def class_loss(loss, z, label, costs, g):
     best = 0
     for k in range(1, classes):
         best = k if z[k] > z[best] else best
-    # the others by themselves: beside the 1 of the best class those that are tiny would lose their digits
+    # summed without the 1 of the best class, which would absorb tiny terms
     others = 0.0
     for k in range(classes):
         g[k] = np.exp(z[k] - z[best])
@@ -51,7 +51,7 @@ def class_loss(loss, z, label, costs, g):
 
 
 @kernel
-def present_classes(
+def process_classes(
     order,
     begin,
     end,
@@ -78,22 +78,22 @@ def present_classes(
     stride,
     column,
 ):
-    """Present rows `order[begin:end]` one by one, equation (2) with a vector g.
+    """Make a step for each row of `order[begin:end]`, equation (2) with a vector g.
 
-    A `record` that is not None sums -g of each row, from place `column` of `stride` on.
+    A `record` that is not None sums -g of each row, in the columns from `column` on of `stride`.
     """
     z, g = np.zeros(width), np.zeros(width)
-    places, xs = room_for(indptr, order[begin:end])
+    offsets, xs = row_buffers(indptr, order[begin:end])
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
     for i in range(begin, end):
-        look_ahead(order, i, end, indptr, indices, values, labels)
+        prefetch_next_rows(order, i, end, indptr, indices, values, labels)
         if large and i + 2 < end:
             prefetch_panel(indptr, indices, np.int64(order[i + 2]), panel, width)
         row = np.int64(order[i])
         if len(folds) > 0 and folds[row] == fold:
             continue
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
+        if not panel_scores(indices, values, levels, first, last, offsets, xs, panel, width, features, bias, z):
             return row
         clock = lam * (t + delay)
         step = 1.0 / clock if clock > 0.0 else 0.0
@@ -115,7 +115,7 @@ def present_classes(
             g[k] *= -c
         if changed:
             errors += 1.0
-            add_to_panel(places, xs, last - first, panel, width, features, bias, g)
+            add_to_panel(offsets, xs, last - first, panel, width, features, bias, g)
         t += 1.0
     state[T], state[S], state[LOSS], state[ERRORS] = t, dual_sum, loss_sum, errors
     return -1
@@ -144,35 +144,35 @@ def sum_class_losses(
     panel,
     sums,
 ):
-    """Add up the weighted losses of rows begin to end for one candidate, with scores off by `error` as in `sums`.
+    """Add the weighted losses of rows begin to end for a candidate, at the worst scores within `error` as in `sums`.
 
-    With `twice` scores are computed in twice the precision.
+    With `compensated` scores are computed in double-double precision.
     """
     z, g = np.zeros(width), np.zeros(width)
-    places, xs = room_for(indptr, range(begin, end))
+    offsets, xs = row_buffers(indptr, range(begin, end))
     for row in range(begin, end):
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        if not panel_scores(indices, values, levels, first, last, places, xs, panel, width, features, bias, z):
+        if not panel_scores(indices, values, levels, first, last, offsets, xs, panel, width, features, bias, z):
             return row
         if twice:
             body = panel[: features * width]
             for k in range(len(costs)):
                 more = panel[features * width + k] * bias if bias != 0.0 else 0.0
-                z[k] = dot_twice(indices, values, levels, first, last, body, width, k, more)
+                z[k] = dot_compensated(indices, values, levels, first, last, body, width, k, more)
         label = np.int64(labels[row])
         c = class_weights[label]
         if len(weights) > 0:
             c *= weights[row]
-        apart = len(folds) > 0 and folds[row] == fold
-        if not apart:
+        is_holdout = len(folds) > 0 and folds[row] == fold
+        if not is_holdout:
             largest = np.max(np.abs(z[: len(costs)]))
             z[label] -= 2.0 * (error + _SCORE_UNITS * (largest + costs.max()))
         value, _dual = class_loss(loss, z, label, costs, g)
-        if apart:
-            sums[APART] += c * value
-            sums[APART_SQUARES] += c * value * c * value
-            sums[APART_ERRORS] += 1.0 if np.argmax(z[: len(costs)]) != label else 0.0
-            sums[APART_ROWS] += 1.0
+        if is_holdout:
+            sums[HOLDOUT_LOSS] += c * value
+            sums[HOLDOUT_SQUARES] += c * value * c * value
+            sums[HOLDOUT_ERRORS] += 1.0 if np.argmax(z[: len(costs)]) != label else 0.0
+            sums[HOLDOUT_ROWS] += 1.0
         else:
             sums[TRAINING] += c * value
             for k in range(len(costs)):
@@ -182,7 +182,7 @@ def sum_class_losses(
 
 @kernel
 def class_losses_of(loss, costs, scores, labels, out):
-    """The loss of each row."""
+    """Compute the loss of each row."""
     g = np.zeros(len(costs))
     for row in range(len(labels)):
         out[row], _dual = class_loss(loss, scores[row], np.int64(labels[row]), costs, g)

@@ -1,8 +1,8 @@
-"""Panels: weights as `A[feature, model]`, so that one look at a row's entries serves all models.
+"""Model panels: weights as `A[feature, model]`, so that each row is decoded once for all models.
 
-A row is decoded once, to the places of its weights and to factors in float64; then eight columns at a time are added
-up, and changed. Each column comes out bit by bit as it would alone: sums are added in the order of `dot`, and every
-operation is rounded by itself. Columns that no model has are 0 and stay 0.
+A row is decoded to the offsets of its weights and to values in float64; then eight columns at a time are processed.
+Results are bitwise those of separate models: sums have the order of `dot`, without fused operations. Unused columns are
+0.
 """
 
 import numpy as np
@@ -13,8 +13,8 @@ from ooc_pegasos.compiled.jit import inlined, kernel
 
 
 @kernel
-def room_for(indptr, rows):
-    """(places, xs) that hold any of these rows."""
+def row_buffers(indptr, rows):
+    """Return buffers (offsets, xs) for the longest of these rows."""
     longest = 0
     for row in rows:
         longest = max(longest, np.int64(indptr[np.int64(row) + 1]) - np.int64(indptr[np.int64(row)]))
@@ -22,15 +22,15 @@ def room_for(indptr, rows):
 
 
 @kernel
-def decode_row(indices, values, levels, begin, end, width, features, places, xs):
-    """Write where the weights of each entry begin in a panel, and its factor: of an escape 0.
+def decode_row(indices, values, levels, begin, end, width, features, offsets, xs):
+    """Decode a row to the offsets of its weights in a panel, and values: 0 for escapes.
 
-    False if an index is not below `features`; no place is then to be used.
+    Returns False if an index is not below `features`; then the offsets are invalid.
     """
     escape = escape_of_type(indices)
     first, entries = np.uint64(begin), np.uint64(end) - np.uint64(begin)
     f, step, limit = np.uint64(0), np.uint64(width), np.uint64(features)
-    if values is not None:  # by themselves, so that the compiler does some at once
+    if values is not None:  # a separate loop, which the compiler vectorizes
         for n in range(entries):
             xs[n] = value_at(values, first + n, levels)
     for n in range(entries):
@@ -38,41 +38,41 @@ def decode_row(indices, values, levels, begin, end, width, features, places, xs)
         f = code + (f if escape > 0 else np.uint64(0))
         if escape == 0 and f >= limit:
             return False
-        places[n] = f * step
+        offsets[n] = f * step
         if values is None:
             xs[n] = 0.0 if escape > 0 and code == np.uint64(escape) else 1.0
-    return f < limit or entries == np.uint64(0)  # gaps only advance: the last index is the largest
+    return f < limit or entries == np.uint64(0)  # gap-coded indices increase: the last is the largest
 
 
 @kernel
-def panel_dot(places, xs, entries, panel, place, z):
-    """The inner products of a decoded row with eight columns from `place` on, as `dot`."""
+def panel_dot(offsets, xs, entries, panel, column, z):
+    """Compute the inner products of a decoded row with eight columns from `column` on, as `dot`."""
     sum0, sum1, sum2, sum3 = lanes_of(0.0), lanes_of(0.0), lanes_of(0.0), lanes_of(0.0)
-    at, stop, first, one = np.uint64(0), np.uint64(entries), np.uint64(place), np.uint64(1)
+    at, stop, first, one = np.uint64(0), np.uint64(entries), np.uint64(column), np.uint64(1)
     while at + np.uint64(3) < stop:
         at1, at2, at3 = at + one, at + np.uint64(2), at + np.uint64(3)
-        sum0 = sum0 + load_lanes(panel, places[at] + first) * lanes_of(xs[at])
-        sum1 = sum1 + load_lanes(panel, places[at1] + first) * lanes_of(xs[at1])
-        sum2 = sum2 + load_lanes(panel, places[at2] + first) * lanes_of(xs[at2])
-        sum3 = sum3 + load_lanes(panel, places[at3] + first) * lanes_of(xs[at3])
+        sum0 = sum0 + load_lanes(panel, offsets[at] + first) * lanes_of(xs[at])
+        sum1 = sum1 + load_lanes(panel, offsets[at1] + first) * lanes_of(xs[at1])
+        sum2 = sum2 + load_lanes(panel, offsets[at2] + first) * lanes_of(xs[at2])
+        sum3 = sum3 + load_lanes(panel, offsets[at3] + first) * lanes_of(xs[at3])
         at += np.uint64(4)
     while at < stop:
-        sum0 = sum0 + load_lanes(panel, places[at] + first) * lanes_of(xs[at])
+        sum0 = sum0 + load_lanes(panel, offsets[at] + first) * lanes_of(xs[at])
         at += one
     store_lanes(z, first, sum0 + sum1 + sum2 + sum3)
 
 
 @kernel
-def panel_add(places, xs, entries, panel, place, factors):
-    """Add `factors[j] x` to column j, for eight columns from `place` on.
+def panel_add(offsets, xs, entries, panel, column, factors):
+    """Add `factors[j] x` to column j, for eight columns from `column` on.
 
-    A place may come twice only if its factor is 0 the first time: that of an escape.
+    An offset may occur twice only if its first value is 0: an escape.
     """
-    at, stop, first, one = np.uint64(0), np.uint64(entries), np.uint64(place), np.uint64(1)
+    at, stop, first, one = np.uint64(0), np.uint64(entries), np.uint64(column), np.uint64(1)
     factor = load_lanes(factors, first)
     while at + np.uint64(3) < stop:
         at1, at2, at3 = at + one, at + np.uint64(2), at + np.uint64(3)
-        to, to1, to2, to3 = places[at] + first, places[at1] + first, places[at2] + first, places[at3] + first
+        to, to1, to2, to3 = offsets[at] + first, offsets[at1] + first, offsets[at2] + first, offsets[at3] + first
         new = load_lanes(panel, to) + factor * lanes_of(xs[at])
         new1 = load_lanes(panel, to1) + factor * lanes_of(xs[at1])
         new2 = load_lanes(panel, to2) + factor * lanes_of(xs[at2])
@@ -83,41 +83,41 @@ def panel_add(places, xs, entries, panel, place, factors):
         store_lanes(panel, to3, new3)
         at += np.uint64(4)
     while at < stop:
-        to = places[at] + first
+        to = offsets[at] + first
         store_lanes(panel, to, load_lanes(panel, to) + factor * lanes_of(xs[at]))
         at += one
 
 
 @kernel
 def prefetch_panel(indptr, indices, row, panel, width):
-    """Ask for the weights of a row: where they outgrow the caches."""
+    """Prefetch the weights of a row."""
     escape = escape_of_type(indices)
     f = np.int64(0)
     for at in range(np.int64(indptr[row]), np.int64(indptr[row + 1])):
         f = np.int64(indices[at]) + (f if escape > 0 else 0)
-        for place in range(f * width, f * width + width, LANES):
-            prefetch(panel, place)
+        for column in range(f * width, f * width + width, LANES):
+            prefetch(panel, column)
 
 
 @inlined
-def panel_scores(indices, values, levels, begin, end, places, xs, panel, width, features, bias, z):
-    """The inner products of a row with all columns, and the row decoded; False if an index is too large."""
-    sound = decode_row(indices, values, levels, begin, end, width, features, places, xs)
-    if sound:
-        for place in range(0, width, LANES):
-            panel_dot(places, xs, end - begin, panel, place, z)
+def panel_scores(indices, values, levels, begin, end, offsets, xs, panel, width, features, bias, z):
+    """Decode a row and compute its inner products with all columns; return False if an index is too large."""
+    is_valid = decode_row(indices, values, levels, begin, end, width, features, offsets, xs)
+    if is_valid:
+        for column in range(0, width, LANES):
+            panel_dot(offsets, xs, end - begin, panel, column, z)
         if bias != 0.0:
             for j in range(width):
                 z[j] += panel[features * width + j] * bias
-    return sound
+    return is_valid
 
 
 @inlined
-def add_to_panel(places, xs, entries, panel, width, features, bias, factors):
+def add_to_panel(offsets, xs, entries, panel, width, features, bias, factors):
     """Add `factors[j] x` to column j."""
-    for place in range(0, width, LANES):
-        if not are_zero(load_lanes(factors, np.uint64(place))):
-            panel_add(places, xs, entries, panel, place, factors)
+    for column in range(0, width, LANES):
+        if not are_zero(load_lanes(factors, np.uint64(column))):
+            panel_add(offsets, xs, entries, panel, column, factors)
     if bias != 0.0:
         for j in range(width):
             panel[features * width + j] += factors[j] * bias

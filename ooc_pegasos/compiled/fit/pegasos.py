@@ -1,9 +1,9 @@
-"""Pegasos: equation (2) of the README, one row, one batch, or one row several times at a step.
+"""Pegasos: equation (2) of the README; a step processes a row, a batch, or a row several times.
 
-Names are those of the mathematics: `a` the sum of the updates, `t` rows presented, z = <a, x> / (lam (t + delay))
-the score, g a subgradient of the loss at z. Rows are gap-coded or plain, see `compiled/rows/coding.py`. `state` holds
-what changes besides the vectors. The caller has checked `indptr` and the order. Indices need no check before: no
-kernel touches a weight that is not there, and each returns the row whose index is too large, or -1 for none.
+Names are those of the mathematics: `a` the sum of the updates, `t` processed rows, z = <a, x> / (lam (t + delay)) the
+score, g a subgradient of the loss at z. Rows are gap-coded or plain, see `compiled/rows/coding.py`. `state` holds
+scalar sums. The caller has checked `indptr` and the order. Kernels check all indices, and return the row whose index is
+too large, or -1 for none.
 """
 
 import numpy as np
@@ -13,33 +13,32 @@ from ooc_pegasos.compiled.fit.losses import loss_at
 from ooc_pegasos.compiled.intrinsics import entries_of_line, escape_of_type, prefetch, value_at
 from ooc_pegasos.compiled.jit import inlined, kernel
 
-# Places in `state`. MAGNITUDE are the sizes of what was added to S in this epoch. The solver keeps in the rest what
-# it has to know of the beginning of an epoch: ||a||^2, S, and bounds on the rounding errors of both.
-T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED, FREE, MAGNITUDE, SQUARE, SUM, VECTOR_ERROR, SUM_ERROR = range(13)
-# Of a bias that is not regularised: the sum of -g up to the last move of its centre, and what `next_move` keeps.
-MASS, HASTE, MOVE = range(13, 16)
+# Indices in `state`. MAGNITUDE is the sum of the sizes of the terms added to S in this epoch. SQUARE, SUM, VECTOR_ERROR
+# and SUM_ERROR are ||a||^2, S, and bounds on the rounding errors of `a` and S at the beginning of the epoch.
+T, S, LOSS, SCALE, NORM2, ERRORS, AVERAGED, FREE_BIAS, MAGNITUDE, SQUARE, SUM, VECTOR_ERROR, SUM_ERROR = range(13)
+# For an unregularized bias: the sum of -g up to the last step of its centre, and the state of `proximal_step`.
+MASS, STEP_FACTOR, LAST_STEP = range(13, 16)
 STATE_SIZE = 16
-# How a bias that is not regularised is found, in state[FREE]: not at all; by subgradients; as the best of each batch;
-# as a constant feature that is regularised towards state[FREE], its centre, which follows the bias (proximal point).
-NO_FREE, BY_SUBGRADIENT, OF_BATCH, PROXIMAL = range(4)
+# Method for an unregularized bias, in state[FREE_BIAS]: none; subgradient steps; the best bias of each batch; the
+# proximal point method: a constant feature regularised towards the centre state[FREE_BIAS], which follows the bias.
+NO_FREE_BIAS, BY_SUBGRADIENT, BY_BATCH, PROXIMAL = range(4)
 
 _ROWS_AHEAD = 4
-_NOTHING = np.empty(0)
+_EMPTY = np.empty(0)
 OFFSETS_AHEAD = 8
 
 
 @kernel
-def one_of(weight, code, escape):
-    """The weight, or 0 at an escape, chosen without a branch."""
+def weight_or_zero(weight, code, escape):
+    """Return the weight, or 0 at an escape, without a branch."""
     return weight if escape == 0 or code != np.uint64(escape) else 0.0
 
 
 @kernel
 def dot(indices, values, levels, begin, end, a):
-    """<a, x>, or NaN as soon as an index is not below len(a).
+    """Return <a, x>, or NaN if an index is not below len(a).
 
-    Indices are unsigned, so that numba does not ask whether they are negative. Gaps only advance, so of four the
-    last is the largest: the question costs nothing that can be measured.
+    Unsigned indices avoid numba's check for negative ones. Gap-coded indices increase, so one check for four suffices.
     """
     escape = escape_of_type(indices)
     z, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
@@ -55,10 +54,10 @@ def dot(indices, values, levels, begin, end, a):
             f3 = code3 + (f2 if escape > 0 else np.uint64(0))
             if f3 >= limit or (escape == 0 and (f >= limit or f1 >= limit or f2 >= limit)):
                 return np.nan
-            z += one_of(a[f], code, escape)
-            z1 += one_of(a[f1], code1, escape)
-            z2 += one_of(a[f2], code2, escape)
-            z3 += one_of(a[f3], code3, escape)
+            z += weight_or_zero(a[f], code, escape)
+            z1 += weight_or_zero(a[f1], code1, escape)
+            z2 += weight_or_zero(a[f2], code2, escape)
+            z3 += weight_or_zero(a[f3], code3, escape)
             f = f3
             at += np.uint64(4)
         while at < stop:
@@ -66,10 +65,10 @@ def dot(indices, values, levels, begin, end, a):
             f = code + (f if escape > 0 else np.uint64(0))
             if f >= limit:
                 return np.nan
-            z += one_of(a[f], code, escape)
+            z += weight_or_zero(a[f], code, escape)
             at += np.uint64(1)
     else:
-        # four sums side by side: one alone would wait for each addition
+        # four independent sums, to hide the latency of additions
         while at + np.uint64(3) < stop:
             f = np.uint64(indices[at]) + (f if escape > 0 else np.uint64(0))
             f1 = np.uint64(indices[at + np.uint64(1)]) + (f if escape > 0 else np.uint64(0))
@@ -93,7 +92,7 @@ def dot(indices, values, levels, begin, end, a):
 
 
 @kernel
-def is_sound(indices, begin, end, features):
+def has_valid_indices(indices, begin, end, features):
     """True if every index of a row is below `features`."""
     escape = escape_of_type(indices)
     f = np.uint64(0)
@@ -106,7 +105,7 @@ def is_sound(indices, begin, end, features):
 
 @kernel
 def square_norm(values, levels, begin, end, indices):
-    """<x, x>."""
+    """Return <x, x>."""
     escape = escape_of_type(indices)
     total = 0.0
     for at in range(np.uint64(begin), np.uint64(end)):
@@ -121,14 +120,14 @@ def square_norm(values, levels, begin, end, indices):
 
 @kernel
 def add_row(indices, values, levels, begin, end, a, factor):
-    """`a += factor x`, up to the first index that is not below len(a)."""
+    """Compute `a += factor x`, up to the first index that is not below len(a)."""
     escape = escape_of_type(indices)
     f = np.uint64(0)
     for at in range(np.uint64(begin), np.uint64(end)):
         code = np.uint64(indices[at])
         f = code + (f if escape > 0 else np.uint64(0))
         if f >= np.uint64(len(a)):
-            return  # a mapped file was changed since `dot` read it; the trainer looks for that
+            return  # a mapped file was changed after `dot`; training detects that
         if values is None:
             if escape == 0 or code != np.uint64(escape):
                 a[f] += factor
@@ -138,11 +137,11 @@ def add_row(indices, values, levels, begin, end, a, factor):
 
 @kernel
 def prefetch_row(indptr, indices, values, row):
-    """Ask for the entries of a row."""
+    """Prefetch the entries of a row."""
     begin, end = np.int64(indptr[row]), np.int64(indptr[row + 1])
     for at in range(begin, end, entries_of_line(indices)):
         prefetch(indices, at)
-    prefetch(indices, end - 1)  # rows do not begin where lines do
+    prefetch(indices, end - 1)  # rows do not begin at cache lines
     if values is not None:
         for at in range(begin, end, entries_of_line(values)):
             prefetch(values, at)
@@ -150,10 +149,10 @@ def prefetch_row(indptr, indices, values, row):
 
 
 @kernel
-def dot_large(indices, values, levels, begin, end, a, ahead, ahead_end):
-    """As `dot`, asking on the way for the weights of the row at `ahead`, in step with the reading of this one.
+def dot_prefetching(indices, values, levels, begin, end, a, ahead, ahead_end):
+    """Do the same as `dot`, with prefetches of the weights of the row at `ahead`.
 
-    In step, because a burst of requests fills the queue to memory and then nothing is read meanwhile.
+    Prefetches are interleaved with loads, because a burst of prefetches would fill the memory queue and block loads.
     """
     escape = escape_of_type(indices)
     z, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
@@ -181,10 +180,10 @@ def dot_large(indices, values, levels, begin, end, a, ahead, ahead_end):
         if f3 >= limit or (escape == 0 and (f >= limit or f1 >= limit or f2 >= limit)):
             return np.nan
         if values is None:
-            z += one_of(a[f], code, escape)
-            z1 += one_of(a[f1], code1, escape)
-            z2 += one_of(a[f2], code2, escape)
-            z3 += one_of(a[f3], code3, escape)
+            z += weight_or_zero(a[f], code, escape)
+            z1 += weight_or_zero(a[f1], code1, escape)
+            z2 += weight_or_zero(a[f2], code2, escape)
+            z3 += weight_or_zero(a[f3], code3, escape)
         else:
             z += a[f] * value_at(values, at, levels)  # an escape's value is 0
             z1 += a[f1] * value_at(values, at + np.uint64(1), levels)
@@ -210,8 +209,8 @@ def dot_large(indices, values, levels, begin, end, a, ahead, ahead_end):
 
 
 @inlined
-def look_ahead(order, i, end, indptr, indices, values, labels):
-    """Ask for what the next rows need; a shuffled epoch is then as fast as one in file order."""
+def prefetch_next_rows(order, i, end, indptr, indices, values, labels):
+    """Prefetch the data of the next rows, which makes random order as fast as sequential order."""
     if i + OFFSETS_AHEAD < end:
         prefetch(indptr, np.int64(order[i + OFFSETS_AHEAD]))
         prefetch(labels, np.int64(order[i + OFFSETS_AHEAD]))
@@ -226,27 +225,28 @@ def weight_of(row, y, weights, class_weights):
     return c * weights[row] if len(weights) > 0 else c
 
 
-def next_move(state: np.ndarray, move: float, haste: int, last: int) -> float:
-    """Return the distance to move the centre of a bias: a step of the proximal point method, made longer or shorter.
+def proximal_step(state: np.ndarray, move: float, factor: int, last: int) -> float:
+    """Return the distance to move the centre of a bias: an extrapolated step of the proximal point method.
 
-    A step may be small beside the way to go. So one in the direction of the last one, and about as long, is taken twice
-    as often as that was; and after a step that went too far for that reason at most half of the way back is gone.
-    `haste` and `last` are places in `state`: how often the last step was taken, and the step.
+    Steps may be small compared with the distance to the optimum. So the factor of a step is doubled if it has the
+    direction and at least half of the length of the last one; if the direction changes after an extrapolation, at most
+    half of the last distance is undone. `factor` and `last` are the indices in `state` of the factor of the last step,
+    and of the step.
     """
-    size, times, before = abs(move), max(float(state[haste]), 1.0), abs(float(state[last]))
-    gone = float(state[haste]) * before
+    size, times, before = abs(move), max(float(state[factor]), 1.0), abs(float(state[last]))
+    distance = float(state[factor]) * before
     if move * state[last] < 0 and times > 1:
-        size = min(size, gone / 2)
+        size = min(size, distance / 2)
     elif move * state[last] > 0:
         times *= 2 if size > before / 2 else 1
-        size = min(size * times, max(size, 4 * gone))
-    state[last], state[haste] = move, size / abs(move) if move else 1.0
+        size = min(size * times, max(size, 4 * distance))
+    state[last], state[factor] = move, size / abs(move) if move else 1.0
     return size if move > 0 else -size
 
 
 @inlined
 def _features_of(a, bias):
-    """`a` without the weight of the bias, which is its last where there is one."""
+    """Return `a` without the weight of the bias, its last element if there is one."""
     return a[: max(len(a) - 1, 0)] if bias != 0.0 else a
 
 
@@ -258,7 +258,7 @@ def _add_bias(a, b, factor, r):
 
 
 @kernel
-def present_rows(
+def process_rows(
     order,
     begin,
     end,
@@ -282,7 +282,7 @@ def present_rows(
     stride,
     column,
 ):
-    """Present rows `order[begin:end]` one by one.
+    """Make a step of Pegasos for each row of `order[begin:end]`.
 
     With r the running sum of 1 / (lam t), kept in state[AVERAGED], a `b` that is not empty sums r times each
     update; the sum of all iterates is then r a - b (equation 2a). A `record` that is not None sums -g of each row, in
@@ -290,21 +290,21 @@ def present_rows(
     """
     body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
-    r, centre, magnitude = state[AVERAGED], state[FREE], state[MAGNITUDE]
-    # 1 / (lam (t + delay)), or 0 before the first row, where a is 0: known before the inner product is
+    r, centre, magnitude = state[AVERAGED], state[FREE_BIAS], state[MAGNITUDE]
+    # 1 / (lam (t + delay)), or 0 before the first row, where a is 0; computed before the inner product
     step = 1.0 / (lam * (t + delay)) if t + delay > 0.0 else 0.0
     for i in range(begin, end):
-        look_ahead(order, i, end, indptr, indices, values, labels)
+        prefetch_next_rows(order, i, end, indptr, indices, values, labels)
         row = np.int64(order[i])
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         y = np.float64(labels[row])
         if large:
             ahead = np.int64(order[min(i + 2, end - 1)])
             ahead, ahead_end = np.int64(indptr[ahead]), np.int64(indptr[ahead + 1])
-            z = dot_large(indices, values, levels, first, last, body, ahead, ahead_end)
+            z = dot_prefetching(indices, values, levels, first, last, body, ahead, ahead_end)
         else:
             z = dot(indices, values, levels, first, last, body)
-        if np.isnan(z) and not is_sound(indices, first, last, len(body)):
+        if np.isnan(z) and not has_valid_indices(indices, first, last, len(body)):
             return row
         if bias != 0.0:
             z += a[len(a) - 1] * bias
@@ -333,11 +333,11 @@ def present_rows(
 
 @kernel
 def multiple_errors(delta, repeats, lam, square):
-    """Return the number of `repeats` presentations in a row are margin errors, equation (6).
+    """Return the number of margin errors in `repeats` consecutive updates with a row, equation (6).
 
-    `lam` is by how much the margin grows in a presentation; a bias of its own can make it shrink.
+    `lam` is the increase of the margin in an update; an unregularized bias can make it negative.
     """
-    if lam <= 0.0:  # a row that is no error once is none from there on
+    if lam <= 0.0:  # after an update without error no further error occurs
         return 0.0 if delta > 0.0 else min(float(repeats), np.floor(-delta / max(square - lam, 1e-300)) + 1.0)
     if delta > (repeats - 1) * lam:
         return 0.0
@@ -345,7 +345,7 @@ def multiple_errors(delta, repeats, lam, square):
 
 
 @kernel
-def present_rows_repeatedly(
+def process_rows_repeatedly(
     order,
     begin,
     end,
@@ -368,12 +368,12 @@ def present_rows_repeatedly(
     stride,
     column,
 ):
-    """Present each row `repeats` times in a row for one inner product (hinge only), equation (6)."""
+    """Make `repeats` consecutive steps for each row with a single inner product (hinge only), equation (6)."""
     body, body_of_b = _features_of(a, bias), _features_of(b, bias)
     t, dual_sum, loss_sum, errors = state[T], state[S], state[LOSS], state[ERRORS]
-    r, centre = state[AVERAGED], state[FREE]
+    r, centre = state[AVERAGED], state[FREE_BIAS]
     for i in range(begin, end):
-        look_ahead(order, i, end, indptr, indices, values, labels)
+        prefetch_next_rows(order, i, end, indptr, indices, values, labels)
         row = np.int64(order[i])
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         y = np.float64(labels[row])
@@ -382,10 +382,10 @@ def present_rows_repeatedly(
         if large:
             ahead = np.int64(order[min(i + 2, end - 1)])
             ahead, ahead_end = np.int64(indptr[ahead]), np.int64(indptr[ahead + 1])
-            score = dot_large(indices, values, levels, first, last, body, ahead, ahead_end)
+            score = dot_prefetching(indices, values, levels, first, last, body, ahead, ahead_end)
         else:
             score = dot(indices, values, levels, first, last, body)
-        if np.isnan(score) and not is_sound(indices, first, last, len(body)):
+        if np.isnan(score) and not has_valid_indices(indices, first, last, len(body)):
             return row
         if bias != 0.0:
             score += a[len(a) - 1] * bias
@@ -416,7 +416,7 @@ def present_rows_repeatedly(
 
 
 @kernel
-def present_batches(
+def process_batches(
     order,
     begin,
     end,
@@ -441,19 +441,19 @@ def present_batches(
     record,
     stride,
     column,
-    folded,
+    log_scale,
 ):
-    """Present batches of `size` rows: all scores with the `a` from before the batch, then all updates.
+    """Process mini-batches of `size` rows: all scores with the `a` from before the batch, then all updates.
 
-    With `project`, `a` is kept as state[SCALE] times the array and its squared norm in state[NORM2], so that the
-    projection onto the ball of radius 1 / sqrt(lam) costs no more than the rows (README, equation 2p). The `record` is
-    scaled alike; `folded` is the logarithm of all scales that were multiplied into the arrays.
+    With `project`, `a` is represented as state[SCALE] times the array, with its squared norm in state[NORM2], so that
+    the projection onto the ball of radius 1 / sqrt(lam) costs no more than the rows (README, equation 2p). The `record`
+    has the same scale; `log_scale` is the logarithm of all scales that were applied to the arrays.
     """
-    apart = bias if free == NO_FREE else 1.0
-    body, body_of_b = _features_of(a, apart), _features_of(b, apart)
+    last_weight = bias if free == NO_FREE_BIAS else 1.0
+    body, body_of_b = _features_of(a, last_weight), _features_of(b, last_weight)
     slopes = np.empty(size)
-    room = size if free == OF_BATCH else 0
-    scores, targets, heft = np.empty(room), np.empty(room), np.empty(room)
+    room = size if free == BY_BATCH else 0
+    scores, targets, row_weights = np.empty(room), np.empty(room), np.empty(room)
     points, jumps = np.empty(2 * room), np.empty(2 * room)
     at = begin
     while at < end:
@@ -461,22 +461,22 @@ def present_batches(
         scale = state[SCALE]
         clock = lam * (state[T] + delay)
         for i in range(at, stop):
-            look_ahead(order, i, end, indptr, indices, values, labels)
+            prefetch_next_rows(order, i, end, indptr, indices, values, labels)
             row = np.int64(order[i])
             first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
             y = np.float64(labels[row])
             z = dot(indices, values, levels, first, last, body)
-            if np.isnan(z) and not is_sound(indices, first, last, len(body)):
+            if np.isnan(z) and not has_valid_indices(indices, first, last, len(body)):
                 return row
             if bias != 0.0:
                 z += a[len(a) - 1] * bias
             z *= scale
             z = z / clock if clock > 0.0 else 0.0
             c = weight_of(row, y, weights, class_weights)
-            if free == OF_BATCH:  # the slopes must wait for the bias
-                scores[i - at], targets[i - at], heft[i - at] = z, y, c
+            if free == BY_BATCH:  # slopes are computed after the bias
+                scores[i - at], targets[i - at], row_weights[i - at] = z, y, c
                 continue
-            value, g, dual = loss_at(loss, parameter, z + state[FREE], y)
+            value, g, dual = loss_at(loss, parameter, z + state[FREE_BIAS], y)
             state[LOSS] += c * value
             slopes[i - at] = c * g
             if g != 0.0:
@@ -485,18 +485,20 @@ def present_batches(
                 state[ERRORS] += 1.0
                 if record is not None:
                     record[row * stride + column] -= g / scale
-        if free == OF_BATCH:
+        if free == BY_BATCH:
             count = stop - at
-            state[FREE] = best_offset(loss, parameter, scores, targets, heft, count, points, jumps)
-            total, magnitude = balanced_slopes(loss, parameter, scores, targets, heft, count, state[FREE], slopes)
+            state[FREE_BIAS] = best_offset(loss, parameter, scores, targets, row_weights, count, points, jumps)
+            total, magnitude = balanced_slopes(
+                loss, parameter, scores, targets, row_weights, count, state[FREE_BIAS], slopes
+            )
             state[S] += total
             state[MAGNITUDE] += magnitude
             for i in range(count):
-                value, _g, _dual = loss_at(loss, parameter, scores[i] + state[FREE], targets[i])
-                state[LOSS] += heft[i] * value
+                value, _g, _dual = loss_at(loss, parameter, scores[i] + state[FREE_BIAS], targets[i])
+                state[LOSS] += row_weights[i] * value
                 state[ERRORS] += 1.0 if slopes[i] != 0.0 else 0.0
                 if record is not None:
-                    record[np.int64(order[at + i]) * stride + column] -= slopes[i] / heft[i] / scale
+                    record[np.int64(order[at + i]) * stride + column] -= slopes[i] / row_weights[i] / scale
         for i in range(at, stop):
             factor = -slopes[i - at]
             if factor == 0.0:
@@ -515,11 +517,11 @@ def present_batches(
                 add_row(indices, values, levels, first, last, body_of_b, factor / scale * state[AVERAGED])
             if bias != 0.0:
                 _add_bias(a, b, factor / scale * bias, state[AVERAGED])
-            elif apart != 0.0:  # the sum of -g, which has to be 0 where the bias is not regularised
+            elif last_weight != 0.0:  # the sum of -g, which is 0 at the optimum of an unregularized bias
                 a[len(a) - 1] += factor / scale
         state[T] += stop - at
         if free == BY_SUBGRADIENT:
-            state[FREE] -= slopes[: stop - at].sum() / (lam * (state[T] + delay))
+            state[FREE_BIAS] -= slopes[: stop - at].sum() / (lam * (state[T] + delay))
         if project:
             # ||w|| = ||a|| / clock <= 1 / sqrt(lam)
             clock = lam * (state[T] + delay)
@@ -529,15 +531,15 @@ def present_batches(
                 state[SCALE] *= shrink
                 state[NORM2] *= shrink * shrink
                 state[S] *= shrink
-                if state[SCALE] < 1e-2:  # a small scale would cost digits of the average
+                if state[SCALE] < 1e-2:  # a small scale would reduce the precision of the average
                     for f in range(len(a)):
                         if len(b) > 0:
-                            b[f] -= state[AVERAGED] * a[f]  # so that r a - b stays what it is with r = 0
+                            b[f] -= state[AVERAGED] * a[f]  # keeps r a - b with r = 0
                         a[f] *= state[SCALE]
                     if record is not None:
-                        for place in range(column, len(record), stride):
-                            record[place] *= state[SCALE]
-                    folded[0] += np.log(state[SCALE])
+                        for entry in range(column, len(record), stride):
+                            record[entry] *= state[SCALE]
+                    log_scale[0] += np.log(state[SCALE])
                     state[AVERAGED] = 0.0
                     state[SCALE] = 1.0
         state[AVERAGED] += (stop - at) * state[SCALE] / (lam * (state[T] + delay))
@@ -547,9 +549,9 @@ def present_batches(
 
 @kernel
 def score_rows(begin, end, indptr, indices, values, levels, w, scores):
-    """`scores[i - begin] = <w, x_i>` for rows begin to end, added up in the order of features.
+    """Compute `scores[i - begin] = <w, x_i>` for rows begin to end, summed in the order of features.
 
-    So a row has the same score, bit by bit, however it is coded: an escape adds 0 and moves nothing.
+    So scores are bitwise independent of the coding of rows.
     """
     escape = escape_of_type(indices)
     for row in range(begin, end):
@@ -574,7 +576,7 @@ def _square_of_difference(left, right, scale, f):
 
 @kernel
 def square_distance(left, right, scale):
-    """||scale (left - right)||^2; an empty `right` is zero. Four sums side by side, as additions take their time."""
+    """Return ||scale (left - right)||^2; an empty `right` is zero. Four sums hide the latency of additions."""
     one, two, three, four = 0.0, 0.0, 0.0, 0.0
     even = len(left) - len(left) % 4
     for f in range(0, even, 4):
@@ -588,22 +590,22 @@ def square_distance(left, right, scale):
 
 
 def square(vector: np.ndarray) -> float:
-    """||vector||^2. Not by BLAS: its threads go on spinning for a tenth of a second, and take cores from kernels."""
-    return float(square_distance(np.ascontiguousarray(vector), _NOTHING, 1.0))
+    """Return ||vector||^2. Not by BLAS, whose threads spin for 0.1 seconds and take cores from kernels."""
+    return float(square_distance(np.ascontiguousarray(vector), _EMPTY, 1.0))
 
 
 @kernel
 def folds_of_rows(first_row, threshold, folds, out):
-    """In which fold each row is, counted from `first_row` of the store, by its hash.
+    """Compute the fold of each row by the hash of its number, counted from `first_row`.
 
-    With `folds` 0 it is 0 for hashes below `threshold` (of 2^53) and 1 for the others.
+    With `folds` 0 the fold is 0 for hashes below `threshold` (of 2^53) and 1 for others.
     """
     for i in range(len(out)):
         word = np.uint64(first_row + i + 1) * np.uint64(0x9E3779B97F4A7C15)
         word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        place = (word ^ (word >> np.uint64(31))) >> np.uint64(11)
+        hashed = (word ^ (word >> np.uint64(31))) >> np.uint64(11)
         if folds > 0:
-            out[i] = (place * np.uint64(folds)) >> np.uint64(53)
+            out[i] = (hashed * np.uint64(folds)) >> np.uint64(53)
         else:
-            out[i] = 0 if np.int64(place) < threshold else 1
+            out[i] = 0 if np.int64(hashed) < threshold else 1

@@ -1,12 +1,11 @@
-"""Scores and sums over rows of each feature, for the check of proofs; training uses none of this.
+"""Scores and sums over rows of each feature, for the check of proofs only.
 
-Two ways with bounds on the rounding errors: plain float64, and pairs (high, low) of float64, where the bounds of plain
-float64 hide too much. For pairs a float64 is split into halves before it is multiplied by a float32, so that products
-are exact. A pair is flat in an array: high at 2 f, low at 2 f + 1.
+Two methods with bounds on rounding errors: plain float64, and double-double pairs (high, low) if the bounds of float64
+are too large. For pairs a float64 is split into halves before it is multiplied by a float32, so that products are
+exact. Pairs are interleaved: high at 2 f, low at 2 f + 1.
 
-Each kernel puts (score, low part of the score, bound on the error of the score, bound on the size of the row) in a line
-of `out` for each row, adds q x to the sums of the features, and returns the first row whose indices are out of range or
-do not increase, or -1.
+Each kernel writes (score, low part of the score, bound on the error of the score, bound on the size of the row) to
+`out` for each row, adds q x to the sums of the features, and returns the first row with invalid indices, or -1.
 """
 
 import math
@@ -22,7 +21,7 @@ U, TINY = 2.0**-53, 2.0**-78
 
 @kernel
 def add_rows(begin, end, indptr, indices, values, levels, weights, bias, q, sums, out):
-    """Scores and sums in plain float64. The size of a row is its Euclidean norm."""
+    """Compute scores and sums in plain float64. The size of a row is its Euclidean norm."""
     escape, limit = escape_of_type(indices), np.uint64(min(len(weights), len(sums)))
     for row in range(begin, end):
         score, size, square, f, least = bias, abs(bias), 0.0, np.uint64(0), np.uint64(0)
@@ -48,7 +47,7 @@ def add_rows(begin, end, indptr, indices, values, levels, weights, bias, q, sums
 
 @kernel
 def add_rows_in_pairs(begin, end, indptr, indices, values, levels, halves, bias, q, rest, pairs, out):
-    """Scores and sums of (q + rest) x in pairs. The size of a row is its largest absolute value."""
+    """Compute scores and sums of (q + rest) x in pairs. The size of a row is its largest absolute value."""
     escape, limit = escape_of_type(indices), np.uint64(min(len(halves), len(pairs)) // 2)
     for row in range(begin, end):
         score, below, size, largest, f, least = bias, 0.0, abs(bias), 0.0, np.uint64(0), np.uint64(0)

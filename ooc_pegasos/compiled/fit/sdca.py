@@ -1,71 +1,82 @@
-"""Dual coordinate ascent: equation (7) of the README, one model, one row at a step.
+"""Dual coordinate ascent: equation (7) of the README, one model, one row per step.
 
 Names are those of the mathematics: `a` the sum of b_i x_i, z = <a, x> / (lam m) + offset the score, b_i the row's dual
-variable, minus a subgradient of its loss. A row whose variable is at a bound, and would stay there if its score moved
-by some margins, sleeps for some epochs: `until` says from which on (modulo 256) it is looked at again. `state` holds
-what changes besides. No kernel touches a weight that is not there, and each returns the row whose index is too
-large, or -1 for none.
+variable, minus a subgradient of its loss. Shrinking with scheduled re-activation: a row whose variable is at a bound,
+and would stay there if its score moved by some margins, is inactive until the epoch `inactive_until` (modulo 256).
+`state` holds scalar sums. Kernels check all indices, and return the row whose index is too large, or -1 for none.
 """
 
 import numpy as np
 
-from ooc_pegasos.compiled.fit.losses import HINGE, best_dual, dual_at, largest_dual, loss_at, slack_of
+from ooc_pegasos.compiled.fit.losses import HINGE, best_dual, box_size, dual_at, loss_at, slack_of
 from ooc_pegasos.compiled.fit.pegasos import (
     OFFSETS_AHEAD,
     add_row,
     dot,
-    dot_large,
-    is_sound,
-    look_ahead,
+    dot_prefetching,
+    has_valid_indices,
+    prefetch_next_rows,
     square_norm,
     weight_of,
 )
 from ooc_pegasos.compiled.intrinsics import prefetch
 from ooc_pegasos.compiled.jit import inlined, kernel
 
-# Places in `state`: the sum of what rows add to the dual; of this epoch the gap met, rows visited, variables changed
-# and a sum of how far off scores were, of the hinge loss |1 - y z| where that changed something, else |z - y|; the unit
-# of slack that follows from the epoch before; how many times larger than asked for lambda is (`SdcaSolver`); the sizes
-# of what was added to DUAL in this epoch (not for the hinge loss). In the rest the solver keeps bounds on the rounding
-# errors of `a` and DUAL when the epoch began, 1 if both were added up anew since, and the epoch in which they last
-# were.
-DUAL, GAP, VISITED, CHANGED, OFF, UNIT, STRETCH, MAGNITUDE, VECTOR_ERROR, DUAL_ERROR, RENEWED, RENEWED_AT = range(12)
-# Of a bias that is not regularised: the centre towards which it is, and what `next_move` keeps.
-CENTRE, HASTE, MOVE = range(12, 15)
+# Indices in `state`: the dual objective without its quadratic term; of this epoch the sum of gaps of rows, visited
+# rows, changed variables, and the sum of deviations of scores (hinge loss: |1 - y z| of changed rows, else |z - y|);
+# the unit of slack from the last epoch; the factor of lambda continuation (`SdcaSolver`); the sizes of the terms added
+# to DUAL in this epoch (not for the hinge loss); bounds on the rounding errors of `a` and DUAL at the beginning of the
+# epoch; 1 if both were recomputed since; the epoch of the last recomputation.
+(
+    DUAL,
+    GAP,
+    VISITED,
+    CHANGED,
+    DEVIATION,
+    SLACK_UNIT,
+    LAMBDA_FACTOR,
+    MAGNITUDE,
+    VECTOR_ERROR,
+    DUAL_ERROR,
+    RECOMPUTED,
+    RECOMPUTED_AT,
+) = range(12)
+# For an unregularized bias: the proximal centre, and the state of `proximal_step`.
+CENTRE, STEP_FACTOR, LAST_STEP = range(12, 15)
 STATE_SIZE = 15
 
-NAPS = (1, 2, 4, 8, 16)
-"""A row wakes in the next multiple of one of these epochs: all together, so that many models need the same rows."""
+PERIODS = (1, 2, 4, 8, 16)
+"""A row is re-activated in the next multiple of one of these numbers of epochs, so that models share active rows."""
 _SLACK2, _SLACK4, _SLACK8, _SLACK16 = SLACKS = 0.1, 0.3, 0.6, 1.2
-"""Units of slack from leaving its bound beyond which a row sleeps to the next multiple of 2, 4, 8, 16."""
-_LEAST_GAIN = 1e-200  # of a row whose squared norm is more than float32 can be
+"""Slack, in units, above which a row is inactive until the next multiple of 2, 4, 8, 16 epochs."""
+_LEAST_GAIN = 1e-200  # for a squared norm that overflows float32
 
 
 @inlined
-def sleeps(until, now):
-    """True if a row is inactive in epoch `now`; `until` is at most 16 ahead, or behind."""
-    return np.uint8(until - now - np.uint8(1)) < np.uint8(127)
+def is_inactive(inactive_until, now):
+    """True if a row is inactive in epoch `now`; `inactive_until` is at most 16 epochs ahead."""
+    return np.uint8(inactive_until - now - np.uint8(1)) < np.uint8(127)
 
 
 @kernel
-def rows_awake(order, begin, end, until, width, models, now, out):
-    """Copy those of `order[begin:end]` to `out` that any of the models looks at; returns how many.
+def select_active_rows(order, begin, end, inactive_until, width, models, now, out):
+    """Copy the rows of `order[begin:end]` that are active in any of the models to `out`; return their number.
 
-    `until` has `width` places a row, and the first of them have models.
+    `inactive_until` has `width` columns, the first `models` of which are used.
     """
     count = 0
     if width == 1:
         for i in range(begin, end):
             row = order[np.uint64(i)]
-            out[np.uint64(count)] = row  # no branch, which nobody could predict
-            count += not sleeps(until[np.uint64(row)], now)
+            out[np.uint64(count)] = row  # branchless: the branch would be unpredictable
+            count += not is_inactive(inactive_until[np.uint64(row)], now)
         return count
     for i in range(begin, end):
         if i + 16 < end:
-            prefetch(until, np.int64(order[i + 16]) * width)
+            prefetch(inactive_until, np.int64(order[i + 16]) * width)
         row = np.int64(order[i])
         for at in range(row * width, row * width + models):
-            if not sleeps(until[at], now):
+            if not is_inactive(inactive_until[at], now):
                 out[count] = order[i]
                 count += 1
                 break
@@ -74,7 +85,7 @@ def rows_awake(order, begin, end, until, width, models, now, out):
 
 @kernel
 def inverse_squares(begin, end, indptr, indices, values, levels, bias, out):
-    """`1 / (||x||^2 + bias^2)` of each row; of an empty one as if its norm were tiny."""
+    """Compute `1 / (||x||^2 + bias^2)` of each row, bounded for empty rows."""
     for row in range(begin, end):
         square = square_norm(values, levels, np.int64(indptr[row]), np.int64(indptr[row + 1]), indices)
         out[row] = 1.0 / max(square + bias * bias, 1e-30)
@@ -82,50 +93,50 @@ def inverse_squares(begin, end, indptr, indices, values, levels, bias, out):
 
 @inlined
 def label_of(label, one_class):
-    """The label of a model that tells one class from the rest; as it stands if `one_class` is negative."""
+    """Return the label in a one-versus-rest model; unchanged if `one_class` is negative."""
     return label if one_class < 0.0 else (1.0 if label == one_class else -1.0)
 
 
 @inlined
 def ascend(loss, parameter, z, y, c, b, gain, offset, unit):
-    """(the best b', the row's part of the gap, what the dual gains, slack, what it is off, the sizes of what it adds).
+    """Return (the new b, gap of the row, increase of the dual, slack, deviation of the score, sizes of the terms).
 
     c is the weight of the row, gain = lam m / ||x||^2.
     """
-    box = largest_dual(loss, parameter, c)
+    box = box_size(loss, parameter, c)
     if loss == HINGE:
-        short = 1.0 - y * z
+        violation = 1.0 - y * z
         p = b * y
-        met = c * (short if short > 0.0 else 0.0) - p * short
-        q = p + short * gain
+        row_gap = c * (violation if violation > 0.0 else 0.0) - p * violation
+        q = p + violation * gain
         q = q if q > 0.0 else 0.0
         q = q if q < box else box
-        after = np.float64(np.float32(q * y))
-        more = (after - b) * y - (after - b) * offset
-        slack = abs(short) / unit
-        off = abs(short) if after != b else 0.0
+        b_new = np.float64(np.float32(q * y))
+        dual_gain = (b_new - b) * y - (b_new - b) * offset
+        slack = abs(violation) / unit
+        deviation = abs(violation) if b_new != b else 0.0
         size = 0.0
     else:
         value, _g, _dual = loss_at(loss, parameter, z, y)
         before = c * dual_at(loss, parameter, y, b / c)
-        met = c * value - before + b * z
-        after = np.float64(np.float32(c * best_dual(loss, parameter, z, y, b / c, c / max(gain, _LEAST_GAIN))))
-        after = min(max(after, -box), box)
-        now = c * dual_at(loss, parameter, y, after / c)
-        more = now - before - (after - b) * offset
-        size = abs(before) + abs(now) + (abs(b) + abs(after)) * (abs(y) + abs(offset))
+        row_gap = c * value - before + b * z
+        b_new = np.float64(np.float32(c * best_dual(loss, parameter, z, y, b / c, c / max(gain, _LEAST_GAIN))))
+        b_new = min(max(b_new, -box), box)
+        now = c * dual_at(loss, parameter, y, b_new / c)
+        dual_gain = now - before - (b_new - b) * offset
+        size = abs(before) + abs(now) + (abs(b) + abs(b_new)) * (abs(y) + abs(offset))
         slack = slack_of(loss, parameter, z, y, b, box, unit)
-        off = abs(z - y)
-    return after, met, more, slack, off, size
+        deviation = abs(z - y)
+    return b_new, row_gap, dual_gain, slack, deviation, size
 
 
 @inlined
-def wakes_at(wakes, slack, moved):
-    """The epoch, modulo 256, when a row is looked at again; `wakes` are the next multiples of NAPS."""
-    nap = 0
+def reactivation_epoch(next_epochs, slack, moved):
+    """Return the epoch of re-activation, modulo 256; `next_epochs` are the next multiples of PERIODS."""
+    period = 0
     if not moved and slack > _SLACK2:
-        nap = 4 if slack > _SLACK16 else 3 if slack > _SLACK8 else 2 if slack > _SLACK4 else 1
-    return wakes[nap]
+        period = 4 if slack > _SLACK16 else 3 if slack > _SLACK8 else 2 if slack > _SLACK4 else 1
+    return next_epochs[period]
 
 
 @kernel
@@ -149,38 +160,38 @@ def ascend_rows(
     clock,
     bias,
     inverses,
-    wakes,
+    next_epochs,
     large,
     a,
     duals,
-    until,
+    inactive_until,
     state,
 ):
-    """An ascent step on each of the rows `order[begin:end]`. `clock` is lam m; `a[-1]` is the bias if there is one."""
+    """Make an ascent step on each row of `order[begin:end]`. `clock` is lam m; `a[-1]` is the bias if there is one."""
     dual_sum, gap_sum, visited, changed = state[DUAL], state[GAP], state[VISITED], state[CHANGED]
-    off_sum, unit, sizes = state[OFF], state[UNIT], state[MAGNITUDE]
+    deviation_sum, unit, sizes = state[DEVIATION], state[SLACK_UNIT], state[MAGNITUDE]
     inverse = 1.0 / clock
-    now = np.uint8(wakes[0] - np.uint8(1))
+    now = np.uint8(next_epochs[0] - np.uint8(1))
     body = a[: len(a) - 1] if bias != 0.0 else a
     for i in range(begin, end):
-        look_ahead(order, i, end, indptr, indices, values, labels)
+        prefetch_next_rows(order, i, end, indptr, indices, values, labels)
         if i + OFFSETS_AHEAD < end:
             prefetch(duals, np.int64(order[i + OFFSETS_AHEAD]))
             prefetch(inverses, np.int64(order[i + OFFSETS_AHEAD]))
         row = np.int64(order[i])
-        if sleeps(until[row], now):
-            continue  # only where a row comes twice: see `rows_awake`
+        if is_inactive(inactive_until[row], now):
+            continue  # possible only for duplicate rows, see `select_active_rows`
         if len(folds) > 0 and folds[row] == fold:
-            until[row] = wakes[len(NAPS) - 1]
+            inactive_until[row] = next_epochs[len(PERIODS) - 1]
             continue
         first, last = np.int64(indptr[row]), np.int64(indptr[row + 1])
         if large:
             ahead = np.int64(order[min(i + 2, end - 1)])
             ahead, ahead_end = np.int64(indptr[ahead]), np.int64(indptr[ahead + 1])
-            z = dot_large(indices, values, levels, first, last, body, ahead, ahead_end)
+            z = dot_prefetching(indices, values, levels, first, last, body, ahead, ahead_end)
         else:
             z = dot(indices, values, levels, first, last, body)
-        if np.isnan(z) and not is_sound(indices, first, last, len(body)):
+        if np.isnan(z) and not has_valid_indices(indices, first, last, len(body)):
             return row
         if bias != 0.0:
             z += a[len(a) - 1] * bias
@@ -189,19 +200,19 @@ def ascend_rows(
         c = weight_of(row, y, weights, class_weights)
         b = np.float64(duals[row])
         gain = clock * np.float64(inverses[row])
-        after, met, more, slack, off, size = ascend(loss, parameter, z, y, c, b, gain, offset, unit)
-        gap_sum += met
-        dual_sum += more
+        b_new, row_gap, dual_gain, slack, deviation, size = ascend(loss, parameter, z, y, c, b, gain, offset, unit)
+        gap_sum += row_gap
+        dual_sum += dual_gain
         visited += 1.0
-        off_sum += off
+        deviation_sum += deviation
         sizes += size
-        if after != b:
-            add_row(indices, values, levels, first, last, body, after - b)
+        if b_new != b:
+            add_row(indices, values, levels, first, last, body, b_new - b)
             if bias != 0.0:
-                a[len(a) - 1] += (after - b) * bias
-            duals[row] = after
+                a[len(a) - 1] += (b_new - b) * bias
+            duals[row] = b_new
             changed += 1.0
-        until[row] = wakes_at(wakes, slack, after != b)
+        inactive_until[row] = reactivation_epoch(next_epochs, slack, b_new != b)
     state[DUAL], state[GAP], state[VISITED], state[CHANGED] = dual_sum, gap_sum, visited, changed
-    state[OFF], state[MAGNITUDE] = off_sum, sizes
+    state[DEVIATION], state[MAGNITUDE] = deviation_sum, sizes
     return -1

@@ -15,14 +15,14 @@ from sklearn.svm import SVC, SVR, LinearSVC
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, train
 from ooc_pegasos.compiled.fit.batch_bias import balanced_slopes, best_offset, point_of_level
-from ooc_pegasos.compiled.fit.pegasos import BY_SUBGRADIENT, ERRORS, FREE, OF_BATCH
+from ooc_pegasos.compiled.fit.pegasos import BY_BATCH, BY_SUBGRADIENT, ERRORS, FREE_BIAS
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import LOSSES
 from ooc_pegasos.scoring.evaluate import evaluate
 from ooc_pegasos.scoring.model import Certificate
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 from ooc_pegasos.store.csr_block import CsrBlock
-from ooc_pegasos.training.bias_search import Search
+from ooc_pegasos.training.bias_search import BiasSearch
 from support.biased_rows import holdout_masks, rows_with_a_bias, store_of_task, weights_in_file
 from support.optima import FORMULAS, SLOPES, parameter_of, primal_with_bias
 from support.stores import around_present, least_memory, store_of
@@ -259,7 +259,7 @@ def test_subgradients_on_the_bias_are_the_textbooks(name, k, project, delay):
     found = member(name, BY_SUBGRADIENT, 5, lam, average=True, **options)
     block = block_of(matrix, labels, weights)
     for begin, end in ((0, 64), (64, 200), (200, 317)):  # in three calls, as the trainer does
-        assert found.present(block, order, begin, end, 1) == -1
+        assert found.process(block, order, begin, end, 1) == -1
     w, b, mean = pegasos_with_bias(name, x, labels, c, order, lam, k, project, delay)
     np.testing.assert_allclose(found.last(), np.append(w, b), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found.average()[:-1], mean, rtol=1e-9, atol=1e-9)
@@ -271,7 +271,7 @@ def test_the_bias_of_a_batch_is_the_textbooks(name):
     matrix, labels = rows_with_a_bias(LOSSES[name].task, 8, rows=320)
     x, lam, k, p = matrix.toarray().astype(np.float64), 0.05, 20, parameter_of(name)
     order = np.random.default_rng(9).permutation(320)
-    found = member(name, OF_BATCH, 5, lam, batch_size=k)
+    found = member(name, BY_BATCH, 5, lam, batch_size=k)
     w = np.zeros(5)
     for t, begin in enumerate(range(0, 320, k), start=1):
         rows = order[begin : begin + k]
@@ -282,9 +282,9 @@ def test_the_bias_of_a_batch_is_the_textbooks(name):
 
         b = brentq(slope, (y - z).min() - 50, (y - z).max() + 50, xtol=1e-14, rtol=1e-15, maxiter=1000)
         w = (1 - 1 / t) * w - 1 / (lam * t) * (SLOPES[name](z + b, y, p) @ x[rows]) / k
-        found.present(block_of(matrix, labels), order, begin, begin + k, 1)
+        found.process(block_of(matrix, labels), order, begin, begin + k, 1)
         np.testing.assert_allclose(found.last()[:-1], w, rtol=1e-8, atol=1e-8)
-        assert slope(found.state[FREE]) == pytest.approx(0, abs=1e-9)  # it need not be the only one
+        assert slope(found.state[FREE_BIAS]) == pytest.approx(0, abs=1e-9)  # it need not be the only one
 
 
 @pytest.mark.parametrize("project", [False, True])
@@ -295,13 +295,13 @@ def test_the_bias_of_a_batch_where_there_are_kinks(name, project):
     x, lam, k, p = matrix.toarray().astype(np.float64), 0.02, 16, parameter_of(name)
     weights = np.random.default_rng(11).integers(1, 4, 300).astype(np.float64)
     order = np.random.default_rng(12).permutation(300)
-    found = member(name, OF_BATCH, 5, lam, batch_size=k, project=project)
+    found = member(name, BY_BATCH, 5, lam, batch_size=k, project=project)
     block = block_of(matrix, labels, weights)
     for begin in range(0, 300, k):  # the last batch is smaller
         rows = order[begin : begin + k]
         before, clock = found.last()[:-1], lam * begin
-        found.present(block, order, begin, begin + len(rows), 1)
-        after, b = found.last()[:-1], found.state[FREE]
+        found.process(block, order, begin, begin + len(rows), 1)
+        after, b = found.last()[:-1], found.state[FREE_BIAS]
         z, y, c = x[rows] @ before, labels[rows], weights[rows]
         cost = float((c * FORMULAS[name](z + b, y, p)).sum())
         assert cost <= least_cost(name, z, y, c, p) * (1 + 1e-12) + 1e-12
@@ -328,8 +328,8 @@ def test_a_batch_of_one_class_makes_no_step(name):
     """The least loss over the bias is 0 whatever the weights are, so its subgradient is 0."""
     matrix, _labels = rows_with_a_bias("binary", 10, rows=60)
     for label in (-1, 1):
-        found = member(name, OF_BATCH, 5, 0.05, batch_size=10)
-        assert found.present(block_of(matrix, np.full(60, label)), np.arange(60), 0, 60, 1) == -1
+        found = member(name, BY_BATCH, 5, 0.05, batch_size=10)
+        assert found.process(block_of(matrix, np.full(60, label)), np.arange(60), 0, 60, 1) == -1
         assert not found.a.any()
         assert found.state[ERRORS] == 0
 
@@ -543,7 +543,7 @@ def test_the_search_finds_the_joint_optimum(tmp_path, name, bias, manner, tolera
     assert best * (1 - 1e-6) <= kept.primal <= best * (1 + 3 * tolerance)
     assert result.converged
     assert kept.gap <= tolerance
-    assert result.notes[-1] == f"the gap is that for the bias held at {b:.6g}"
+    assert result.notes[-1] == f"the gap is that for the bias fixed at {b:.6g}"
     # the bound is one for this bias; a constant added to every score is data like any other
     held = [result_of_model for result_of_model in result.models if result_of_model.certificate == kept]
     assert len(held) == 1
@@ -574,7 +574,7 @@ def test_the_search_reaches_targets_beyond_all_measure(tmp_path):
 
 
 def test_a_search_without_an_end_gives_up():
-    search = Search()
+    search = BiasSearch()
     while not search.is_over([Certificate(1.0, None, None, False)] * len(search.offsets)):
         assert np.isfinite(search.offsets).all()
     assert search.gave_up
@@ -604,7 +604,7 @@ def test_the_search_on_any_valley(centre, steepness, floor, power, seed):
     def valley(b):
         return floor + steepness * abs(b - centre) ** power
 
-    search = Search()
+    search = BiasSearch()
     for _ in range(100):
         offsets = search.offsets
         primals = [valley(b) / (1 - tolerance * rng.random()) for b in offsets]
@@ -631,7 +631,7 @@ def test_a_search_that_is_cut_short_tells_its_bias(tmp_path, options):
     store = store_of_task(tmp_path, "binary", matrix, labels)
     result = train(store, TrainConfig(lam=0.01, bias="search", tolerance=1e-6, **options))
     assert not result.converged
-    assert result.notes[-1] == f"the gap is that for the bias held at {float(result.model.bias):.6g}"
+    assert result.notes[-1] == f"the gap is that for the bias fixed at {float(result.model.bias):.6g}"
 
 
 def test_a_search_keeps_to_its_seconds(tmp_path, monkeypatch):

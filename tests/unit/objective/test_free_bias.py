@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, train
-from ooc_pegasos.compiled.fit.pegasos import folds_of_rows, multiple_errors, next_move
+from ooc_pegasos.compiled.fit.pegasos import folds_of_rows, multiple_errors, proximal_step
 from ooc_pegasos.distributed import train_dask
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import open_loader
@@ -218,7 +218,7 @@ def test_rows_of_one_class(tmp_path, algorithm):
 def test_losses_of_all_classes_at_once_are_refused(tmp_path):
     matrix, _labels = rows_with_a_bias("binary", 39, rows=60)
     store = store_of(tmp_path, matrix, np.arange(60) % 3, task="multiclass", classes=())
-    with pytest.raises(UsageError, match="bias=free is not for losses of all classes at once; choose"):
+    with pytest.raises(UsageError, match="bias=free is not for joint multiclass losses; choose"):
         train(store, TrainConfig(lam=0.1, bias="free", loss="multiclass-logistic"))
 
 
@@ -275,10 +275,10 @@ def test_lines_bound_whatever_is_above_all_of_them(some, bias):
     for _ in range(20):
         masses = [mass + error * rng.choice([-1, 1]) for _height, mass, error in some]
         crossings = [
-            (one[0] - other[0]) / (mine - its)
-            for one, mine in zip(some, masses, strict=True)
-            for other, its in zip(some, masses, strict=True)
-            if abs(mine - its) > 1e-300
+            (one[0] - other[0]) / (kept - other_mass)
+            for one, kept in zip(some, masses, strict=True)
+            for other, other_mass in zip(some, masses, strict=True)
+            if abs(kept - other_mass) > 1e-300
         ]
         for b in [*crossings, *np.linspace(-1e4, 1e4, 11)]:
             largest = max(height - mass * b for (height, _mass, _error), mass in zip(some, masses, strict=True))
@@ -304,7 +304,7 @@ def test_the_centre_reaches_any_minimum(best, steepness, share, power):
     for _ in range(300):
         off = best - centre
         move = share * off if power else np.clip(off, -steepness, steepness)
-        step = next_move(state, float(move), 0, 1)
+        step = proximal_step(state, float(move), 0, 1)
         centre += step
         steps.append(abs(step))
     assert abs(best - centre) <= 1e-3 * (1 + abs(best))
@@ -361,10 +361,10 @@ def test_no_bound_of_a_random_problem_is_above_an_objective(tmp_path):
         name, lam = options["loss"], options["lam"]
         result = train(store, TrainConfig(**options))
         kept = result.model.info.certificate
-        mine = primal_with_bias(name, result.model.weights, float(result.model.bias), x, labels, lam, c)
+        kept = primal_with_bias(name, result.model.weights, float(result.model.bias), x, labels, lam, c)
         near = train(store, TrainConfig(loss=name, lam=lam, bias="free", algorithm="sdca", max_epochs=200)).model
         other = primal_with_bias(name, near.weights, float(near.bias), x, labels, lam, c)
-        best = min(mine, other)  # any is an upper bound
+        best = min(kept, other)  # any is an upper bound
         assert 0 <= kept.lower_bound <= best * (1 + 1e-14), seed
-        assert mine * (1 - 1e-14) <= kept.primal <= mine * (1 + 1e-6), seed
+        assert kept * (1 - 1e-14) <= kept.primal <= kept * (1 + 1e-6), seed
         assert kept.gap <= 1

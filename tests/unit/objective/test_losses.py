@@ -35,7 +35,7 @@ def _loss_at(loss, parameter, z, y):
 
 @kernel
 def _largest_dual(loss, parameter, c):
-    return kernels.largest_dual(loss, parameter, c)
+    return kernels.box_size(loss, parameter, c)
 
 
 def labels_for(loss: Loss) -> st.SearchStrategy[float]:

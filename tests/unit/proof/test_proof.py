@@ -209,7 +209,7 @@ def test_a_warm_start_and_a_change_of_algorithm(bias, stores, tmp_path):
         patched.setattr("ooc_pegasos.solvers.registry.PEGASOS_FROM", 1e-9)
         patched.setattr("ooc_pegasos.training.run.Run.is_slow", lambda run: run.state.cursor.epoch == 1)
         result = proved(stores["binary"], tmp_path, config)
-    assert any("going on by dual coordinate ascent" in note for note in result.notes)
+    assert any("continuing with dual coordinate ascent" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(
@@ -283,12 +283,12 @@ def test_both_kinds_of_bounds_of_a_free_bias_are_proved(kind, options, stores, t
                 kept[0] = {1: "positive", 0: "neither", -1: "negative"}[np.sign(leaning)]
                 real(record, model, duals, part, leaning)
 
-            def keep_crossing(*given, real=DualRecord.keep_crossing, kept=kept):
+            def keep_combination(*given, real=DualRecord.keep_combination, kept=kept):
                 kept[0] = "crossing"
                 real(*given)
 
             patched.setattr(DualRecord, "keep", keep)
-            patched.setattr(DualRecord, "keep_crossing", keep_crossing)
+            patched.setattr(DualRecord, "keep_crossing", keep_combination)
             result = proved(stores[kind], tmp_path, config)
         kinds.add(kept[0])
     assert kinds >= {"positive", "negative", "crossing"}
@@ -549,7 +549,7 @@ def test_options_that_have_no_proof_are_refused(stores, tmp_path):
     for options, message in (
         ({"sampling": "iid", "algorithm": "sgd-s"}, "proof: iid sampling"),
         ({"sampling": "iid", "algorithm": "pegasos", "bias": "unregularized"}, "proof: iid sampling"),
-        ({"bias": "search"}, "bias=search proves nothing of other biases; leave out proof, or add bias=free"),
+        ({"bias": "search"}, "bias=search has no proof for other biases; leave out proof, or choose bias=free"),
     ):
         with pytest.raises(UsageError, match=message):
             train(stores["binary"], TrainConfig(lam=0.05, **options), proof=tmp_path / "proof")

@@ -506,7 +506,7 @@ def test_a_best_lambda_at_an_end_of_the_path_is_remarked_upon(tmp_path):
     matrix, labels = random_rows(300, 40, 3)
     store = store_of(tmp_path, matrix, labels)
     notes = train(store, TrainConfig(lam=(3e3, 1e3, 300.0), holdout=0.2)).notes
-    assert any("smallest lambda did best" in note and "--lambda 3:3e+02:5" in note for note in notes)
+    assert any("smallest lambda was best" in note and "--lambda 3:3e+02:5" in note for note in notes)
     parse_lambdas("3:3e+02:5")
     losses = {1.0: 0.4, 0.1: 0.3, 0.01: 0.5}
     assert remark_on([Trial(lam, loss, 0.1, None) for lam, loss in losses.items()]) is None
@@ -548,7 +548,7 @@ def test_which_lambda_is_kept(told):
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several slices an epoch, although there are few rows."""
-    monkeypatch.setattr("ooc_pegasos.solvers.base.SLICE", 500)
+    monkeypatch.setattr("ooc_pegasos.solvers.base.SLICE_ENTRIES", 500)
 
 
 def run_of(store: Store, windows: str, **options: object) -> TrainConfig:
@@ -856,7 +856,7 @@ def test_pegasos_makes_room_where_it_is_slow(tmp_path, monkeypatch, memory):
     whole = train(store, config)
     assert whole.algorithm == whole.model.info.algorithm == "sdca"
     assert "3 epochs of Pegasos" in whole.why_algorithm
-    assert any("going on by dual coordinate ascent" in note for note in whole.notes)
+    assert any("continuing with dual coordinate ascent" in note for note in whole.notes)
     assert whole.converged
     assert max(model.epochs for model in whole.models) > 100  # what Pegasos is given
     pieces = [0]
@@ -903,7 +903,7 @@ def too_large(coding: str, values: str | None) -> tuple[object, int, set[int]]:
 
 def new_state(width: int) -> np.ndarray:
     state = np.zeros((sdca.STATE_SIZE, width))
-    state[sdca.UNIT] = 1.0
+    state[sdca.SLACK_UNIT] = 1.0
     return state
 
 
@@ -959,7 +959,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
 
             weights, beyond = guarded(features, width, bias)
             state = np.zeros((pegasos.STATE_SIZE, width))
-            assert many.present_panel(order, 0, 40, *rows, *what, *shape, weights, state, None, 1, columns) in bad
+            assert many.process_panel(order, 0, 40, *rows, *what, *shape, weights, state, None, 1, columns) in bad
             assert (beyond == GUARD).all()
             assert weights.any()
 
@@ -1013,12 +1013,12 @@ def test_a_row_that_nobody_is_trained_on_keeps_nobody_awake(loss):
     state = new_state(8)
     assert many.ascend_panel(order, 0, 40, *rows, *ascent, np.zeros(60 * 8), duals, until, state) == -1
     assert state[sdca.VISITED].tolist() == [20.0] * 3 + [0.0] * 5
-    awake = set(out[: sdca.rows_awake(order, 0, 40, until, 8, 3, np.uint8(1), out)])
+    awake = set(out[: sdca.select_active_rows(order, 0, 40, until, 8, 3, np.uint8(1), out)])
     assert awake
     assert not awake & left_out
 
     alone, asleep = np.zeros(40, np.float32), np.zeros(40, np.uint8)
     one = (np.ones(2), -1.0, 1, 0.0, loss, 0.0, 1.0, 0.0, inverses, wakes, False, np.zeros(60), alone, asleep)
     assert sdca.ascend_rows(order, 0, 40, *rows, *one, new_state(1)[:, 0]) == -1
-    assert set(out[: sdca.rows_awake(order, 0, 40, asleep, 1, 1, np.uint8(1), out)]) == awake
+    assert set(out[: sdca.select_active_rows(order, 0, 40, asleep, 1, 1, np.uint8(1), out)]) == awake
     assert duals.reshape(40, 8)[:, 0].tolist() == alone.tolist()

@@ -58,7 +58,7 @@ def test_like_the_figures_of_the_paper(coding, k, project, ones):
             found = solver(700, lam, batch_size=k, project=project, average=average)
             for begin in (0, 128, 192):  # in three calls, as the trainer does
                 end = {0: 128, 128: 192, 192: 640}[begin]
-                found.present(block, order, begin, end, 1)
+                found.process(block, order, begin, end, 1)
             np.testing.assert_allclose(found.last(), expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
             if average:
                 mean = iterates.mean(axis=0)
@@ -76,7 +76,7 @@ def test_the_projection_binds_in_that_test():
 def test_margin_errors_are_counted_exactly():
     matrix, labels = random_rows(500, 50, seed=3, density=0.2)
     found = solver(50, 0.01)
-    found.present(coded(matrix, labels, "gap8"), np.arange(500), 0, 500, 1)
+    found.process(coded(matrix, labels, "gap8"), np.arange(500), 0, 500, 1)
     w, dense, errors = np.zeros(50), matrix.toarray().astype(np.float64), 0
     for t, (x, y) in enumerate(zip(dense, labels, strict=True), start=1):
         error = y * (w @ x) < 1
@@ -111,9 +111,9 @@ def test_rows_presented_repeatedly_are_rows_presented_one_after_the_other():
     block = coded(matrix, labels, "gap8")
     for weights in ((1.0, 1.0), (0.5, 3.0)):
         one = solver(60, 0.05, class_weights=weights)
-        one.present(block, np.repeat(np.arange(300), 5), 0, 1500, 1)
+        one.process(block, np.repeat(np.arange(300), 5), 0, 1500, 1)
         many = solver(60, 0.05, class_weights=weights)
-        many.present(block, np.arange(300), 0, 300, 5)
+        many.process(block, np.arange(300), 0, 300, 5)
         assert many.t == one.t == 1500
         np.testing.assert_allclose(many.a, one.a, rtol=1e-9, atol=1e-12)
         assert many.dual_sum == pytest.approx(one.dual_sum)
@@ -132,7 +132,7 @@ def test_prefetching_weights_changes_nothing(monkeypatch, ones, repeats):
     for large in (1, 1 << 40):
         monkeypatch.setattr(pegasos, "LARGE_WEIGHTS", large)
         one = solver(4000, 0.01)
-        one.present(coded(matrix, labels, "gap16"), np.arange(300), 0, 300, repeats)
+        one.process(coded(matrix, labels, "gap16"), np.arange(300), 0, 300, repeats)
         found.append(one.a.tobytes())
     assert found[0] == found[1]
 
@@ -167,7 +167,7 @@ def test_the_coding_of_values_does_not_matter(coding, values, options):
     found = []
     for block in (coded(matrix, labels, coding, "float32"), coded(matrix, labels, coding, values)):
         one = solver(900, 0.01, **options)
-        assert one.present(block, np.arange(200), 0, 200, repeats) == -1
+        assert one.process(block, np.arange(200), 0, 200, repeats) == -1
         scores = np.empty(200)
         assert kernels.score_rows(0, 200, *block.entries, one.a, scores) == -1
         found.append((one.a.tobytes(), one.b.tobytes(), one.state.tobytes(), scores.tobytes()))
@@ -195,7 +195,7 @@ def test_an_index_out_of_range_reaches_no_memory(monkeypatch, coding, values):
         beyond = np.full(features + 2000, 7.0)
         beyond[:features] = 0
         one.a = beyond[:features]
-        assert one.present(block, np.arange(40), 0, 40, options.get("repeats", 1)) in allowed
+        assert one.process(block, np.arange(40), 0, 40, options.get("repeats", 1)) in allowed
         assert (beyond[features:] == 7).all()
     assert kernels.score_rows(0, 40, *block.entries, np.ones(features), np.empty(40)) in allowed
     empty = np.empty(0, np.float32)
@@ -209,7 +209,7 @@ def test_an_index_out_of_range_reaches_no_memory(monkeypatch, coding, values):
     )
     table, totals = np.zeros((many.TABLE_SIZE, 1)), np.zeros((sums.SUMS_SIZE, 1))
     for twice in (0.0, 1.0):
-        table[many.TWICE] = twice
+        table[many.COMPENSATED] = twice
         assert sums.sum_losses(0, 40, *block.entries, *rows, table, np.ones((1, features)), totals) in allowed
 
 
@@ -234,6 +234,6 @@ def test_threads_that_average_are_those_of_the_mathematics(threads, repeats):
                 mine, clock, dual = mine + error * labels[row] * dense[row], clock + 1, dual + error
             total += mine
         a, t = total, t + repeats * (end - begin)
-        assert averaging.present(coded(matrix, labels, "gap8"), order, begin, end, repeats) == -1
+        assert averaging.process(coded(matrix, labels, "gap8"), order, begin, end, repeats) == -1
     np.testing.assert_allclose(whole.a, a, rtol=1e-9, atol=1e-12)
     assert (whole.t, whole.dual_sum) == (t, dual)

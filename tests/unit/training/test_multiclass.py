@@ -637,7 +637,7 @@ def test_rows_apart_of_one_class_are_noticed_before_the_work(tmp_path, monkeypat
     held = is_held_out(300, 0.2)
     monkeypatch.setattr("ooc_pegasos.training.run.Run.go", None)  # nobody gets there
     config = TrainConfig(lam=0.01, calibrate="platt", holdout=0.2)
-    with pytest.raises(UsageError, match="all rows kept apart are of one class"):
+    with pytest.raises(UsageError, match="all holdout rows are of one class"):
         train(store_of(tmp_path, matrix, np.where(held, 0, labels), classes=(), chunk_size=1024), config)
     with pytest.raises(UsageError, match="all of the store's are of one"):
         train(store_of(tmp_path, matrix, 0 * labels, classes=("0", "1")), config)

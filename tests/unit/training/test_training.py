@@ -555,9 +555,9 @@ def test_batches_stop_when_single_rows_do(tmp_path, batch_size):
 def test_holdouts_that_keep_nothing_apart_or_everything(tmp_path):
     matrix, labels = random_rows(40, 9, 21, 0.5)
     store = store_of(tmp_path, matrix, labels)
-    with pytest.raises(UsageError, match="keeps no row apart"):
+    with pytest.raises(UsageError, match="selects no holdout rows"):
         train(store, TrainConfig(lam=0.1, holdout=1e-9))
-    with pytest.raises(UsageError, match="leaves no row to train on"):
+    with pytest.raises(UsageError, match="leaves no training rows"):
         train(store, TrainConfig(lam=0.1, holdout=1 - 1e-9))
 
 

@@ -14,15 +14,12 @@ from support.nights import after_first_night, check_untorn
 from support.soak import in_soak
 
 NIGHTS = """
-import os, tempfile
-from support.nights import run_night
+import tempfile
+from pathlib import Path
+from support.nights import after_first_night, run_night
 
-with tempfile.TemporaryDirectory() as folder:
-    for day, rows in ((1, 100), (2, 50)):
-        text = "".join(f"{1 - 2 * (i % 2)} {1 + i % 2}:1 {3 + i % 5}:0.5\\n" for i in range(rows))
-        open(f"{folder}/day-{day}.svm", "w").write(text)
-        open(f"{folder}/job.toml", "w").write('store = "s"\\nmodels = "m"\\ninputs = ["day-*.svm"]\\nreserve = 1\\n')
-        run_night(folder, day)
+with tempfile.TemporaryDirectory() as folder:  # loads all kernels that a process needs
+    run_night(after_first_night(Path(folder), Path(folder) / "first", 300), 3)
 """
 
 

@@ -335,6 +335,7 @@ def test_a_store_that_somebody_else_is_at_work_on(tmp_path, undisturbed):
     assert outcome_of(place) == undisturbed
 
 
+@pytest.mark.disk  # files in memory would count
 @pytest.mark.parametrize("megabytes", in_soak([200], [120, 160, 200, 260, 320]))
 @pytest.mark.parametrize("step", ["convert", "train"])
 def test_out_of_memory(tmp_path, oocpeg, step, megabytes):

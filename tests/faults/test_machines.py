@@ -291,6 +291,7 @@ def test_two_runs_in_one_folder_of_checkpoints(tmp_path, quick):
 # --- memory -------------------------------------------------------------------------------------
 
 
+@pytest.mark.disk  # files in memory would count
 @pytest.mark.parametrize("megabytes", in_soak([200], [120, 160, 200, 260, 320]))
 @pytest.mark.parametrize("command", ["convert", "train"])
 def test_out_of_memory(tmp_path, oocpeg, command, megabytes):

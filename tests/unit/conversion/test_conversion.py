@@ -19,6 +19,7 @@ from ooc_pegasos.errors import CorruptFileError, InputError, LockedError, UsageE
 from support.file_bytes import folder_bytes
 from support.fork_server import Process, program
 from support.rows import random_rows, same_matrix, svmlight_text
+from support.stores import small_buckets
 
 FORCE = Existing(force=True)
 
@@ -57,11 +58,6 @@ def test_without_shuffle_the_order_is_that_of_the_inputs(tmp_path):
     assert order_of(convert(names, tmp_path / "store", config)) == list(range(1000))
     both = convert([str(tmp_path / "*.svm")], tmp_path / "glob", config)  # a pattern is opened in sorted order
     assert order_of(both) == [*range(700, 1000), *range(700)]
-
-
-def small_buckets(monkeypatch, limit: int) -> None:
-    """Make the shuffle work with buckets of this many bytes, as it does for inputs beyond memory."""
-    monkeypatch.setattr(ConvertConfig, "bucket_limit", lambda _config: limit)
 
 
 @pytest.mark.parametrize(

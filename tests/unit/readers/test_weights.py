@@ -25,7 +25,7 @@ from ooc_pegasos.util import json_checksum
 from support.file_bytes import folder_bytes
 from support.fork_server import Process, program
 from support.rows import random_rows, svmlight_text
-from support.stores import least_memory
+from support.stores import least_memory, small_buckets
 
 Row = tuple[float, float, tuple[tuple[int, float], ...]]  # weight, label, (index, value) pairs
 APPEND = Existing(append=True)
@@ -106,10 +106,6 @@ def weights() -> list[str]:
 
 
 SMALL = {"chunk_size": 5000, "block_size": 4000, "features": 300}
-
-
-def small_buckets(monkeypatch, limit: int) -> None:
-    monkeypatch.setattr(ConvertConfig, "bucket_limit", lambda _config: limit)
 
 
 # --- to the chunks ------------------------------------------------------------------------------

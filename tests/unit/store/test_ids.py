@@ -26,6 +26,7 @@ from ooc_pegasos.store.verify import verify
 from ooc_pegasos.util.checksums import xxh64_hex
 from ooc_pegasos.util.locks import in_use
 from support.file_bytes import folder_bytes
+from support.stores import small_buckets
 
 APPEND, FORCE, RESUME = Existing(append=True), Existing(force=True), Existing(resume=True)
 DAY = 86_400 * 10**9
@@ -42,10 +43,6 @@ def people(rows, ids, seed=0):
 def config_with_ids(**options):
     made = {"label": "y", "id": "who", "values": "float32", "chunk_size": 2048, "block_size": 300, "seed": 3}
     return ConvertConfig(**(made | options))
-
-
-def small_buckets(monkeypatch, limit):
-    monkeypatch.setattr(ConvertConfig, "bucket_limit", lambda _config: limit)
 
 
 def predictions(model, data, out):

@@ -477,7 +477,8 @@ class TrainConfig:
     )
     threads: int | None = option(
         None,
-        "Threads that train side by side and average, where that pays; the result depends on N. Loading and measuring "
+        "Threads that train concurrently and average, where that is faster; the result depends on N. Loading and "
+        "measuring "
         "use all cores in any case.",
         "Machine",
         metavar="N",

@@ -82,7 +82,7 @@ def batches_of(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
     elif origin in ("pandas", "polars") or not (
         hasattr(data, "__arrow_c_stream__") or (isinstance(data, Iterable) and not isinstance(data, str | bytes | dict))
     ):
-        raise UsageError(f"{name}: a {kind} is no table; give one of pyarrow, pandas or polars")
+        raise UsageError(f"{name}: a {kind} is not a table; give one of pyarrow, pandas or polars")
     elif hasattr(data, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(data)
         return reader.schema, reader

@@ -359,7 +359,7 @@ class ObjectiveRequest:
     vectors: dict[int, PackedVector]
     """The candidates, by number."""
     compensated: list[int]
-    """Models whose scores are computed in twice the precision."""
+    """Models whose scores are computed in double-double precision."""
 
 
 def measure(part: Part, request: ObjectiveRequest, in_memory: InMemoryPart | None = None) -> np.ndarray:

@@ -71,7 +71,7 @@ class Plain:
 
 
 class Pairs:
-    """Pairs of float64: slower, with errors of twice the precision."""
+    """Pairs of float64: slower, with double-double precision."""
 
     def __init__(self, weights: np.ndarray, biases: np.ndarray) -> None:
         top = weights * SPLITTER

@@ -58,7 +58,7 @@ class ProofProblem:
     bias_value: float
     """The value of the constant feature; 0 if there is none."""
     class_weights: list[list[float]]
-    """For each claim the weights of the negative and the positive class, or of all classes at once."""
+    """For each claim the weights of the negative and the positive class, or of all classes."""
     costs: list[list[float]] | None
     left_out: int
     """Threshold: rows with a smaller hash are holdout rows."""

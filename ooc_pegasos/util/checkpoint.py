@@ -109,7 +109,7 @@ class Checkpoint:
                 arrays[name] = np.array(array)
             facts = json.loads(head["facts"])
             if not isinstance(facts, dict):
-                raise ValueError("facts that are no table")
+                raise ValueError("facts that are not a table")
             return cls(arrays, facts)
         except (pa.ArrowException, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
             problem = " ".join(str(error).split())[:100]

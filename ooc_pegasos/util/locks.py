@@ -391,7 +391,7 @@ def in_use(folder: Path) -> Iterator[None]:
     """Hold a shared lock on a folder, which keeps `unused` from yielding True. Any number of processes may hold it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # a file system without locks, where nobody waits for them either
+        with suppress(OSError):  # a file system without locks, where no process waits for them either
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Commands that are disturbed by faults of the disk, and what must be so afterwards."""
+"""Commands with injected disk faults, and the invariants that must hold afterwards."""
 
 from __future__ import annotations
 
@@ -111,16 +111,16 @@ class Ended:
     err: str
 
     def reports_in_place(self, what: str) -> bool:
-        """True if the error says that the new state of `what` is there all the same."""
+        """True if the error says that the new state of `what` is in place nevertheless."""
         return re.search(rf"^error: (/.*/)?{what}: the new state is in place", self.err, re.MULTILINE) is not None
 
 
 @dataclass
 class Command:
-    """`oocpeg` with some words in the folder `place`, and how its outcome is told.
+    """An `oocpeg` command in the folder `place`, and checks of its outcome.
 
-    `result(place)`: what must be as an undisturbed run leaves it. `is_new(place)`: True if the new state of `what` is
-    there, False for the old one; refuses everything between.
+    `result(place)`: the state that must equal that of an undisturbed run. `is_new(place)`: True for the new state of
+    `what`, False for the old one; fails for any other state.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Command:
     resume: bool = True
     """True if the command can be run again with --resume."""
     is_repeatable: bool = True
-    """True if running the command again, when all is done, leaves the same."""
+    """True if the command is idempotent."""
     day: int = 1
     expected: dict[str, bytes] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
@@ -143,14 +143,14 @@ class Command:
         return self.place.with_name("first")
 
     def begin(self) -> None:
-        """Remember what there is, and what an undisturbed run makes of it."""
+        """Record the initial state, and the result of an undisturbed run."""
         shutil.copytree(self.place, self._first, symlinks=True)
         self.succeed()
         self.expected, self.names = self.result(self.place), _names(self.place)
         self.prepare()
 
     def prepare(self) -> None:
-        """Bring back what there was in the beginning."""
+        """Restore the initial state."""
         shutil.rmtree(self.place)
         shutil.copytree(self._first, self.place, symlinks=True)
 
@@ -171,11 +171,11 @@ class Command:
         return self.run(*(["--resume"] if self.resume and number % 2 else []))
 
     def left_overs(self) -> set[str]:
-        """Names beside those of an undisturbed run."""
+        """Files that an undisturbed run does not leave."""
         return _names(self.place) - self.names
 
     def check_same(self, tidy: bool = True) -> None:
-        """Refuse anything but what an undisturbed run leaves; if not `tidy`, with files that nothing refers to."""
+        """Fail unless the state is that of an undisturbed run; without `tidy`, unreferenced files are allowed."""
         found = self.result(self.place)
         assert found.keys() == self.expected.keys()
         assert [name for name in found if found[name] != self.expected[name]] == []
@@ -193,7 +193,7 @@ def _names(folder: Path) -> set[str]:
 
 
 def check_disturbed(command: Command, number: int, ended: Ended) -> None:
-    """Refuse an outcome of a fault that no user could go on from."""
+    """Fail if a user could not continue after a fault."""
     unreadable_job = ended.code == 2 and "job.toml: " in ended.err
     assert ended.code in (0, 3, 5) or unreadable_job, ended.code
     assert "Traceback" not in ended.err
@@ -226,7 +226,7 @@ def failure_of(error: BaseException) -> str:
 
 
 def check_store(path: Path) -> None:
-    """Refuse a store that is damaged."""
+    """Fail if the store is damaged."""
     assert verify(Store.open(path)).problems == []
 
 
@@ -277,7 +277,7 @@ def published_files(place: Path) -> dict[str, bytes]:
 
 
 def training_command(processes: ForkServer, place: Path, mode: str) -> Command:
-    """A run with a checkpoint after each epoch and a log; `resume`: one that was killed goes on."""
+    """A run with a checkpoint after each epoch and a log; `resume`: a killed run is resumed."""
     (place / "in.svm").write_text(svmlight_text(*random_rows(120, 40, 3, 0.2)))
     command = Command(
         "", processes, place, ("convert", "in.svm", "-o", "store", "--chunk-size", "2kB"), state_of_training
@@ -377,7 +377,7 @@ def state_of_version(place: Path) -> dict[str, bytes]:
 
 
 def state_of_job(place: Path) -> dict[str, bytes]:
-    """The newest model, which is in use, and the store. A run that is begun anew has a new name."""
+    """The newest model, which is in use, and the store; names of runs are ignored."""
     versions = sorted(path.name for path in (place / "models").iterdir() if path.name[0] == "2")
     made = Store.open(place / "clicks.store").manifest
     files = [FILE_NAME, *(file for chunk in made.chunks for file in chunk.files)]
@@ -401,7 +401,7 @@ COMMANDS = {
 
 @contextmanager
 def command_of(name: str, processes: ForkServer, folder: Path) -> Iterator[Command]:
-    """A command that is ready to be disturbed."""
+    """Return a command by name."""
     place = folder / "place"
     place.mkdir()
     command = COMMANDS[name](processes, place, name)

@@ -1,8 +1,9 @@
-"""Inputs that are not what they should be, for all that opens files: `python fuzzing.py FOLDER FORMAT:SEEDS ...`.
+"""Fuzz tests of all functions that open files: `python fuzzing.py FOLDER FORMAT:SEEDS ...`.
 
 Each try writes one file and has it read, converted, trained on or predicted with, by the same functions that the
-command line calls. It works or it raises an OocPegasosError; all else is printed with the words that repeat it. It runs
-in a process of its own with little memory, so that a crash and a blow-up are seen: `FOLDER/try` says where it was.
+command line calls. It works or it raises an OocPegasosError; all else is printed with the command to repeat it. It runs
+in a process of its own with little memory, so that crashes and excessive memory are detected: `FOLDER/try` has the
+current try.
 """
 
 import dataclasses
@@ -197,7 +198,7 @@ def compressed(seed: int) -> bytes:
 
 
 def _convert(rng: Rng, inputs: list[str], folder: Path, roughly: float = _WRITE_ROUGHLY, **options: Any) -> None:
-    """Look at some inputs, or make a store of them and train on it."""
+    """Preview some inputs, or convert them and train on the store."""
     config = ConvertConfig(**{"threads": 1, "on_bad_row": str(rng.choice(["stop", "skip"])), **options})
     if rng.random() < roughly:
         preview(inputs, config)
@@ -266,7 +267,7 @@ def folders(folder: Path) -> Attempt:
 
 
 def beside(kind: str) -> Callable[[Path], Attempt]:
-    """A file with something for each row: weights, or labels as text or .npy."""
+    """A file with a value for each row: weights, or labels as text or .npy."""
 
     def prepare(folder: Path) -> Attempt:
         data = folder / ("data.svm" if kind == "weights" else "data.npz")
@@ -294,7 +295,7 @@ def beside(kind: str) -> Callable[[Path], Attempt]:
 
 
 def use_store(rng: Rng, path: Path, model: Model, folder: Path) -> None:
-    """All that is done with a store, each time one thing of it."""
+    """One random operation on a store."""
     store = Store.open(path)
     what = rng.integers(7) if store.features < LARGE else 0  # so many need the memory that they say they need
     if what == 0:
@@ -372,7 +373,7 @@ def copy_of(path: Path, folder: Path) -> Path:
 
 
 def manifest(folder: Path) -> Attempt:
-    """A manifest that says something else, mostly with the right checksum."""
+    """A changed manifest, mostly with a valid checksum."""
     stores = stores_of(folder)
 
     def attempt(rng: Rng) -> None:
@@ -395,7 +396,7 @@ def _changed_manifest(rng: Rng, table: dict[str, Any]) -> dict[str, Any]:
 
 
 def chunk(folder: Path) -> Attempt:
-    """A chunk file with other bytes and the right checksums: what is in it is not what it should be."""
+    """A chunk file with changed bytes and valid checksums."""
     stores = stores_of(folder)
 
     def attempt(rng: Rng) -> None:
@@ -428,7 +429,7 @@ def chunk(folder: Path) -> Attempt:
 
 
 def vocabulary(folder: Path) -> Attempt:
-    """A vocabulary with other bytes and the right checksum."""
+    """A vocabulary with changed bytes and a valid checksum."""
     stores = [made for made in stores_of(folder) if list(made[0].glob("features-*"))]
     assert len(stores) == 2
 
@@ -525,7 +526,7 @@ def sealed(content: bytes) -> bytes:
 
 
 def model(folder: Path) -> Attempt:
-    """A model that is another, mostly with the right checksum."""
+    """A changed model, mostly with a valid checksum."""
     stores = stores_of(folder)
     files = []
     for number, (path, made) in enumerate(stores):
@@ -601,7 +602,7 @@ def run_config(store: Store, number: int, epochs: int) -> TrainConfig:
 
 
 def checkpoint(folder: Path) -> Attempt:
-    """A checkpoint that is another, mostly with the right checksum."""
+    """A changed checkpoint, mostly with a valid checksum."""
     (folder / "a.svm").write_bytes(b"".join(map(random_svmlight_text, range(20))))
     config = ConvertConfig(threads=1, chunk_size=1024, features=40)
     store = convert([str(folder / "a.svm")], folder / "a.store", config, existing=REPLACE)
@@ -653,7 +654,7 @@ def checkpoint(folder: Path) -> Attempt:
 
 
 def ids(folder: Path) -> Attempt:
-    """A file of ids with other bytes and the right checksum."""
+    """A file of ids with changed bytes and a valid checksum."""
     made = []
     for name, content, options in (
         ("words.csv", csv_text(0), {"id": "colour", "hash_bits": 8}),
@@ -695,11 +696,11 @@ def ids(folder: Path) -> Attempt:
 
 
 class _KilledError(BaseException):
-    """As if the process were gone: nothing catches it."""
+    """Simulates a kill: not caught by any handler."""
 
 
 def unfinished(folder: Path) -> Attempt:
-    """What is left of a conversion that was killed, with other bytes: the same store comes of it, or a refusal."""
+    """The files of a killed conversion, with changed bytes: resuming gives the same store or an error."""
     from unittest.mock import patch
 
     from ooc_pegasos.conversion.first_pass import Ingest
@@ -822,7 +823,7 @@ def settings(cls: Any) -> Callable[[Path], Attempt]:
 
 
 def costs(folder: Path) -> Attempt:
-    """A table of what it costs to take a class for another."""
+    """A table of misclassification costs."""
     from ooc_pegasos.config import read_costs
 
     (folder / "a.svm").write_bytes(b"".join(b"%d %d:1\n" % (i % 3, 1 + i % 7) for i in range(ROWS)))
@@ -882,7 +883,7 @@ def _night(folder: Path, extra: dict[str, Any] | None = None) -> Job:
 
 
 def job(folder: Path) -> Attempt:
-    """A job file, and what it would do; nothing is done, as its paths may lead anywhere."""
+    """A job file in a dry run, since its paths may lead anywhere."""
     _night(folder)
 
     def attempt(rng: Rng) -> None:
@@ -904,7 +905,7 @@ def job(folder: Path) -> Attempt:
 
 
 def state(folder: Path) -> Attempt:
-    """The state of a run that was killed, with the right checksum."""
+    """The changed state of a killed run, with a valid checksum."""
     from unittest.mock import patch
 
     from ooc_pegasos.jobs import records, run, state
@@ -954,7 +955,7 @@ def state(folder: Path) -> Attempt:
 
 
 def record(folder: Path) -> Attempt:
-    """The record of the model in use, from which the next run takes whether there is anything to do."""
+    """The changed record of the model in use, from which the next run finds whether there is new input."""
     from ooc_pegasos.jobs.run import JobRun
     from ooc_pegasos.jobs.versions import Versions
     from ooc_pegasos.reporting.progress import Progress, TrainingProgress
@@ -1020,7 +1021,7 @@ def _memory() -> tuple[int, int]:
 
 
 def run_tries(name: str, first: int, count: int, folder: Path) -> dict[str, Any]:
-    """Some tries of one format; returns what became of them."""
+    """Run some tries of a format, and return their results."""
     place = folder / name
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)

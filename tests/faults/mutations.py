@@ -1,4 +1,4 @@
-"""Valid files made invalid, by generators of random numbers alone: the same seed makes the same file."""
+"""Random mutations of valid files; the same seed makes the same file."""
 
 import copy
 import re
@@ -40,7 +40,7 @@ VALUES: list[Any] = [
 
 
 def damaged(rng: np.random.Generator, content: bytes, other: bytes = b"") -> bytes:
-    """One to four things done to some bytes."""
+    """Apply one to four mutations to some bytes."""
     for _ in range(1 + int(rng.geometric(0.6)) % 4):
         content = _once(rng, content, other)
     return content
@@ -85,7 +85,7 @@ def _word(rng: np.random.Generator) -> bytes:
 
 
 def _places(table: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) in a nest of dictionaries and lists."""
+    """Return every (container, key) in nested dictionaries and lists."""
     found, waiting = [], [table]
     while waiting:
         one = waiting.pop()
@@ -98,7 +98,7 @@ def _places(table: Any) -> list[tuple[Any, Any]]:
 
 
 def changed(rng: np.random.Generator, table: Any) -> Any:
-    """A copy of a nest of dictionaries and lists in which one to three values are others."""
+    """Return a copy of nested dictionaries and lists with one to three changed values."""
     table = copy.deepcopy(table)
     for _ in range(1 + int(rng.geometric(0.7)) % 3):
         places = _places(table)

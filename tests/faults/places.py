@@ -1,4 +1,4 @@
-"""Commands run quickly and one after the other, and places that are full, closed or forbidden to run them in."""
+"""Commands run in a warm process, and folders that are full, read-only or without permission."""
 
 import os
 import stat
@@ -92,7 +92,7 @@ def files_without_locks(folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def filled(place: Path, free: int) -> Iterator[None]:
-    """So many bytes are free on the file system at `place`, and no more."""
+    """Leave a number of free bytes on the file system at `place`."""
     ballast = place / "ballast"
     there = os.statvfs(place)
     size = there.f_bavail * there.f_frsize - free
@@ -112,7 +112,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def powerless(commands: ForkServer, tmp_path: Path) -> Command:
-    """Run `oocpeg` as somebody to whom permissions apply, even if these tests are run by root."""
+    """Run `oocpeg` as an unprivileged user, even if the tests run as root."""
     if commands.start("try_without_power").wait():
         pytest.skip("root cannot give up its power here")
     return lambda *words, code=0: run_fork(commands, tmp_path, words, code, power=False)
@@ -158,7 +158,7 @@ def closed(request: pytest.FixtureRequest, tmp_path: Path, quick: Command) -> It
 
 @contextmanager
 def holding(folder: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
-    """A process at work on these words until it is killed."""
+    """A process that runs a command until it is killed."""
     command = [sys.executable, "-m", "ooc_pegasos", *map(str, words)]
     child = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:

@@ -1,4 +1,4 @@
-"""One bit is another, anywhere in what we wrote: whoever uses the file first says so, without `verify` being asked."""
+"""Bit flips anywhere in written files are detected by the first use, without `verify`."""
 
 import shutil
 from collections.abc import Callable
@@ -20,7 +20,7 @@ FLIPS = in_soak(150, 1000)
 
 
 def flip_and_use(seed: int, files: list[Path], use: Callable[[], object], flips: int = FLIPS) -> None:
-    """Flip a bit of one of the files, so many times, and see that `use` refuses each time in one clean line."""
+    """Flip bits of the files, one at a time; `use` must fail each time with a one-line error."""
     rng = np.random.default_rng(seed)
     for number in range(flips):
         file = files[number % len(files)]
@@ -54,7 +54,7 @@ def scene(tmp_path_factory) -> Path:
 
 
 def uses_of(folder: Path, store: Path, model: str, way: str) -> Callable[[], object]:
-    """Something that reads all of a store, and does not call `verify` unless that is what it is."""
+    """Operations that read all of a store."""
     made = Model.load(folder / model)
     if way == "verify":
         return lambda: refuse(verify(Store.open(store)).problems)
@@ -146,7 +146,7 @@ def test_checkpoints(scene, tmp_path, name):
     flip_and_use(5, files, resume, max(FLIPS // 5, 30) * len(files))
 
 
-def test_what_is_known_of_features_is_checked_by_who_asks(scene):
+def test_feature_statistics_are_checked_when_used(scene):
     store = Store.open(scene / "words")
     files = sorted(store.path.glob("features-*"))
     flip_and_use(6, files, lambda: of_store(store.path, store.manifest))

@@ -1,4 +1,4 @@
-"""Every system call on files of a command fails in turn: nothing is torn, and what is there is told."""
+"""Every file system call of a command fails in turn: no file is torn, and the error reports the state."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Inputs that are not what they should be, of every format: refused in one line, or read; never anything else.
+"""Fuzz tests of every format: invalid inputs are refused in one line, or read.
 
 `OOCPEG_FUZZ=format:seed` in the environment repeats one try.
 """
@@ -38,7 +38,7 @@ MEMORY = Path("/dev/shm")
 
 
 def fuzz(folder: Path, *jobs: str) -> list[dict]:
-    """Have some tries made by a process of its own; a crash of that is a failure that says where."""
+    """Run some tries in a separate process; a crash is a failure."""
     command = [sys.executable, str(HERE / "fuzzing.py"), str(folder), *jobs]
     env = {
         **os.environ,
@@ -53,7 +53,7 @@ def fuzz(folder: Path, *jobs: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_whatever_is_in_a_file_is_read_or_refused(tmp_path, group):
+def test_invalid_files_are_read_or_refused(tmp_path, group):
     jobs = [f"{name}:0:{in_soak(count, LONG)}" for name, count in GROUPS[group].items()]
     only = os.environ.get("OOCPEG_FUZZ")
     if only:
@@ -110,7 +110,7 @@ def words(tmp_path) -> Store:
 
 @pytest.mark.parametrize("which", ["chunks", "vocabulary"])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_in_a_manifest_leads_outside_its_store(words, which, name):
+def test_path_traversal_in_a_manifest(words, which, name):
     path = words.path / "manifest.json"
     table = json.loads(path.read_text())
     holder = table["chunks"][0] if which == "chunks" else table["vocabulary"]
@@ -124,7 +124,7 @@ def test_no_name_in_a_manifest_leads_outside_its_store(words, which, name):
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "/dev/zero", "/dev/null", "..", "nowhere", "self"])
 def test_links_in_place_of_files_are_refused(words, target):
-    """What a link leads to is no chunk: not even its size is right, or its checksum is not."""
+    """The target of a link is not a chunk: its size or its checksum is wrong."""
     for file in [words.path / words.manifest.chunks[0].file, words.path / words.manifest.vocabulary.file]:
         content = file.read_bytes()
         file.unlink()
@@ -138,8 +138,8 @@ def test_links_in_place_of_files_are_refused(words, target):
 
 
 @pytest.mark.parametrize("target", ["/dev/zero", "pipe"])
-def test_what_is_no_file_is_not_read(words, tmp_path, target):
-    """Of models and of ids: a device never ends, a pipe never begins."""
+def test_devices_and_pipes_are_not_read(words, tmp_path, target):
+    """Models and ids that are devices or pipes."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "in.csv").write_text("label,x,user\n" + "1,2,a\n-1,3,b\n" * 9)
     store = convert([str(tmp_path / "in.csv")], tmp_path / "named", ConvertConfig(id="user"))
@@ -155,7 +155,7 @@ def test_what_is_no_file_is_not_read(words, tmp_path, target):
 
 
 @pytest.mark.parametrize("name", ["../rows-1.checkpoint", "/etc/passwd", "rows-1.checkpoint/x", "\0", "x"])
-def test_no_name_in_a_checkpoint_leads_outside_its_folder(words, tmp_path, name):
+def test_path_traversal_in_a_checkpoint(words, tmp_path, name):
     config = {"lam": 0.1, "algorithm": "sdca", "tolerance": 1e-12, "checkpoint_epochs": 1}
     train(words, TrainConfig(**config, max_epochs=1), checkpoint=tmp_path / "c")
     saved = Checkpoint.load(tmp_path / "c")
@@ -174,8 +174,8 @@ def test_a_model_survives_its_own_checks(words, tmp_path):
 # --- what would lead a kernel astray --------------------------------------------------------------
 
 
-def test_a_model_whose_parts_do_not_go_together(tmp_path):
-    """Kernels take the number of classes from one part and go through the others."""
+def test_a_model_with_inconsistent_parts(tmp_path):
+    """Kernels take the number of classes from one part and index the others."""
     file = tmp_path / "in.svm"
     file.write_text("0 1:1\n1 2:1\n2 3:1\n" * 9)
     store = convert([str(file)], tmp_path / "store", ConvertConfig(task="multiclass"))
@@ -224,7 +224,7 @@ def test_a_model_whose_parts_do_not_go_together(tmp_path):
         (("budget",), -1),
     ],
 )
-def test_a_checkpoint_that_is_none_of_this_run(tmp_path, place, value):
+def test_a_checkpoint_of_another_run(tmp_path, place, value):
     file = tmp_path / "in.svm"
     file.write_text("-1 1:1 5:2\n1 2:1 9:1\n1 3:1\n" * 9)
     store = convert([str(file)], tmp_path / "store", ConvertConfig())
@@ -255,7 +255,7 @@ def test_a_checkpoint_that_is_none_of_this_run(tmp_path, place, value):
         {"block_size": 1 << 32},
     ],
 )
-def test_settings_that_cannot_be(tmp_path, words):
+def test_invalid_settings(tmp_path, words):
     file = tmp_path / "in.csv"
     file.write_text("label,x\n1,2\n-1,3\n")
     with pytest.raises(OocPegasosError) as caught:
@@ -264,13 +264,13 @@ def test_settings_that_cannot_be(tmp_path, words):
 
 
 @pytest.mark.parametrize("text", ["9" * 400, "1e5", "-1"])
-def test_sizes_that_cannot_be(text):
+def test_invalid_sizes(text):
     with pytest.raises(OocPegasosError):
         parse_size(text)
 
 
-def test_a_vocabulary_of_other_places(tmp_path):
-    """How rare words are is kept by place: a place beyond the last would be one of nobody's."""
+def test_a_vocabulary_with_invalid_indices(tmp_path):
+    """Document frequencies are stored by feature index, which must be in range."""
     file = tmp_path / "in.csv"
     file.write_text("label,text\n" + "1,some words\n-1,other words\n" * 20)
     config = ConvertConfig(text=("text",), idf=True, hash_bits=4)

@@ -1,4 +1,4 @@
-"""One bit is another in what a job keeps: whoever uses it first says so, and nothing comes into use."""
+"""Bit flips in the files of a job are detected by the first use, and nothing is promoted."""
 
 import dataclasses
 import os

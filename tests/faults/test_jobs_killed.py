@@ -1,4 +1,4 @@
-"""`oocpeg run` killed at any instant: `current` leads to a whole model, and going on ends as if nothing was."""
+"""`oocpeg run` killed at any instant: `current` is a complete model, and the resumed run has the same result."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""`oocpeg run` on machines that are not well: the model in use stays, and the next night is as if nothing had been."""
+"""`oocpeg run` with faults of the machine: the model in use stays, and the next run recovers."""
 
 import gzip
 import json
@@ -81,8 +81,8 @@ def fault_at(step: str, begin: Callable[[], object], patched: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("fault", ["full", "too many files"])
-def test_what_runs_out_from_a_step_on(tmp_path, monkeypatch, undisturbed, step, fault):
-    """Room on the disk, or files that may be open."""
+def test_disk_or_descriptors_exhausted_after_a_step(tmp_path, monkeypatch, undisturbed, step, fault):
+    """Disk space or file descriptors are exhausted."""
     place = tmp_path / "small"
     with small_disk(place, "16m"):
         after_first_night(tmp_path, place)
@@ -142,7 +142,7 @@ def test_a_disk_that_is_read_only(tmp_path, quick):
 
 
 def test_a_disk_that_fills_up_while_files_are_appended(tmp_path, quick):
-    """Text that was compressed so well that the estimate, which is of the usual, is too small."""
+    """Text with an unusual compression ratio, for which the estimate is too small."""
     place = tmp_path / "small"
     with small_disk(place, "24m"):
         after_first_night(tmp_path, place)
@@ -162,8 +162,8 @@ def test_a_disk_that_fills_up_while_files_are_appended(tmp_path, quick):
 
 
 @pytest.mark.parametrize("lam", ["", "lam = 1e-3"])
-def test_what_is_estimated_is_enough(tmp_path, disk, lam):
-    """With just as much room as it asked for, it comes to its end; with less it does not begin."""
+def test_estimated_disk_space_suffices(tmp_path, disk, lam):
+    """A run completes with the estimated space, and does not begin with less."""
     (disk / "job.toml").write_text(EXPIRING_JOB.replace("lam = 1e-3", lam).replace("features = 60", "features = 2000"))
     (tmp_path / "golden.svm").write_text(svmlight_text(*random_rows(100, 60, 9, 0.2)))
     put_random_day(tmp_path, 1, 300, 2000)
@@ -183,7 +183,7 @@ def test_what_is_estimated_is_enough(tmp_path, disk, lam):
     assert one.needed < 20 * sum(len(content) for content in folder_bytes(tmp_path / "incoming").values())
 
 
-def test_places_and_files_without_permission(tmp_path, powerless):
+def test_folders_and_files_without_write_permission(tmp_path, powerless):
     place = after_first_night(tmp_path, tmp_path / "place")
     os.utime(put_random_day(tmp_path, 3), (time.time(),) * 2)
     (place / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
@@ -223,7 +223,7 @@ def test_an_input_that_changes_while_it_is_appended(tmp_path, monkeypatch, undis
     read, calls = SvmlightReader.read, [0]
 
     def meddle(reader: SvmlightReader, task: object) -> object:
-        if os.path.basename(reader.sources[0].name) == source.name:  # golden sets are read before
+        if os.path.basename(reader.sources[0].name) == source.name:  # reference sets are read before
             calls[0] += 1
             if calls[0] == 1:
                 MEDDLE[accident](source)
@@ -278,8 +278,8 @@ def at_work(folder: Path, place: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_two_at_once_and_the_first_is_ended(tmp_path, quick, ending):
-    """The second says who the first is; when that is gone, however, the place is free at once."""
+def test_a_second_process_after_the_first_is_killed(tmp_path, quick, ending):
+    """The error of the second process names the first; when that is gone, the lock is free."""
     place = after_first_night(tmp_path, tmp_path / "place")
     first = os.readlink(place / "models" / "current")
     model = (place / "models" / first / "model").read_bytes()
@@ -301,7 +301,7 @@ def test_two_at_once_and_the_first_is_ended(tmp_path, quick, ending):
 
 
 def test_rows_can_be_appended_while_a_job_trains(tmp_path, quick):
-    """The lock of the store is not held meanwhile, and what was trained on is what it began with."""
+    """The lock of the store is not held during training, which uses the rows from its start."""
     place = after_first_night(tmp_path, tmp_path / "place")
     with at_work(tmp_path, place) as child:
         put_random_day(tmp_path, 5)
@@ -315,8 +315,8 @@ def test_rows_can_be_appended_while_a_job_trains(tmp_path, quick):
     assert len(Versions(place / "models").names()) == 1
 
 
-def test_a_store_that_somebody_else_is_at_work_on(tmp_path, undisturbed):
-    """When rows are to expire: appending is done, and is not done again."""
+def test_a_store_that_is_in_use(tmp_path, undisturbed):
+    """The store is in use when rows expire: they were appended, and are not appended again."""
     from ooc_pegasos.errors import LockedError
 
     place = after_first_night(tmp_path, tmp_path / "place")
@@ -339,7 +339,7 @@ def test_a_store_that_somebody_else_is_at_work_on(tmp_path, undisturbed):
 @pytest.mark.parametrize("megabytes", in_soak([200], [120, 160, 200, 260, 320]))
 @pytest.mark.parametrize("step", ["convert", "train"])
 def test_out_of_memory(tmp_path, oocpeg, step, megabytes):
-    """Told to use more than there is, it is killed or says so, and with less it goes on."""
+    """With too large a memory budget the run is killed or fails, and resumes with a smaller one."""
     place = after_first_night(tmp_path, tmp_path / "place")
     small = EXPIRING_JOB.replace("expire_days = 1.5", "").replace("features = 60", "features = 1000")
     shutil.rmtree(place / "clicks.store")

@@ -34,7 +34,7 @@ def check_note(err: str, place: Path, reason: str) -> None:
 
 
 def test_a_full_disk(tmp_path):
-    """A command goes through, notes it once, and does not blame its output; nothing half is left on the disk."""
+    """Commands succeed with a single note, and leave no partial files."""
     place = tmp_path / "small"
     (tmp_path / "in.svm").write_text("1 1:0.5 2:1\n-1 2:2\n" * 50)
     with small_disk(place, "40k"):
@@ -44,7 +44,7 @@ def test_a_full_disk(tmp_path):
 
 
 def test_a_disk_that_is_read_only(tmp_path):
-    """What was compiled before is used; what was not is compiled in memory."""
+    """Cached kernels are loaded; others are compiled in memory."""
     place = tmp_path / "small"
     with small_disk(place, "8m") as mount:
         mount("ro")

@@ -1,4 +1,4 @@
-"""Killed at any instant: nothing is torn, and going on ends with the bytes of a run that nobody disturbed."""
+"""Killed at any instant: no file is torn, and the resumed run has the result of an undisturbed one."""
 
 import gzip
 import json
@@ -92,7 +92,7 @@ def conversion_job(converting: ForkServer, folder: Path, mode: str, shuffle: boo
     rng = random.Random(rows)
 
     def start(die_before: int, again: bool) -> Process:
-        """Go on with --resume, or as often by running again, unless that means another job: all was done before."""
+        """Resume, or run again, unless the command had completed."""
         plan, made = target.with_name("store.unfinished") / "plan.json", target / "manifest.json"
         done = made.exists() and made.read_bytes() != before.get("manifest.json")
         resume = again and (rng.random() < 0.5 or (done and (mode == "new" or not plan.exists())))
@@ -146,14 +146,14 @@ def test_conversions_killed_before_each_step(converting, tmp_path, mode, shuffle
 
 
 def training_job(training: ForkServer, folder: Path, algorithm: str, memory: str, rows: int, epochs: int) -> Job:
-    """A run with a checkpoint after each epoch, or oftener, over a store in one window or in several."""
+    """A run with frequent checkpoints, on a store of one window or several."""
     store = store_of(folder, *random_rows(rows, 500, 10, 0.02), chunk_size=rows * 8)
     place = folder / "place"
     budget = None if memory == "all" else least_memory(store)
     rng = random.Random(rows)
 
     def start(die_before: int, again: bool) -> Process:
-        """Go on with --resume, or now and then from the beginning."""
+        """Resume, or sometimes start from the beginning."""
         words = (store.path, place, algorithm, budget, epochs, again and rng.random() < 0.7)
         return training.start("train_on", *words, under=place, die_before=die_before)
 

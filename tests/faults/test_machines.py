@@ -1,4 +1,4 @@
-"""Machines that are not well: each accident ends with its exit code and a line that helps, and harms nothing."""
+"""Faults of the machine: each ends with its exit code and a one-line message, and damages nothing."""
 
 import os
 import random
@@ -29,7 +29,7 @@ TRAIN = ["--lambda", "1e-4", "--tolerance", "1e-12", "--max-epochs", "8", "--qui
 
 @pytest.mark.parametrize("mode", ["new", "append", "force"])
 def test_converting_to_a_disk_that_fills_up(tmp_path, disk, quick, mode):
-    """Wherever it happens, the old store or none is left, nothing beside it, and running again is all it takes."""
+    """At any point, the old store or none remains without other files, and running again succeeds."""
     source, target = spread(8000, tmp_path), disk / "store"
     words = ["convert", source, "-o", target, "--chunk-size", "100kB"] + ([f"--{mode}"] if mode != "new" else [])
     if mode != "new":
@@ -79,7 +79,7 @@ def test_training_with_a_disk_that_is_full(tmp_path, disk, quick, algorithm, wha
 
 
 def test_a_checkpoint_that_no_longer_fits(tmp_path, disk, quick):
-    """The last one stays, and what follows goes on from it to the same model."""
+    """The last checkpoint stays, and the run resumes from it to the same model."""
     store = store_of(tmp_path, *random_rows(4000, 300, 1), chunk_size=20_000)
     words = ["train", store.path, *TRAIN, "--algorithm", "sdca", "--checkpoint", disk / "c", "--checkpoint-epochs", "2"]
     quick(*words, "-o", "m", "--max-epochs", "4", code=4)
@@ -119,10 +119,10 @@ def test_a_limit_on_the_size_of_files(tmp_path, oocpeg):
     assert folder_bytes(tmp_path) == before
 
 
-# --- places that cannot be written or read ------------------------------------------------------
+# --- files and folders that cannot be written or read ------------------------------------------------------
 
 
-def test_places_that_cannot_be_written(tmp_path, closed):
+def test_output_folders_that_cannot_be_written(tmp_path, closed):
     source, place = spread(500, tmp_path), tmp_path / "place"
     store = convert([str(source)], place / "store")
     train(store, TrainConfig(lam=0.1)).model.save(place / "model")
@@ -178,7 +178,7 @@ def test_files_that_cannot_be_read(tmp_path, powerless):
 @pytest.mark.parametrize("append", [False, True])
 @pytest.mark.parametrize("accident", MEDDLE)
 def test_an_input_that_changes_while_it_is_converted(tmp_path, monkeypatch, accident, append):
-    """At any block: the conversion says so, the old store stays as it was, and the next one goes well."""
+    """A change at any block is an error; the old store is unchanged, and the next conversion succeeds."""
     from ooc_pegasos.errors import InputError
     from ooc_pegasos.readers.svmlight import SvmlightReader
 
@@ -222,7 +222,7 @@ def test_an_input_that_changes_while_it_is_converted(tmp_path, monkeypatch, acci
 
 @pytest.mark.parametrize("turn", in_soak(["backwards", "standing still"], ["backwards", "jumping", "standing still"]))
 def test_clocks_that_go_wrong(tmp_path, quick, turn):
-    """Time is told and nothing else depends on it: the bytes are the same."""
+    """Results do not depend on the clock."""
     source = spread(3000, tmp_path)
     quick("convert", source, "-o", "store")
     for name in ("sgd-s", "sdca"):
@@ -249,7 +249,7 @@ def test_clocks_that_go_wrong(tmp_path, quick, turn):
 
 @pytest.mark.parametrize("mode", ["new", "append", "force"])
 def test_two_conversions_at_once(tmp_path, quick, mode):
-    """The second says who the first is; and when that is killed, the place is free at once."""
+    """The error of the second process names the first; when that is killed, the lock is free."""
     source = spread(300, tmp_path)
     options = [] if mode == "new" else [f"--{mode}"]
     if mode != "new":
@@ -295,7 +295,7 @@ def test_two_runs_in_one_folder_of_checkpoints(tmp_path, quick):
 @pytest.mark.parametrize("megabytes", in_soak([200], [120, 160, 200, 260, 320]))
 @pytest.mark.parametrize("command", ["convert", "train"])
 def test_out_of_memory(tmp_path, oocpeg, command, megabytes):
-    """Told to use more than there is, it is killed or says so; what was there before is there after."""
+    """With too large a memory budget a command is killed or fails; old files stay."""
     rng = np.random.default_rng(5)
     lines = [
         f"{1 - 2 * (i % 2)} " + " ".join(f"{5 * j + 1}:{v:.3f}" for j, v in enumerate(rng.random(200)))

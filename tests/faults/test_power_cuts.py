@@ -1,4 +1,4 @@
-"""The power is cut while a command runs: only what was synced is on the disk, and of the rest any part may be."""
+"""Power cuts: synced data is on the disk, and of the rest any part."""
 
 import os
 
@@ -13,7 +13,7 @@ fixtures = processes, shim
 
 
 def check_after_power_cut(command: Command, number: int, was_over: bool) -> None:
-    """Refuse a disk from which no user could go on, or on which less is than a command that ended had reported."""
+    """Fail if a user could not continue, or if results of completed commands are missing."""
     is_new = command.is_new(command.place)
     assert is_new or not was_over
     is_over = is_new and not (command.place / "store.unfinished" / "plan.json").exists()
@@ -27,7 +27,7 @@ def check_after_power_cut(command: Command, number: int, was_over: bool) -> None
 
 
 def same_disk(contents: Contents) -> str:
-    """A text that is the same for disks that a command cannot tell apart."""
+    """A key that is equal for disks with equal content."""
     return repr({name: same_disk(node) if isinstance(node, dict) else node for name, node in contents.items()})
 
 
@@ -64,7 +64,7 @@ def test_power_is_cut(processes, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["convert", "append", "force"])
 def test_power_is_cut_after_a_killed_run_was_resumed(processes, tmp_path, name):
-    """What the killed process had written is not synced by those that ended before it."""
+    """Files of the killed process were not synced by earlier processes."""
     journal = tmp_path / "journal"
     with command_of(name, processes, tmp_path) as command:
         words = list(command.words)

@@ -1,4 +1,4 @@
-"""The command line: help at once, JSON that keeps its keys, exit codes, errors of one line."""
+"""The command line: fast help, stable JSON keys, exit codes, one-line errors."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_every_command_explains_itself_with_an_example(oocpeg, command):
+def test_help_of_every_command_has_an_example(oocpeg, command):
     text = oocpeg(command, "--help").stdout
     assert re.search(rf"Examples:\s+oocpeg {command}", text)
     assert any(f"oocpeg {command}" in page.read_text() for page in (ROOT / "docs").glob("*.md"))
@@ -68,7 +68,7 @@ def test_convert_info_verify_with_json(oocpeg, data):
     assert (found["problems"], found["rows"]) == ([], 300)
 
 
-def test_info_for_people(oocpeg, data):
+def test_info_as_text(oocpeg, data):
     oocpeg("convert", data, "-o", "store", "--quiet")
     text = oocpeg("info", "store").stdout
     for word in ("rows", "features", "non-zeros", "density", "label -1", "row norms", "chunks", "in.svm", "xxh64"):
@@ -169,7 +169,7 @@ def test_toml_and_options(oocpeg, data, tmp_path):
     assert told["chunks"] > 1
 
 
-def test_demo_tells_what_to_type(oocpeg, tmp_path):
+def test_demo_prints_commands(oocpeg, tmp_path):
     text = oocpeg("demo", "--folder", "here").stdout
     assert re.findall(r"^\$ oocpeg (\w+)", text, re.MULTILINE)[:2] == ["train", "info"]
     assert "Next steps" in text
@@ -185,7 +185,7 @@ def test_time_left_is_extrapolated():
     assert epochs_left([0.1, 0.1, 0.1], 0.01) is None
 
 
-def test_outputs_that_would_be_written_over_what_is_needed(tmp_path, oocpeg):
+def test_outputs_that_would_overwrite_inputs(tmp_path, oocpeg):
     (tmp_path / "d.svm").write_text("1 1:1\n-1 2:1\n" * 20)
     oocpeg("convert", "d.svm", "-o", "d.store")
     oocpeg("train", "d.store", "-o", "d.model", "--lambda", "0.1")

@@ -1,4 +1,4 @@
-"""The command where nobody reads, nothing can be written, or that is stopped before it has begun."""
+"""Standard streams that are closed, full or broken pipes, and signals at startup."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_a_job_without_standard_error(tmp_path):
     assert "promoted" in shell(tmp_path, "oocpeg run nightly.toml 2>&-").stdout
 
 
-def test_standard_input_that_is_closed_is_told(stored):
+def test_closed_standard_input(stored):
     assert "standard input is closed" in shell(stored, "oocpeg convert - -o s <&-", code=3).stderr
 
 
@@ -62,7 +62,7 @@ def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path):
     assert (tmp_path / "told").read_text() == "3 True"
 
 
-# --- full, or nobody reads ----------------------------------------------------------------------------
+# --- full disks and broken pipes ----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_messages_that_cannot_be_written_change_nothing(stored, words, code):
 
 
 @pytest.mark.slow
-def test_who_has_seen_enough(stored):
+def test_broken_pipe(stored):
     for words in ("info store", "--help"):
         done = shell(stored, f"(sleep 0.1; oocpeg {words}) | true; echo ${{PIPESTATUS[0]}}")
         assert (done.stdout, done.stderr) == ("141\n", "")
@@ -94,7 +94,7 @@ def test_who_has_seen_enough(stored):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output", [">/dev/full", "| true"])
-def test_a_job_whose_words_are_lost(tmp_path, output):
+def test_a_job_without_output(tmp_path, output):
     job_of(tmp_path)
     put_day(tmp_path, 1)
     done = shell(tmp_path, f"oocpeg run nightly.toml {output}; exit ${{PIPESTATUS[0]}}")
@@ -103,11 +103,11 @@ def test_a_job_whose_words_are_lost(tmp_path, output):
     shell(tmp_path, f"oocpeg run nightly.toml --json 2>/dev/full {output}; exit ${{PIPESTATUS[0]}}", code=7)
     ends = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [end["exit_code"] for end in ends if "exit_code" in end] == [0, 7]
-    shell(tmp_path, "oocpeg run nightly.toml --dry-run >/dev/full", code=3)  # which does nothing but tell
+    shell(tmp_path, "oocpeg run nightly.toml --dry-run >/dev/full", code=3)  # prints only
 
 
 @pytest.mark.slow
-def test_names_that_are_no_text_are_shown(tmp_path):
+def test_names_of_invalid_utf8_are_escaped(tmp_path):
     odd = b"\xff.store"
     command = [sys.executable, "-m", "ooc_pegasos"]
     (tmp_path / "in.svm").write_text("1 1:1\n-1 2:1\n")
@@ -165,14 +165,14 @@ main()
 """
 
 
-def test_an_interruption_that_python_drops_comes_again(stored):
+def test_an_interruption_dropped_by_python_is_repeated(stored):
     done = subprocess.run([sys.executable, "-c", LOST], cwd=stored, capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_who_ignores_a_signal_goes_on_doing_so(stored, number):
+def test_ignored_signals_stay_ignored(stored, number):
     code = f"import signal; signal.signal({int(number)}, signal.SIG_IGN)"
     code += STOPPED.format(module="typer", number=int(number))
     done = subprocess.run([sys.executable, "-c", code], cwd=stored, capture_output=True, text=True)
@@ -180,8 +180,8 @@ def test_who_ignores_a_signal_goes_on_doing_so(stored, number):
     assert "rows" in done.stdout
 
 
-def test_it_begins_at_once():
-    """What is imported before anybody listens to signals."""
+def test_startup_imports():
+    """Modules imported before signal handlers are installed."""
     code = "import sys; before = set(sys.modules); import ooc_pegasos.cli.start; print(*set(sys.modules) - before)"
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)

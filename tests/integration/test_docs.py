@@ -327,7 +327,7 @@ def test_the_front_page_fits_a_screen():
     assert len(PAGES["README.md"].encode()) < 6000
 
 
-def test_a_scheduler_that_calls_a_job_finds_the_command_by_its_whole_path():
+def test_schedulers_call_the_command_by_its_absolute_path():
     page = PAGES["docs/jobs.md"]
     for line in (r"^[\d *]+ cd \S+ && (\S+) run .*$", r"^ExecStart=(\S+) run .*$"):
         assert re.findall(line, page, re.MULTILINE) == ["/usr/local/bin/oocpeg"]
@@ -404,7 +404,7 @@ def test_examples_of_training_configurations(path, folder, run):
 # ---- promises ----
 
 
-def test_every_promise_has_its_test():
+def test_tests_named_in_the_documentation_exist():
     page = PAGES["docs/reliability.md"]
     named = re.findall(r"`(\w+\.py)::(\w+)`", page)
     assert len(named) > 20
@@ -421,7 +421,7 @@ def test_every_promise_has_its_test():
         assert name in page, f"{name} is not in docs/reliability.md"
 
 
-def test_nothing_names_a_path_of_somebodys_machine():
+def test_no_absolute_paths_of_machines():
     for path in ROOT.rglob("*"):
         if path.suffix in (".py", ".md", ".toml", ".txt") and ".venv" not in path.parts:
             assert str(ROOT) not in path.read_text(errors="replace") or str(ROOT) == "/", path

@@ -121,7 +121,7 @@ def test_json_and_files_are_exact(place, tmp_path):
     out, _err = run_escaped(place, "info", f"s{HOSTILE}", "--features", "--json")
     assert f"column{HOSTILE}=one{HOSTILE}" in json.loads(out)["names"].values()
     out, _err = run_escaped(place, "inspect", f"m{HOSTILE}", "--json")
-    assert json.loads(out)["classes"] == told_classes(told)
+    assert json.loads(out)["classes"] == reported_classes(told)
     scores = tmp_path / "scores.csv"
     run_escaped(place, "predict", f"m{HOSTILE}", f"in{HOSTILE}.parquet", "-o", scores)
     with open(scores, newline="") as file:
@@ -130,7 +130,7 @@ def test_json_and_files_are_exact(place, tmp_path):
     assert labels
 
 
-def told_classes(told):
+def reported_classes(told):
     return list(told["labels"])
 
 
@@ -161,7 +161,7 @@ def test_notes_and_tracebacks(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii", "utf-8:surrogateescape"])
-def test_no_encoding_lets_them_pass(tmp_path, encoding):
+def test_control_characters_are_escaped_in_every_encoding(tmp_path, encoding):
     """Bytes of names that are invalid UTF-8 could be control characters of eight bits."""
     name = os.fsencode(HOSTILE) + b"\x9b2J\xff"
     store = store_of(tmp_path, *random_rows(20, 5, 1, 0.5))

@@ -1,4 +1,4 @@
-"""Golden sets of jobs, looked at before anything is done; files to be scored whose names do not say what they are."""
+"""Reference sets of jobs, checked before a run; files to be scored whose format is unknown."""
 
 import dataclasses
 import gzip
@@ -79,7 +79,7 @@ def check_job_refused(job, kind, message, day=2):
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [("table", "dat"), ("table", "txt.gz"), ("vw", "txt"), ("vw", "rows")])
-def test_a_file_that_does_not_say_what_it_is_is_read_as_the_model_reads(tmp_path, kind, suffix):
+def test_a_file_of_unknown_format_is_read_as_the_model_does(tmp_path, kind, suffix):
     table = ConvertConfig(format="table", delimiter="|", label="y")
     config = table if kind == "table" else ConvertConfig(format="vw", hash_bits=8)
     packed = (lambda text: gzip.compress(text.encode())) if suffix.endswith("gz") else str.encode
@@ -95,7 +95,7 @@ def test_a_file_that_does_not_say_what_it_is_is_read_as_the_model_reads(tmp_path
     assert predict(model, tmp_path / f"new.{suffix}", tmp_path / "p.parquet") == 50
 
 
-def test_what_it_then_is_not_is_refused_with_its_line(tmp_path):
+def test_a_file_of_another_format_is_refused_with_its_line(tmp_path):
     (tmp_path / "in.dat").write_text(table_text(200, 1))
     (tmp_path / "in.vw").write_text(golden_vw_text(200, 1))
     table = ConvertConfig(format="table", delimiter="|", label="y")
@@ -125,7 +125,7 @@ def test_what_it_then_is_not_is_refused_with_its_line(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "suffix"), [(TABLE, "dat"), (VW, "txt")])
-def test_golden_sets_that_do_not_say_what_they_are(tmp_path, options, suffix):
+def test_reference_sets_of_unknown_format(tmp_path, options, suffix):
     writer = WRITERS["table" if options == TABLE else "vw"]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / f"1.{suffix}").write_text(writer(200, 1))
@@ -140,7 +140,7 @@ def test_golden_sets_that_do_not_say_what_they_are(tmp_path, options, suffix):
 # --- what models cannot be measured on --------------------------------------------------------------------
 
 
-def test_golden_tables_are_read_before(tmp_path, oocpeg):
+def test_reference_tables_are_read_before_training(tmp_path, oocpeg):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_text(table_text(200, 1, ","))
     (tmp_path / "golden.csv").write_text(table_text(100, 2, ","))
@@ -168,7 +168,7 @@ def test_golden_tables_are_read_before(tmp_path, oocpeg):
     assert plan(job, clock_of(2)()).new == [str(tmp_path / "in" / "2.csv")]
 
 
-def test_golden_stores_have_the_labels_and_the_vocabulary_of_the_store(tmp_path):
+def test_reference_stores_need_the_labels_and_the_vocabulary_of_the_store(tmp_path):
     rng = np.random.default_rng(1)
     words = np.array(["red", "green", "blue", "grey"])
     for name, seen in (("in", words), ("same", words), ("other", words[::-1][:3])):
@@ -195,7 +195,7 @@ def test_golden_stores_have_the_labels_and_the_vocabulary_of_the_store(tmp_path)
 
 
 def test_the_same_is_refused_without_a_model_as_with_it(tmp_path):
-    """Values that cannot be rounded are, features that nobody knows are not."""
+    """Values that cannot be rounded are refused, unknown features are not."""
     put_day(tmp_path, 1)
     source = str(tmp_path / "incoming" / "day-01.svm")
     rounded = convert([source], tmp_path / "rounded", ConvertConfig(values="float16", normalize=None))
@@ -220,7 +220,7 @@ def test_only_the_first_block_is_read(tmp_path, monkeypatch):
     put_day(tmp_path, 1)
     run(job, now=clock_of(1))
     golden = tmp_path / "golden.svm"
-    golden.write_text("# rows that somebody has looked at\n" * 2000 + golden.read_text() + "1 5:nonsense\n")
+    golden.write_text("# rows checked by hand\n" * 2000 + golden.read_text() + "1 5:nonsense\n")
     monkeypatch.setattr("ooc_pegasos.scoring.score.TEXT_BLOCK", 1 << 10)
     store = Store.open(tmp_path / "clicks.store")
     check_reference_sets(job, store)  # and finds a block that has rows
@@ -232,7 +232,7 @@ def test_only_the_first_block_is_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("spelled", ["clicks.store", "./incoming/../clicks.store", "link.store"])
-def test_the_store_of_the_job_is_no_golden_set(tmp_path, oocpeg, spelled):
+def test_the_store_of_the_job_is_not_a_reference_set(tmp_path, oocpeg, spelled):
     job_of(tmp_path)
     put_day(tmp_path, 1)
     os.symlink("clicks.store", tmp_path / "link.store")
@@ -246,7 +246,7 @@ def test_the_store_of_the_job_is_no_golden_set(tmp_path, oocpeg, spelled):
 
 
 @pytest.mark.parametrize("how", ["itself", "link", "copy", "pattern", "store"])
-def test_inputs_are_no_golden_sets(tmp_path, how):
+def test_inputs_are_not_reference_sets(tmp_path, how):
     """Neither before they are appended nor after."""
     job_of(tmp_path)
     put_day(tmp_path, 1)
@@ -274,7 +274,7 @@ def test_inputs_are_no_golden_sets(tmp_path, how):
     )
 
 
-def test_inputs_and_golden_set_by_two_patterns(tmp_path, oocpeg):
+def test_inputs_and_reference_set_by_two_patterns(tmp_path, oocpeg):
     """As one writes a job file in a hurry."""
     job_of(tmp_path)
     put_day(tmp_path, 1)
@@ -286,7 +286,7 @@ def test_inputs_and_golden_set_by_two_patterns(tmp_path, oocpeg):
     assert not (tmp_path / "clicks.store").exists()
 
 
-def test_a_content_is_looked_at_only_where_sizes_agree(tmp_path, monkeypatch):
+def test_contents_are_compared_only_if_sizes_are_equal(tmp_path, monkeypatch):
     job = job_of(tmp_path)
     put_day(tmp_path, 1)
     run(job, now=clock_of(1))
@@ -303,7 +303,7 @@ def test_a_content_is_looked_at_only_where_sizes_agree(tmp_path, monkeypatch):
     assert hashed.count("golden.svm") == 1
 
 
-def test_folders_of_texts_are_golden_sets_but_not_their_own(tmp_path):
+def test_folders_of_texts_as_reference_sets(tmp_path):
     for folder in ("mails", "golden"):
         for name, word in (("good", "fine"), ("bad", "poor")):
             (tmp_path / folder / name).mkdir(parents=True)

@@ -39,7 +39,7 @@ SVMLIGHT = [name for name in make.STORES if name not in ("hashed", "dictionary")
 
 @pytest.fixture
 def stores(tmp_path):
-    """The stores where they may be written to: whoever reads a store locks it."""
+    """The stores in a writable folder, since readers lock a store."""
     return shutil.copytree(STORES, tmp_path / "stores")
 
 
@@ -71,7 +71,7 @@ def expected_rows(name):
 
 
 @pytest.mark.parametrize("name", SVMLIGHT)
-def test_the_truth_says_what_the_sources_say(name):
+def test_expected_rows_are_those_of_the_sources(name):
     truth = (STORES / f"{name}.rows").read_text().splitlines()
     expected = expected_rows(name)
     if name != "in-order":

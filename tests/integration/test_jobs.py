@@ -1,4 +1,4 @@
-"""Jobs that run by themselves: what they append, expire, train, promote and refuse, and what they leave behind."""
+"""Scheduled jobs: append, expire, train, promote, refuse, and the files of a run."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_a_worse_model_is_refused_and_the_old_one_stays(tmp_path):
     put_day(tmp_path, 1)
     first = run(job, now=clock_of(1))
     before = folder_bytes(tmp_path / "models" / first["run"])
-    put_day(tmp_path, 2, rows=1500, flip=True)  # somebody mixed up the labels
+    put_day(tmp_path, 2, rows=1500, flip=True)  # wrong labels
     second = run(job, now=clock_of(2))
     assert (second["outcome"], second["exit_code"]) == ("refused", 7)
     failed = [check for check in second["checks"] if not check["passed"]]
@@ -174,7 +174,7 @@ STEPS = ["append", "train_candidate", "compare"]
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [*STEPS, "expire", "publish", "prune"])
 @pytest.mark.parametrize("after", [False, True])
-def test_killed_between_any_two_steps_it_goes_on(tmp_path, monkeypatch, step, after):
+def test_killed_between_any_two_steps_and_resumed(tmp_path, monkeypatch, step, after):
     for name in ("whole", "killed"):
         folder = tmp_path / name
         folder.mkdir()
@@ -247,7 +247,7 @@ def test_options_that_are_not_those_of_the_store(tmp_path):
         run(Job.load(tmp_path / "nightly.toml"), now=clock_of(2))
 
 
-def test_what_a_disk_cannot_hold_is_refused_before(tmp_path):
+def test_insufficient_disk_space_is_refused_before_training(tmp_path):
     put_day(tmp_path, 1)
     with pytest.raises(InputError, match="are to stay free"):
         run(job_of(tmp_path, more="").__class__.load(too_much(tmp_path)), now=clock_of(1))
@@ -316,7 +316,7 @@ def test_metrics_are_in_the_format_of_prometheus(tmp_path):
     assert 'oocpeg_run_outcome{name="nightly",outcome="promoted"} 1' in (tmp_path / "oocpeg.prom").read_text()
 
 
-def test_a_lambda_is_looked_for_once(tmp_path):
+def test_lambda_is_searched_once(tmp_path):
     text = JOB.replace("lam = 1e-3\n", "").format(more="", train="", gate="max_relative_regression = 0.9")
     job_of(tmp_path)
     (tmp_path / "nightly.toml").write_text(text)
@@ -329,7 +329,7 @@ def test_a_lambda_is_looked_for_once(tmp_path):
     assert "is that of the model in use" in second["model"]["why"]
 
 
-def test_the_weights_in_use_are_begun_with_where_that_helps(tmp_path):
+def test_warm_start_from_the_weights_in_use(tmp_path):
     text = JOB.replace("lam = 1e-3", "lam = 100.0").format(more="", train="", gate="max_relative_regression = 0.9")
     job_of(tmp_path)
     (tmp_path / "nightly.toml").write_text(text)
@@ -365,7 +365,7 @@ def test_resampled_areas_are_those_of_scikit_learn():
     assert error(times) == pytest.approx(repeated.mean())
 
 
-def test_how_sure_a_difference_is():
+def test_significance_of_a_difference():
     rng = np.random.default_rng(4)
     labels = np.where(rng.random(3000) < 0.5, 1.0, -1.0)
     good, bad = labels + rng.normal(size=3000), labels + 3 * rng.normal(size=3000)
@@ -390,7 +390,7 @@ def test_the_sample_is_the_same_for_every_model():
         assert len(seen[0][0]) >= min(rows, 50_000)
 
 
-def test_rows_kept_apart_are_measured_alone(tmp_path):
+def test_holdout_rows_are_measured_separately(tmp_path):
     job = job_of(tmp_path)
     put_day(tmp_path, 1)
     record = run(job, now=clock_of(1))

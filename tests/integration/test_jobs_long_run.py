@@ -1,4 +1,4 @@
-"""Jobs over many nights: what was interrupted, rolled back or lost, and what is known of it afterwards."""
+"""Jobs over many nights: interrupted, rolled back and lost runs, and their records."""
 
 import dataclasses
 import json
@@ -55,7 +55,7 @@ def killed_in(monkeypatch, step, job, day, after=False):
             run(job, now=clock_of(day))
 
 
-# --- which version is in use ----------------------------------------------------------------------
+# --- the version in use ----------------------------------------------------------------------
 
 
 def test_a_lost_link_does_not_open_the_gate(tmp_path, oocpeg):
@@ -118,7 +118,7 @@ def test_rolling_back_where_there_is_nothing_of_the_kind(tmp_path, oocpeg):
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_ctrl_c_while_somebody_is_told_changes_nothing_of_what_was_done(tmp_path, monkeypatch, back):
+def test_ctrl_c_during_notification_keeps_the_result(tmp_path, monkeypatch, back):
     job = dataclasses.replace(job_of(tmp_path, gate=LAX), notify="true")
     first = nights(tmp_path, dataclasses.replace(job, notify=None), [1])[0]["run"]
     put_day(tmp_path, 2)
@@ -147,7 +147,7 @@ def test_ctrl_c_while_somebody_is_told_changes_nothing_of_what_was_done(tmp_path
         assert not (tmp_path / "models" / ".run").exists()
 
 
-def test_another_version_that_somebody_put_in_use_is_compared_with(tmp_path, monkeypatch):
+def test_a_version_promoted_by_hand_is_the_champion(tmp_path, monkeypatch):
     job = job_of(tmp_path, gate=LAX)
     one, two = (told["run"] for told in nights(tmp_path, job, [1, 2]))
     put_day(tmp_path, 3)
@@ -164,7 +164,7 @@ def test_another_version_that_somebody_put_in_use_is_compared_with(tmp_path, mon
     assert golden["error"] == pytest.approx((predicted != labels).mean())
 
 
-# --- what a run knows of its rows -----------------------------------------------------------------
+# --- the rows of a run -----------------------------------------------------------------
 
 
 def test_a_source_that_changes_while_a_run_is_down_is_noticed(tmp_path, monkeypatch):
@@ -180,7 +180,7 @@ def test_a_source_that_changes_while_a_run_is_down_is_noticed(tmp_path, monkeypa
         assert Versions(tmp_path / "models").names() == [first]
 
 
-def test_rows_that_are_left_out_are_told_of(tmp_path, oocpeg):
+def test_skipped_rows_are_reported(tmp_path, oocpeg):
     put_day(tmp_path, 1)
     job_of(tmp_path, gate=LAX)
     job = changed_job(tmp_path, ('values = "float32"', 'values = "float32"\non_bad_row = "skip"'))
@@ -196,7 +196,7 @@ def test_rows_that_are_left_out_are_told_of(tmp_path, oocpeg):
         assert f'oocpeg_rejected_rows{{name="nightly"}} {bad}' in (tmp_path / "oocpeg.prom").read_text()
 
 
-def test_what_fails_early_says_what_is_in_use_all_the_same(tmp_path):
+def test_early_failures_report_the_version_in_use(tmp_path):
     job = job_of(tmp_path, gate=LAX)
     first = nights(tmp_path, job, [1])[0]["run"]
     path = tmp_path / "incoming" / "day-01.svm"
@@ -219,7 +219,7 @@ def test_what_fails_early_says_what_is_in_use_all_the_same(tmp_path):
     assert 'oocpeg_store_rows{name="nightly"} 300' in metrics
 
 
-def test_drift_where_all_that_was_before_expires(tmp_path):
+def test_drift_if_all_earlier_rows_expire(tmp_path):
     job = job_of(tmp_path, more="expire_days = 1", gate=LAX)
     told = nights(tmp_path, job, range(1, 5))
     for day, record in enumerate(told, start=1):
@@ -253,7 +253,7 @@ def test_drift_of_real_targets(tmp_path):
 
 
 @pytest.mark.parametrize(("step", "after"), [("append", True), ("converted", True), ("train_candidate", False)])
-def test_what_a_run_appended_that_was_given_up_is_not_forgotten(tmp_path, monkeypatch, step, after):
+def test_rows_appended_by_an_abandoned_run_are_trained_on(tmp_path, monkeypatch, step, after):
     job = job_of(tmp_path, gate=LAX)
     nights(tmp_path, job, [1])
     put_day(tmp_path, 2)
@@ -280,14 +280,14 @@ def test_an_input_that_is_moved_away_when_it_is_in_the_store(tmp_path, monkeypat
     assert (record["outcome"], record["inputs"]) == ("promoted", [str(path)])
 
 
-def test_records_tell_what_golden_sets_were(tmp_path):
+def test_records_name_the_reference_sets(tmp_path):
     record = nights(tmp_path, job_of(tmp_path), [1])[0]
     path = tmp_path / "golden.svm"
     digest = xxhash.xxh64_hexdigest(path.read_bytes())
     assert record["golden"] == {"golden.svm": [{"name": str(path), "size": path.stat().st_size, "xxh64": digest}]}
 
 
-def test_of_what_is_rolled_back_the_next_run_knows_what_was_appended(tmp_path, monkeypatch, oocpeg):
+def test_rows_appended_by_a_rolled_back_run_are_known(tmp_path, monkeypatch, oocpeg):
     job = job_of(tmp_path, gate=LAX)
     one, two = (told["run"] for told in nights(tmp_path, job, [1, 2]))
     put_day(tmp_path, 3)
@@ -301,7 +301,7 @@ def test_of_what_is_rolled_back_the_next_run_knows_what_was_appended(tmp_path, m
     assert not (tmp_path / "models" / ".run").exists()
 
 
-def test_bad_rows_of_a_run_that_was_given_up_are_told_by_the_next(tmp_path, monkeypatch):
+def test_bad_rows_of_an_abandoned_run_are_reported_by_the_next(tmp_path, monkeypatch):
     job_of(tmp_path, gate=LAX)
     job = changed_job(tmp_path, ('values = "float32"', 'values = "float32"\non_bad_row = "skip"'))
     nights(tmp_path, job, [1])
@@ -311,7 +311,7 @@ def test_bad_rows_of_a_run_that_was_given_up_are_told_by_the_next(tmp_path, monk
     assert run(changed_job(tmp_path, ("lam = 1e-3", "lam = 2e-3")), now=clock_of(3))["store"]["rejected_rows"] == 3
 
 
-def test_what_expired_since_is_no_input_of_the_next_run(tmp_path, monkeypatch):
+def test_expired_rows_are_not_inputs_of_the_next_run(tmp_path, monkeypatch):
     job = job_of(tmp_path, more="expire_days = 2.5", gate=LAX)
     nights(tmp_path, job, [1])
     put_day(tmp_path, 2)
@@ -332,7 +332,7 @@ def test_what_expired_since_is_no_input_of_the_next_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["store", "model", "program"])
-def test_a_checkpoint_that_no_longer_fits_is_in_nobodys_way(tmp_path, monkeypatch, what):
+def test_an_outdated_checkpoint_is_discarded(tmp_path, monkeypatch, what):
     gate = LAX + "\nrequire_certified = false"
     job = job_of(tmp_path, train='checkpoint_epochs = 1\nalgorithm = "pegasos"', gate=gate)
     one, _two = (told["run"] for told in nights(tmp_path, job, [1, 2]))
@@ -405,7 +405,7 @@ def test_what_has_passed_is_published_though_has_new_input(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("first_night", [False, True])
-def test_a_run_that_is_being_forgotten_when_it_is_killed(tmp_path, monkeypatch, first_night):
+def test_killed_while_an_abandoned_run_is_removed(tmp_path, monkeypatch, first_night):
     job = job_of(tmp_path, gate=LAX)
     put_day(tmp_path, 1)
     if not first_night:
@@ -437,7 +437,7 @@ def test_a_candidate_that_is_gone_is_trained_again(tmp_path, monkeypatch):
     assert run(job, now=clock_of(3))["outcome"] == "promoted"
 
 
-def test_a_disk_that_is_full_when_a_run_is_taken_up(tmp_path, monkeypatch):
+def test_a_full_disk_when_a_run_is_resumed(tmp_path, monkeypatch):
     job = job_of(tmp_path, gate=LAX)
     nights(tmp_path, job, [1])
     put_day(tmp_path, 2)
@@ -612,7 +612,7 @@ def test_a_link_to_the_latest_file_is_no_second_file(tmp_path, oocpeg):
     assert "named twice" in oocpeg("convert", *words, code=3).stderr
 
 
-def test_a_file_from_the_beginning_of_time_is_too_old(tmp_path):
+def test_a_file_with_time_0_is_too_old(tmp_path):
     job = job_of(tmp_path, more="expire_days = 3", gate=LAX)
     os.utime(put_day(tmp_path, 1), (0, 0))
     with pytest.raises(InputError, match=r"no new file.*1 file left out, older than expire_days"):
@@ -623,14 +623,14 @@ def test_a_file_from_the_beginning_of_time_is_too_old(tmp_path):
     assert expired_parts(read(tmp_path / "clicks.store"), 0) == 0
 
 
-def test_patterns_that_name_nothing_are_told_of(tmp_path, oocpeg):
+def test_patterns_without_files_are_reported(tmp_path, oocpeg):
     job_of(tmp_path)
     put_day(tmp_path, 1)
     changed_job(tmp_path, ('inputs = ["incoming/*.svm"]', 'inputs = ["incoming/*.svm", "incomming/*.svm"]'))
     assert "incomming/*.svm: no such file" in oocpeg("run", tmp_path / "nightly.toml", "--dry-run").stdout
 
 
-def test_a_dry_run_tells_of_a_run_that_will_go_on(tmp_path, monkeypatch):
+def test_a_dry_run_reports_a_run_to_be_resumed(tmp_path, monkeypatch):
     job = job_of(tmp_path, gate=LAX)
     nights(tmp_path, job, [1])
     put_day(tmp_path, 2)
@@ -651,7 +651,7 @@ def test_runs_have_names_of_their_own_though_the_clock_was_set_back(tmp_path):
     assert len(list((tmp_path / "models" / "runs").glob("*.json"))) == 5
 
 
-def test_to_look_for_lambda_anew_is_another_option(tmp_path):
+def test_retune_is_another_option(tmp_path):
     job_of(tmp_path, gate=LAX)
     job = changed_job(tmp_path, ("lam = 1e-3", ""))
     nights(tmp_path, job, [1])

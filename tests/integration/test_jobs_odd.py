@@ -1,4 +1,4 @@
-"""Jobs in situations that operators meet: nothing is lost, nothing is passed over in silence, nothing gets stuck."""
+"""Jobs in unusual situations: no data is lost, problems are reported, and no run gets stuck."""
 
 import contextlib
 import dataclasses
@@ -66,7 +66,7 @@ def test_where_subfolders_begin_that_are_columns(tmp_path):
     assert run(job, now=clock_of(1))["outcome"] == "promoted"
 
 
-def test_golden_sets_of_one_name_are_all_measured(tmp_path):
+def test_reference_sets_of_equal_names_are_all_measured(tmp_path):
     job = job_of(tmp_path, gate="min_auc = 0.8")
     put_day(tmp_path, 1)
     (tmp_path / "other").mkdir()
@@ -81,7 +81,7 @@ def test_golden_sets_of_one_name_are_all_measured(tmp_path):
     ]
 
 
-def test_what_would_fail_after_hours_is_refused_before(tmp_path):
+def test_errors_are_found_before_training(tmp_path):
     job_of(tmp_path)
     put_day(tmp_path, 1)
     first = run(changed_job(tmp_path), now=clock_of(1))
@@ -153,7 +153,7 @@ def test_job_files_that_are_wrong(tmp_path, oocpeg, old, new, message):
         ("golden.svm", "oocpeg.prom", "log: {}/golden.svm is a reference set, or in one"),
     ],
 )
-def test_what_would_be_written_over_is_refused_before_anything_is_done(tmp_path, oocpeg, log, metrics, message):
+def test_overwriting_inputs_is_refused_before_the_run(tmp_path, oocpeg, log, metrics, message):
     job_of(tmp_path)
     path = put_day(tmp_path, 1).parent.parent / "nightly.toml"
     path.write_text(path.read_text().replace("log.jsonl", log).replace("oocpeg.prom", metrics))
@@ -166,7 +166,7 @@ def test_what_would_be_written_over_is_refused_before_anything_is_done(tmp_path,
     assert folder_bytes(tmp_path) == before
 
 
-def test_probabilities_are_fitted_to_the_rows_that_a_job_keeps_apart_anyway(tmp_path):
+def test_probabilities_are_fitted_to_the_holdout_rows_of_a_job(tmp_path):
     put_day(tmp_path, 1)
     job = job_of(tmp_path, train="calibrate = 'platt'", gate=LAX)
     assert (job.train.holdout, job.training().holdout) == (0.1, 0.1)
@@ -180,7 +180,7 @@ def test_probabilities_are_fitted_to_the_rows_that_a_job_keeps_apart_anyway(tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["pipe", "empty", "folder", "dangling"])
-def test_inputs_that_are_none(tmp_path, oocpeg, what):
+def test_missing_inputs(tmp_path, oocpeg, what):
     job_of(tmp_path)
     put_day(tmp_path, 1)
     odd = tmp_path / "incoming" / "odd.svm"
@@ -218,7 +218,7 @@ def test_nothing_new_and_nothing_at_all(tmp_path):
 
 
 def test_too_few_rows_for_a_holdout_until_there_are_more(tmp_path):
-    """What failed is not done again and again while what would help lies there."""
+    """A failed step is not repeated while new input that would help is waiting."""
     job_of(tmp_path)
     job = changed_job(tmp_path, ("lam = 1e-3\n", ""))
     path = put_day(tmp_path, 1, rows=10)
@@ -231,11 +231,11 @@ def test_too_few_rows_for_a_holdout_until_there_are_more(tmp_path):
     assert (record["outcome"], record["run"], record["store"]["rows"]) == ("promoted", "2026-11-21T02-00-00", 502)
 
 
-def test_a_run_that_failed_in_the_comparison_goes_on_from_there(tmp_path, monkeypatch):
+def test_a_run_that_failed_in_the_comparison_is_resumed_there(tmp_path, monkeypatch):
     job = job_of(tmp_path)
     put_day(tmp_path, 1)
 
-    def fails(model, data, judge):  # as it does for a bad row far into the golden set
+    def fails(model, data, judge):  # as it does for a bad row far into the reference set
         raise InputError(f"{data}:123456: a bad row")
 
     with monkeypatch.context() as patched:
@@ -248,7 +248,7 @@ def test_a_run_that_failed_in_the_comparison_goes_on_from_there(tmp_path, monkey
     assert (record["outcome"], record["run"]) == ("promoted", "2026-11-19T02-00-00")
 
 
-def test_an_unfinished_conversion_of_other_files_is_in_nobodys_way(tmp_path, monkeypatch):
+def test_an_unfinished_conversion_of_other_files_is_discarded(tmp_path, monkeypatch):
     """The run was killed while it appended, and when it goes on there are other files."""
     job = job_of(tmp_path, gate=LAX)
     put_day(tmp_path, 1)
@@ -278,7 +278,7 @@ def test_an_unfinished_conversion_of_other_files_is_in_nobodys_way(tmp_path, mon
     assert Store.open(tmp_path / "clicks.store").rows in (600, 900)
 
 
-def test_a_run_that_goes_on_begins_the_next_only_if_has_new_input(tmp_path, monkeypatch):
+def test_a_resumed_run_starts_the_next_only_with_new_input(tmp_path, monkeypatch):
     job = job_of(tmp_path, gate=LAX)
     for day, more in ((1, False), (2, True)):
         put_day(tmp_path, day)
@@ -298,7 +298,7 @@ def test_a_run_that_goes_on_begins_the_next_only_if_has_new_input(tmp_path, monk
         assert record["run"][11:13] == ("14" if more else "02")
 
 
-def test_a_store_that_was_made_anew_otherwise(tmp_path):
+def test_a_store_that_was_replaced(tmp_path):
     job_of(tmp_path)
     put_day(tmp_path, 1)
     first = run(changed_job(tmp_path), now=clock_of(1))
@@ -365,7 +365,7 @@ def state_after(folder, monkeypatch, step):
     return job, folder / "models" / ".run" / "state.json"
 
 
-def test_a_state_that_cannot_be_is_refused_in_one_line(tmp_path, monkeypatch):
+def test_an_invalid_state_is_refused_in_one_line(tmp_path, monkeypatch):
     job, path = state_after(tmp_path, monkeypatch, "train_candidate")
     table = decode(path.read_bytes())
     good = path.read_bytes()
@@ -395,7 +395,7 @@ def test_a_state_that_cannot_be_is_refused_in_one_line(tmp_path, monkeypatch):
 # --- the gate -------------------------------------------------------------------------------------
 
 
-def test_a_champion_without_fault(tmp_path, oocpeg):
+def test_a_champion_without_errors(tmp_path, oocpeg):
     """Nothing is a share of nothing, and JSON has no infinity."""
     job_of(tmp_path, gate="metric = 'error'")
     changed_job(tmp_path, ("features = 40", "features = 2"))
@@ -413,7 +413,7 @@ def test_a_champion_without_fault(tmp_path, oocpeg):
             json.loads(text, parse_constant=lambda word: pytest.fail(word))
 
 
-def test_resamples_that_cannot_tell_are_no_reason_to_be_sure():
+def test_undefined_resamples_are_no_evidence():
     labels = np.where(np.arange(1000) < 2, 1.0, -1.0)  # about one resample in seven has no positive row
     found = gate.Measured({"roc_auc": 1.0}, labels.copy(), labels, labels * 0)
     sure = gate.confidence("roc_auc", found, found, 0.0)
@@ -427,13 +427,13 @@ def test_regression_is_a_share_of_the_champions():
     assert math.isinf(gate.regression("error", 0.0, 0.1))
 
 
-# --- what it tells --------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------
 
 SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\} (-?[0-9.e+-]+)\n')
 """As the text format has it: https://prometheus.io/docs/instrumenting/exposition_formats/"""
 
 
-def test_metrics_are_replaced_whole_whatever_is_in_names(tmp_path, monkeypatch):
+def test_metrics_are_replaced_atomically_with_any_names(tmp_path, monkeypatch):
     job = dataclasses.replace(job_of(tmp_path, more="name = 'a \"b\" \\\\ c\\nd'"), name='a "b" \\ c\nd')
     put_day(tmp_path, 1)
     seen = []
@@ -458,7 +458,7 @@ def test_metrics_are_replaced_whole_whatever_is_in_names(tmp_path, monkeypatch):
     assert 'oocpeg_model_certified{name="a \\"b\\" \\\\ c\\nd"} 1\n' in text
 
 
-def test_a_record_has_all_that_is_needed_to_do_it_again(tmp_path):
+def test_a_record_suffices_to_repeat_a_run(tmp_path):
     job = job_of(tmp_path, gate=LAX)
     for day in (1, 2):
         path = put_day(tmp_path, day)
@@ -514,8 +514,8 @@ TOLD = {"job": "j", "outcome": "o"}
 
 
 def script(folder, text):
-    """A program of these lines; it is told by its path, as no name to be looked for."""
-    path = folder / "tell me.sh"
+    """Write a script and return its path."""
+    path = folder / "send mail.sh"
     path.write_text("#!/bin/sh\n" + text)
     path.chmod(0o755)
     return shlex.quote(str(path))
@@ -540,7 +540,7 @@ def test_a_command_to_notify_that_prints_without_end(tmp_path):
     assert gone(tmp_path / "number")
 
 
-def test_a_command_to_notify_is_waited_for_and_not_what_it_leaves(tmp_path):
+def test_background_processes_of_the_notify_command_are_not_awaited(tmp_path):
     began = time.monotonic()
     (tmp_path / "said").write_bytes("Grü".encode() + b"\xdfe\x1b[2J")
     command = script(tmp_path, f"sleep 20 & cat {shlex.quote(str(tmp_path))}/said >&2; exit 3")
@@ -557,7 +557,7 @@ def test_a_command_to_notify_is_waited_for_and_not_what_it_leaves(tmp_path):
     assert len(told) < 900
 
 
-def test_ctrl_c_while_somebody_is_told(tmp_path, monkeypatch):
+def test_ctrl_c_during_notification(tmp_path, monkeypatch):
     number = tmp_path / "number"
     command = script(tmp_path, f"echo $$ >{shlex.quote(str(number))}; sleep 60")
     heard = records.read_pipe
@@ -573,17 +573,17 @@ def test_ctrl_c_while_somebody_is_told(tmp_path, monkeypatch):
     assert gone(number)
 
 
-def test_a_command_to_notify_is_seen_from_where_the_job_is(tmp_path, oocpeg):
+def test_the_notify_command_is_relative_to_the_job_file(tmp_path, oocpeg):
     folder = tmp_path / "job's own"
     folder.mkdir()
     script(folder, 'echo "$1 $OOCPEG_OUTCOME" >told')
-    for command in ('"./tell me.sh" "a b"', '"../job\'s own/tell me.sh" "a b"'):
+    for command in ('"./send mail.sh" "a b"', '"../job\'s own/send mail.sh" "a b"'):
         job_of(folder, more=f"notify = {json.dumps(command)}")
         put_day(folder, 1)
         assert "notify" not in oocpeg("run", folder / "nightly.toml").stderr
         assert (tmp_path / "told").read_text().startswith("a b ")
         (tmp_path / "told").unlink()
-    said = oocpeg("run", folder / "nightly.toml", "--notify", "'./tell me.sh'").stderr
+    said = oocpeg("run", folder / "nightly.toml", "--notify", "'./send mail.sh'").stderr
     assert "no such file" in said.lower()
     assert Job.load(folder / "nightly.toml", "./x y").notify == "./x y"
     for command in ("mail -s 'a b' me@here", "/bin/true  a/b"):
@@ -611,7 +611,7 @@ def test_a_log_that_is_a_pipe(tmp_path, reader):
     assert log.problem.endswith("log.jsonl: No such device or address")
 
 
-def test_who_is_locked_out_says_so(tmp_path):
+def test_a_second_run_reports_the_lock(tmp_path):
     told = tmp_path / "told"
     command = f"{sys.executable} -c \"import sys; open('{told}', 'w').write(sys.stdin.read())\""
     job = Job.load(tmp_path / "nightly.toml", command) if job_of(tmp_path) else None
@@ -624,7 +624,7 @@ def test_who_is_locked_out_says_so(tmp_path):
     assert not (tmp_path / "oocpeg.prom").exists()  # that is for who holds the lock
 
 
-def test_what_nobody_thought_of_is_recorded_as_well(tmp_path, monkeypatch):
+def test_unexpected_errors_are_recorded(tmp_path, monkeypatch):
     job = job_of(tmp_path)
     put_day(tmp_path, 1)
 
@@ -653,7 +653,7 @@ def test_quiet_and_json_together(tmp_path, oocpeg):
 # --- stores that others use -----------------------------------------------------------------------
 
 
-def test_a_source_that_changed_is_noticed_wherever_it_lies(tmp_path):
+def test_changed_sources_are_detected_in_all_folders(tmp_path):
     """Also one that the patterns do not name any more, or that is older than the window."""
     job = job_of(tmp_path, more="expire_days = 5", gate=LAX)
     path = put_day(tmp_path, 1)
@@ -665,7 +665,7 @@ def test_a_source_that_changed_is_noticed_wherever_it_lies(tmp_path):
     put_day(tmp_path, 2)
     with pytest.raises(InputError, match=r"day-01\.svm: changed after the store was made of it"):
         run(job, now=clock_of(2))
-    path.rename(moved)  # what is gone tells nothing
+    path.rename(moved)  # missing files are not compared
     assert run(job, now=clock_of(2))["outcome"] == "promoted"
 
 
@@ -687,7 +687,7 @@ def test_a_source_that_changed_in_place_is_refused_before_anything_is_done(tmp_p
     assert run(job, now=clock_of(2))["outcome"] == "promoted"
 
 
-def test_a_store_that_was_begun_by_hand_from_another_folder(tmp_path, monkeypatch):
+def test_a_store_that_was_made_from_another_folder(tmp_path, monkeypatch):
     """Its files are known by where they are, and not by what they were called from there."""
     job = job_of(tmp_path, gate=LAX)
     path = put_day(tmp_path, 1)

@@ -151,7 +151,7 @@ FILES = {"ca-file": "ca.pem", "client.cert": "cert.pem", "client.key": "key.pem"
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_who_has_other_certificates_is_refused(tmp_path, cluster, case):
+def test_clients_with_other_certificates_are_refused(tmp_path, cluster, case):
     mine, address = cluster
     other, (given, words) = certificates(tmp_path / "other", "another authority"), CASES[case]
     settings: dict[str, object] = {}

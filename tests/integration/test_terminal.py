@@ -391,7 +391,7 @@ def test_a_run_that_ignores_sighup_goes_on_without_its_terminal(tmp_path, place,
         assert code == 4
         assert "NOT within the tolerance" in (tmp_path / "out").read_text()
     else:
-        assert code == 3  # nobody can be told
+        assert code == 3  # the error cannot be printed
 
 
 SLOW = """

@@ -1,4 +1,4 @@
-"""Bounds and objectives as reported are true statements about the real-number problem, however badly it is scaled.
+"""Reported bounds and objectives hold in exact arithmetic, for badly scaled problems as well.
 
 The random cases are functions of their seeds. With OOCPEG_SOAK=1 there are 20,000 of them, or OOCPEG_SOAK_CASES, from
 seed OOCPEG_SOAK_START on, for at most about OOCPEG_SOAK_SECONDS. One case alone:
@@ -154,7 +154,7 @@ def check_cases(seeds: range, seconds: float, report_of: Callable[[int], Report]
 
 
 @pytest.mark.parametrize("loss", ["hinge", "logistic", "smoothed-hinge"])
-def test_what_is_slightly_false_is_noticed(tmp_path, loss):
+def test_small_violations_are_detected(tmp_path, loss):
     rng = np.random.default_rng(3)
     labels = np.where(rng.random(30) < 0.5, 1, -1)
     given = case_of_rows(rng.standard_normal((30, 4)), labels, lam=0.01, loss=loss, algorithm="sdca", max_epochs=50)

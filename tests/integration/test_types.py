@@ -1,4 +1,4 @@
-"""A user's script is checked by mypy and pyright as it stands, and a mistake in it is found."""
+"""A user's script is checked by mypy and pyright, and a mistake in it is found."""
 
 import json
 import re

@@ -14,7 +14,7 @@ from ooc_pegasos import Store
 from ooc_pegasos.store.chunk_file import write_chunk
 
 
-def foreign_reader(folder: Path) -> tuple[sp.csr_matrix, np.ndarray]:
+def independent_reader(folder: Path) -> tuple[sp.csr_matrix, np.ndarray]:
     """Read the rows and labels of a store as docs/store-format.md describes."""
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest["format"], manifest["version"]) == ("ooc-pegasos store", 1)

@@ -24,7 +24,7 @@ def terms(loss, p, y, z, b):  # (l(z), d(b), False where b is outside the domain
     }[loss]
 
 
-def terms_at_once(loss, costs, own, z, b):  # the same for all classes at once; completes b
+def terms_at_once(loss, costs, own, z, b):  # the same for joint losses; completes b
     b[own] = 0
     q, z = -b, z - z[own][:, None]
     q[own], b[own] = 1 + b.sum(1), -b.sum(1)

@@ -64,7 +64,7 @@ def test_wrong_types_and_choices_are_refused(cls, options, told):
         (ConvertConfig, {"weights": Path("w.txt")}, {"weights": "w.txt"}),
     ],
 )
-def test_what_is_taken_becomes_what_python_has(cls, given, meant):
+def test_values_are_converted_to_python_types(cls, given, meant):
     config = cls(**given)
     assert config == cls(**meant)
     # equal is not enough: 1 == True == np.int64(1)
@@ -89,7 +89,7 @@ def test_toml_files_may_still_write_it_in_two_ways(tmp_path):
     assert typed_json.load(TrainConfig, load_toml(TrainConfig, file)) == TrainConfig(lam=1.0)
 
 
-def test_a_good_store_outlives_a_label_that_is_no_text(tmp_path):
+def test_a_store_survives_a_label_that_is_not_text(tmp_path):
     (tmp_path / "in.svm").write_text("1 1:1\n-1 2:1\n" * 20)
     store = convert([str(tmp_path / "in.svm")], tmp_path / "store")
     with pytest.raises(UsageError, match="positive_label"):

@@ -39,7 +39,7 @@ FILES += sorted((PACKAGE / "readers").glob("*.py"))  # rglob does not follow the
 
 
 def imported(tree: ast.AST):
-    """What a file imports from the package: names of folders, of its modules, or of what is in its `__init__`."""
+    """Imports of a file from the package: names of folders, of its modules, or of what is in its `__init__`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue

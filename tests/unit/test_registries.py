@@ -267,7 +267,7 @@ def test_a_sampler_that_repeats_rows_has_no_certificate(tmp_path):
     try:
         result = train(store, TrainConfig(lam=0.05, sampling="toy-first", algorithm="sgd-s"))
         assert not result.certified
-        assert result.why_uncertified.startswith("toy-first sampling presents rows unequally")
+        assert result.why_uncertified.startswith("toy-first sampling does not process all rows equally")
     finally:
         samplers.unregister("toy-first")
 

@@ -5,13 +5,15 @@ See "How to write" in CONTRIBUTING.md.
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 
 from support.paths import ROOT
 
 CODE = [path for folder in ("ooc_pegasos", "readers", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
-TEXTS = [*CODE, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile"))]
+TESTS = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path != Path(__file__)]
+TEXTS = [*CODE, *TESTS, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile"))]
 TEXTS += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").glob("*")), *ROOT.glob("notebooks/*.ipynb")]
 BANNED = {
     r"\b(kept|keeps?|keeping) (\w+ )?apart\b": "holdout",
@@ -33,6 +35,19 @@ BANNED = {
     r"\bpresents? (a |the |all )?rows?\b": "process rows",
     r"\bcrew\b": "worker pool",
     r"\bgolden sets?\b": "reference set",
+    r"\bmade anew\b|\badded? up anew\b": "recomputed",
+    r"\bgo(es|ing)? on by\b": "continues with",
+    r"\b(all )?classes at once\b": "joint multiclass losses",
+    r"\bside by side\b": "concurrently, in a panel",
+    r"\btwice the precision\b": "double-double precision",
+    r"\bwhat (is|was) known of\b|\bwhat (they|it|each) knows? of\b": "state, statistics",
+    r"\bwant of memory\b": "out of memory",
+    r"\blet(s|ting)? go of\b": "release, close",
+    r"\bas (it|they) stands?\b": "unchanged, in order",
+    r"\blooked at\b": "checked, read",
+    r"\bheld (fixed|at)\b": "fixed",
+    r"\btold from the rest\b": "one versus rest",
+    r"\bwhoever\b|\bnobody (asks|waits|wants|presents)\b": "name the subject",
 }
 
 

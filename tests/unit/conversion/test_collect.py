@@ -147,12 +147,12 @@ def test_pandas_columns(tmp_path):
     [
         (pd.DataFrame({"y": [0, 1], "a": [1, "x"]}), InputError, "column a.*give every column a name and one type"),
         (pd.DataFrame([[1, 2], [3, 4]], columns=["y", "y"]), InputError, "uplicate column names"),
-        (pd.Series([1, 2]), UsageError, "a Series is no table"),
-        (pl.Series([1, 2]), UsageError, "a Series is no table"),
+        (pd.Series([1, 2]), UsageError, "a Series is not a table"),
+        (pl.Series([1, 2]), UsageError, "a Series is not a table"),
         (pl.LazyFrame(FRAME), UsageError, r"call \.collect\(\)"),
         (np.ones((2, 2)), UsageError, "a row is a ndarray; make every row a dictionary"),
-        ("words", UsageError, "a str is no table"),
-        (7, UsageError, "a int is no table"),
+        ("words", UsageError, "a str is not a table"),
+        (7, UsageError, "a int is not a table"),
         (pa.table({"y": pa.array([], pa.int8())}), InputError, "no rows"),
         (pd.DataFrame({"y": [], "a": []}), InputError, "no rows"),
         (pl.DataFrame({"y": [], "a": []}), InputError, "no rows"),
@@ -163,7 +163,7 @@ def test_pandas_columns(tmp_path):
         (pa.table({"x": [0, 1], "a": [1, 2]}), UsageError, "label=y: no column 'y'"),
     ],
 )
-def test_what_is_no_table_is_refused(tmp_path, table, kind, told):
+def test_objects_that_are_not_tables_are_refused(tmp_path, table, kind, told):
     check_call_refused(kind, told, Store.from_arrow, table, path=tmp_path / "s", config=PLAIN)
 
 
@@ -328,7 +328,7 @@ def test_dataframes_on_all_schedulers(tmp_path, scheduler):
     assert [source.name for source in store.manifest.sources] == [f"part {i}" for i in range(4)]
 
 
-def test_an_error_in_another_process_is_told_on_one_line(tmp_path):
+def test_an_error_in_another_process_is_one_line(tmp_path):
     bag = db.from_sequence([{"y": 1, "a": 1}, 7], npartitions=2)
     with dask.config.set(scheduler="processes", num_workers=1):
         check_call_refused(
@@ -517,7 +517,7 @@ def test_a_store_that_exists(tmp_path):
     Store.from_pandas(pd.DataFrame({"y": [0, 1], "a": [1.0, 2.0]}), path, PLAIN)
     with pytest.raises(InputError, match="exists already"):
         Store.from_dask(frame, path, config=PLAIN)
-    assert not made  # it is told before anything is computed
+    assert not made  # refused before anything is computed
     assert Store.from_dask(frame, path, config=PLAIN, existing=Existing(append=True)).rows == 4
     assert [source.name for source in Store.open(path).manifest.sources] == ["memory", "part 0"]
     assert Store.from_dask(frame, path, config=PLAIN, existing=Existing(force=True)).rows == 2
@@ -561,7 +561,7 @@ def test_folder_with_half_a_lock_file_only(tmp_path, content):
     assert sorted(os.listdir(tmp_path)) == ["rows.csv", "s", "t"]
 
 
-def test_a_folder_of_somebody_else_is_not_touched(tmp_path):
+def test_a_folder_of_another_user_is_not_touched(tmp_path):
     other = tmp_path / "s.incoming"
     other.mkdir()
     (other / "letter").write_text("dear")

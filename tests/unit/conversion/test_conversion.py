@@ -258,7 +258,7 @@ def test_all_that_comes_through_a_pipe_counts(tmp_path, oocpeg):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_interrupted_politely(tmp_path, signal_number):
+def test_interrupted_by_ctrl_c(tmp_path, signal_number):
     """Ctrl-C keeps what is done; --resume goes on; nothing but the unfinished folder is left."""
     source = tmp_path / "slow.svm"
     source.write_text("".join(f"{1 - 2 * (i % 2)} 1:{i}\n" for i in range(200_000)))
@@ -538,7 +538,7 @@ def test_a_damaged_later_stream_is_not_taken_for_padding(tmp_path, kind):
     assert convert([str(source)], tmp_path / "store").rows == 4
 
 
-def test_standard_input_goes_on_where_it_stands(tmp_path, oocpeg):
+def test_standard_input_is_not_rewound(tmp_path, oocpeg):
     numbered(tmp_path, 6)
     with (tmp_path / "in.svm").open() as file:
         os.read(file.fileno(), len(b"1 1:1\n"))

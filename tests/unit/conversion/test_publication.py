@@ -123,7 +123,7 @@ def test_a_model_that_is_in_place(tmp_path):
     assert model.load(place).info == model.info
 
 
-def test_a_file_that_only_serves_another_is_not_what_is_in_place(tmp_path):
+def test_errors_of_auxiliary_files(tmp_path):
     place = tmp_path / "state.json"
     with (
         failing("fsync", place.exists),

@@ -1,4 +1,4 @@
-"""Loading: both ways give the same bytes, stay within the budget, and notice whatever happens to a file meanwhile."""
+"""Loading: both loaders give the same bytes, stay within the budget, and detect changed files."""
 
 import ctypes
 import errno
@@ -32,7 +32,7 @@ from ooc_pegasos.util.memory_limits import available_memory
 from support.rows import random_rows, svmlight_text
 from support.stores import around_present, least_memory
 
-needs_mapping = pytest.mark.skipif(not can_map(), reason="files cannot be mapped side by side here")
+needs_mapping = pytest.mark.skipif(not can_map(), reason="files cannot be mapped here")
 
 
 def chunked_store(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
@@ -102,7 +102,7 @@ def test_windows_hold_the_rows_of_their_chunks(tmp_path, options, loading):
     store = chunked_store(tmp_path, matrix, rng.choice([-1, 1], 1500), shuffle=False, chunk_size=6000, **options)
     assert len(store.manifest.chunks) > 3
     if loading == "mapped" and not can_map():
-        pytest.skip("files cannot be mapped side by side here")
+        pytest.skip("files cannot be mapped here")
     drop_from_cache(store)
     firsts = np.concatenate([[0], np.cumsum([chunk.rows for chunk in store.manifest.chunks])])
     for memory in (1 << 30, least_memory(store)):
@@ -188,16 +188,16 @@ def test_mapped_is_without_a_copy(store):
 
 
 @pytest.mark.parametrize("loading", ["mapped", "read"])
-def test_a_window_in_use_is_left_alone(store, loading):
+def test_a_window_in_use_is_not_overwritten(store, loading):
     """Also where the next one is in memory already, as it may be where two epochs meet."""
     if loading == "mapped" and not can_map():
-        pytest.skip("files cannot be mapped side by side here")
+        pytest.skip("files cannot be mapped here")
     chunks = [0, 1, 1, 0, 2, 2, 1, 2, 0, 0, 0, 1, 3, 1, 3, 3, 2]
     loader = open_loader(store, least_memory(store), loading=loading, threads=2)
     expected = [store.block(chunk) for chunk in range(4)]
     for chunk, window in zip(chunks, loader.stream([Plan((chunk,), None) for chunk in chunks]), strict=True):
         deadline = time.monotonic() + 0.02
-        while time.monotonic() < deadline:  # the next one is loaded meanwhile
+        while time.monotonic() < deadline:  # the next window is loaded concurrently
             (begin, end) = window.row_ranges[0]
             assert window.chunks == (chunk,)
             assert np.array_equal(window.block.labels[begin:end], expected[chunk].labels)
@@ -254,7 +254,7 @@ def resident(path: Path) -> float:
         return sum(mark & 1 for mark in marks) / pages
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the page cache is looked at in Linux' way")
+@pytest.mark.skipif(sys.platform != "linux", reason="the page cache is read by Linux calls")
 def test_reading_leaves_the_page_cache_as_it_was(tmp_path):
     store = chunked_store(tmp_path, *random_rows(20_000, 700, 1, 0.02), chunk_size=500_000)
     paths = [chunk_path(store, number) for number in range(len(store.manifest.chunks))]
@@ -294,9 +294,9 @@ def test_the_pass_that_measures_is_shared_with_the_next_epoch(store, holdout):
 
 
 @pytest.mark.parametrize("how", ["mapped", "read"])
-def test_the_account_adds_up(store, how):
+def test_times_add_up(store, how):
     if how == "mapped" and not can_map():
-        pytest.skip("files cannot be mapped side by side here")
+        pytest.skip("files cannot be mapped here")
     memory = (1 << 30) if how == "mapped" else least_memory(store)
     began = time.perf_counter()
     result = train(store, TrainConfig(lam=1e-3, max_epochs=4, tolerance=1e-9, memory=memory))
@@ -344,7 +344,7 @@ ACCIDENTS = {
 def test_a_chunk_that_changes_while_training(store, tmp_path, monkeypatch, accident, loading, algorithm):
     """Exit code 5, the chunk named, the last checkpoint intact and good to go on from when the chunk is back."""
     if loading == "mapped" and not can_map():
-        pytest.skip("files cannot be mapped side by side here")
+        pytest.skip("files cannot be mapped here")
     memory = (1 << 30) if loading == "mapped" else least_memory(store)
     options = {"lam": 1e-3, "tolerance": 1e-9, "memory": memory, "loading": loading, "checkpoint_epochs": 1}
     options["algorithm"] = algorithm
@@ -374,7 +374,7 @@ def test_a_chunk_that_changes_while_training(store, tmp_path, monkeypatch, accid
 @needs_mapping
 @pytest.mark.parametrize("memory", ["all", "least"])
 def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, memory):
-    """What was computed meanwhile is not believed, and never written to a checkpoint."""
+    """Results computed from the changed chunk are never written to a checkpoint."""
     victim = chunk_path(store, 4)
     content, touched = victim.read_bytes(), []
     presented = LocalEngine.train_window
@@ -428,7 +428,7 @@ def test_a_chunk_that_shrinks_while_it_is_scored_or_measured(tmp_path, monkeypat
 
 @needs_mapping
 def test_pages_that_are_not_there_any_more_do_not_end_the_process(tmp_path):
-    """Touching them would be SIGBUS; run apart, because a failure would take the tests with it."""
+    """Reading them would raise SIGBUS; runs in a separate process, which a failure would kill."""
     script = """
 import os, sys, numpy as np
 from ooc_pegasos.store.page_memory import ContiguousMapping
@@ -451,7 +451,7 @@ print("alive")
 
 
 @needs_mapping
-def test_somebody_elses_bus_error_is_left_alone(tmp_path):
+def test_other_bus_errors_are_not_handled(tmp_path):
     script = """
 import ctypes, mmap, os, sys
 from ooc_pegasos.store.page_memory import ContiguousMapping
@@ -466,8 +466,8 @@ with open(sys.argv[1], "w+b") as file:
     assert done.returncode == -signal.SIGBUS
 
 
-def test_an_index_too_large_that_the_manifest_vouches_for(store, tmp_path):
-    """A store whose checksums are all right, written by somebody who is wrong about the number of features."""
+def test_an_index_too_large_with_a_valid_checksum(store, tmp_path):
+    """A store with valid checksums and a wrong number of features."""
     path = store.path / manifest.FILE_NAME
     table = json.loads(path.read_text())
     del table["checksum"]
@@ -486,7 +486,7 @@ def test_an_index_too_large_that_the_manifest_vouches_for(store, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["errors now and then", "short reads", "no direct reads", "direct reads that fail"])
-def test_trouble_that_passes(store, monkeypatch, trouble):
+def test_temporary_read_errors(store, monkeypatch, trouble):
     drop_from_cache(store)
     real_read, real_open, calls = os.preadv, os.open, [0]
 
@@ -517,7 +517,7 @@ def test_trouble_that_passes(store, monkeypatch, trouble):
     assert found.model.weights.tobytes() == expected.model.weights.tobytes()
 
 
-def test_trouble_that_stays(store, monkeypatch):
+def test_permanent_read_errors(store, monkeypatch):
     def preadv(_descriptor, _buffers, _at, flags=0):
         raise BlockingIOError if flags else OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -575,7 +575,7 @@ def test_memory_that_is_free_is_that_of_the_control_group(tmp_path):
 
 
 @pytest.mark.parametrize("phase", ["waiting for data", "measuring the objective", "presenting"])
-def test_a_stop_is_felt_in_any_phase(store, tmp_path, monkeypatch, phase):
+def test_a_stop_is_handled_in_any_phase(store, tmp_path, monkeypatch, phase):
     """And leaves a checkpoint that goes on to the same bytes."""
     from ooc_pegasos.objective import exact_pass
 
@@ -622,7 +622,7 @@ def test_a_stop_is_felt_in_any_phase(store, tmp_path, monkeypatch, phase):
 
 
 @pytest.mark.parametrize("memory", ["all", "least"])
-def test_stopped_at_any_look_while_measuring(store, tmp_path, monkeypatch, memory):
+def test_stopped_at_any_check_while_measuring(store, tmp_path, monkeypatch, memory):
     """Also in the last pass, when candidates of the epoch before have been measured beside this one."""
     budget = (1 << 30) if memory == "all" else least_memory(store)
     options = {"lam": 0.01, "max_epochs": 3, "tolerance": 1e-9, "holdout": 0.2, "memory": budget}
@@ -651,7 +651,7 @@ def test_stopped_at_any_look_while_measuring(store, tmp_path, monkeypatch, memor
         assert again.model.info == whole.model.info
 
 
-def test_nothing_is_read_any_more_when_a_stream_was_closed(store, monkeypatch):
+def test_a_closed_stream_reads_no_more(store, monkeypatch):
     """Its memory is given to somebody else: a read that comes late would change it after its checksum."""
     real, under_way = chunk_reader.ChunkReader.read, [0]
 
@@ -683,7 +683,7 @@ def test_nothing_is_read_any_more_when_a_stream_was_closed(store, monkeypatch):
 # --- order --------------------------------------------------------------------------------------
 
 
-def test_rows_grouped_by_label_are_noticed_where_they_do_harm(tmp_path):
+def test_rows_grouped_by_label_are_noted_if_harmful(tmp_path):
     matrix, labels = random_rows(4000, 300, 2)
     labels = np.sort(labels)
     grouped = chunked_store(tmp_path, matrix, labels, shuffle=False)
@@ -698,7 +698,7 @@ def test_rows_grouped_by_label_are_noticed_where_they_do_harm(tmp_path):
     assert train(mixed, TrainConfig(**{**small, "memory": least_memory(mixed)})).notes == []
 
 
-def test_threads_that_would_not_pay_say_so(tmp_path):
+def test_useless_threads_are_noted(tmp_path):
     matrix, labels = random_rows(3000, 100, 3)
     store = chunked_store(tmp_path, matrix, labels)
     result = train(store, TrainConfig(lam=1e-4, threads=2, max_epochs=2, algorithm="sgd-s"))
@@ -709,7 +709,7 @@ def test_threads_that_would_not_pay_say_so(tmp_path):
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads_that_pay_certify_and_always_give_the_same(tmp_path, threads):
+def test_threads_have_a_certificate_and_deterministic_results(tmp_path, threads):
     from sklearn.svm import LinearSVC
 
     matrix, labels = random_rows(3000, 100, 3)

@@ -1,4 +1,4 @@
-"""The order of rows: what is presented, how random it is, and from what alone it comes."""
+"""The order of rows: completeness, randomness and determinism."""
 
 import numpy as np
 import pytest
@@ -27,14 +27,14 @@ def presented(name: str, budget: int, seed: int, epoch: int) -> np.ndarray:
 
 @pytest.mark.parametrize("budget", [1 << 30, 2600, 1])
 @pytest.mark.parametrize("name", EQUALLY_OFTEN)
-def test_every_row_once_an_epoch_whatever_the_windows(name, budget):
+def test_every_row_once_an_epoch_for_any_windows(name, budget):
     for epoch in range(3):
         assert sorted(presented(name, budget, 1, epoch)) == list(range(ROWS))
 
 
 @pytest.mark.parametrize("budget", [1 << 30, 2600])
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_the_plan_comes_from_seed_and_epoch_alone(name, budget):
+def test_plans_depend_on_seed_and_epoch_only(name, budget):
     first = presented(name, budget, 5, 2)
     assert np.array_equal(first, presented(name, budget, 5, 2))
     same_next_epoch = np.array_equal(first, presented(name, budget, 5, 3))
@@ -43,7 +43,7 @@ def test_the_plan_comes_from_seed_and_epoch_alone(name, budget):
 
 
 def test_windows_fit_the_budget():
-    """Half of it for each: the next is loaded while one is worked on."""
+    """Each window takes half of the budget, since the next is loaded concurrently."""
     windows = list(SAMPLERS["permutation"](shape(2600), 0, 0))
     assert any(len(window.chunks) > 1 for window in windows)
     for window in windows:
@@ -59,7 +59,7 @@ def test_a_store_that_just_fits_is_one_window():
 
 @pytest.mark.parametrize("chunks", [(24,), (5, 12, 7)])
 def test_one_window_is_an_exactly_uniform_permutation(chunks):
-    """Every row is as likely in every place, however the rows are cut into chunks."""
+    """Each row is equally likely at each position, for any chunks."""
     rows, seeds = 24, 4000
     table = np.zeros((rows, rows))
     for seed in range(seeds):

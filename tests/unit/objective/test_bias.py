@@ -102,7 +102,7 @@ def test_the_point_of_a_level_in_many_points(pattern):
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_the_best_offset_costs_least(name):
+def test_the_best_offset_has_the_least_loss(name):
     loss = LOSSES[name]
     parameters = st.sampled_from([0.1, 1.0, 3.0] if loss.parameter is not None else [0.0])
     label = st.sampled_from([-1.0, 1.0]) if loss.task == "binary" else st.one_of(st.integers(-2, 2), st.floats(-99, 99))
@@ -134,9 +134,6 @@ def test_the_best_offset_of_targets_far_out():
         if expected is None:
             expected = brentq(lambda b: np.clip(b - labels, -1, 1).sum(), 1e7, 1e7 + 40, xtol=1e-9)
         assert b == pytest.approx(expected, abs=0.11 if name == "epsilon-insensitive" else 1e-6)
-
-
-# --- data -----------------------------------------------------------------------------------------
 
 
 # --- a constant feature ---------------------------------------------------------------------------
@@ -203,7 +200,7 @@ def test_the_certificate_with_a_constant_feature(tmp_path, manner, scale):
     assert kept.gap < 0.4
 
 
-def test_models_side_by_side_have_their_constant_features(tmp_path):
+def test_models_in_a_panel_have_their_constant_features(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 4)
     store = store_of_task(tmp_path, "binary", matrix, labels)
     for algorithm in ("sdca", "sgd-s"):
@@ -392,7 +389,7 @@ def test_a_free_bias_is_the_best_for_its_weights(tmp_path, name, options):
 
 
 @pytest.mark.parametrize("options", FREE_WAYS, ids=str)
-def test_a_free_bias_does_not_look_at_rows_kept_apart(tmp_path, options):
+def test_a_free_bias_does_not_use_holdout_rows(tmp_path, options):
     matrix, labels = rows_with_a_bias("regression", 28, rows=600)
     store = store_of_task(tmp_path, "regression", matrix, labels)
     result = train(store, TrainConfig(lam=0.05, holdout=0.3, max_epochs=3, **options))
@@ -626,7 +623,7 @@ def test_a_search_where_all_rows_are_of_one_class_ends(tmp_path, loss):
 
 
 @pytest.mark.parametrize("options", [{"max_epochs": 1}, {"max_epochs": 1, "algorithm": "sgd-s"}], ids=str)
-def test_a_search_that_is_cut_short_tells_its_bias(tmp_path, options):
+def test_an_interrupted_bias_search_reports_its_bias(tmp_path, options):
     matrix, labels = rows_with_a_bias("binary", 21)
     store = store_of_task(tmp_path, "binary", matrix, labels)
     result = train(store, TrainConfig(lam=0.01, bias="search", tolerance=1e-6, **options))
@@ -646,7 +643,7 @@ def test_a_search_keeps_to_its_seconds(tmp_path, monkeypatch):
     assert result.seconds < 1.2
 
 
-def test_a_search_tells_of_the_rows_kept_apart_for_its_bias(tmp_path):
+def test_a_bias_search_reports_holdout_rows(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 23)
     store = store_of_task(tmp_path, "binary", matrix, labels)
     result = train(store, TrainConfig(lam=0.05, bias="search", holdout=0.3, calibrate="platt"))
@@ -676,7 +673,7 @@ def test_contradictions(options):
         TrainConfig(**options)
 
 
-def test_what_a_search_cannot_have(tmp_path):
+def test_unsupported_options_of_a_bias_search(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 24, rows=60)
     store = store_of_task(tmp_path / "two", "binary", matrix, labels)
     config = TrainConfig(lam=0.1, bias="search")
@@ -691,7 +688,7 @@ def test_what_a_search_cannot_have(tmp_path):
             train(store, TrainConfig(lam=0.1, bias="search", **options))
 
 
-def test_a_search_is_not_for_one_class_against_the_rest(tmp_path):
+def test_a_bias_search_does_not_support_one_versus_rest(tmp_path):
     matrix, _labels = rows_with_a_bias("binary", 24, rows=60)
     store = store_of(tmp_path, matrix, np.arange(60) % 3, task="multiclass", classes=())
     with pytest.raises(UsageError, match="bias=search"):
@@ -743,8 +740,8 @@ def test_the_commands(oocpeg, tmp_path):
     found = oocpeg(*words, "search", "--bias", "search", "--json")
     told = json.loads(found.stdout.splitlines()[-1])
     model = Model.load(tmp_path / "search")
-    assert told["notes"][-1].endswith(f"held at {float(model.bias):.6g}")
-    assert "held at" in found.stderr
+    assert told["notes"][-1].endswith(f"fixed at {float(model.bias):.6g}")
+    assert "fixed at" in found.stderr
     oocpeg("predict", "search", "in.svm", "-o", "p.csv")
     written = np.genfromtxt(tmp_path / "p.csv", delimiter=",", skip_header=1)[:, 0]
     np.testing.assert_allclose(written, matrix.astype(np.float64) @ model.weights + model.bias, rtol=1e-9)

@@ -1,4 +1,4 @@
-"""A bias that is not regularised, with a certificate: against programs that leave the bias free as well, and L-BFGS."""
+"""An unregularized bias with a certificate: against other solvers with a free bias, and L-BFGS."""
 
 import dataclasses
 import signal
@@ -84,7 +84,7 @@ def test_many_models_have_their_own_bias(tmp_path, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_each_class_against_the_rest_has_its_own_bias(tmp_path, algorithm):
+def test_one_versus_rest_models_have_their_own_bias(tmp_path, algorithm):
     rng = np.random.default_rng(33)
     matrix, _labels = rows_with_a_bias("binary", 33, rows=400)
     x = matrix.toarray().astype(np.float64)
@@ -130,7 +130,7 @@ def test_windows_and_a_resumed_run_have_the_same_bytes(tmp_path, monkeypatch, al
         assert [one.certificate for one in again.models] == [one.certificate for one in whole.models]
 
 
-def test_other_ways_to_present_rows(tmp_path):
+def test_other_orders_and_batches(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 35, rows=3000)
     x, store = matrix.toarray().astype(np.float64), store_of_task(tmp_path, "binary", matrix, labels)
     manners = [
@@ -215,7 +215,7 @@ def test_rows_of_one_class(tmp_path, algorithm):
         assert result.model.info.certificate.primal < 1e-15
 
 
-def test_losses_of_all_classes_at_once_are_refused(tmp_path):
+def test_joint_multiclass_losses_are_refused(tmp_path):
     matrix, _labels = rows_with_a_bias("binary", 39, rows=60)
     store = store_of(tmp_path, matrix, np.arange(60) % 3, task="multiclass", classes=())
     with pytest.raises(UsageError, match="bias=free is not for joint multiclass losses; choose"):
@@ -234,7 +234,7 @@ def dual_value(name, y, b, p):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMULAS)
 def test_any_dual_vectors_give_bounds(tmp_path, name):
-    """Not only those that training meets: of good weights and any bias, or in the box at random, of any size."""
+    """Dual vectors of good weights and any bias, or random vectors in the box, of any size."""
     rng, task, p = np.random.default_rng(40), LOSSES[name].task, parameter_of(name)
     matrix, labels = rows_with_a_bias(task, 40, rows=40)
     store = store_of_task(tmp_path, task, matrix, labels)
@@ -266,8 +266,8 @@ NUMBERS = st.floats(-100, 100)
 
 
 @given(st.lists(st.tuples(NUMBERS, st.floats(-2, 2), st.floats(0, 0.1)), min_size=1, max_size=8), NUMBERS)
-def test_lines_bound_whatever_is_above_all_of_them(some, bias):
-    """The bound is at most the least of the largest line, for masses that are off by as much as they may be."""
+def test_lines_are_lower_bounds(some, bias):
+    """The bound is at most the minimum of the largest line, for masses within their errors."""
     lines, bound = Lines(), -np.inf
     for height, mass, error in some:
         bound = lines.add(height, mass, error, bias)
@@ -285,7 +285,7 @@ def test_lines_bound_whatever_is_above_all_of_them(some, bias):
             assert bound <= largest + 1e-9 * (1 + abs(largest) + abs(b))
 
 
-def test_two_lines_cross_where_they_do():
+def test_intersection_of_two_lines():
     lines = Lines()
     assert lines.add(5.0, 1.0, 0.0, 0.0) == -np.inf
     assert lines.add(1.0, -1.0, 0.0, 0.0) == pytest.approx(3.0, rel=1e-12)

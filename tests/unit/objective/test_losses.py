@@ -34,7 +34,7 @@ def _loss_at(loss, parameter, z, y):
 
 
 @kernel
-def _largest_dual(loss, parameter, c):
+def _box_size(loss, parameter, c):
     return kernels.box_size(loss, parameter, c)
 
 
@@ -64,7 +64,7 @@ def test_all_losses_have_a_formula_here():
 
 
 @pytest.mark.parametrize(("name", "parameter"), CASES)
-def test_value_slope_and_what_the_dual_gains(name, parameter):
+def test_value_slope_and_dual_term(name, parameter):
     loss, formula = LOSSES[name], FORMULAS[name]
 
     @given(labels_for(loss), st.floats(-50, 50), st.floats(-50, 50))
@@ -89,7 +89,7 @@ def test_value_slope_and_what_the_dual_gains(name, parameter):
 
 
 @pytest.mark.parametrize(("name", "parameter"), CASES)
-def test_far_out_nothing_is_lost(name, parameter):
+def test_precision_at_large_scores(name, parameter):
     """Scores of the first steps may be enormous, and what they add to the dual must not be noise."""
     loss = LOSSES[name]
     for y in (-1.0, 1.0):
@@ -194,10 +194,10 @@ def test_ascent_steps_at_the_ends_of_everything(name, parameter):
 @given(st.sampled_from(CASES), st.floats(1e-18, 1e18))
 @example(("hinge", 0.0), 0.1)
 @example(("hinge", 0.0), float(np.nextafter(1.0, 2.0)))
-def test_the_largest_dual_is_a_float32_that_is_not_too_large(case, c):
+def test_the_box_is_rounded_down_to_float32(case, c):
     name, parameter = case
     loss = LOSSES[name]
-    found = float(_largest_dual(loss.number, parameter, c))
+    found = float(_box_size(loss.number, parameter, c))
     limit = c * max(bounds_of(loss, parameter, 1.0)[1], -bounds_of(loss, parameter, -1.0)[0])
     assert float(np.float32(found)) == found
     assert limit * (1 - 2.0**-22) <= found <= limit * (1 + 1e-15)
@@ -278,7 +278,7 @@ def test_the_certificate(tmp_path, name, parameter, algorithm, options):
 
 
 @pytest.mark.parametrize("name", [name for name in ONE_SCORE if name != "hinge"])
-def test_rows_several_times_at_once_are_for_the_hinge(tmp_path, name):
+def test_repeated_updates_are_for_the_hinge_only(tmp_path, name):
     """Equation (6) counts margin errors: with another loss it would be another problem, and its bound no bound."""
     matrix, labels = rows_for_loss(LOSSES[name], 1)
     store = store_for_loss(tmp_path, LOSSES[name], matrix, labels)
@@ -318,7 +318,7 @@ def test_a_row_that_counts_twice_is_the_row_twice(tmp_path, name, algorithm):
 
 
 def test_huge_and_tiny_rows(tmp_path):
-    """Rows whose norms differ by fifty powers of ten; whoever cannot learn from some must still say so honestly."""
+    """Rows whose norms differ by fifty powers of ten: certificates hold even without progress."""
     labels = np.array([1, -1, 1, -1, 1, -1])
     dense = np.array([[1e25, 1], [1e12, -1], [1e-12, 1], [-1e-12, 3], [1e-30, 0], [0, 0]], np.float32)
     store = store_for_loss(tmp_path, LOSSES["hinge"], sp.csr_matrix(dense), labels)
@@ -336,7 +336,7 @@ def test_huge_and_tiny_rows(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["auto", "sdca", "sgd-s"])
-def test_an_optimum_of_nothing(tmp_path, algorithm):
+def test_an_optimum_of_0(tmp_path, algorithm):
     """All targets are within the tube: 0 costs nothing, and that this is the optimum is as certain as can be."""
     labels = np.array([0.0625, -0.03125, 0.0, 0.03125])
     store = store_for_loss(tmp_path, LOSSES["huber"], sp.csr_matrix(np.eye(4, dtype=np.float32)), labels)

@@ -87,7 +87,7 @@ def proved(store: Store, folder: Path, config: TrainConfig, **options: object) -
 
 
 def shown(folder: Path, store: Store) -> tuple[float, float]:
-    """(objective, bound) that the proof in a folder shows of the model beside it, whoever checks it."""
+    """(objective, bound) that the proof in a folder shows of the model next to it, by both checkers."""
     primal, bound = check(folder / "model", store.path, folder / "proof")
     found = prove(folder / "model", store.path, folder / "proof")
     other_primal, other_bound = primal, bound
@@ -152,7 +152,7 @@ def test_projections_that_shrink_everything_again_and_again(loss, stores, tmp_pa
 
         patched.setattr(running, "DualRecord", note)
         proved(stores["binary"], tmp_path, TrainConfig(**options, memory=memory_of_two_chunks(stores["binary"])))
-    assert records[0].folded[0] < -20
+    assert records[0].log_scales[0] < -20
 
 
 @pytest.mark.parametrize("manner", MANNERS)
@@ -169,7 +169,7 @@ def test_with_all_rows_in_memory(manner, stores, tmp_path):
         {"algorithm": "sgd-m", "bias": "free", "max_epochs": 20},
     ],
 )
-def test_rows_presented_several_times_at_once(options, stores, tmp_path):
+def test_repeated_updates(options, stores, tmp_path):
     proved(stores["binary"], tmp_path, TrainConfig(**options_of("hinge", "sgd-s") | options))
 
 
@@ -271,8 +271,8 @@ def test_bound_and_objective_enclose_the_optimum(loss, bias, stores, tmp_path):
     ],
     ids=str,
 )
-def test_both_kinds_of_bounds_of_a_free_bias_are_proved(kind, options, stores, tmp_path):
-    """Whichever epoch is the last: a vector that leans to either side, or the mixture of two that were met before."""
+def test_both_kinds_of_bounds_for_a_free_bias_are_proved(kind, options, stores, tmp_path):
+    """For any last epoch: the combination with a constant vector, or of two earlier vectors."""
     kinds = set()
     for lam, epochs in itertools.product((0.05, 0.2, 1.0), (1, 2, 3, 5, 8)):
         config = TrainConfig(lam=lam, bias="free", tolerance=1e-9, max_epochs=epochs, **options)
@@ -288,7 +288,7 @@ def test_both_kinds_of_bounds_of_a_free_bias_are_proved(kind, options, stores, t
                 real(*given)
 
             patched.setattr(DualRecord, "keep", keep)
-            patched.setattr(DualRecord, "keep_crossing", keep_combination)
+            patched.setattr(DualRecord, "keep_combination", keep_combination)
             result = proved(stores[kind], tmp_path, config)
         kinds.add(kept[0])
     assert kinds >= {"positive", "negative", "crossing"}
@@ -384,7 +384,7 @@ def case(stores: dict[str, Store], tmp_path: Path) -> tuple[Path, Path, Path]:
     """A model, its store and its proof."""
     proved(stores["binary"], tmp_path, TrainConfig(lam=0.05, tolerance=0.01, holdout=0.2))
     forge_proof(tmp_path / "proof")
-    prove(tmp_path / "model", stores["binary"].path, tmp_path / "proof")  # as it stands a forged one passes
+    prove(tmp_path / "model", stores["binary"].path, tmp_path / "proof")  # an unchanged proof passes
     return tmp_path / "model", stores["binary"].path, tmp_path / "proof"
 
 
@@ -431,7 +431,7 @@ def test_a_forged_proof_is_refused(change, duals, message, case):
 
 
 def assert_refused(folder: Path, store: Store) -> None:
-    """Whoever checks the proof in a folder refuses it."""
+    """Check that both checkers refuse the proof in a folder."""
     with pytest.raises(AssertionError):
         check(folder / "model", store.path, folder / "proof")
     with pytest.raises(CorruptFileError):
@@ -464,7 +464,7 @@ def test_a_forged_proof_of_a_free_bias_is_refused(change, duals, loss, stores, t
     store = store_of_loss(stores, loss)
     proved(store, tmp_path, TrainConfig(lam=0.05, loss=loss, tolerance=0.01, holdout=0.2, bias="free"))
     forge_proof(tmp_path / "proof")
-    shown(tmp_path, store)  # as it stands a forged one passes
+    shown(tmp_path, store)  # an unchanged proof passes
     forge_proof(tmp_path / "proof", change or (lambda _head: None), duals)
     assert_refused(tmp_path, store)
 
@@ -595,7 +595,7 @@ def test_without_an_epoch_nothing_but_zero_is_proved(stores, tmp_path):
     assert proof_words([found]) == "proved: the objective is at most 1.67201, and the optimum not negative"
 
 
-def test_words_are_rounded_so_that_they_stay_true():
+def test_printed_numbers_are_rounded_outward():
     words = proof_words([Claim(1.2345678, 1.2242424)])
     assert words == "proved: within 0.844 % of the optimum; objective at most 1.23457, optimum at least 1.22424"
     assert proof_words([Claim(0.0, 0.0)]).startswith("proved: within 0 % of the optimum")

@@ -522,7 +522,7 @@ def test_a_checksum_that_does_not_match(tmp_path):
                 gather(ArraysReader([str(path)], Settings(), 256), 0, start)
 
 
-def test_a_row_that_claims_too_much(tmp_path):
+def test_a_row_with_too_many_entries(tmp_path):
     count = (1 << 20) + 1
     parts = {"data": np.ones(count, np.int8), "indices": np.zeros(count, np.int8), "indptr": np.array([0, count])}
     path = save(tmp_path / "in.npz", sp.csr_matrix((1, 3)), compressed=True, labels=np.ones(1), **parts)
@@ -530,7 +530,7 @@ def test_a_row_that_claims_too_much(tmp_path):
 
 
 @pytest.mark.parametrize(("count", "words"), [(1 << 50, "entries, but only"), (1 << 31, "ends too early")])
-def test_sizes_that_are_lies(tmp_path, count, words):
+def test_false_sizes(tmp_path, count, words):
     """A header may claim petabytes; no memory is taken before there are as many bytes."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|i1", "fortran_order": False, "shape": (count,)})
@@ -548,7 +548,7 @@ def test_sizes_that_are_lies(tmp_path, count, words):
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_any_byte_may_be_wrong(tmp_path, compressed):
+def test_flipped_bytes(tmp_path, compressed):
     matrix, y = sample(40, 8, 15)
     path = save(tmp_path / "in.npz", matrix, compressed, y=y, weights=np.ones(40))
     content = Path(path).read_bytes()
@@ -574,7 +574,7 @@ def test_any_byte_may_be_wrong(tmp_path, compressed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("member", ["indptr", "indices", "data", "shape", "y", "format"])
-def test_any_byte_may_be_wrong_though_the_checksum_is_right(tmp_path, member):
+def test_flipped_bytes_with_a_valid_checksum(tmp_path, member):
     matrix, y = sample(40, 8, 17)
     path = save(tmp_path / "in.npz", matrix, y=y)
     rng = np.random.default_rng(18)
@@ -597,7 +597,7 @@ def test_any_byte_may_be_wrong_though_the_checksum_is_right(tmp_path, member):
         assert found[0].has_canonical_format
 
 
-def test_any_byte_of_a_dense_array_may_be_wrong(tmp_path):
+def test_flipped_bytes_of_a_dense_array(tmp_path):
     labels = save_npy(tmp_path / "labels.npy", np.ones(12))
     content = Path(save_npy(tmp_path / "in.npy", np.ones((12, 3)))).read_bytes()
     refused = 0

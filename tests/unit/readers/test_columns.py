@@ -256,7 +256,7 @@ def test_names_of_features(tmp_path):
         assert (row @ model.weights)[0] == pytest.approx(model.weights[place] * sign[place])
 
 
-def test_what_is_wrong_with_rows_is_told_or_listed(tmp_path):
+def test_problems_of_rows_are_reported_or_listed(tmp_path):
     table = event_table(50)
     price = [float(x or 0) for x in table.column("price").to_pylist()]
     price[7], price[30] = float("nan"), float("inf")

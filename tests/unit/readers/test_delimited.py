@@ -169,7 +169,7 @@ def test_what_is_not_finite(word):
 
 @given(st.text(st.sampled_from('01.+-eE naif\t"x'), max_size=6))
 @settings(max_examples=400)
-def test_both_ways_take_the_same_for_numbers(word):
+def test_both_parsers_accept_the_same_numbers(word):
     rows, _, bad = read_batch(f"{word},x\n")
     again, _, worse = read_batch(f'{word},x\n"\n')
     assert rows == again
@@ -203,7 +203,7 @@ def test_ragged_rows_that_are_not_text_are_still_described(capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_open_quotes_swallow_nothing():
+def test_open_quotes_affect_no_other_row():
     for text, wrong in [
         ('1,"x\n2,y\n3,z"\n4,u\n', [0]),
         ('1,"x\n2,y\n3,z\n4,u\n', [0]),
@@ -458,7 +458,7 @@ def test_mutated_bytes_among_line_breaks_lose_nothing(seed):
 
 
 def _is_open_at_end(record):
-    """Whether a quote that opened a cell has not been closed, looked at letter by letter."""
+    """Whether a quote that opened a cell has not been closed, character by character."""
     at, start, quoted = 0, True, False
     while at < len(record):
         letter = record[at]

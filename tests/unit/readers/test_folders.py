@@ -1,4 +1,4 @@
-"""Folders of texts from beginning to end: converted, taken up again, scored with and without labels."""
+"""Folders of texts end to end: converted, resumed, scored with and without labels."""
 
 from pathlib import Path
 

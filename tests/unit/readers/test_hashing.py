@@ -1,4 +1,4 @@
-"""Hashed places and signs against scikit-learn's, merged rows against scipy's."""
+"""Hash buckets and signs against scikit-learn's, merged rows against scipy's."""
 
 import numpy as np
 import pytest

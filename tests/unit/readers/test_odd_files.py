@@ -80,7 +80,7 @@ def test_a_first_row_with_a_long_text(tmp_path):
 # --- names ----------------------------------------------------------------------------------------
 
 
-def test_names_in_capitals_say_the_same(tmp_path):
+def test_file_suffixes_are_case_insensitive(tmp_path):
     rows = [("1", "2"), ("0", "3"), ("1", "4")]
     for name, text in (
         ("A.CSV", "label,p\n" + "".join(f"{y},{x}\n" for y, x in rows)),
@@ -98,7 +98,7 @@ def test_names_in_capitals_say_the_same(tmp_path):
     assert lists_of_values(store) == [[2], [3], [4]]
 
 
-def test_what_other_programs_keep_in_folders_is_no_data(tmp_path):
+def test_metadata_files_in_folders_are_skipped(tmp_path):
     rows = pa.table({"label": [0, 1, 1], "p": [1.0, 2.0, 3.0]})
     for name in ("_year=1/part.parquet", "_delta_log/checkpoint.parquet", "_temporary/0/x.parquet", ".old/y.parquet"):
         (tmp_path / "data" / name).parent.mkdir(parents=True)
@@ -251,7 +251,7 @@ def test_labels_beyond_what_float64_counts_are_refused(tmp_path):
         assert store.to_scipy()[1].tolist() == [1, 3, 2]
 
 
-def test_json_of_several_kinds_is_told_where_the_first_changes(tmp_path):
+def test_json_of_mixed_types_is_reported_at_the_first_change(tmp_path):
     lines = ['{"label": 1, "p": null}', '{"label": 0, "p": 2}', '{"label": 1, "p": 2.5}', '{"label": 0, "p": "x"}']
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(InputError, match=r"a.jsonl:4: the value \"x\" of key 'p' is not a number"):
@@ -310,7 +310,7 @@ def test_line_breaks_in_quotes(tmp_path, header, packed, block):
             convert([str(name)], tmp_path / "other", SMALL)
 
 
-def test_a_quote_that_is_never_closed_is_told_where_it_opens(tmp_path):
+def test_an_open_quote_is_reported_where_it_opens(tmp_path):
     (tmp_path / "a.csv").write_text("label,t\n" + '1,"a\nb"\n0,c\n' * 20 + '1,"d\n' + "0,e\n" * 30)
     config = dataclasses.replace(SMALL, multiline=True, block_size=64)
     problem = r"a.csv:62: a quote that is never closed, over 31 lines; close it"
@@ -337,7 +337,7 @@ def test_ids_called_like_what_is_predicted(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"values": "float16"}, {"numeric": ("n",)}, {"categorical": ("c",)}], ids=str)
-def test_a_preview_tells_how_large_the_store_will_be(tmp_path, options):
+def test_a_preview_estimates_the_size_of_the_store(tmp_path, options):
     rng = np.random.default_rng(0)
     table = pa.table({"label": rng.integers(0, 2, 30_000), "n": rng.random(30_000), "c": rng.integers(0, 50, 30_000)})
     config = dataclasses.replace(SMALL, **options)

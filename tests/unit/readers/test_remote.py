@@ -112,7 +112,7 @@ def test_addresses_that_lead_nowhere(bucket, tmp_path):
     assert not os.listdir(tmp_path)
 
 
-def test_secrets_are_not_told():
+def test_secrets_are_not_printed():
     assert url_without_secrets("s3://key:secret@bucket/a/b.parquet?region=x&token=y") == "s3://bucket/a/b.parquet"
 
 

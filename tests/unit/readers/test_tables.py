@@ -129,7 +129,7 @@ def test_log1p_and_clip(tmp_path):
     np.testing.assert_allclose(dense_rows(store), rows_by_sklearn(found, number=number), rtol=1e-6, atol=1e-6)
 
 
-def test_numbers_alone_have_places_of_their_own(tmp_path):
+def test_numeric_columns_are_not_hashed(tmp_path):
     rng = np.random.default_rng(1)
     numbers = rng.standard_normal((100, 3)).astype(np.float32)
     numbers[rng.random((100, 3)) < 0.2] = 0
@@ -607,7 +607,7 @@ def test_names_of_columns_that_are_no_words(tmp_path):
             convert([str(tmp_path / name)], tmp_path / "store", table_config())
 
 
-def test_text_that_is_no_utf8_says_nothing_of_its_own(tmp_path, oocpeg):
+def test_invalid_utf8_prints_no_traceback(tmp_path, oocpeg):
     """pyarrow cannot hand a row to Python that it cannot decode, and prints a traceback instead."""
     (tmp_path / "a.csv").write_bytes(b'label,x,y\n1,2,3\n1,"\xb1"\r,4\n' + b'0,\xb1"a\r"b,4,5\n' + b"0,1,\xff\r1\n")
     said = oocpeg("convert", "a.csv", "-o", "s", "--on-bad-row", "skip", code=None).stderr
@@ -637,7 +637,7 @@ def test_numbers_that_are_none(tmp_path, value):
 
 
 @pytest.mark.parametrize("form", ["a.parquet", "a.csv", "a.jsonl"])
-def test_names_that_are_not_there(tmp_path, form):
+def test_missing_columns(tmp_path, form):
     data = pa.table({"y": [0, 1], "x": [1.0, 2.0], "c": ["a", "b"]})
     file = write_table(data, tmp_path / form)
     for options, message in [
@@ -846,7 +846,7 @@ def test_criteo(tmp_path):
 # --- names ----------------------------------------------------------------------------------------
 
 
-def place_by_sklearn(name, bits):
+def bucket_by_sklearn(name, bits):
     matrix = FeatureHasher(2**bits, input_type="string").transform([[name]])
     return int(matrix.indices[0]), float(matrix.data[0])
 
@@ -870,11 +870,11 @@ def test_names_are_real_ones(tmp_path, threads):
     store = Store.from_arrow(data, tmp_path / "store", options)
     names = of_store(store.path, store.manifest).known_names()
     assert set(names.values()) <= true_names(found)
-    places = {place_by_sklearn(name, 16)[0] for name in true_names(found)}
+    places = {bucket_by_sklearn(name, 16)[0] for name in true_names(found)}
     assert set(names) == places
-    assert all(place_by_sklearn(name, 16)[0] == place for place, name in names.items())
+    assert all(bucket_by_sklearn(name, 16)[0] == place for place, name in names.items())
     assert signs(names, store.manifest.recipe) == {
-        place: place_by_sklearn(name, 16)[1] for place, name in names.items()
+        place: bucket_by_sklearn(name, 16)[1] for place, name in names.items()
     }
     assert not verify(store).problems
 
@@ -897,7 +897,7 @@ def test_names_taken_while_a_batch_is_read_leave_room_for_its_others(monkeypatch
     parts = Vectorizer.parts
 
     def slow(self, column, array, problems, new):
-        if column.name == "b":  # meanwhile the block before this one, with the same words, was taken
+        if column.name == "b":  # concurrently the previous block, with the same words, was recorded
             self.named(dict(new))
         return parts(self, column, array, problems, new)
 
@@ -933,7 +933,7 @@ def test_weight_times_sign_is_the_effect_of_a_feature(tmp_path):
     model = Model.load(tmp_path / "model")
     signed = signs(model.vocabulary.known_names(), model.info.recipe)
     by_name = {name: place for place, name in model.vocabulary.known_names().items()}
-    assert {place_by_sklearn(f"c={word}", 8)[1] for word in words} == {-1.0, 1.0}
+    assert {bucket_by_sklearn(f"c={word}", 18)[1] for word in words} == {-1.0, 1.0}
     file = write_table(pa.table({"c": [*words, "unseen"], "x": [0.25] * 13}), tmp_path / "new.jsonl")
     predict(model, file, tmp_path / "o.parquet")
     scores = read_scores(tmp_path / "o.parquet")["score"]

@@ -140,7 +140,7 @@ def test_arrow_layouts():
 
 @pytest.mark.slow
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=4), st.booleans(), st.booleans())
-def test_what_is_no_utf8_stays_within_bounds(contents, characters, lowercase):
+def test_invalid_utf8_stays_within_bounds(contents, characters, lowercase):
     offsets = np.concatenate([[0], np.cumsum([len(content) for content in contents])])
     data = np.frombuffer(b"".join(contents), np.uint8)
     classes, lower = _tables()
@@ -253,8 +253,8 @@ def test_folders_are_cut_by_size(tmp_path, monkeypatch):
     assert [task.consumed for task in tasks] == [10, 30, 10, 1]
 
 
-def test_folders_are_taken_up_again(tmp_path):
-    root = write_files(tmp_path, DOCUMENTS)
+def test_folders_are_resumed(tmp_path):
+    root = write_files(tmp_path)
     whole = reader_of(root, block_documents=2)
     matrix, keys, _ = rows_read_by(whole)
     for task in list(whole.tasks())[:-1]:

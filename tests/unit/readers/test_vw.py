@@ -61,7 +61,7 @@ def read_vw(folder: Path, text: str | bytes, block_size: int = 1 << 16, **option
 
 
 @cache
-def place_and_sign(token: str, bits: int, signed: bool) -> tuple[int, float]:
+def bucket_and_sign(token: str, bits: int, signed: bool) -> tuple[int, float]:
     row = FeatureHasher(2**bits, input_type="string", alternate_sign=signed).transform([[token]])
     return int(row.indices[0]), float(row.data[0])
 
@@ -80,7 +80,7 @@ def parse_line(line: str, hashing: Hashing) -> Row:
             if not name:
                 name, unnamed = str(unnamed), unnamed + 1
             token = f"{namespace}^{name}" if namespace else name
-            place, sign = place_and_sign(token, hashing.bits, hashing.signed)
+            place, sign = bucket_and_sign(token, hashing.bits, hashing.signed)
             sums[place] = sums.get(place, 0.0) + sign * float(value or 1) * float(scale or 1)
     entries = [(place, float(np.float32(sums[place]))) for place in sorted(sums) if np.float32(sums[place]) != 0]
     return float(words[0]), float(np.float32(words[1] if len(words) > 1 else 1)), tag, entries
@@ -187,7 +187,7 @@ def test_names_are_the_first_met(tmp_path):
     for bits in (1, 4, 22, 31):
         first = {}
         for token in tokens:
-            first.setdefault(place_and_sign(token, min(bits, 30), False)[0] if bits < 31 else token, token)
+            first.setdefault(bucket_and_sign(token, min(bits, 30), False)[0] if bits < 31 else token, token)
         for wanted in (0, 1, 3, len(first), 100):
             options = Settings(Hashing(bits), stop_at_bad=False, feature_names=wanted)
             reader = VwReader([str(tmp_path / "in.vw")], options, 1 << 16)
@@ -214,7 +214,7 @@ def test_stores_have_the_first_names_whatever_the_threads(tmp_path, signed):
         words = [f"w{word}" for word in rng.zipf(1.3, 9) % 700]
         lines.append(f"{row % 2} |text {' '.join(words)} |user :1 u{row % 50}")
         for token in [*(f"text^{word}" for word in words), "user^0", f"user^u{row % 50}"]:
-            met.setdefault(place_and_sign(token, 12, signed)[0], token)
+            met.setdefault(bucket_and_sign(token, 12, signed)[0], token)
     (tmp_path / "in.vw").write_text("\n".join(lines) + "\n")
     for wanted, threads in ((200, 1), (200, 2), (200, 2), (100_000, 2)):
         options = ConvertConfig(hash_bits=12, hash_signed=signed, feature_names=wanted, threads=threads, block_size=512)
@@ -222,7 +222,7 @@ def test_stores_have_the_first_names_whatever_the_threads(tmp_path, signed):
         names = vocabulary.of_store(store.path, store.manifest).known_names()
         assert names == dict(list(met.items())[:wanted])
         assert len(names) == min(wanted, len(met))
-    expected = {place: place_and_sign(name, 12, True)[1] for place, name in names.items()} if signed else {}
+    expected = {place: bucket_and_sign(name, 12, True)[1] for place, name in names.items()} if signed else {}
     assert signs(names, store.manifest.recipe) == expected
     assert not signed or set(expected.values()) == {-1.0, 1.0}
     plain = [f"{row % 2} | {row}" for row in range(9)]
@@ -235,7 +235,7 @@ def test_stores_have_the_first_names_whatever_the_threads(tmp_path, signed):
 def test_the_hash_that_has_no_absolute_value(tmp_path):
     assert murmurhash3_32("aaaiTBFZ") == -(2**31)
     for bits in (1, 22, 30):
-        assert place_and_sign("aaaiTBFZ", bits, True) == (0, -1.0)
+        assert bucket_and_sign("aaaiTBFZ", bits, True) == (0, -1.0)
         assert read_vw(tmp_path, "1 | aaaiTBFZ", hashing=Hashing(bits))[0] == [(1, 1, "", [(0, -1.0)])]
 
 
@@ -388,7 +388,7 @@ BAD_IF_HASHED = [("1 |a 3:3e38 3:3e38", "add up to more than float32")]
 
 
 @pytest.mark.parametrize("hashing", [None, HASHED])
-def test_bad_rows_are_described_counted_and_leave_no_trace(tmp_path, hashing):
+def test_bad_rows_are_described_counted_and_dropped(tmp_path, hashing):
     bad_rows = BAD_EITHER_WAY + (BAD_IF_HASHED if hashing else BAD_IF_PLAIN)
     good = [f"{k} {k + 1} 'tag{k}| {k}:{k + 0.5} {k + 7}" for k in range(len(bad_rows))]
     lines = [line for pair in zip(good, (row for row, _problem in bad_rows), strict=True) for line in pair]
@@ -427,7 +427,7 @@ def test_other_bad_rows(tmp_path, row, words, options):
     assert words in bad[0][1]
 
 
-def test_every_problem_is_met_and_says_what_to_do(tmp_path):
+def test_every_problem_has_a_message_with_advice(tmp_path):
     cases = [(row, {}) for row, _words in BAD_EITHER_WAY + BAD_IF_PLAIN]
     cases += [(row, {"hashing": HASHED}) for row, _words in BAD_IF_HASHED]
     cases += [(row, options) for row, _words, options in OTHER_BAD_ROWS]

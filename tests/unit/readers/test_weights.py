@@ -454,7 +454,7 @@ def test_standard_input(tmp_path, oocpeg, lines, weights):
     assert "--weights -: standard input is the data already; name a file" in done.stderr
 
 
-def test_what_is_said_of_weights(tmp_path, oocpeg):
+def test_messages_about_weights(tmp_path, oocpeg):
     write_lines(tmp_path / "in.svm", ["1 1:3", "-1 2:1", "1 1:1"])
     write_lines(tmp_path / "w.txt", ["0.5", "4", "1"])
     done = oocpeg("convert", "in.svm", "-o", "store", "--weights", "w.txt")
@@ -606,7 +606,7 @@ def weighted_store(folder: Path) -> Store:
         (2.0, "the weights add up to"),
     ],
 )
-def test_verify_finds_weights_that_cannot_be(tmp_path, weight, problem):
+def test_verify_finds_invalid_weights(tmp_path, weight, problem):
     """A chunk that was written with a wrong weight, all checksums right."""
     store = weighted_store(tmp_path)
     block = store.block(0)
@@ -640,7 +640,7 @@ def test_a_flipped_bit_in_a_weight(tmp_path, oocpeg):
         ({"max_weighted_square": float("1e999")}, None),
     ],
 )
-def test_statistics_that_cannot_be(tmp_path, statistics, problem):
+def test_invalid_statistics(tmp_path, statistics, problem):
     store = weighted_store(tmp_path)
     made = dataclasses.replace(store.manifest, statistics=dataclasses.replace(store.manifest.statistics, **statistics))
     if problem is None:

@@ -75,7 +75,7 @@ def rows_before(name, count):
 
 @pytest.mark.parametrize("count", [0, 30_000])
 @pytest.mark.parametrize("name", _ROWS)
-def test_place_of_a_long_line(tmp_path, name, count):
+def test_location_of_a_long_line(tmp_path, name, count):
     """Whatever the format, the message has the line, its size and the memory needed, also in a second file."""
     before, line = rows_before(name, count)
     with open(tmp_path / name, "wb") as file:
@@ -207,7 +207,7 @@ def test_too_many_columns_for_arrow(tmp_path, form):
     said = rf"in.{form}: 12,000 columns take {12_000 * each / 1e6:.0f} MB of memory, and 42 MB may be used"
     with pytest.raises(InputError, match=said):
         convert([str(path)], tmp_path / "s", ConvertConfig(memory=memory))
-    if form != "jsonl":  # whose keys are all looked at
+    if form != "jsonl":  # all its keys are read
         assert convert([str(path)], tmp_path / "s", ConvertConfig(memory=memory, categorical=("c1", "c2"))).rows == 2
 
 

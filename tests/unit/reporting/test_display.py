@@ -76,7 +76,7 @@ def test_a_run_and_its_model(result):
     assert f"{100 * info.certificate.gap:.3g} %" in repr(result)
 
 
-def test_a_gap_out_of_the_tolerance_is_called_so(store):
+def test_a_gap_above_the_tolerance_is_noted(store):
     result = train(store, TrainConfig(lam=1e-4, tolerance=1e-6, max_epochs=3))
     assert not result.converged
     assert "not within the tolerance" in result._repr_html_()
@@ -198,7 +198,7 @@ def handle(monkeypatch):
     return handle
 
 
-def test_a_run_while_it_goes_on(handle):
+def test_display_of_a_running_run(handle):
     shown = NotebookTraining()
     shown._looked = -1e9
     shown.presented(0, 50, 100)

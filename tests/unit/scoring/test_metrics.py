@@ -159,7 +159,7 @@ def test_probabilities_like_scikit_learn(kind, block):
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_nothing_is_said_of_rows_without_weight(rows):
+def test_rows_without_weight_have_no_metrics(rows):
     nothing = np.zeros(rows)
     taken = [RegressionMetrics(), MulticlassMetrics(2), ProbabilityMetrics()]
     taken[0].add(nothing, nothing, nothing, nothing)
@@ -196,7 +196,7 @@ def test_whole_weights_are_repeated_rows(rows, block):
 
 
 @pytest.mark.parametrize("exact_rows", [10_000, 150, 0])
-def test_those_of_parts_can_be_merged(exact_rows):
+def test_metrics_of_parts_can_be_merged(exact_rows):
     rng = np.random.default_rng(0)
     scores, labels, weights = rng.normal(size=300), rng.choice([-1.0, 1.0], 300), rng.random(300)
     targets, classes = 1e9 + scores, rng.integers(0, 3, 300)

@@ -1,4 +1,4 @@
-"""Many models in one run: each comes out as it would alone, and none is harmed by another, a crash, or bad data."""
+"""Many models in one run: results are those of separate runs, after interruptions as well."""
 
 import dataclasses
 import signal
@@ -56,7 +56,7 @@ def memory_of(store: Store, config: TrainConfig, models: int) -> int:
 
 
 def splitmix(row: int) -> int:
-    """The hash that says which rows are kept apart, 53 bits of it."""
+    """The hash that selects holdout rows, 53 bits."""
     word = (row + 1) * 0x9E3779B97F4A7C15 % 2**64
     word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
@@ -86,74 +86,74 @@ def rows_in(coding: str, values: str) -> tuple[sp.csr_matrix, np.ndarray]:
     return matrix, np.where(score + np.random.default_rng(4).standard_normal(300) > 0, 1, -1)
 
 
-def assert_as_if_alone(store: Store, lambdas: tuple[float, ...], windows: str, **options: object) -> None:
+def assert_as_if_separate(store: Store, lambdas: tuple[float, ...], windows: str, **options: object) -> None:
     options = {"holdout": 0.2, **FOLLOWED, **options}
 
     def config(lam: float | tuple[float, ...], models: int) -> TrainConfig:
         found = TrainConfig(lam=lam, **options)
         return dataclasses.replace(found, memory=memory_of(store, found, models)) if windows == "several" else found
 
-    together, best = train_and_record(store, config(lambdas, len(lambdas)))
-    assert len(together.models) == len(best) == len(lambdas)
-    assert (together.windows > 1) == (windows == "several")
+    joint, best = train_and_record(store, config(lambdas, len(lambdas)))
+    assert len(joint.models) == len(best) == len(lambdas)
+    assert (joint.windows > 1) == (windows == "several")
     for number, lam in enumerate(lambdas):
-        alone, weights = train_and_record(store, config(lam, 1))
-        assert alone.windows == together.windows
+        separate, weights = train_and_record(store, config(lam, 1))
+        assert separate.windows == joint.windows
         assert best[number].tobytes() == weights[0].tobytes()
-        assert together.models[number].history == alone.models[0].history
-        assert together.models[number].certificate == alone.models[0].certificate
-        assert together.models[number].holdout == alone.models[0].holdout
+        assert joint.models[number].history == separate.models[0].history
+        assert joint.models[number].certificate == separate.models[0].certificate
+        assert joint.models[number].holdout == separate.models[0].holdout
 
 
 @pytest.mark.parametrize(
     ("algorithm", "number", "windows"), covering(["sdca", "sgd-s"], [2, 3, 8, 9, 17], ["one", "several"])
 )
-def test_models_together_are_those_alone(tmp_path, algorithm, number, windows):
+def test_models_in_a_panel_are_those_trained_alone(tmp_path, algorithm, number, windows):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     lambdas = LAMBDAS[:number] if number < 10 else tuple(np.geomspace(3.0, 0.005, number).tolist())
-    assert_as_if_alone(store, lambdas, windows, algorithm=algorithm)
+    assert_as_if_separate(store, lambdas, windows, algorithm=algorithm)
 
 
 @pytest.mark.parametrize("options", [{"bias": "feature", "bias_scale": 3.0}, {"loss": "logistic"}], ids=str)
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_models_together_with_another_loss_or_a_bias(tmp_path, algorithm, options):
+def test_panels_with_another_loss_or_a_bias(tmp_path, algorithm, options):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
-    assert_as_if_alone(store, LAMBDAS[2:5], "several", algorithm=algorithm, class_weight=(2.0, 0.3), **options)
+    assert_as_if_separate(store, LAMBDAS[2:5], "several", algorithm=algorithm, class_weight=(2.0, 0.3), **options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("coding", "values"), [("gap8", "ones"), ("gap16", "float32"), ("uint32", "code8")])
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_models_together_in_other_codings(tmp_path, algorithm, coding, values):
+def test_panels_with_other_codings(tmp_path, algorithm, coding, values):
     matrix, labels = rows_in(coding, values)
     store = store_of(tmp_path, matrix, labels)
     layout = store.manifest.layout
     assert (layout.index_coding, layout.values or "ones") == (coding, values)
-    assert_as_if_alone(store, LAMBDAS[2:5], "one", algorithm=algorithm)
+    assert_as_if_separate(store, LAMBDAS[2:5], "one", algorithm=algorithm)
 
 
-def test_models_together_with_weights_of_rows(tmp_path):
+def test_panels_with_weights_of_rows(tmp_path):
     matrix, labels = rows_in("gap8", "float32")
     path = tmp_path / "weights.txt"
     path.write_text("".join(f"{weight}\n" for weight in np.random.default_rng(5).exponential(size=300) + 0.01))
     store = store_of(tmp_path, matrix, labels, chunk_size=2500, weights=str(path))
     for algorithm in ("sdca", "sgd-s"):
-        assert_as_if_alone(store, LAMBDAS[2:5], "several", algorithm=algorithm)
+        assert_as_if_separate(store, LAMBDAS[2:5], "several", algorithm=algorithm)
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "sequential", "iid"])
-def test_models_together_in_other_orders(tmp_path, sampling):
+def test_panels_in_other_orders(tmp_path, sampling):
     """Also where a row may come several times an epoch."""
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels)
-    assert_as_if_alone(store, LAMBDAS[2:5], "one", algorithm="sdca", sampling=sampling)
+    assert_as_if_separate(store, LAMBDAS[2:5], "one", algorithm="sdca", sampling=sampling)
 
 
 @pytest.mark.parametrize("windows", ["one", "several"])
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_neither_the_run_nor_threads_matter(tmp_path, algorithm, windows):
+def test_results_do_not_depend_on_the_run_or_threads(tmp_path, algorithm, windows):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     found = []
@@ -168,24 +168,24 @@ def test_neither_the_run_nor_threads_matter(tmp_path, algorithm, windows):
 @pytest.mark.slow
 @pytest.mark.parametrize("windows", ["one", "several"])
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_models_leave_and_harm_nobody(tmp_path, algorithm, windows):
+def test_finished_models_do_not_affect_others(tmp_path, algorithm, windows):
     """Nine become fewer at every width of a panel, down to one by one."""
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     tolerance = 1e-3 if algorithm == "sdca" else 0.05
     options = {"algorithm": algorithm, "tolerance": tolerance, "max_epochs": 200}
-    assert_as_if_alone(store, LAMBDAS, windows, **options)
+    assert_as_if_separate(store, LAMBDAS, windows, **options)
     epochs = [model.epochs for model in train(store, TrainConfig(lam=LAMBDAS, **options)).models]
     assert len(set(epochs)) > 4, epochs
 
 
 @pytest.mark.parametrize("windows", ["one", "several"])
-def test_rows_are_presented_repeatedly_to_models_that_are_far(tmp_path, windows):
-    """Of models side by side each has its own gap, and so its own epochs of five presentations."""
+def test_repeated_updates_for_models_with_a_large_gap(tmp_path, windows):
+    """Each model of a panel has its own gap, and so its own epochs of repeated updates."""
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     options = {"algorithm": "sgd-m", "tolerance": 0.02, "max_epochs": 12}
-    assert_as_if_alone(store, LAMBDAS[:5], windows, **options)
+    assert_as_if_separate(store, LAMBDAS[:5], windows, **options)
     found = train(store, TrainConfig(lam=LAMBDAS[:5], **options)).models
     repeats = [[entry.counts["repeats"] for entry in model.history] for model in found]
     assert {5} < {*repeats[0], *repeats[4]}
@@ -194,23 +194,23 @@ def test_rows_are_presented_repeatedly_to_models_that_are_far(tmp_path, windows)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"bias": "unregularized"}, {"bias": "batch", "batch_size": 16}], ids=str)
-def test_who_leaves_without_a_certificate_leaves_as_if_alone(tmp_path, options):
-    """Candidates of its last epoch, which would be measured beside the next, are not looked at any more."""
+def test_models_finished_without_a_certificate(tmp_path, options):
+    """Candidates of its last epoch, which would be measured with the next epoch, are dropped."""
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     options = {"algorithm": "pegasos", "max_epochs": 30, **options}
-    assert_as_if_alone(store, LAMBDAS, "several", **options)
+    assert_as_if_separate(store, LAMBDAS, "several", **options)
     config = TrainConfig(lam=LAMBDAS, holdout=0.2, **options)
     result = train(store, dataclasses.replace(config, memory=memory_of(store, config, len(LAMBDAS))))
     assert len({model.epochs for model in result.models}) > 1
 
 
-def test_epochs_that_a_byte_cannot_count(tmp_path):
-    """When a row wakes is kept modulo 256, and who comes late or is alone must count the same."""
+def test_more_than_256_epochs(tmp_path):
+    """Epochs of re-activation are stored modulo 256, in panels and for separate models."""
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels)
     options = {"algorithm": "sdca", "tolerance": 1e-15, "max_epochs": 530}
-    assert_as_if_alone(store, (1e-4, 3e-5, 1e-5), "one", **options)
+    assert_as_if_separate(store, (1e-4, 3e-5, 1e-5), "one", **options)
     history = train(store, TrainConfig(lam=1e-5, **options)).model.info.history
     visited = {entry.epoch: entry.counts["visited"] for entry in history}
     assert all(visited[epoch] == 300 for epoch in visited if epoch % 16 == 1)
@@ -241,8 +241,8 @@ OF_PEGASOS = [
 
 
 @pytest.mark.parametrize("options", OF_PEGASOS, ids=str)
-def test_a_holdout_takes_no_option_away(tmp_path, options):
-    """Rows kept apart are presented to nobody, so a run with a holdout is one on a store without them."""
+def test_a_holdout_supports_all_options(tmp_path, options):
+    """A run with a holdout equals a run on a store without the holdout rows."""
     matrix, labels = rows_in("gap8", "float32")
     apart = np.array([splitmix(row) / 2**53 < 0.2 for row in range(300)])
     chosen = {"lam": 0.01, "sampling": "sequential", "threads": 1, **FOLLOWED, **options}
@@ -258,8 +258,8 @@ def test_a_holdout_takes_no_option_away(tmp_path, options):
     assert kept.lower_bound <= svm_optimum(matrix[~apart], labels[~apart], 0.01) * (1 + 1e-7)
 
 
-def test_a_holdout_leaves_averages_alone(tmp_path):
-    """The average of an epoch is the better candidate where lambda is small, whether rows are kept apart or not."""
+def test_a_holdout_keeps_averages(tmp_path):
+    """The average of an epoch is a candidate if lambda is small, with a holdout as well."""
     matrix, labels = rows_in("gap8", "float32")
     largest = np.argmax(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
     apart = np.array([splitmix(row) / 2**53 < 0.2 for row in range(300)])
@@ -320,7 +320,7 @@ def test_folds(tmp_path, algorithm, tolerance, windows):
     )
 
 
-def test_a_fold_left_out_is_a_store_without_it(tmp_path):
+def test_a_held_out_fold_is_a_store_without_it(tmp_path):
     """The rows of a fold must not move anything, whatever they hold."""
     matrix, labels = rows_in("gap8", "float32")
     fold_of = np.array([splitmix(row) * 3 >> 53 for row in range(300)])
@@ -357,7 +357,7 @@ def classes_of(number: int, seed: int, rows: int = 240) -> tuple[sp.csr_matrix, 
 @pytest.mark.parametrize("loss", ["hinge", "logistic"])
 @pytest.mark.parametrize(("algorithm", "tolerance"), [("sdca", 1e-5), ("sgd-s", 0.02)])
 @pytest.mark.parametrize("number", [3, 5])
-def test_one_class_against_the_rest(tmp_path, number, algorithm, tolerance, loss, windows):
+def test_one_versus_rest(tmp_path, number, algorithm, tolerance, loss, windows):
     matrix, labels = classes_of(number, 1)
     store = store_of(tmp_path, matrix, labels, classes=(), task="multiclass", chunk_size=2500)
     config = TrainConfig(lam=0.02, loss=loss, algorithm=algorithm, tolerance=tolerance, max_epochs=2000)
@@ -419,7 +419,7 @@ def test_classes_and_lambdas_and_a_bias(tmp_path):
 
 
 def test_folds_of_classes(tmp_path):
-    """How much the loss varies is asked of the folds: that one class is harder than another is no chance."""
+    """The standard error is that across folds, not across classes."""
     matrix, labels = classes_of(3, 4)
     store = store_of(tmp_path, matrix, labels, classes=(), task="multiclass")
     result = train(store, TrainConfig(lam=(0.1, 0.01), folds=4, tolerance=1e-3, max_epochs=1000))
@@ -502,7 +502,7 @@ def test_without_a_lambda_eight_are_tried(tmp_path):
     assert [trial.lam for trial in result.model.info.trials] == lambdas
 
 
-def test_a_best_lambda_at_an_end_of_the_path_is_remarked_upon(tmp_path):
+def test_a_best_lambda_at_an_end_of_the_path_is_noted(tmp_path):
     matrix, labels = random_rows(300, 40, 3)
     store = store_of(tmp_path, matrix, labels)
     notes = train(store, TrainConfig(lam=(3e3, 1e3, 300.0), holdout=0.2)).notes
@@ -663,7 +663,7 @@ def test_interrupted_before_the_first_row(tmp_path, monkeypatch, windows):
 @pytest.mark.slow
 @pytest.mark.parametrize("windows", ["one", "several"])
 @pytest.mark.usefixtures("small_slices")
-def test_interrupted_again_and_again(tmp_path, windows):
+def test_repeated_interruptions(tmp_path, windows):
     store = store_of_small_chunks(tmp_path)
     config = run_of(store, windows, lam=LAMBDAS[1:5], max_epochs=12)
     whole = train(store, config)
@@ -714,7 +714,7 @@ def test_interrupted_around_the_change_of_algorithm(tmp_path, monkeypatch):
     assert interrupted > 8
 
 
-def test_the_history_tells_all_when_the_algorithm_changed(tmp_path, monkeypatch):
+def test_the_history_after_a_change_of_the_algorithm(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
     result = train(slow_store(tmp_path), TrainConfig(lam=0.5, tolerance=0.02))
     assert result.algorithm == "sdca"
@@ -724,7 +724,7 @@ def test_the_history_tells_all_when_the_algorithm_changed(tmp_path, monkeypatch)
 
 
 @pytest.mark.usefixtures("small_slices")
-def test_models_that_left_stay_away_after_a_resume(tmp_path):
+def test_finished_models_stay_finished_after_a_resume(tmp_path):
     store = store_of_small_chunks(tmp_path)
     config = run_of(store, "one", lam=LAMBDAS, tolerance=1e-3, max_epochs=1000)
     whole = train(store, config)
@@ -783,7 +783,7 @@ def test_a_damaged_checkpoint_of_rows_by_command(oocpeg, tmp_path):
     assert path.name in done.stderr
 
 
-def test_nothing_is_left_where_a_run_fails(tmp_path, monkeypatch):
+def test_a_failed_run_leaves_no_files(tmp_path, monkeypatch):
     store = store_of_small_chunks(tmp_path)
     config = run_of(store, "several", lam=LAMBDAS[1:5])
     scratch = tmp_path / "scratch"
@@ -811,7 +811,7 @@ def test_nothing_is_left_where_a_run_fails(tmp_path, monkeypatch):
     assert files_of(tmp_path / "c") == ["lock"]  # none was asked for before its time
 
 
-def test_rows_of_a_checkpoint_that_was_never_finished_are_taken_away(tmp_path):
+def test_row_states_of_an_unfinished_checkpoint_are_removed(tmp_path):
     """A run that was killed between writing its rows and its checkpoint leaves rows that nobody speaks of."""
     store = store_of_small_chunks(tmp_path)
     config = run_of(store, "several", lam=LAMBDAS[1:5])
@@ -824,7 +824,7 @@ def test_rows_of_a_checkpoint_that_was_never_finished_are_taken_away(tmp_path):
     assert files_of(tmp_path / "c") == ["lock", "rows-8.checkpoint", "training.checkpoint"]
 
 
-def test_rows_of_older_checkpoints_are_taken_away_when_all_is_done(tmp_path):
+def test_row_states_of_older_checkpoints_are_removed(tmp_path):
     """A run killed between its last checkpoint and taking away the one before goes on with nothing to do."""
     store = store_of_small_chunks(tmp_path)
     config = run_of(store, "several", lam=LAMBDAS[1:5], max_epochs=3, checkpoint_epochs=1)
@@ -846,7 +846,7 @@ def test_a_scratch_folder_that_is_not_there(tmp_path):
 
 
 @pytest.mark.parametrize("memory", ["all", "least"])
-def test_pegasos_makes_room_where_it_is_slow(tmp_path, monkeypatch, memory):
+def test_slow_pegasos_is_replaced(tmp_path, monkeypatch, memory):
     """Not for what was asked for by name; the limit is that of what goes on; and a resumed run knows of it."""
     matrix, labels = random_rows(400, 60, 31)
     store = store_of(tmp_path, matrix, labels, chunk_size=2100)
@@ -950,7 +950,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
     """Each says which row it is; nothing beyond the panel or a vector, and no other row's variable, is touched."""
     block, features, bad = too_large(coding, values)
     order, no_weights, no_folds = np.arange(40, dtype=np.uint32), np.empty(0, np.float32), np.empty(0, np.uint8)
-    wakes, columns = np.array([1, 2, 4, 8, 16], np.uint8), np.empty(0, np.int64)
+    next_epochs, columns = np.array([1, 2, 4, 8, 16], np.uint8), np.empty(0, np.int64)
     for loss in (losses.HINGE, losses.LOGISTIC):
         for bias, large, width in ((0.0, False, 8), (2.0, True, 16)):
             rows = (*block.entries, block.labels, no_weights, no_folds)
@@ -968,7 +968,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
             duals[40 * width :] = GUARD
             inverses = np.ones(40, np.float32)
             state = new_state(width)
-            ascent = (inverses, np.uint8(0), wakes)
+            ascent = (inverses, np.uint8(0), next_epochs)
             assert many.ascend_panel(order, 0, 40, *rows, *what, *ascent, *shape, weights, duals, until, state) in bad
             assert (beyond == GUARD).all()
             assert weights.any()
@@ -986,39 +986,54 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
             vector[: features + (bias != 0.0)] = 0
             a = vector[: features + (bias != 0.0)]
             duals, until = np.zeros(40, np.float32), np.zeros(40, np.uint8)
-            one = (np.ones(2), -1.0, -1, 0.0, loss, 0.0, 40.0, bias, inverses, wakes, large, a, duals, until)
+            one = (np.ones(2), -1.0, -1, 0.0, loss, 0.0, 40.0, bias, inverses, next_epochs, large, a, duals, until)
             assert sdca.ascend_rows(order, 0, 40, *rows, *one, new_state(1)[:, 0]) in bad
             assert (vector[len(a) :] == GUARD).all()
             assert a.any()
 
 
-# --- rows that sleep ----------------------------------------------------------------------------
+# --- inactive rows ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss", [losses.HINGE, losses.LOGISTIC])
-def test_a_row_that_nobody_is_trained_on_keeps_nobody_awake(loss):
-    """Neither a column of a panel without a model, nor a model that leaves the row out, asks for it in every epoch."""
+def test_rows_of_no_model_are_inactive(loss):
+    """An unused column of a panel, and a model whose fold has the row, do not keep a row active."""
     matrix, labels = random_rows(40, 60, 1, 0.1)
     block = coded(matrix, labels, "gap8", "float32")
     order, out, no_weights = np.arange(40, dtype=np.uint32), np.empty(40, np.uint32), np.empty(0, np.float32)
     folds = (np.arange(40) % 2).astype(np.uint8)
-    wakes, inverses = np.array([1, 2, 4, 8, 16], np.uint8), np.ones(40, np.float32)
+    next_epochs, inverses = np.array([1, 2, 4, 8, 16], np.uint8), np.ones(40, np.float32)
     rows = (*block.entries, block.labels, no_weights, folds)
     left_out = set(np.flatnonzero(folds == 1))
 
     table = table_of_weights(8, 3)
     table[many.FOLD, :3] = 1
     duals, until = np.zeros(40 * 8, np.float32), np.zeros(40 * 8, np.uint8)
-    ascent = (loss, 0.0, 0.0, inverses, np.uint8(0), wakes, False, 60, table)
+    ascent = (loss, 0.0, 0.0, inverses, np.uint8(0), next_epochs, False, 60, table)
     state = new_state(8)
     assert many.ascend_panel(order, 0, 40, *rows, *ascent, np.zeros(60 * 8), duals, until, state) == -1
     assert state[sdca.VISITED].tolist() == [20.0] * 3 + [0.0] * 5
-    awake = set(out[: sdca.select_active_rows(order, 0, 40, until, 8, 3, np.uint8(1), out)])
-    assert awake
-    assert not awake & left_out
+    active = set(out[: sdca.select_active_rows(order, 0, 40, until, 8, 3, np.uint8(1), out)])
+    assert active
+    assert not active & left_out
 
-    alone, asleep = np.zeros(40, np.float32), np.zeros(40, np.uint8)
-    one = (np.ones(2), -1.0, 1, 0.0, loss, 0.0, 1.0, 0.0, inverses, wakes, False, np.zeros(60), alone, asleep)
+    separate, inactive_until = np.zeros(40, np.float32), np.zeros(40, np.uint8)
+    one = (
+        np.ones(2),
+        -1.0,
+        1,
+        0.0,
+        loss,
+        0.0,
+        1.0,
+        0.0,
+        inverses,
+        next_epochs,
+        False,
+        np.zeros(60),
+        separate,
+        inactive_until,
+    )
     assert sdca.ascend_rows(order, 0, 40, *rows, *one, new_state(1)[:, 0]) == -1
-    assert set(out[: sdca.select_active_rows(order, 0, 40, asleep, 1, 1, np.uint8(1), out)]) == awake
-    assert duals.reshape(40, 8)[:, 0].tolist() == alone.tolist()
+    assert set(out[: sdca.select_active_rows(order, 0, 40, inactive_until, 1, 1, np.uint8(1), out)]) == active
+    assert duals.reshape(40, 8)[:, 0].tolist() == separate.tolist()

@@ -92,7 +92,7 @@ def test_margin_errors_are_counted_exactly():
     st.floats(-60, 60),
 )
 def test_equation_6_by_brute_force(repeats, lam, square, delta):
-    """Present the row `repeats` times and count."""
+    """Make `repeats` updates with a row and count the margin errors."""
     margin, errors = delta, 0
     near = False
     for _ in range(repeats):
@@ -106,7 +106,7 @@ def test_equation_6_by_brute_force(repeats, lam, square, delta):
         assert kernels.multiple_errors(delta, repeats, lam, square) == errors
 
 
-def test_rows_presented_repeatedly_are_rows_presented_one_after_the_other():
+def test_repeated_updates_are_consecutive_updates():
     matrix, labels = random_rows(300, 60, seed=4, density=0.2)
     block = coded(matrix, labels, "gap8")
     for weights in ((1.0, 1.0), (0.5, 3.0)):
@@ -215,7 +215,7 @@ def test_an_index_out_of_range_reaches_no_memory(monkeypatch, coding, values):
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
 @pytest.mark.parametrize("repeats", [1, 5])
-def test_threads_that_average_are_those_of_the_mathematics(threads, repeats):
+def test_averaging_threads_follow_the_equations(threads, repeats):
     """Each starts from its share of a, t and the delay; the sums are those of all. Ten lines, row by row."""
     matrix, labels = random_rows(301, 80, seed=8, density=0.2)
     dense, lam, delay = matrix.toarray().astype(np.float64), 0.05, 40.0

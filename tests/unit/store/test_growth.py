@@ -1,4 +1,4 @@
-"""Rows appended and rows expired: what is left, what the manifest says of it, and which rows are kept apart."""
+"""Appended and expired rows: the rest, the manifest, and the holdout rows."""
 
 import dataclasses
 import gzip
@@ -72,7 +72,7 @@ def test_what_is_left_is_as_if_the_rest_had_never_been(tmp_path, weighted):
     assert not list((tmp_path / "all").glob("*.unfinished"))
 
 
-def test_rows_kept_apart_stay_apart(tmp_path):
+def test_holdout_rows_stay_the_same(tmp_path):
     store = store_of_days(tmp_path, [1, 2, 3])
     before = np.concatenate([Folds(store, 0.2, None).of(chunk) for chunk in range(len(store.manifest.chunks))])
     expire(store.path, 2 * DAY)
@@ -119,7 +119,7 @@ def test_inputs_of_unknown_age_do_not_expire(tmp_path):
     assert expired_parts(store.manifest, 2**62) == 0
 
 
-def test_who_reads_a_store_is_not_disturbed(tmp_path):
+def test_readers_of_a_store_are_not_disturbed(tmp_path):
     """What a training or a prediction has begun with stays until it is done."""
     store = store_of_days(tmp_path, [1, 2, 3])
     old = sorted(path.name for path in store.path.glob("chunk-*"))
@@ -166,7 +166,7 @@ def test_sources_that_have_changed(tmp_path, oocpeg):
     assert "--ignore-sources" in told
     oocpeg(*words, "--ignore-sources")
     (tmp_path / "model").unlink()
-    os.utime(first, ns=(1 * DAY, 1 * DAY))  # same size, same time: only the bytes tell
+    os.utime(first, ns=(1 * DAY, 1 * DAY))  # same size, same time: only the bytes differ
     assert f"{first}: changed after the store was made of it" in oocpeg(*words, code=3).stderr
     assert not (tmp_path / "model").exists()
     assert f"{first}: changed" in oocpeg("verify", store.path, "--sources", code=5).stdout
@@ -175,7 +175,7 @@ def test_sources_that_have_changed(tmp_path, oocpeg):
     oocpeg("verify", store.path, "--sources")
 
 
-def test_of_a_name_that_came_twice_the_last_counts(tmp_path):
+def test_the_last_source_of_a_name_counts(tmp_path):
     store_of_days(tmp_path, [1])
     source = tmp_path / "day-1.svm"
     source.write_text(svmlight_text(*random_rows(30, 50, 7)))
@@ -232,7 +232,7 @@ def test_a_change_in_a_sample_is_noticed(tmp_path):
             path.write_bytes(before)
             os.utime(path, ns=(moment, moment))
             assert changed_sources(made) == []
-    put_byte(path, BLOCK + 1, b"~")  # between two samples: every byte has to be looked at
+    put_byte(path, BLOCK + 1, b"~")  # between two samples: every byte has to be read
     assert changed_sources(made) == []
     assert changed_sources(made, every_byte=True) == said
 
@@ -284,12 +284,12 @@ def test_samples_are_of_the_file_that_was_read(tmp_path, monkeypatch, make, suff
 
     for module in (sources, tables, matrices):
         monkeypatch.setattr(module, "samples_of", written_to)
-    with pytest.raises(InputError, match=r"changed (during the conversion|meanwhile); convert again"):
+    with pytest.raises(InputError, match=r"changed during the conversion; convert again"):
         convert([str(path)], tmp_path / "other")
 
 
 def test_sources_that_may_not_be_read_any_more(tmp_path, monkeypatch):
-    """Training needs none of them; what their folder says of them is all that is looked at then."""
+    """Training needs none of them; only the metadata of their folder is read."""
     store = store_of_days(tmp_path, [1])
 
     def forbidden(file):

@@ -1,4 +1,4 @@
-"""Ids of rows: they follow their rows into the store, stand beside the chunks, and come back with predictions."""
+"""Ids of rows: in files next to the chunks, and in predictions."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ DAY = 86_400 * 10**9
 
 
 def people(rows, ids, seed=0):
-    """A table whose rows are told apart by `who`."""
+    """A table with the id column `who`."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(rows)
     y = (x + rng.standard_normal(rows) > 0).astype(np.int64)
@@ -198,7 +198,7 @@ def test_no_ids_at_all(tmp_path):
     assert evaluate(model, tmp_path / "without.parquet")["rows"] == 5
 
 
-def test_ids_do_not_change_the_rows_nor_who_may_score_them(tmp_path):
+def test_ids_do_not_change_rows_or_models(tmp_path):
     pq.write_table(people(900, [f"{i:040}" for i in range(900)]), tmp_path / "in.parquet")
     columns = {"numeric": ("x", "z")}
     plain = convert(
@@ -415,7 +415,7 @@ def test_damaged_ids_on_the_way_are_read_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [pa.struct([]), pa.list_(pa.int64()), pa.duration("s"), pa.binary()])
-def test_ids_of_types_that_name_no_row(tmp_path, kind):
+def test_ids_of_invalid_types(tmp_path, kind):
     """What can be written nowhere is refused when it is read, whatever the checksums say."""
     store = convert([day(tmp_path, 1, 30)], tmp_path / "store", config_with_ids())
     model = train(store, TrainConfig(lam=0.1)).model

@@ -1,4 +1,4 @@
-"""What labels come to mean."""
+"""Interpretation of labels."""
 
 import numpy as np
 import pytest

@@ -17,7 +17,7 @@ from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, TrainCo
 from ooc_pegasos.errors import CorruptFileError, InputError
 from ooc_pegasos.store.vocabulary import of_store
 from support.file_bytes import flipped, write_text
-from support.foreign_stores import foreign_reader, forge_chunk, rewrite
+from support.foreign_stores import forge_chunk, independent_reader, rewrite
 from support.rows import random_rows, same_matrix, svmlight_text
 
 
@@ -26,7 +26,7 @@ def make(folder: Path, text: str, **options: object) -> Store:
     return convert([write_text(folder / "in.svm", text)], folder / "store", config, existing=Existing(force=True))
 
 
-def foreign_reader_without_arrow(folder: Path) -> tuple[sp.csr_matrix, np.ndarray]:
+def independent_reader_without_arrow(folder: Path) -> tuple[sp.csr_matrix, np.ndarray]:
     """The same by somebody who has no Arrow library and trusts the manifest."""
     manifest = json.loads((folder / "manifest.json").read_text())
     layout = manifest["layout"]
@@ -106,7 +106,7 @@ def test_plain_arrow_and_the_format_page_are_enough(tmp_path, coding, features, 
     patterns = {0, *matrix.data.view(np.uint32).tolist()}
     assert len(layout.levels) == (len(patterns) if values == "code8" else 0)
     assert len(store.manifest.chunks) >= 2
-    for reader in (foreign_reader, foreign_reader_without_arrow):
+    for reader in (independent_reader, independent_reader_without_arrow):
         found, found_labels = reader(store.path)
         assert same_matrix(found, matrix)
         assert np.array_equal(found_labels, labels)
@@ -288,7 +288,7 @@ def test_offsets_that_lead_out_of_a_chunk_reach_no_kernel(sound, offset):
 
 @pytest.mark.parametrize("loading", ["mapped", "read"])
 @pytest.mark.parametrize(("column", "value"), [("labels", np.nan), ("labels", 3), ("weights", 0), ("weights", np.inf)])
-def test_labels_and_weights_that_are_none_are_not_trained_on(tmp_path, column, value, loading):
+def test_invalid_labels_and_weights_are_not_trained_on(tmp_path, column, value, loading):
     matrix, labels = random_rows(100, 90, seed=7)
     weights = write_text(tmp_path / "weights.txt", "1.5\n" * 100)
     store = make(tmp_path, svmlight_text(matrix, labels), chunk_size=2048, weights=weights)
@@ -303,7 +303,7 @@ def test_labels_and_weights_that_are_none_are_not_trained_on(tmp_path, column, v
     ("name", "value"),
     [("max_row_norm", 1e300), ("max_row_norm", -1.0), ("mean_row_norm", 1e200), ("empty_rows", -1)],
 )
-def test_statistics_that_no_rows_have(sound, name, value):
+def test_impossible_statistics(sound, name, value):
     statistics = dataclasses.asdict(sound.manifest.statistics)
     rewrite(sound.path, statistics={**statistics, name: value})
     with pytest.raises(CorruptFileError, match="none that rows can have"):
@@ -311,7 +311,7 @@ def test_statistics_that_no_rows_have(sound, name, value):
 
 
 @pytest.mark.parametrize("what", ["manifest.json", "features"])
-def test_what_is_no_file_is_not_read(tmp_path, what):
+def test_devices_and_pipes_are_not_read(tmp_path, what):
     """A device that never ends, or a pipe that nobody writes to."""
     (tmp_path / "in.csv").write_text("label,colour\n" + "1,red\n-1,blue\n" * 9)
     store = convert([str(tmp_path / "in.csv")], tmp_path / "store", ConvertConfig(dictionary=5))
@@ -364,7 +364,7 @@ def test_verify_finds_structure_that_checksums_cannot(sound):
     rewrite(sound.path, features=features)
 
 
-def test_no_store_at_all(tmp_path):
+def test_a_missing_store(tmp_path):
     with pytest.raises(InputError, match="no such store"):
         Store.open(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"not a store \(no manifest.json"):

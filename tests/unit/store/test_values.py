@@ -22,7 +22,7 @@ from ooc_pegasos.scoring.model import Certificate, Model, ModelInfo
 from ooc_pegasos.scoring.score import score
 from ooc_pegasos.store.csr_block import LEVELS, NO_LEVELS, all_levels
 from support.file_bytes import folder_bytes, write_text
-from support.foreign_stores import foreign_reader, forge_chunk, rewrite
+from support.foreign_stores import forge_chunk, independent_reader, rewrite
 from support.fork_server import Process, program
 from support.rows import random_rows, same_matrix, svmlight_text
 
@@ -136,7 +136,7 @@ def test_at_most_255_levels_beside_0_take_a_byte_each(tmp_path, number, coding, 
         assert all(block.values.dtype == np.uint8 for block in store.blocks())
     assert len(made.chunks) > 2
     assert same_matrix(store.to_scipy()[0], matrix)
-    assert same_matrix(foreign_reader(store.path)[0], matrix)
+    assert same_matrix(independent_reader(store.path)[0], matrix)
     assert verify(store).problems == []
 
 
@@ -149,7 +149,7 @@ def test_zeros_of_both_signs_and_other_oddities(tmp_path, levels, coding):
     store = convert([source], tmp_path / "store", plain())
     assert store.manifest.layout.values == coding
     assert same_matrix(store.to_scipy()[0], matrix)
-    assert same_matrix(foreign_reader(store.path)[0], matrix)
+    assert same_matrix(independent_reader(store.path)[0], matrix)
     assert verify(store).problems == []
 
 
@@ -203,7 +203,7 @@ def test_append_extends_the_table(tmp_path):
     assert store.manifest.chunks[: len(old.chunks)] == old.chunks
     whole = sp.vstack([before, after], format="csr")
     assert same_matrix(store.to_scipy()[0], whole)
-    assert same_matrix(foreign_reader(store.path)[0], whole)
+    assert same_matrix(independent_reader(store.path)[0], whole)
     assert verify(store).problems == []
     third, last = with_levels(tmp_path, [1.0, -5.0], "c.svm")
     store = convert([third], tmp_path / "store", plain(), existing=APPEND)
@@ -262,7 +262,7 @@ def test_float32_where_it_is_asked_for(tmp_path, kind, features):
     matrix.resize(400, features)
     assert np.array_equal(stored_values(store), bits(matrix.data))
     assert same_matrix(store.to_scipy()[0], matrix)
-    assert same_matrix(foreign_reader(store.path)[0], matrix)
+    assert same_matrix(independent_reader(store.path)[0], matrix)
     assert verify(store).problems == []
     norms = np.sqrt(np.asarray(matrix.astype(np.float64).power(2).sum(axis=1))).ravel()
     assert store.manifest.statistics.max_row_norm == pytest.approx(norms.max(), rel=1e-12)
@@ -295,7 +295,7 @@ def test_any_values_can_be_appended_where_float32_was_asked_for(tmp_path, kind, 
     assert (store.manifest.layout.values, store.manifest.layout.levels) == ("float32", [])
     assert np.array_equal(stored_values(store), bits(whole.data))
     assert same_matrix(store.to_scipy()[0], whole)
-    assert same_matrix(foreign_reader(store.path)[0], whole)
+    assert same_matrix(independent_reader(store.path)[0], whole)
     assert verify(store).problems == []
 
 
@@ -359,7 +359,7 @@ def test_a_damaged_table_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("levels", [[0.0, 1e39], [0.0, 0.1], [0.5, 0.0], [0.0, float("nan")], [0.0] * 257, []])
-def test_tables_that_cannot_be(tmp_path, levels):
+def test_invalid_level_tables(tmp_path, levels):
     source, _matrix = with_levels(tmp_path, [1.0, 2.5, -3.0])
     store = convert([source], tmp_path / "store", plain())
     layout = json.loads((store.path / "manifest.json").read_text())["layout"]
@@ -388,7 +388,7 @@ def test_values_are_rounded_last_and_statistics_are_of_what_is_stored(tmp_path, 
     assert store.manifest.layout.values == values
     assert store.manifest.recipe.values == values
     assert same_matrix(store.to_scipy()[0], expected)
-    assert same_matrix(foreign_reader(store.path)[0], expected)
+    assert same_matrix(independent_reader(store.path)[0], expected)
     norms = np.sqrt(np.asarray(expected.astype(np.float64).power(2).sum(axis=1))).ravel()
     told = store.manifest.statistics
     assert told.max_row_norm == pytest.approx(norms.max(), rel=1e-12)
@@ -472,7 +472,7 @@ def test_append_rounds_as_the_store_does(tmp_path):
         assert verify(grown).problems == []
 
 
-def test_resume_minds_the_option(tmp_path):
+def test_resume_checks_the_option(tmp_path):
     source, _matrix = with_levels(tmp_path, [1.0, 0.3])
     convert([source], tmp_path / "store", plain(values="float16"))
     resume = Existing(resume=True)

@@ -1,4 +1,4 @@
-"""Names with places of their own, and words weighed by how rare they are: against scikit-learn, and counted by hand."""
+"""Dictionaries of names and tf-idf: against scikit-learn, and counted by hand."""
 
 import collections
 import json
@@ -72,7 +72,7 @@ def folders_of(root, documents):
 
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("kind", ["table", "folders"])
-def test_hashed_words_weighed_as_scikit_learn_does(tmp_path, signed, kind):
+def test_tf_idf_of_hashed_words_is_that_of_scikit_learn(tmp_path, signed, kind):
     if kind == "table":
         source, documents = texts_file(tmp_path)
         columns = {"text": ("words",)}
@@ -199,7 +199,7 @@ def test_a_store_with_a_vocabulary_of_its_own_is_refused(tmp_path):
             scores_by(model, str(other.path))
 
 
-def test_rows_appended_later_have_the_same_places(tmp_path):
+def test_appended_rows_have_the_same_indices(tmp_path):
     first, documents = texts_file(tmp_path)
     second, others = texts_file(tmp_path, 40, 1, "new.parquet")
     made = config_of_vocabulary(text=("words",), dictionary=5, idf=True)
@@ -212,7 +212,7 @@ def test_rows_appended_later_have_the_same_places(tmp_path):
     np.testing.assert_allclose(store.to_scipy()[0].toarray(), expected.toarray(), rtol=1e-6)
 
 
-def test_an_interrupted_conversion_goes_on_with_what_was_found(tmp_path, monkeypatch):
+def test_a_resumed_conversion_keeps_the_vocabulary(tmp_path, monkeypatch):
     source, _documents = texts_file(tmp_path)
     made = config_of_vocabulary(text=("words",), dictionary=6, idf=True, shuffle=True)
     whole = convert([source], tmp_path / "whole", made)
@@ -267,7 +267,7 @@ def test_names_of_hashed_words(tmp_path):
     assert set(of_store(few.path, few.manifest).known_names().values()) == set(met[:4])
 
 
-def test_what_does_not_go_together(tmp_path):
+def test_incompatible_options(tmp_path):
     source, _documents = texts_file(tmp_path)
     pq.write_table(table_of_cities(), tmp_path / "events.parquet")
     numbers = str(tmp_path / "events.parquet")

@@ -1,4 +1,4 @@
-"""All classes at once: against the formulas, against scikit-learn, and against the dual of tiny problems."""
+"""Joint multiclass losses: against the formulas, scikit-learn, and the dual of tiny problems."""
 
 import json
 import zlib
@@ -291,7 +291,7 @@ def test_the_bound_on_any_data(tmp_path_factory, seed, rows, features, lam):
 
 
 def is_held_out(rows: int, fraction: float) -> np.ndarray:
-    """Which rows are kept apart: those whose hash is small."""
+    """Mask of the holdout rows: those with a small hash."""
 
     def splitmix(row: int) -> float:
         word = (row + 1) * 0x9E3779B97F4A7C15 % 2**64
@@ -303,7 +303,7 @@ def is_held_out(rows: int, fraction: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("loss", [HINGE, LOGISTIC])
-def test_rows_kept_apart(tmp_path, loss):
+def test_holdout_rows(tmp_path, loss):
     rng = np.random.default_rng(6)
     matrix, labels = rows_of_classes(600, 8, 5, 6)
     costs, lam = (random_costs(5, rng) if loss == HINGE else 1.0 - np.eye(5)), 0.1
@@ -420,14 +420,14 @@ def test_folds(tmp_path):
         ({"class_weight": (1.0, 2.0)}, "3 numbers"),
     ],
 )
-def test_what_all_classes_at_once_cannot_have(tmp_path, options, problem):
+def test_unsupported_options_of_joint_losses(tmp_path, options, problem):
     matrix, labels = rows_of_classes(60, 4, 3, 12)
     store = multiclass_store(tmp_path, matrix, labels)
     with pytest.raises(UsageError, match=problem):
         train(store, TrainConfig(lam=0.1, loss=HINGE, **options))
 
 
-def test_a_model_of_two_classes_is_no_start_for_several(tmp_path):
+def test_a_binary_model_is_no_warm_start_for_joint_losses(tmp_path):
     """Its vector would be taken for the first numbers of a panel."""
     matrix, labels = rows_of_classes(60, 4, 3, 12)
     two = train(store_of(tmp_path, matrix, labels % 2, classes=()), TrainConfig(lam=0.1)).model
@@ -529,7 +529,7 @@ def test_the_commands(oocpeg, tmp_path, loss, options):
         ("0 1 1 / 1 0 -1 / 1 1 0", HINGE, "negative"),
         ("0 1 1 / 1 0 nan / 1 1 0", HINGE, "negative"),
         ("0 1 1 / 1 0 inf / 1 1 0", HINGE, "negative"),
-        ("0 1 1 / 1 2 1 / 1 1 0", HINGE, "itself"),
+        ("0 1 1 / 1 2 1 / 1 1 0", HINGE, "correct class"),
         ("0 1 1 / 1 0 1 / 1 1 0", LOGISTIC, "cost is for loss=multiclass-hinge"),
         ("0 1 1 / 1 0 1 / 1 1 0", None, "cost is for loss=multiclass-hinge"),
     ],
@@ -564,7 +564,7 @@ def test_costs_in_a_file_of_options(tmp_path):
     assert load_toml(TrainConfig, tmp_path / "train.toml")["cost"] == [[0, 2], [1.5, 0]]
 
 
-# --- probabilities from rows kept apart ---------------------------------------------------------
+# --- probabilities from holdout rows ---------------------------------------------------------
 
 
 def binned(scores: np.ndarray) -> np.ndarray:
@@ -581,7 +581,7 @@ def fitted(kind: str, scores: np.ndarray, positive: np.ndarray, weights: np.ndar
 
 @pytest.mark.parametrize("task", ["binary", "one against the rest", HINGE])
 @pytest.mark.parametrize("kind", ["platt", "isotonic"])
-def test_calibration_is_scikit_learns_on_the_rows_kept_apart(tmp_path, kind, task):
+def test_calibration_is_scikit_learns_on_the_holdout_rows(tmp_path, kind, task):
     rng = np.random.default_rng(15)
     matrix, labels = rows_of_classes(3000, 6, 2 if task == "binary" else 3, 15)
     weights = rng.integers(1, 4, 3000).astype(np.float64)
@@ -617,7 +617,7 @@ def test_calibration_is_scikit_learns_on_the_rows_kept_apart(tmp_path, kind, tas
 
 @pytest.mark.parametrize("kind", ["platt", "isotonic"])
 @pytest.mark.parametrize("loss", ["hinge", HINGE])
-def test_a_class_of_which_no_row_is_kept_apart_is_improbable(tmp_path, kind, loss):
+def test_a_class_without_holdout_rows_is_improbable(tmp_path, kind, loss):
     matrix, labels = rows_of_classes(300, 6, 3, 17)
     held = is_held_out(300, 0.2)
     labels[(labels == 2) & held] = 1
@@ -632,7 +632,7 @@ def test_a_class_of_which_no_row_is_kept_apart_is_improbable(tmp_path, kind, los
     assert Model.load(tmp_path / "m").predict_proba(matrix).tobytes() == found.tobytes()
 
 
-def test_rows_apart_of_one_class_are_noticed_before_the_work(tmp_path, monkeypatch):
+def test_holdout_rows_of_one_class_are_refused_before_training(tmp_path, monkeypatch):
     matrix, labels = rows_of_classes(300, 6, 2, 17)
     held = is_held_out(300, 0.2)
     monkeypatch.setattr("ooc_pegasos.training.run.Run.go", None)  # nobody gets there

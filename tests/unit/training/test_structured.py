@@ -438,7 +438,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_mistakes_of_a_task_are_told(name):
+def test_errors_of_a_task(name):
     function, definition, message = WRONG[name]
     x, y = structured_rows(60, 2, 3, 1)
     with pytest.raises(InputError, match=message) as raised:
@@ -449,7 +449,7 @@ def test_mistakes_of_a_task_are_told(name):
     assert "\n" not in str(raised.value)
 
 
-def test_an_objective_below_its_bound_is_told():
+def test_an_objective_below_its_bound_is_an_error():
     """Wrong only in the exact pass, and only on examples nobody watches: 1 of 2."""
     x, y = structured_rows(200, 2, 3, 1)
 
@@ -475,7 +475,7 @@ def test_an_objective_below_its_bound_is_told():
         train_structured(task, Numbered(), 6, StructuredConfig(0.1, 1e-9, 20))
 
 
-def test_weights_are_for_reading():
+def test_weights_are_read_only():
     def meddle(self, weights, x, y):
         weights[0] = 1.0
         return y, 0.0

@@ -1,4 +1,4 @@
-"""Training: the bound never lies, the objective is exact, a run that is killed goes on to the same bytes."""
+"""Training: valid bounds, exact objectives, and resumed runs with identical results."""
 
 import json
 import signal
@@ -154,7 +154,7 @@ def around_the_optimum(x, y, lam, c) -> tuple[float, float]:
     return -found.fun, lam / 2 * float(u @ u) + float((c * np.maximum(0, 1 - signed @ u)).mean())
 
 
-def test_without_a_certificate_none_is_claimed(tmp_path):
+def test_models_without_a_certificate(tmp_path):
     matrix, labels = random_rows(300, 50, 4, 0.1)
     store = store_of(tmp_path, matrix, labels)
     for options in ({"algorithm": "sgd-r"}, {"algorithm": "pegasos"}, {"algorithm": "sgd-s", "sampling": "iid"}):
@@ -535,7 +535,7 @@ def test_resume_keeps_the_windows_of_the_run(tmp_path, monkeypatch, slices):
     small = {"lam": 0.01, "memory": memory, "max_epochs": 5, "tolerance": 1e-9}
     whole = train(store, TrainConfig(**small))
     interrupted_after(store, TrainConfig(**small), tmp_path / "c", slices, monkeypatch)
-    with pytest.raises(InputError, match=f"memory={memory}, which decides the order"):
+    with pytest.raises(InputError, match=f"memory={memory}, which determines the order"):
         train(store, TrainConfig(**{**small, "memory": 10**9}), checkpoint=tmp_path / "c", resume=True)
     again = train(store, TrainConfig(**{**small, "memory": None}), checkpoint=tmp_path / "c", resume=True)
     assert again.model.weights.tobytes() == whole.model.weights.tobytes()
@@ -552,7 +552,7 @@ def test_batches_stop_when_single_rows_do(tmp_path, batch_size):
     assert batches.model.info.epochs <= single.model.info.epochs + 3
 
 
-def test_holdouts_that_keep_nothing_apart_or_everything(tmp_path):
+def test_holdouts_without_holdout_or_training_rows(tmp_path):
     matrix, labels = random_rows(40, 9, 21, 0.5)
     store = store_of(tmp_path, matrix, labels)
     with pytest.raises(UsageError, match="selects no holdout rows"):
@@ -624,14 +624,14 @@ def test_the_log_of_a_resumed_run_has_every_epoch_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"C": 1e308}, {"C": 1e-310}, {"lam": 1e308}, {"lam": 1e-300}])
-def test_values_beyond_reason(tmp_path, options):
+def test_extreme_values(tmp_path, options):
     matrix, labels = random_rows(40, 9, 21, 0.5)
     with pytest.raises(UsageError, match="out of range"):
         train(store_of(tmp_path, matrix, labels), TrainConfig(**options))
 
 
 def test_values_that_no_lambda_suits(tmp_path):
-    """Whoever named no lambda is not told to name another."""
+    """The message does not suggest another lambda if none was given."""
     matrix, labels = random_rows(400, 9, 21, 0.5)
     store = store_of(tmp_path, matrix * np.float32(1e30), labels)
     with pytest.raises(UsageError, match=r"scale the data, whose rows have a mean norm of \d.*e\+30"):
@@ -643,7 +643,7 @@ def test_values_that_no_lambda_suits(tmp_path):
 
 @pytest.mark.slow
 def test_targets_that_cannot_be_squared(tmp_path):
-    """The standard error of the losses of rows kept apart would be no number, which no model can hold."""
+    """The standard error of the holdout losses would not be finite."""
     matrix, labels = random_rows(400, 9, 21, 0.5)
     store = store_of(tmp_path, matrix, labels * 1e200, task="regression", classes=())
     with pytest.raises(InputError, match="scale the data"):
@@ -686,7 +686,7 @@ def test_rows_without_any_feature(tmp_path):
         ({}, 0.5, "binary", None),
     ],
 )
-def test_a_ball_that_may_be_too_small_is_told_of(tmp_path, chosen, weight, task, reason):
+def test_a_ball_that_may_be_too_small_is_noted(tmp_path, chosen, weight, task, reason):
     rows, target = random_rows(300, 20, 5, 0.5)
     weights = None if weight is None else np.full(300, weight)
     target = 10 * rows.toarray()[:, 0] if task == "regression" else target

@@ -1,4 +1,4 @@
-"""Locks: one process at a time, with flock and without; who held a lock and has ended is succeeded by one alone."""
+"""Locks: one process at a time, with flock and without; the lock of an ended process has a single successor."""
 
 import errno
 import json
@@ -154,7 +154,7 @@ def test_flock_that_fails_for_one_of_two(tmp_path):
         pass
 
 
-def test_who_removes_the_lock_file_has_let_go(tmp_path):
+def test_removing_the_lock_file_releases_the_lock(tmp_path):
     path = tmp_path / "folder" / "lock"
     with hold(path):
         os.rename(path.parent, tmp_path / "gone")  # as a conversion removes its scratch folder
@@ -214,7 +214,7 @@ def test_a_pid_that_is_used_again(tmp_path):
         ({"boot": "before", "machine": ""}, "process 7 is at work on it; wait for it or, if it has ended, remove"),
     ],
 )
-def test_who_cannot_be_asked_is_respected(tmp_path, changes, words):
+def test_holders_on_other_machines_are_respected(tmp_path, changes, words):
     path = tmp_path / "lock"
     write_record(path, pid=7, **changes)
     before = path.read_bytes()
@@ -255,7 +255,7 @@ def test_a_record_that_cannot_be_read_is_respected(tmp_path, monkeypatch, conten
 @pytest.mark.parametrize(
     "changes", [{"pid": -1}, {"pid": 2**40}, {"pid": True}, {"host": "\x1b[2J"}, {"token": "../../x"}, {"more": 1}]
 )
-def test_records_that_cannot_be(tmp_path, changes):
+def test_invalid_records(tmp_path, changes):
     write_record(tmp_path / "lock", **changes)
     assert Owner.parse((tmp_path / "lock").read_bytes()) is None
 

@@ -351,6 +351,6 @@ def _count_steps(under: str, die_before: int) -> list[int]:
 
 
 def _arm(under: str, number: int, variant: int, files: list[str]) -> None:
-    """Tell the preloaded library what to count, to record and to let fail."""
+    """Set what the preloaded library counts, records and makes fail."""
     report, journal = (os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) if file else -1 for file in files)
     ctypes.CDLL(None).shim_arm(under.encode(), ctypes.c_long(number), variant, report, journal)

@@ -255,7 +255,7 @@ def _read_typed(
     strings = pa.dictionary(pa.int32(), pa.string())
     types = {name: pa.float64() if kind == "number" else strings for name, kind in kinds.items()}
     try:
-        batch = batch_from(_read_csv(text, names, types, delimiter))
+        batch = batch_from(read_csv(text, names, types, delimiter))
     except pa.ArrowInvalid:
         return None
     for column, kind in zip(batch.columns, kinds.values(), strict=True):
@@ -264,7 +264,7 @@ def _read_typed(
     return batch
 
 
-def _read_csv(
+def read_csv(
     text: np.ndarray, names: Sequence[str], types: Mapping[str, Any], delimiter: str, ragged: Any = None
 ) -> Any:
     """Return the columns in `types` as a table. Blank lines are skipped; `ragged` is called with rows left out."""
@@ -379,7 +379,7 @@ def _without_bad_rows(
     cells[lines[numbers]] = counts
 
     lines, rest = _good_text(every, state)
-    table = batch_from(_read_csv(rest, names, dict.fromkeys(kinds, pa.binary()), delimiter))
+    table = batch_from(read_csv(rest, names, dict.fromkeys(kinds, pa.binary()), delimiter))
     if table.num_rows != len(lines):  # never seen; protects from rows with wrong lines
         raise InputError("the rows cannot be separated; write one row a line, and quotes only around whole cells")
     columns = []
@@ -436,7 +436,7 @@ def _ragged(text: np.ndarray, names: list[str], delimiter: str) -> tuple[np.ndar
 
     # Arrow decodes the rows that it reports, and fails on invalid UTF-8. ASCII has the same number of cells.
     plain = np.where(text < 128, text, np.uint8(120))
-    _read_csv(plain, names, {names[0]: pa.binary()}, delimiter, note)
+    read_csv(plain, names, {names[0]: pa.binary()}, delimiter, note)
     both = np.array(found, np.int64).reshape(-1, 2)
     return both[:, 0], both[:, 1]
 

@@ -27,8 +27,8 @@ from ooc_pegasos.store.manifest import Recipe
 _DEFAULTS = ConvertConfig()
 _NO_CHANGE = {("index_base", "0")}
 """Values of options that change nothing in formats without the option."""
-_BYTES_A_ROW, _BYTES_AN_ENTRY = 12, 8
-_ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
+_BYTES_A_ROW, BYTES_PER_ENTRY = 12, 8
+ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
 """Bytes of rows by bytes of text; compressed text is assumed to be a quarter of its size."""
 
 
@@ -188,9 +188,9 @@ def reader_for(names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Re
 def bytes_of_rows(name: str, size: int, recipe: Recipe) -> float:
     """Return the bytes, about, that the rows of an input of `size` bytes take while they are shuffled."""
     if recipe.table is not None and (rows := columns_plan.rows_of(name)) is not None:
-        return float(rows) * (_BYTES_A_ROW + _BYTES_AN_ENTRY * len(recipe.table.columns))
+        return float(rows) * (_BYTES_A_ROW + BYTES_PER_ENTRY * len(recipe.table.columns))
     compressed = path_of(name).endswith(COMPRESSIONS)
-    return size * (_ROWS_PER_TABLE if recipe.table is not None else _ROWS_PER_TEXT) * (4 if compressed else 1)
+    return size * (_ROWS_PER_TABLE if recipe.table is not None else ROWS_PER_TEXT) * (4 if compressed else 1)
 
 
 def labels_are_text(names: Sequence[str], recipe: Recipe, config: ConvertConfig) -> bool:

@@ -114,7 +114,7 @@ class Vectorizer:
         if numbers is None:
             parts: list[ColumnEntries] = []
             for column in self.table.columns:
-                parts += self._parts(column, batch.column(column.name), problems, new)
+                parts += self.parts(column, batch.column(column.name), problems, new)
         labels, names = self._labels(batch, problems)
         weights = self._weights(batch, problems)
         indptr, indices, values = join(rows, parts) if numbers is None else self._entries_of(numbers)
@@ -163,7 +163,7 @@ class Vectorizer:
             return self._numbers[column] + (len(self._numbers) if null else 0), 1.0
         return self._feature_index.one(f"{column}=null" if null else column)
 
-    def _parts(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[ColumnEntries]:
+    def parts(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[ColumnEntries]:
         nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
         if nulls is not None and self.table.nulls == "bad":
             wrong = np.flatnonzero(nulls)

@@ -12,7 +12,7 @@ from ooc_pegasos.readers.sources import TextBlock, TextSource, display_name
 from ooc_pegasos.store.csr_block import read_only
 from ooc_pegasos.store.manifest import SourceInfo
 
-_BLOCK = 1 << 18
+BLOCK_BYTES = 1 << 18
 _PIECE = 1 << 16
 
 _PROBLEMS = {
@@ -31,7 +31,7 @@ class WeightsReader:
         self.rows_read = 0
         self.name = name
         self._spare: deque[np.ndarray] = deque()
-        self._source = TextSource(name, 0, _BLOCK, self._spare, "a text file of weights")
+        self._source = TextSource(name, 0, BLOCK_BYTES, self._spare, "a text file of weights")
         self._blocks = self._source.blocks()
         self._block: TextBlock | None = None
         self._at = 0

@@ -1,20 +1,27 @@
 """Settings of all tests, and fixtures for real data and for the command."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from support.forked import COMMAND, Forked
+from support.fork_server import COMMAND, program
 from support.paths import ROOT, SHARED_DATA
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as it is for what a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+MEMORY, ROOM = Path("/dev/shm"), 4 << 30
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM:
+    # fsync takes milliseconds on a disk, and tests wait for it thousands of times
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 settings.register_profile("here", deadline=None, print_blob=True)
 settings.load_profile("here")
@@ -24,6 +31,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if ROOT / "tests" / "faults" in item.path.parents:
             item.add_marker("faults")
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder of one test, in memory if there is enough; on a disk for the marker `disk`."""
+    if request.node.get_closest_marker("disk") is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -44,7 +61,7 @@ def oocpeg(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         if given:
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=env, **given)
         else:
-            child = Forked(COMMAND, *words, folder=tmp_path, env=env)
+            child = program(COMMAND, *words, folder=tmp_path, env=env)
             out, err = child.communicate()
             done = subprocess.CompletedProcess(command, child.returncode, out, err)
         assert "Traceback" not in done.stderr, done.stderr

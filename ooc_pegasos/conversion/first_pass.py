@@ -128,17 +128,17 @@ class Ingest:
                 self._weights = WeightsReader(self.plan.weights)
                 self._weights.skip(totals.rows + totals.rejected)
             for prepared in ordered_map(read, tasks, threads, lambda numbered: memory_of(reader, numbered[1]), memory):
-                self._finish_sources(reader, prepared.parsed.task.source)
-                self._take(prepared)
+                self.finish_sources(reader, prepared.parsed.task.source)
+                self.take(prepared)
                 reader.release(prepared.parsed)
                 advance(prepared.parsed.task.consumed)
-            self._finish_sources(reader, len(reader.sources))
+            self.finish_sources(reader, len(reader.sources))
             if self._weights is not None:
                 event = {"weights": dataclasses.asdict(self._weights.finish())}
                 self._journal.add(event)
                 totals.apply(event)
         except LongLineError as error:
-            self._finish_sources(reader, error.source)
+            self.finish_sources(reader, error.source)
             name = display_name(self.plan.names[error.source])
             raise InputError(f"{self._place(name, 0)}: {error.problem}") from error
         finally:
@@ -214,7 +214,7 @@ class Ingest:
         number = kernels.distinct_values(indptr, values, self.plan.normalize, ROUNDINGS[self.plan.rounding], found)
         return None if number < 0 else found[:number].tolist()
 
-    def _take(self, prepared: Prepared) -> None:
+    def take(self, prepared: Prepared) -> None:
         """Write a block to the buckets and the journal."""
         parsed, scattered, totals = prepared.parsed, prepared.scattered, self.totals
         name = display_name(self.plan.names[parsed.task.source])
@@ -317,7 +317,7 @@ class Ingest:
             return {}
         return dict(map(json.loads, self._named_path.read_text().splitlines()))
 
-    def _finish_sources(self, reader: Reader, upto: int) -> None:
+    def finish_sources(self, reader: Reader, upto: int) -> None:
         """Record the fingerprints of the sources before number `upto`."""
         while self.totals.source < upto:
             totals = self.totals

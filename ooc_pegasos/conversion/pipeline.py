@@ -89,7 +89,7 @@ def convert(
             place = Place(target, scratch)
             before = check_output(target, existing, place.published())  # another process may have made the store
             place = dataclasses.replace(place, base=before if existing.append else None)
-            return _Conversion(place, names, config, existing, progress).run()
+            return Conversion(place, names, config, existing, progress).run()
 
 
 def _weights_file(given: str | None, names: list[str]) -> str | None:
@@ -108,7 +108,7 @@ def _weights_file(given: str | None, names: list[str]) -> str | None:
     return found[0]
 
 
-class _Conversion:
+class Conversion:
     """A conversion, new or resumed, by the process that holds the lock on the output."""
 
     def __init__(
@@ -350,7 +350,7 @@ class _Conversion:
             room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
             threads = max(1, min(config.workers, config.memory // room))
             assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
-            self._publish(ingest, plan, labels, assembled)
+            self.publish(ingest, plan, labels, assembled)
         self.progress.end()
 
     def _columns(self, reader: Reader) -> int:
@@ -364,7 +364,7 @@ class _Conversion:
             raise InputError(f"{sources.display_name(self.names[0])}: {problem}")
         return columns
 
-    def _publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
+    def publish(self, ingest: Ingest, plan: AssemblyPlan, labels: LabelMap, assembled: list[Assembled]) -> None:
         """Give the chunks their final names and publish the store."""
         chunks = self.place.named(assembled)
         made = manifest_of(ingest, plan, labels.info, chunks, assembled, self._made_of(ingest))

@@ -180,14 +180,14 @@ class Assembly:
         size = self._spill.size(bucket)
         assembled = Assembled(bucket, [], RowStatistics())
         if self.plan.shuffle_seed is not None and size > 2 * self.plan.bucket_limit:
-            for part, part_stats in self._split(bucket, math.ceil(size / self.plan.bucket_limit)):
+            for part, part_stats in self.split(bucket, math.ceil(size / self.plan.bucket_limit)):
                 self._write(assembled, part, part_stats)
                 self._spill.remove(part)
         else:
             self._write(assembled, bucket, stats)
         return assembled, size
 
-    def _split(self, bucket: int, parts: int) -> list[tuple[int, np.ndarray]]:
+    def split(self, bucket: int, parts: int) -> list[tuple[int, np.ndarray]]:
         """Scatter a bucket that is too large to smaller buckets; the permutation remains uniform."""
         assert self.plan.shuffle_seed is not None
         first = (bucket + 1) * _SPLIT

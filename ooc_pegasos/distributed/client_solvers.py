@@ -47,7 +47,7 @@ from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.util.checkpoint import Checkpoint, take, whole
 from ooc_pegasos.util.files import writing_errors
 
-_MAX_PENDING_BYTES = 1 << 28
+MAX_PENDING_BYTES = 1 << 28
 """Bytes of messages that the scheduler keeps to replay rounds; then states are fetched, and messages released."""
 _BYTES_PER_TASK = 4000
 _MIN_FETCH_INTERVAL, _FETCH_COST_FACTOR = 60.0, 20
@@ -179,7 +179,7 @@ class DistributedSdca(RoundSolver, SdcaSolver):
 
     def _is_time_to_fetch(self) -> bool:
         seconds = time.monotonic() - self._fetched_at
-        return self._pending_bytes > _MAX_PENDING_BYTES or seconds > max(
+        return self._pending_bytes > MAX_PENDING_BYTES or seconds > max(
             _MIN_FETCH_INTERVAL, _FETCH_COST_FACTOR * self._fetch_seconds
         )
 

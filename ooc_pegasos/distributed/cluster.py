@@ -28,7 +28,7 @@ _CONNECT_TIMEOUT = 10
 """Seconds to wait for a scheduler."""
 _LOCAL_TIMEOUT = 120
 """Seconds to wait for workers on this machine, which may be busy."""
-_ROWS_SHARE, _STATES_SHARE = 0.4, 0.3
+ROWS_SHARE, STATES_SHARE = 0.4, 0.3
 """Shares of a worker's memory for the rows of its parts, and for the states of dual coordinate ascent."""
 _COPIES = 3
 """Copies of the states at the end of a round: before, after, and in use."""
@@ -180,7 +180,7 @@ def workers_of(client: Any) -> list[Worker]:
 def memory_of_part(workers: Sequence[Worker], parts_per_worker: int) -> int:
     """Return the bytes for the rows of a part, with a number of parts per worker."""
     smallest = min(worker.memory for worker in workers)
-    return max(int(_ROWS_SHARE * smallest / parts_per_worker) // MIB, 1) * MIB
+    return max(int(ROWS_SHARE * smallest / parts_per_worker) // MIB, 1) * MIB
 
 
 def memory_problem(client: Any, parts: Sequence[Part], store: Store, models: int) -> str | None:
@@ -192,6 +192,6 @@ def memory_problem(client: Any, parts: Sequence[Part], store: Store, models: int
     columns = models if models <= MAX_SEPARATE else width_of(models)
     needed = rows_of_worker * (BYTES_PER_ROW + _COPIES * BYTES_PER_MODEL * columns)
     smallest = min(worker.memory for worker in workers)
-    if needed <= _STATES_SHARE * smallest:
+    if needed <= STATES_SHARE * smallest:
         return None
     return f"dual coordinate ascent needs {needed / 1e9:.3g} GB on a worker, and one has {smallest / 1e9:.3g} GB"

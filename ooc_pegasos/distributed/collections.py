@@ -43,7 +43,7 @@ from ooc_pegasos.store.manifest import Layout, Manifest, Recipe
 from ooc_pegasos.store.store import Store
 
 _NAME = "the collection"
-_ROWS_SHARE = 0.4
+ROWS_SHARE = 0.4
 """Share of the workers' memory for rows, which are in memory twice while parts are made."""
 _FRAMES_SHARE = 0.25
 """Share of the workers' memory for partitions of a dataframe, until they are converted."""
@@ -241,7 +241,7 @@ class _CollectionReader:
                 futures += self._compute([task], worker)
         found = [one for some in self._gather(futures) for one in some]
         summaries = [one for _at, one in sorted(zip(request, found, strict=True), key=lambda pair: pair[0])]
-        return summaries, self.rows if sum(map(_bytes_of, summaries)) <= _ROWS_SHARE * self.memory else None
+        return summaries, self.rows if sum(map(_bytes_of, summaries)) <= ROWS_SHARE * self.memory else None
 
     # --- partitions -------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class _CollectionReader:
             summaries, futures_of_rows = self._sizes()
         else:
             work = partial(worker_partitions.summary_of, settings=self.settings)
-            summaries, futures_of_rows = self._summarize("size-of-partition", self.rows, work, _bytes_of, _ROWS_SHARE)
+            summaries, futures_of_rows = self._summarize("size-of-partition", self.rows, work, _bytes_of, ROWS_SHARE)
         seconds = time.perf_counter() - began
         with_rows = [at for at, one in enumerate(summaries) if one.rows]
         if not with_rows:
@@ -391,7 +391,7 @@ class _CollectionReader:
             needed = sum(map(_bytes_of, summaries))
             found.remark = (
                 f"the rows of the collection take {needed / 1e9:.3g} GB, and workers can hold up to "
-                f"{_ROWS_SHARE * self.memory / 1e9:.3g} GB: so they are recomputed in each round, which took "
+                f"{ROWS_SHARE * self.memory / 1e9:.3g} GB: so they are recomputed in each round, which took "
                 f"{seconds:.2g} "
                 f"seconds; a store (Store.from_dask) is read faster, or give workers more memory"
             )

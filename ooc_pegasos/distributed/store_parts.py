@@ -32,7 +32,7 @@ from ooc_pegasos.store.manifest import Manifest
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.stopwatch import Stopwatch
 
-_IDLE_SECONDS = 600.0
+IDLE_SECONDS = 600.0
 """Seconds without requests after which a worker closes a part."""
 _REMEMBERED_RUNS = 1000
 """Number of finished runs that a worker remembers."""
@@ -181,14 +181,14 @@ def close_run(run: str) -> None:
             del _open_parts[part]
 
 
-_cleanup_scheduled = threading.Event()
+cleanup_scheduled = threading.Event()
 
 
 def _schedule_cleanup() -> None:
     """Schedule a check for idle parts if any part is open."""
-    if _open_parts and not _cleanup_scheduled.is_set():
-        _cleanup_scheduled.set()
-        timer = threading.Timer(_IDLE_SECONDS / 4, _close_idle_parts)
+    if _open_parts and not cleanup_scheduled.is_set():
+        cleanup_scheduled.set()
+        timer = threading.Timer(IDLE_SECONDS / 4, _close_idle_parts)
         timer.daemon = True
         timer.start()
 
@@ -198,9 +198,9 @@ def _close_idle_parts() -> None:
     with _open_lock:
         now = time.monotonic()
         for part, opened in list(_open_parts.items()):
-            if not opened.lock.locked() and now - opened.last_used > _IDLE_SECONDS:
+            if not opened.lock.locked() and now - opened.last_used > IDLE_SECONDS:
                 del _open_parts[part]
-        _cleanup_scheduled.clear()
+        cleanup_scheduled.clear()
         _schedule_cleanup()
 
 

@@ -24,13 +24,13 @@ _CHECK_SECONDS = 1.0
 """Seconds between checks for lost workers."""
 _STATUS_SECONDS = 10.0
 """Seconds between checks for paused workers."""
-_WORKER_TIMEOUT = 300
+WORKER_TIMEOUT = 300
 """Seconds to wait for another worker when all are gone."""
 _ATTEMPTS = 5
 """Attempts at a round whose results or states were lost with a worker."""
-_SMALL_BYTES = 1 << 22
+SMALL_BYTES = 1 << 22
 """A message of at most this many bytes, times parts, is sent with each task; a larger one is broadcast."""
-_FAN_OUT = 8
+FAN_OUT = 8
 """Fan-out of the broadcast tree."""
 
 
@@ -111,9 +111,9 @@ class WorkerPool:
             self._poll(0)
             if not began:
                 began = time.monotonic()
-                self._note(f"all workers are gone; waiting for others, up to {_WORKER_TIMEOUT} seconds")
-            if time.monotonic() - began > _WORKER_TIMEOUT:
-                problem = f"all workers are gone, and no other has come in {_WORKER_TIMEOUT} seconds"
+                self._note(f"all workers are gone; waiting for others, up to {WORKER_TIMEOUT} seconds")
+            if time.monotonic() - began > WORKER_TIMEOUT:
+                problem = f"all workers are gone, and no other has come in {WORKER_TIMEOUT} seconds"
                 raise InputError(f"{problem}; start some, and resume from the checkpoint if there is one")
             time.sleep(_POLL_SECONDS)
         return dict(found)
@@ -161,13 +161,13 @@ class WorkerPool:
         return len(self.parts) if self._is_small(message) else 1
 
     def _is_small(self, message: Any) -> bool:
-        return _bytes_of(message) * len(self.parts) <= _SMALL_BYTES
+        return _bytes_of(message) * len(self.parts) <= SMALL_BYTES
 
     def _broadcast(self, message: Any, workers: list[str]) -> list[Any]:
         """Send a message to all workers as a tree of futures; the scheduler keeps a copy for recovery."""
         shared = [self.submit("broadcast", _identity, message)]
-        while len(shared) * _FAN_OUT < len(workers):
-            number = min(len(shared) * _FAN_OUT, len(workers))
+        while len(shared) * FAN_OUT < len(workers):
+            number = min(len(shared) * FAN_OUT, len(workers))
             shared = [
                 self.submit(
                     "relay", _identity, shared[at % len(shared)], workers=[workers[at]], allow_other_workers=True

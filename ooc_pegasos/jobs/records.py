@@ -248,8 +248,8 @@ def _standard_error(process: subprocess.Popen[bytes], seconds: float) -> str | N
             while process.poll() is None:
                 if time.monotonic() >= end:
                     return None
-                head = (head + _read(pipe.fileno(), _PAUSE))[:_HEARD]
-            while len(head) < _HEARD and (more := _read(pipe.fileno(), 0.0)):
+                head = (head + read_pipe(pipe.fileno(), _PAUSE))[:_HEARD]
+            while len(head) < _HEARD and (more := read_pipe(pipe.fileno(), 0.0)):
                 head += more
     finally:  # also after Ctrl-C
         if process.poll() is None:
@@ -259,7 +259,7 @@ def _standard_error(process: subprocess.Popen[bytes], seconds: float) -> str | N
     return printable(head.decode(errors="backslashreplace").strip()[:200])
 
 
-def _read(pipe: int, seconds: float) -> bytes:
+def read_pipe(pipe: int, seconds: float) -> bytes:
     """Return the bytes that arrive in a pipe within some seconds, none if the pipe is closed or silent."""
     waiting = select.poll()
     waiting.register(pipe, select.POLLIN)

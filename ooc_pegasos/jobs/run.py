@@ -74,7 +74,7 @@ def run(
             _report_failed_start(job, error, now(), shown)
             raise
         while True:
-            one = _Run(job, versions, now, shown, training_progress or default_training_progress())
+            one = JobRun(job, versions, now, shown, training_progress or default_training_progress())
             record = one.go()
             if not one.resumed or (one.state.job == job.digest() and not _has_new_input(job, now())):
                 return record
@@ -122,7 +122,7 @@ def _has_new_input(job: Job, now: datetime) -> bool:
         return True
 
 
-class _Run:
+class JobRun:
     """A run, new or resumed."""
 
     def __init__(
@@ -239,7 +239,7 @@ class _Run:
         if state.compare is None and not self._make_candidate():
             return "unchanged"
         assert state.compare is not None
-        return self._promote_or_refuse(state.compare)
+        return self.promote_or_refuse(state.compare)
 
     def _update_store(self) -> None:
         """Append the new files and remove the expired rows."""
@@ -250,7 +250,7 @@ class _Run:
                 state.plan = plan(job, self.now())
         if state.append is None:
             with self._step("append"):
-                state.append = self._append(state.plan)
+                state.append = self.append(state.plan)
         if state.expire is None:
             if state.drift is None and state.append.sources:
                 with self._step("drift"):  # before the earlier rows expire
@@ -274,12 +274,12 @@ class _Run:
             if state.plan and not state.plan.rows_before:  # a new store is known only now
                 check_reference_sets(job, store)
             with self._step("train"):
-                state.train = self._train(store, old)
+                state.train = self.train_candidate(store, old)
         with self._step("compare"):
-            state.compare = self._compare(store, old)
+            state.compare = self.compare(store, old)
         return True
 
-    def _promote_or_refuse(self, compared: Compared) -> str:
+    def promote_or_refuse(self, compared: Compared) -> str:
         """Put the candidate in use, or store it among the refused versions."""
         passed = all(check.passed for check in compared.checks)
         if self.candidate.exists():
@@ -296,18 +296,18 @@ class _Run:
     def _in_use(self) -> str | None:
         return self.versions.current(self.state.run)
 
-    def _append(self, planned: Plan) -> Appended:
+    def append(self, planned: Plan) -> Appended:
         """Append the new files to the store; those of a discarded run are reported with them."""
         carried = self.state.carried
         if not planned.new:
             return carried
-        made = self._converted(planned)
+        made = self.converted(planned)
         sources = made.sources[-len(planned.new) :]
         rejected = made.rejected - planned.rejected_before
         rows = sum(source.rows for source in sources)
         return Appended(carried.rows + rows, carried.rejected + rejected, [*carried.sources, *sources])
 
-    def _converted(self, planned: Plan) -> Manifest:
+    def converted(self, planned: Plan) -> Manifest:
         """Return the manifest of the store with the new files, which an interrupted run may have appended already."""
         target = Path(self.job.store)
         there = (target / manifest.FILE_NAME).exists()
@@ -355,7 +355,7 @@ class _Run:
             self.progress.note(f"the options of version {self.state.champion} cannot be read; training again")
             return True
 
-    def _train(self, store: Store, champion: Model | None) -> Trained:
+    def train_candidate(self, store: Store, champion: Model | None) -> Trained:
         config, start, why = self._how_to_train(store, champion)
         if why:
             self.progress.note(why)
@@ -399,7 +399,7 @@ class _Run:
             return config, None, why
         return config, champion, why
 
-    def _compare(self, store: Store, champion: Model | None) -> Compared:
+    def compare(self, store: Store, champion: Model | None) -> Compared:
         """Evaluate both models on the holdout rows and on each reference set."""
         job = self.job
         challenger = Model.load(self.candidate / MODEL)

@@ -101,7 +101,7 @@ class Loader(ABC):
         current: Future[Window] | None = None
         try:
             for plan in plans:
-                upcoming = pool.submit(self._prepare, plan)
+                upcoming = pool.submit(self.prepare, plan)
                 if current is not None:
                     yield _result(current, check)
                 current = upcoming
@@ -123,7 +123,7 @@ class Loader(ABC):
         file = self.store.path / self.store.manifest.chunks[window.chunk_of(row)].file
         return CorruptFileError(f"{file}: an index is not below the number of features; restore it or convert again")
 
-    def _prepare(self, plan: Plan) -> Window:
+    def prepare(self, plan: Plan) -> Window:
         with self.background.measuring("ordering rows"):
             layout = Layout.of(self.store, plan.chunks)
             order = np.empty(0, np.uint32)

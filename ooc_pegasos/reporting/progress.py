@@ -16,7 +16,7 @@ from ooc_pegasos.util.escaping import printable
 if TYPE_CHECKING:
     from ooc_pegasos.reporting.history import EpochRecord
 
-_FRAME_SECONDS = 0.1
+FRAME_SECONDS = 0.1
 """Seconds between two updates of a status line."""
 _DAY = 86_400.0
 _HOOKS = ("__init__", "begin", "advance", "presented", "epoch_done", "note", "end")
@@ -100,7 +100,7 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         """Overwrite the line, unless done within the last frame; text beyond the width of the terminal is cut."""
-        if time.monotonic() - self._written >= _FRAME_SECONDS:
+        if time.monotonic() - self._written >= FRAME_SECONDS:
             # the last column stays empty, because some terminals wrap after it
             self._write(f"\r{printable(text)[: _columns() - 1]}\x1b[K")
             self._written, self._is_shown = time.monotonic(), True

@@ -37,7 +37,7 @@ def evaluate(model: Model, data: str | Path, threads: int | None = None) -> dict
 
 def metrics_of(model: Model, blocks: Iterable[Scored], what: str) -> dict[str, Any]:
     """Return the metrics of a model on scored rows; `what` names the rows in messages."""
-    tally = Tally(model)
+    tally = Tally(model, EXACT_ROWS)
     tally.take(model, blocks)
     return tally.result(model, what)
 
@@ -45,7 +45,7 @@ def metrics_of(model: Model, blocks: Iterable[Scored], what: str) -> dict[str, A
 class Tally:
     """Metrics of a model, accumulated over scored rows; those of several machines can be merged."""
 
-    def __init__(self, model: Model, exact_rows: int = EXACT_ROWS) -> None:
+    def __init__(self, model: Model, exact_rows: int) -> None:
         labels = model.info.labels
         self.metrics: Any = BinaryMetrics(exact_rows)
         if labels.task != "binary":

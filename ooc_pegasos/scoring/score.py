@@ -33,7 +33,7 @@ from ooc_pegasos.util.locks import in_use
 from ooc_pegasos.util.memory_limits import available_memory
 from ooc_pegasos.util.thread_map import ordered_map
 
-_TEXT_BLOCK = 8 << 20
+TEXT_BLOCK = 8 << 20
 Made = TypeVar("Made")
 
 
@@ -213,7 +213,7 @@ class _Rows:
         self._memory = max(DEFAULT_MEMORY, available_memory() // 2)
         # without labels any word is accepted in their place, so that files to be predicted may contain a placeholder
         options = ReadOptions(
-            _TEXT_BLOCK,
+            TEXT_BLOCK,
             text_labels=info.text and with_labels,
             smallest_index=recipe.index_base,
             with_labels=with_labels,

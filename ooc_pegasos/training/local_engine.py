@@ -94,7 +94,7 @@ class LocalEngine(Engine):
             self._loader.check_unchanged()
         while cursor.window < number:
             window = self._schedule.next(cursor, limit, self.stop.check)
-            self._train_window(state, window, save_if_due)
+            self.train_window(state, window, save_if_due)
             self._loader.check_unchanged()
             cursor.window, cursor.position = cursor.window + 1, 0
 
@@ -103,7 +103,7 @@ class LocalEngine(Engine):
         with suppress(LookupError):  # models may be finished concurrently
             state.solver.warm_up(no_rows(self.setup.store))
 
-    def _train_window(self, state: RunState, window: Window, save_if_due: Callable[[], None]) -> None:
+    def train_window(self, state: RunState, window: Window, save_if_due: Callable[[], None]) -> None:
         """Process the rows of a window from the cursor on, slice by slice."""
         cursor, solver, pending = state.cursor, state.solver, state.pending
         if pending and pending.windows == cursor.window:

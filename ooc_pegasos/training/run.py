@@ -125,10 +125,10 @@ class Run:
         try:
             self._measure_remaining(stopped)
         except Interrupted:
-            self._save_checkpoint()
+            self.save_checkpoint()
             raise
         self.engine.check_unchanged()
-        return self._result(stopped)
+        return self.result(stopped)
 
     def _train(self, limit: int) -> str:
         """Return the reason for the end: that of the models, "epochs" or "seconds"."""
@@ -137,10 +137,10 @@ class Run:
                 self._epoch(limit)
             return stopped
         except OutOfTimeError:
-            self._save_checkpoint()
+            self.save_checkpoint()
             return "seconds"
         except Interrupted:
-            self._save_checkpoint()
+            self.save_checkpoint()
             raise
         finally:
             self.engine.end_training()
@@ -184,7 +184,7 @@ class Run:
         cursor.window = cursor.position = cursor.presented = 0
         cursor.begun = cursor.marked = False
         if config.checkpoint_epochs and cursor.epoch % config.checkpoint_epochs == 0:
-            self._save_checkpoint()
+            self.save_checkpoint()
         else:
             self._save_if_due()
 
@@ -203,7 +203,7 @@ class Run:
 
     def _replace_slow_pegasos(self) -> None:
         """Replace slow Pegasos by dual coordinate ascent, if `algorithm` is auto."""
-        if not self._may_switch() or not self._is_slow() or self.engine.memory_problem():
+        if not self._may_switch() or not self.is_slow() or self.engine.memory_problem():
             return
         state = self.state
         active = state.solver.active
@@ -226,7 +226,7 @@ class Run:
             return False
         return can_take_over(self.fallback, config, setup.problem, setup.start is not None)
 
-    def _is_slow(self) -> bool:
+    def is_slow(self) -> bool:
         known = [self.state.known[model] for model in self.state.solver.active]
         gaps = [one.estimated_gap for one in known if one.epochs >= _SWITCH_AFTER]
         return any(gap is not None and gap > 2 * self.setup.config.enough for gap in gaps)
@@ -250,7 +250,7 @@ class Run:
         if self.setup.problem.free in (BY_SUBGRADIENT, BY_BATCH):
             optimize_biases(state, self.engine)
 
-    def _result(self, stopped: str) -> TrainResult:
+    def result(self, stopped: str) -> TrainResult:
         setup, config, state = self.setup, self.setup.config, self.state
         outcome = Outcome(setup.problem, state, setup.store, config)
         model = outcome.model(self.algorithm.name)
@@ -295,9 +295,9 @@ class Run:
         """Write a checkpoint if the last one is too old."""
         minutes = self.setup.config.checkpoint_minutes
         if self.checkpoints and time.perf_counter() - self.checkpoints.written > 60 * minutes:
-            self._save_checkpoint()
+            self.save_checkpoint()
 
-    def _save_checkpoint(self) -> None:
+    def save_checkpoint(self) -> None:
         """Write a checkpoint, if there is a folder for it."""
         if self.checkpoints is None:
             return

@@ -32,8 +32,8 @@ X_in = TypeVar("X_in", contravariant=True)
 X_out = TypeVar("X_out", covariant=True)
 Y_out = TypeVar("Y_out", covariant=True)
 
-_COEFFICIENT = 1.2  # the objective is measured when the estimated gap is within this factor of the tolerance
-_STALE = 1.001  # lazy scaling: weights without updates may be too large by this factor
+COEFFICIENT = 1.2  # the objective is measured when the estimated gap is within this factor of the tolerance
+STALE = 1.001  # lazy scaling: weights without updates may be too large by this factor
 _MAX_WATCHED = 100  # at most this many examples, whose last maximum checks the next one
 _ROUNDING = 1e-5  # relative to the terms of a score; a task may compute in float32
 
@@ -259,7 +259,7 @@ class _Run:
         refreshed = -np.inf
         for number, i in enumerate(np.random.default_rng([self.config.seed, epoch]).permutation(m).tolist()):
             clock = self.t + self.delay
-            if clock > _STALE * refreshed:
+            if clock > STALE * refreshed:
                 np.divide(a, lam * clock, out=self.weights)
                 refreshed = clock
             [(choice, loss)] = self.oracle.choose(i, self.read_only_weights)
@@ -284,7 +284,7 @@ class _Run:
         estimated_gap = (estimate - self.bound) / estimate if estimate > 0 else 0.0
         if epoch == 1:
             self.oracle.check_best(_read_only(iterate))
-        measured = last or estimated_gap <= _COEFFICIENT * self.config.tolerance
+        measured = last or estimated_gap <= COEFFICIENT * self.config.tolerance
         if measured:
             self._measure([iterate, (self.r * self.a - self.b) / m])
         self.history.append(

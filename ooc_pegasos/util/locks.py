@@ -27,7 +27,7 @@ _RECORD_SIZE = 512
 """Size of a record in bytes. All records have the same size, so that a single write replaces a record."""
 _ATTEMPTS, _PAUSE = 20, 0.05
 """Attempts to read a record that may be incomplete because it is being written, and the seconds between them."""
-_noted = set[int]()
+noted_devices = set[int]()
 """File systems without flock for which the note was given."""
 
 
@@ -55,8 +55,8 @@ def locked(path: Path, what: str, note: Note | None = None, *, flock: Flock = fc
 
 def _note_missing_flock(path: Path, note: Note | None) -> None:
     device = os.stat(path.parent).st_dev
-    if note and device not in _noted:
-        _noted.add(device)
+    if note and device not in noted_devices:
+        noted_devices.add(device)
         note(f"{path.parent}: this file system does not support flock; the lock file {path.name} is used instead")
 
 

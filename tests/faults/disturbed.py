@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from machine import Nursery, nursery
 
 from ooc_pegasos import Model, Store, verify
 from ooc_pegasos.store.manifest import FILE_NAME
 from support.file_bytes import folder_bytes
+from support.fork_server import ForkServer, fault
 from support.rows import random_rows, svmlight_text
 
 WARM = """
@@ -97,8 +97,8 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def processes(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(WARM, tmp_path_factory.mktemp("disturbed"), shim) as made:
+def processes(shim: Path) -> Iterator[ForkServer]:
+    with ForkServer(WARM, shim) as made:
         yield made
 
 
@@ -124,7 +124,7 @@ class Command:
     """
 
     name: str
-    processes: Nursery
+    processes: ForkServer
     place: Path
     words: tuple[str, ...]
     result: Callable[[Path], dict[str, bytes]]
@@ -145,7 +145,7 @@ class Command:
     def begin(self) -> None:
         """Record the initial state, and the result of an undisturbed run."""
         shutil.copytree(self.place, self._first, symlinks=True)
-        assert self.run().code == 0, self.processes.said()
+        self.succeed()
         self.expected, self.names = self.result(self.place), _names(self.place)
         self.prepare()
 
@@ -155,12 +155,16 @@ class Command:
         shutil.copytree(self._first, self.place, symlinks=True)
 
     def run(self, *more: str, number: int = -1, variant: int = 0, report: object = "", journal: object = "") -> Ended:
-        """Run the command, with a fault at a call, or with a journal."""
-        if number >= 0:
-            self.processes.disturb(self.place, number, variant, report, journal)
-        code = self.processes.start("oocpeg", self.place, [*self.words, *more], self.day).wait()
-        out, err = self.processes.said()
-        return Ended(code, out, err)
+        """Run it to its end, with a fault at a call, or with a journal."""
+        chosen = fault(self.place, number, variant, report, journal) if number >= 0 else None
+        child = self.processes.start("oocpeg", self.place, [*self.words, *more], self.day, fault=chosen)
+        out, err = child.communicate()
+        return Ended(child.wait(), out, err)
+
+    def succeed(self) -> None:
+        """Run the command and check that its exit code is 0."""
+        ended = self.run()
+        assert ended.code == 0, ended
 
     def again(self, number: int) -> Ended:
         """The same command once more, every other time with --resume."""
@@ -226,9 +230,9 @@ def check_store(path: Path) -> None:
     assert verify(Store.open(path)).problems == []
 
 
-def converting(processes: Nursery, place: Path, mode: str) -> Command:
+def conversion_command(processes: ForkServer, place: Path, mode: str) -> Command:
     """A new store of a table, or rows appended to a store or put in its place, with bad rows in all of them."""
-    command = Command(mode, processes, place, (), everything)
+    command = Command(mode, processes, place, (), published_files)
     target = place / "store"
     if mode == "convert":
         lines = [f"{1 - 2 * (i % 2)},{'xyz'[i % 3]}{i % 7},{i / 64},row {i}" for i in range(60)]
@@ -245,7 +249,7 @@ def converting(processes: Nursery, place: Path, mode: str) -> Command:
         (place / "new.svm").write_text("".join(text))
         options = ["--on-bad-row", "skip", "--values", "float32"]
         command.words = ("convert", "old.svm", "-o", "store", *options)
-        assert command.run().code == 0, processes.said()
+        command.succeed()
         if mode == "append":
             options = options[:2]
         command.words = ("convert", "new.svm", "-o", "store", f"--{mode}", "--chunk-size", "1kB", *options)
@@ -267,16 +271,18 @@ def converting(processes: Nursery, place: Path, mode: str) -> Command:
     return command
 
 
-def everything(place: Path) -> dict[str, bytes]:
+def published_files(place: Path) -> dict[str, bytes]:
     """All files but those of a conversion that is not done."""
     return {name: content for name, content in folder_bytes(place).items() if ".unfinished" not in name}
 
 
-def training(processes: Nursery, place: Path, mode: str) -> Command:
+def training_command(processes: ForkServer, place: Path, mode: str) -> Command:
     """A run with a checkpoint after each epoch and a log; `resume`: a killed run is resumed."""
     (place / "in.svm").write_text(svmlight_text(*random_rows(120, 40, 3, 0.2)))
-    command = Command("", processes, place, ("convert", "in.svm", "-o", "store", "--chunk-size", "2kB"), trained)
-    assert command.run().code == 0, processes.said()
+    command = Command(
+        "", processes, place, ("convert", "in.svm", "-o", "store", "--chunk-size", "2kB"), state_of_training
+    )
+    command.succeed()
     (place / "model").write_bytes(b"an older one")
     command.name, command.what = mode, "model"
     options = ["--lambda", "0.01", "--tolerance", "0.3", "--algorithm", "sdca", "--memory", "95kB"]
@@ -302,22 +308,22 @@ def training(processes: Nursery, place: Path, mode: str) -> Command:
     return command
 
 
-def trained(place: Path) -> dict[str, bytes]:
+def state_of_training(place: Path) -> dict[str, bytes]:
     """The model, and the epochs that are in the log."""
     lines = (place / "log").read_text().splitlines()
     epochs = json.dumps([json.loads(line)["epoch"] for line in lines])
     return {"model": (place / "model").read_bytes(), "log": epochs.encode()}
 
 
-def predicting(processes: Nursery, place: Path, _mode: str) -> Command:
+def prediction_command(processes: ForkServer, place: Path, _mode: str) -> Command:
     """Scores of a table in place of an older file."""
     lines = [f"{1 - 2 * (i % 2)},{'xyz'[i % 3]}{i % 7},{i / 64},row {i}" for i in range(60)]
     (place / "in.csv").write_text("\n".join(["label,a,b,n", *lines]) + "\n")
     words = ("convert", "in.csv", "-o", "store", "--label", "label", "--id", "n")
-    command = Command("predict", processes, place, words, predicted, what="scores.parquet", resume=False)
-    assert command.run().code == 0, processes.said()
+    command = Command("predict", processes, place, words, state_of_scores, what="scores.parquet", resume=False)
+    command.succeed()
     command.words = ("train", "store", "-o", "model", "--lambda", "0.1")
-    assert command.run().code == 0, processes.said()
+    command.succeed()
     (place / "scores.parquet").write_bytes(b"older ones")
     command.words = ("predict", "model", "in.csv", "-o", "scores.parquet", "--force")
 
@@ -331,16 +337,16 @@ def predicting(processes: Nursery, place: Path, _mode: str) -> Command:
     return command
 
 
-def predicted(place: Path) -> dict[str, bytes]:
+def state_of_scores(place: Path) -> dict[str, bytes]:
     """The scores."""
     return {"scores.parquet": (place / "scores.parquet").read_bytes()}
 
 
-def running(processes: Nursery, place: Path, mode: str) -> Command:
+def job_command(processes: ForkServer, place: Path, mode: str) -> Command:
     """The second run of a job, or a return to the model of the first."""
     (place / "job.toml").write_text(JOB)
     (place / "golden.svm").write_text(svmlight_text(*random_rows(40, 30, 9, 0.2)))
-    words, result = ("run", "job.toml"), in_use if mode == "rollback" else kept
+    words, result = ("run", "job.toml"), state_of_version if mode == "rollback" else state_of_job
     command = Command(mode, processes, place, words, result, what="models/current", resume=False)
     for day in (1, 3):
         path = place / f"day-{day}.svm"
@@ -348,7 +354,7 @@ def running(processes: Nursery, place: Path, mode: str) -> Command:
         os.utime(path, (MIDNIGHT + (day - 1) * DAY,) * 2)
         if day == 1 or mode == "rollback":
             command.day = day
-            assert command.run().code == 0, processes.said()
+            command.succeed()
     command.day = 3
     if mode == "rollback":
         command.words, command.is_repeatable = ("rollback", "models"), False
@@ -364,13 +370,13 @@ def running(processes: Nursery, place: Path, mode: str) -> Command:
     return command
 
 
-def in_use(place: Path) -> dict[str, bytes]:
+def state_of_version(place: Path) -> dict[str, bytes]:
     """The version in use and its model."""
     current = os.readlink(place / "models" / "current")
     return {"current": current.encode(), "model": (place / "models" / current / "model").read_bytes()}
 
 
-def kept(place: Path) -> dict[str, bytes]:
+def state_of_job(place: Path) -> dict[str, bytes]:
     """The newest model, which is in use, and the store; names of runs are ignored."""
     versions = sorted(path.name for path in (place / "models").iterdir() if path.name[0] == "2")
     made = Store.open(place / "clicks.store").manifest
@@ -382,19 +388,19 @@ def kept(place: Path) -> dict[str, bytes]:
 
 
 COMMANDS = {
-    "convert": converting,
-    "append": converting,
-    "force": converting,
-    "train": training,
-    "resume": training,
-    "predict": predicting,
-    "run": running,
-    "rollback": running,
+    "convert": conversion_command,
+    "append": conversion_command,
+    "force": conversion_command,
+    "train": training_command,
+    "resume": training_command,
+    "predict": prediction_command,
+    "run": job_command,
+    "rollback": job_command,
 }
 
 
 @contextmanager
-def command_of(name: str, processes: Nursery, folder: Path) -> Iterator[Command]:
+def command_of(name: str, processes: ForkServer, folder: Path) -> Iterator[Command]:
     """Return a command by name."""
     place = folder / "place"
     place.mkdir()

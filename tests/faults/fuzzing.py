@@ -57,7 +57,7 @@ Attempt = Callable[[Rng], None]
 REPLACE = Existing(force=True)
 
 
-def rows_of(seed: int) -> tuple[list[str], list[dict[int, float]]]:
+def random_entries(seed: int) -> tuple[list[str], list[dict[int, float]]]:
     """Labels and entries of some rows."""
     rng = np.random.default_rng(seed)
     labels = [str(label) for label in rng.choice([-1, 1], ROWS)]
@@ -68,18 +68,18 @@ def rows_of(seed: int) -> tuple[list[str], list[dict[int, float]]]:
     return labels, rows
 
 
-def svmlight_text(seed: int) -> bytes:
+def random_svmlight_text(seed: int) -> bytes:
     """As svmlight text."""
-    labels, rows = rows_of(seed)
+    labels, rows = random_entries(seed)
     lines = []
     for label, row in zip(labels, rows, strict=True):
         lines.append(" ".join([label, *(f"{feature + 1}:{value}" for feature, value in row.items())]))
     return ("\n".join(lines) + "\n# a remark\n").encode()
 
 
-def vw_text(seed: int) -> bytes:
+def random_vw_text(seed: int) -> bytes:
     """As Vowpal Wabbit text."""
-    labels, rows = rows_of(seed)
+    labels, rows = random_entries(seed)
     lines = []
     for number, (label, row) in enumerate(zip(labels, rows, strict=True)):
         pairs = " ".join(f"f{feature}:{value}" for feature, value in row.items())
@@ -87,9 +87,9 @@ def vw_text(seed: int) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def table_of(seed: int) -> dict[str, list[Any]]:
+def random_table(seed: int) -> dict[str, list[Any]]:
     """As columns."""
-    labels, rows = rows_of(seed)
+    labels, rows = random_entries(seed)
     return {
         "label": [int(label) for label in labels],
         "x": [row.get(0, 0.25) if number % 7 else None for number, row in enumerate(rows)],
@@ -103,7 +103,7 @@ def csv_text(seed: int, delimiter: str = ",") -> bytes:
     """As delimited text."""
     import csv
 
-    table, out = table_of(seed), io.StringIO()
+    table, out = random_table(seed), io.StringIO()
     writer = csv.writer(out, delimiter=delimiter)
     writer.writerow(table)
     writer.writerows(zip(*table.values(), strict=True))
@@ -112,7 +112,7 @@ def csv_text(seed: int, delimiter: str = ",") -> bytes:
 
 def jsonl_text(seed: int) -> bytes:
     """As JSON lines."""
-    table = table_of(seed)
+    table = random_table(seed)
     return "".join(
         json.dumps(dict(zip(table, row, strict=True))) + "\n" for row in zip(*table.values(), strict=True)
     ).encode()
@@ -120,8 +120,8 @@ def jsonl_text(seed: int) -> bytes:
 
 def arrow_bytes(seed: int, kind: str) -> bytes:
     """As Parquet or Arrow, of several kinds."""
-    _labels, rows = rows_of(seed)
-    table = pa.table(table_of(seed))
+    _labels, rows = random_entries(seed)
+    table = pa.table(random_table(seed))
     if seed % 3 == 1:
         table = table.set_column(3, "colour", table["colour"].dictionary_encode())
     if seed % 3 == 2:
@@ -141,7 +141,7 @@ def arrow_bytes(seed: int, kind: str) -> bytes:
 
 def matrix_of(seed: int) -> sp.csr_matrix:
     """As a sparse matrix."""
-    _labels, rows = rows_of(seed)
+    _labels, rows = random_entries(seed)
     indptr = np.cumsum([0, *map(len, rows)])
     indices = [feature for row in rows for feature in row]
     return sp.csr_matrix(([value for row in rows for value in row.values()], indices, indptr), shape=(ROWS, 40))
@@ -192,7 +192,7 @@ def compressed(seed: int) -> bytes:
     import gzip
     import lzma
 
-    text = svmlight_text(seed)
+    text = random_svmlight_text(seed)
     kinds: list[Any] = [gzip.compress, bz2.compress, lzma.compress, lambda data: pa.compress(data, "zstd").to_pybytes()]
     return kinds[seed % 4](text)
 
@@ -222,7 +222,7 @@ def text_format(make: Callable[[int], bytes], name: str, **options: Any) -> Call
         file = folder / name
         file.write_bytes(make(0))
         labels = folder / "labels.txt"
-        labels.write_text("\n".join(rows_of(0)[0]) + "\n")
+        labels.write_text("\n".join(random_entries(0)[0]) + "\n")
         arrays = {"labels": str(labels)} if name.endswith((".npz", ".npy")) else {}
         store = convert([str(file)], folder / "sound", ConvertConfig(threads=1, **options, **arrays), existing=REPLACE)
         model = train(store, TrainConfig(lam=0.1, max_epochs=1, threads=1)).model
@@ -271,9 +271,9 @@ def beside(kind: str) -> Callable[[Path], Attempt]:
 
     def prepare(folder: Path) -> Attempt:
         data = folder / ("data.svm" if kind == "weights" else "data.npz")
-        data.write_bytes(svmlight_text(0) if kind == "weights" else npz_bytes(0))
+        data.write_bytes(random_svmlight_text(0) if kind == "weights" else npz_bytes(0))
         sink = io.BytesIO()
-        np.save(sink, np.array([int(label) for label in rows_of(0)[0]]))
+        np.save(sink, np.array([int(label) for label in random_entries(0)[0]]))
         words = ["1.5", "2", "0.001"] if kind == "weights" else ["1", "-1", "2e0"]
         text = "".join(f"{words[number % 3]}\n" for number in range(ROWS)).encode()
         file = folder / f"{kind}.txt"
@@ -332,16 +332,16 @@ def use_store(rng: Rng, path: Path, model: Model, folder: Path) -> None:
 
 def stores_of(folder: Path) -> list[tuple[Path, Model]]:
     """Stores of every coding, with a model of each."""
-    (folder / "extra.svm").write_bytes(svmlight_text(5))
+    (folder / "extra.svm").write_bytes(random_svmlight_text(5))
     wide = b"".join(b"%d %d:%d %d:1\n" % (i % 2 or -1, 1 + i, i % 3, 400_000 + i) for i in range(ROWS))
     several = b"".join(b"%d %d:%f\n" % (i % 3, 1 + i % 9, i / 7) for i in range(ROWS))
     weights = folder / "row-weights.txt"
     weights.write_text("".join(f"{1 + i % 3}.5\n" for i in range(ROWS)))
     made = []
     inputs: list[tuple[bytes, str, dict[str, Any]]] = [
-        (svmlight_text(1), "a.svm", {"classes": ("-1", "1"), "features": 40}),
-        (svmlight_text(2), "b.svm", {"values": "float16", "weights": str(weights), "chunk_size": 1024}),
-        (svmlight_text(3), "c.svm", {"values": "float32", "task": "regression"}),
+        (random_svmlight_text(1), "a.svm", {"classes": ("-1", "1"), "features": 40}),
+        (random_svmlight_text(2), "b.svm", {"values": "float16", "weights": str(weights), "chunk_size": 1024}),
+        (random_svmlight_text(3), "c.svm", {"values": "float32", "task": "regression"}),
         (wide, "d.svm", {"values": "bfloat16", "features": 500_000}),
         (several, "e.svm", {"task": "multiclass"}),
         (csv_text(4), "f.csv", {"dictionary": 20, "chunk_size": 1024}),
@@ -603,7 +603,7 @@ def run_config(store: Store, number: int, epochs: int) -> TrainConfig:
 
 def checkpoint(folder: Path) -> Attempt:
     """A changed checkpoint, mostly with a valid checksum."""
-    (folder / "a.svm").write_bytes(b"".join(map(svmlight_text, range(20))))
+    (folder / "a.svm").write_bytes(b"".join(map(random_svmlight_text, range(20))))
     config = ConvertConfig(threads=1, chunk_size=1024, features=40)
     store = convert([str(folder / "a.svm")], folder / "a.store", config, existing=REPLACE)
     for number in range(len(RUNS)):
@@ -659,7 +659,7 @@ def ids(folder: Path) -> Attempt:
     for name, content, options in (
         ("words.csv", csv_text(0), {"id": "colour", "hash_bits": 8}),
         ("numbers.csv", csv_text(1), {"id": "n", "chunk_size": 1024, "hash_bits": 8}),
-        ("tags.vw", vw_text(2), {"hash_bits": 8}),
+        ("tags.vw", random_vw_text(2), {"hash_bits": 8}),
     ):
         (folder / name).write_bytes(content)
         config = ConvertConfig(threads=1, **options)
@@ -704,10 +704,10 @@ def unfinished(folder: Path) -> Attempt:
     from unittest.mock import patch
 
     from ooc_pegasos.conversion.first_pass import Ingest
-    from ooc_pegasos.conversion.pipeline import _Conversion
+    from ooc_pegasos.conversion.pipeline import Conversion
     from ooc_pegasos.conversion.second_pass import Assembly
 
-    text = svmlight_text(0) * 8 + b"bad row\n" + svmlight_text(1) * 8
+    text = random_svmlight_text(0) * 8 + b"bad row\n" + random_svmlight_text(1) * 8
     (folder / "in.svm").write_bytes(text)
     (folder / "in.csv").write_bytes(csv_text(0) + b"".join(csv_text(seed).split(b"\n", 1)[1] for seed in range(1, 8)))
     (folder / "place").mkdir()
@@ -717,7 +717,7 @@ def unfinished(folder: Path) -> Attempt:
     for number, (name, options) in enumerate(kinds):
         whole = convert([str(folder / name)], folder / "place" / "store", ConvertConfig(**options), existing=REPLACE)
         expected = {path.name: path.read_bytes() for path in whole.path.iterdir()}
-        for home, step in ((Ingest, "_finish_sources"), (Assembly, "run"), (_Conversion, "_publish")):
+        for home, step in ((Ingest, "finish_sources"), (Assembly, "run"), (Conversion, "publish")):
             shutil.rmtree(folder / "place")
             (folder / "place").mkdir()
             calls = [0]
@@ -725,7 +725,7 @@ def unfinished(folder: Path) -> Attempt:
 
             def killed(*words: Any, original: Any = original, step: str = step, calls: list[int] = calls) -> Any:
                 calls[0] += 1
-                if step != "_finish_sources" or calls[0] == 4:
+                if step != "finish_sources" or calls[0] == 4:
                     raise _KilledError
                 return original(*words)
 
@@ -778,7 +778,7 @@ def settings(cls: Any) -> Callable[[Path], Attempt]:
     def prepare(folder: Path) -> Attempt:
         data = folder / "data.csv"
         data.write_bytes(csv_text(0))
-        (folder / "a.svm").write_bytes(svmlight_text(0))
+        (folder / "a.svm").write_bytes(random_svmlight_text(0))
         sound = convert([str(folder / "a.svm")], folder / "sound", ConvertConfig(threads=1), existing=REPLACE)
         known = {field.name: getattr(cls(), field.name) for field in dataclasses.fields(cls)}
         some = {
@@ -873,12 +873,12 @@ def _job_toml(table: dict[str, Any]) -> bytes:
 def _night(folder: Path, extra: dict[str, Any] | None = None) -> Job:
     """A job whose first night is over, with new files for the second."""
     (folder / "in").mkdir(exist_ok=True)
-    (folder / "in" / "a.svm").write_bytes(svmlight_text(0))
-    (folder / "golden.svm").write_bytes(svmlight_text(9))
+    (folder / "in" / "a.svm").write_bytes(random_svmlight_text(0))
+    (folder / "golden.svm").write_bytes(random_svmlight_text(9))
     (folder / "job.toml").write_bytes(_job_toml({**JOB, **JOB_PARTS, **(extra or {})}))
     job = Job.load(folder / "job.toml")
     run_job(job)
-    (folder / "in" / "b.svm").write_bytes(svmlight_text(1))
+    (folder / "in" / "b.svm").write_bytes(random_svmlight_text(1))
     return job
 
 
@@ -916,7 +916,7 @@ def state(folder: Path) -> Attempt:
     found = _night(place)
     shutil.copytree(place, folder / "first", symlinks=True)
     scenes = []
-    for home, step in ((run._Run, "_train"), (run._Run, "_compare"), (Versions, "publish")):
+    for home, step in ((run.JobRun, "train_candidate"), (run.JobRun, "compare"), (Versions, "publish")):
         shutil.rmtree(place)
         shutil.copytree(folder / "first", place, symlinks=True)
         try:
@@ -956,7 +956,7 @@ def state(folder: Path) -> Attempt:
 
 def record(folder: Path) -> Attempt:
     """The changed record of the model in use, from which the next run finds whether there is new input."""
-    from ooc_pegasos.jobs.run import _Run
+    from ooc_pegasos.jobs.run import JobRun
     from ooc_pegasos.jobs.versions import Versions
     from ooc_pegasos.reporting.progress import Progress, TrainingProgress
 
@@ -970,7 +970,7 @@ def record(folder: Path) -> Attempt:
     def attempt(rng: Rng) -> None:
         one = json.dumps(changed(rng, json.loads(content))).encode()
         path.write_bytes(damaged(rng, content) if rng.random() < 0.5 else one)
-        night = _Run(found, versions, lambda: datetime.now(UTC), Progress(), TrainingProgress())
+        night = JobRun(found, versions, lambda: datetime.now(UTC), Progress(), TrainingProgress())
         night.state.champion = versions.current()
         assert night._is_due(known, store) in (True, False)
         if rng.random() < 0.001:
@@ -981,8 +981,8 @@ def record(folder: Path) -> Attempt:
 
 
 FORMATS: dict[str, Callable[[Path], Attempt]] = {
-    "svmlight": text_format(svmlight_text, "in.svm"),
-    "vw": text_format(vw_text, "in.vw", hash_bits=10),
+    "svmlight": text_format(random_svmlight_text, "in.svm"),
+    "vw": text_format(random_vw_text, "in.vw", hash_bits=10),
     "csv": text_format(csv_text, "in.csv", hash_bits=10),
     "tsv": text_format(lambda seed: csv_text(seed, "\t"), "in.tsv", hash_bits=10, text=("words",), numeric=("x", "n")),
     "jsonlines": text_format(jsonl_text, "in.jsonl", hash_bits=10),
@@ -1020,7 +1020,7 @@ def _memory() -> tuple[int, int]:
     return int(words["VmSize"].split()[0]) << 10, int(words["VmHWM"].split()[0]) << 10
 
 
-def run(name: str, first: int, count: int, folder: Path) -> dict[str, Any]:
+def run_tries(name: str, first: int, count: int, folder: Path) -> dict[str, Any]:
     """Run some tries of a format, and return their results."""
     place = folder / name
     shutil.rmtree(place, ignore_errors=True)
@@ -1068,7 +1068,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     for job in sys.argv[2:]:
         name, first, count = job.split(":")
-        print(json.dumps(run(name, int(first), int(count), folder)), flush=True)
+        print(json.dumps(run_tries(name, int(first), int(count), folder)), flush=True)
 
 
 if __name__ == "__main__":

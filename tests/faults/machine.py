@@ -1,205 +1,18 @@
-"""What the fault tests need of a machine: processes to kill at any instant, small disks, groups with little memory."""
+"""Killing a process at any instant, small disks, and control groups with little memory."""
 
-import json
 import os
 import random
-import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-# --- processes ----------------------------------------------------------------------------------
-
-_NURSERY = """
-import ctypes, gc, json, os, signal, sys, traceback
-from ooc_pegasos.errors import OocPegasosError
-
-exec(sys.argv[1], globals())
-STEPS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
-MADE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-
-def count_steps(under, die_before):
-    count = [0]
-    def hook(event, words):
-        if event in STEPS and str(words[0]).startswith(under) and (event != "open" or words[2] & MADE):
-            count[0] += 1
-            if count[0] == die_before:
-                os.kill(os.getpid(), signal.SIGKILL)
-    sys.addaudithook(hook)
-    return count
-
-def arm(fault):
-    files = [fault["report"], fault["journal"]]
-    report, journal = (os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) if file else -1 for file in files)
-    under, number = fault["under"].encode(), ctypes.c_long(fault["number"])
-    ctypes.CDLL(None).shim_arm(under, number, fault["variant"], report, journal)
-
-def live(task, told):
-    for number, stream in ((1, "said"), (2, "complained")):
-        os.dup2(os.open(task[stream], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    count = count_steps(task["under"], task["die_before"]) if task["under"] else [0]
-    if task["fault"]:
-        arm(task["fault"])
-    try:
-        globals()[task["name"]](*task["words"])
-        code = 0
-    except OocPegasosError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = error.exit_code
-    except SystemExit as error:
-        code = error.code or 0
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.write(told, str(count[0]).encode())
-    os._exit(code)
-
-gc.collect()
-gc.freeze()  # or each child would copy what its collector looks at
-print("ready", flush=True)
-child = 0
-for line in sys.stdin:
-    if child:
-        os.waitpid(child, 0)  # not before now: until then its number is nobody else's
-    read, told = os.pipe()
-    child = os.fork()
-    if not child:
-        live(json.loads(line), told)
-    os.close(told)
-    print(child, flush=True)
-    end = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-    print(code, os.read(read, 20).decode() or 0, flush=True)
-    os.close(read)
-"""
-
-
-class Nursery:
-    """A process that has everything loaded and forks one child after the other, which saves each a second.
-
-    `code` defines the functions that children call; what it calls itself is done once, before the first child.
-    `preload`: a library that is loaded before all others (see `disturb`).
-    """
-
-    def __init__(self, code: str, folder: Path, preload: Path | None = None) -> None:
-        self._said, self._complained = folder / "said", folder / "complained"
-        self._fault: dict[str, Any] | None = None
-        words = [sys.executable, "-c", _NURSERY, code]
-        env = {**os.environ, "LD_PRELOAD": str(preload)} if preload else None
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=env)
-        self._last: Child | None = None
-        assert self._line() == "ready"
-
-    def start(self, name: str, *words: object, under: Path | None = None, die_before: int = 0) -> "Child":
-        """Have a child call a function.
-
-        With `under` it counts its steps, all that it makes, opens to write, renames or removes in that folder, and
-        with `die_before` it kills itself before that step.
-        """
-        if self._last is not None:
-            self._last.wait()
-        told = [str(word) if isinstance(word, Path) else word for word in words]
-        task = {"name": name, "words": told, "die_before": die_before}
-        task |= {"said": str(self._said), "complained": str(self._complained), "fault": self._fault}
-        self._fault = None
-        assert self._process.stdin is not None
-        print(json.dumps({**task, "under": str(under) if under else ""}), file=self._process.stdin, flush=True)
-        self._last = Child(self, int(self._line()))
-        return self._last
-
-    def disturb(self, under: Path, number: int, variant: int = 0, report: object = "", journal: object = "") -> None:
-        """Have the next child counted, recorded and, if the number is not 0, disturbed by the library (see shim.c)."""
-        words = {"under": str(under), "number": number, "variant": variant}
-        self._fault = {**words, "report": str(report), "journal": str(journal)}
-
-    def has_news(self, seconds: float) -> bool:
-        """Whether the child has ended, after so many seconds at most."""
-        return bool(select.select([self._process.stdout], [], [], seconds)[0])
-
-    def news(self) -> tuple[int, int]:
-        """How the child has ended: its exit code or minus a signal, and its steps if it came to the end."""
-        code, steps = self._line().split()
-        return int(code), int(steps)
-
-    def said(self) -> tuple[str, str]:
-        """What the last child wrote to stdout and stderr."""
-        return self._said.read_text(), self._complained.read_text()
-
-    def close(self) -> None:
-        """End it, and the child that is at work, if there is one."""
-        if self._last is not None:
-            self._last.kill()
-            self._last.wait()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._process.stdout.close()
-        self._said.unlink(missing_ok=True)
-        self._complained.unlink(missing_ok=True)
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
-        assert line, "the nursery is no more; see what it wrote to stderr"
-        return line
-
-
-class Child:
-    """A child of a nursery."""
-
-    def __init__(self, nursery: Nursery, pid: int) -> None:
-        self._nursery = nursery
-        self._pid = pid
-        self._end: tuple[int, int] | None = None
-
-    def has_ended(self, seconds: float = 0.0) -> bool:
-        """Whether it has, after so many seconds at most."""
-        return self._end is not None or self._nursery.has_news(max(seconds, 0.0))
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self._end is None:
-            os.kill(self._pid, signal.SIGKILL)
-
-    def wait(self) -> int:
-        """Its exit code, or minus the signal that ended it."""
-        if self._end is None:
-            self._end = self._nursery.news()
-        return self._end[0]
-
-    @property
-    def steps(self) -> int:
-        """That it took, if it was not killed."""
-        self.wait()
-        assert self._end is not None
-        return self._end[1]
-
-    def succeed(self) -> None:
-        """Wait, and be sure that it did what it was to do."""
-        assert self.wait() == 0, self._nursery.said()
-
-
-@contextmanager
-def nursery(code: str, folder: Path, preload: Path | None = None) -> Iterator[Nursery]:
-    """A nursery that is closed at the end, whatever happens."""
-    made = Nursery(code, folder, preload)
-    try:
-        yield made
-    finally:
-        made.close()
-
+from support.fork_server import Process
 
 # --- being killed -------------------------------------------------------------------------------
 
@@ -214,7 +27,7 @@ class Job:
     """
 
     prepare: Callable[[], None]
-    start: Callable[[int, bool], Child]
+    start: Callable[[int, bool], Process]
     check_untorn: Callable[[], None]
     same: Callable[[], None]
 

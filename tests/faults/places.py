@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from machine import Nursery, nursery, small_disk
+from machine import small_disk
 
 from ooc_pegasos.util.locks import Owner
 from support.file_bytes import folder_bytes
+from support.fork_server import ForkServer
 from support.rows import random_rows, svmlight_text
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
-COMMANDS = f"""
+COMMANDS = """
 import os, sys, tempfile
-sys.path.insert(0, {str(Path(__file__).parent)!r})
 import pyarrow.parquet, pyarrow.csv
 from machine import without_power as try_without_power
 from ooc_pegasos import ConvertConfig, TrainConfig, convert
@@ -38,8 +38,8 @@ def oocpeg(folder, words, power):
     main()
 
 with tempfile.TemporaryDirectory() as folder:
-    open(f"{{folder}}/in.svm", "w").write("1 1:1 3:0.25\\n-1 2:0.5 4:0.75\\n" * 100)
-    store = convert([f"{{folder}}/in.svm"], f"{{folder}}/store")
+    open(f"{folder}/in.svm", "w").write("1 1:1 3:0.25\\n-1 2:0.5 4:0.75\\n" * 100)
+    store = convert([f"{folder}/in.svm"], f"{folder}/store")
     for algorithm in ("sdca", "sgd-s"):
         model = trainer.train(store, TrainConfig(lam=0.1, algorithm=algorithm)).model
     evaluate(model, store.path)
@@ -47,29 +47,30 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(COMMANDS, tmp_path_factory.mktemp("commands")) as made:
+def commands() -> Iterator[ForkServer]:
+    with ForkServer(COMMANDS) as made:
         yield made
 
 
-def run(
-    commands: Nursery, folder: Path, words: tuple[object, ...], code: int | None, power: bool = True
+def run_fork(
+    commands: ForkServer, folder: Path, words: tuple[object, ...], code: int | None, power: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """As `oocpeg` of all tests, without the second that it takes to load everything."""
-    ended = commands.start("oocpeg", folder, [str(word) for word in words], power).wait()
-    out, err = commands.said()
+    child = commands.start("oocpeg", folder, [str(word) for word in words], power)
+    out, err = child.communicate()
+    ended = child.wait()
     assert "Traceback" not in err, err
     assert code is None or ended == code, (ended, out, err)
     return subprocess.CompletedProcess(words, ended, out, err)
 
 
 @pytest.fixture
-def quick(commands: Nursery, tmp_path: Path) -> Command:
+def quick(commands: ForkServer, tmp_path: Path) -> Command:
     """Run `oocpeg` with these words in the temporary folder."""
-    return lambda *words, code=0: run(commands, tmp_path, words, code)
+    return lambda *words, code=0: run_fork(commands, tmp_path, words, code)
 
 
-def one_line(done: subprocess.CompletedProcess[str], *words: str) -> str:
+def one_error(done: subprocess.CompletedProcess[str], *words: str) -> str:
     """The one line of error, which has these words and says what to do."""
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, done.stderr
@@ -84,7 +85,7 @@ def spread(rows: int, folder: Path, name: str = "in.svm", seed: int = 1) -> Path
     return path
 
 
-def everything(folder: Path) -> dict[str, bytes]:
+def files_without_locks(folder: Path) -> dict[str, bytes]:
     """As `folder_bytes`, without locks, which say who was there last."""
     return {name: content for name, content in folder_bytes(folder).items() if not name.endswith("lock")}
 
@@ -110,11 +111,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def powerless(commands: Nursery, tmp_path: Path) -> Command:
+def powerless(commands: ForkServer, tmp_path: Path) -> Command:
     """Run `oocpeg` as an unprivileged user, even if the tests run as root."""
     if commands.start("try_without_power").wait():
         pytest.skip("root cannot give up its power here")
-    return lambda *words, code=0: run(commands, tmp_path, words, code, power=False)
+    return lambda *words, code=0: run_fork(commands, tmp_path, words, code, power=False)
 
 
 @contextmanager
@@ -189,6 +190,18 @@ from ooc_pegasos.cli.main import main
 sys.argv[1:] = sys.argv[2:]
 main()
 """
+
+MEDDLE = {
+    "grows": lambda path: path.write_bytes(path.read_bytes() + b"1 1:1\n"),
+    "shrinks": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "is emptied": lambda path: os.truncate(path, 0),
+    "is replaced": lambda path: (
+        path.with_name("x").write_bytes(path.read_bytes()[::-1]),
+        path.with_name("x").rename(path),
+    ),
+    "vanishes": Path.unlink,
+    "is touched": lambda path: os.utime(path, (1, 1)),
+}
 
 fixtures = commands, quick, powerless, disk, closed
 """For who writes `commands, quick, powerless, disk, closed = fixtures`."""

@@ -37,7 +37,7 @@ LONG = int(os.environ.get("OOCPEG_FUZZ_TRIES", "100_000"))
 MEMORY = Path("/dev/shm")
 
 
-def run(folder: Path, *jobs: str) -> list[dict]:
+def fuzz(folder: Path, *jobs: str) -> list[dict]:
     """Run some tries in a separate process; a crash is a failure."""
     command = [sys.executable, str(HERE / "fuzzing.py"), str(folder), *jobs]
     env = {
@@ -61,7 +61,7 @@ def test_invalid_files_are_read_or_refused(tmp_path, group):
             pytest.skip("another format was asked for")
         jobs = [f"{only}:1"]
     with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else tmp_path) as folder:
-        found = run(Path(folder), *jobs)
+        found = fuzz(Path(folder), *jobs)
     for one in found:
         print(f"{one['format']}: {one['tries']:,} tries, {one['refused']:,} refused, slowest {one['slowest']}")
     failures = [failure for one in found for failure in one["failures"]]

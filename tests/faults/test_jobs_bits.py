@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nightly import begun, night
 
 from ooc_pegasos import OocPegasosError
 from ooc_pegasos.jobs import run as running
 from support.file_bytes import flipped, folder_bytes
+from support.nights import after_first_night, run_night
 from support.soak import in_soak
 
 FLIPS = in_soak(12, 1000)
@@ -33,7 +33,7 @@ def killed(*_words: object, **_named: object) -> None:
 running_train = running.train
 SCENES: dict[str, tuple[object, str, Callable[..., None]]] = {
     "training": (running, "train", killed_in_training),
-    "comparing": (running._Run, "_compare", killed),
+    "comparing": (running.JobRun, "compare", killed),
 }
 
 
@@ -41,14 +41,14 @@ SCENES: dict[str, tuple[object, str, Callable[..., None]]] = {
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Copies of the folder `place` from each instant at which a second night was killed."""
     folder = tmp_path_factory.mktemp("scenes")
-    begun(folder, folder / "place")
+    after_first_night(folder, folder / "place")
     shutil.copytree(folder / "place", folder / "first", symlinks=True)
     made = {}
     for name, (home, step, ending) in SCENES.items():
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(home, step, ending)
             with pytest.raises(SystemExit):
-                night(folder / "place", 3)
+                run_night(folder / "place", 3)
         made[name] = (folder / "place").rename(folder / name)
         shutil.copytree(folder / "first", folder / "place", symlinks=True)
     return made
@@ -82,7 +82,7 @@ def test_a_flipped_bit(scenes, scene, pattern):
         before = os.readlink(place / "models" / "current")
         models = folder_bytes(place / "models" / before)
         try:
-            night(place, 3)
+            run_night(place, 3)
         except OocPegasosError as error:
             assert error.exit_code in (3, 5), (file.name, where, error)
             assert "\n" not in str(error)
@@ -92,5 +92,5 @@ def test_a_flipped_bit(scenes, scene, pattern):
         assert folder_bytes(place / "models" / before) == models
     shutil.rmtree(place)
     shutil.copytree(scenes[scene], place, symlinks=True)
-    assert night(place, 3)["outcome"] == "promoted"
+    assert run_night(place, 3)["outcome"] == "promoted"
     shutil.rmtree(place)

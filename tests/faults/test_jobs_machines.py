@@ -17,9 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from machine import little_memory, small_disk
-from nightly import DAY, JOB, NOON, Outcome, begun, check_untorn, night, outcome, put
-from places import CLOCKS, filled, fixtures, holding, mode_of, one_line, wait_for
-from test_machines import MEDDLE
+from places import CLOCKS, MEDDLE, filled, fixtures, holding, mode_of, one_error, wait_for
 
 from ooc_pegasos import Store, verify
 from ooc_pegasos.errors import InputError
@@ -30,16 +28,27 @@ from ooc_pegasos.jobs.versions import Versions
 from ooc_pegasos.store.append_expire import expire
 from ooc_pegasos.util.locks import locked
 from support.file_bytes import folder_bytes
+from support.nights import (
+    DAY,
+    EXPIRING_JOB,
+    NOON,
+    Outcome,
+    after_first_night,
+    check_untorn,
+    outcome_of,
+    put_random_day,
+    run_night,
+)
 from support.rows import random_rows, svmlight_text
 from support.soak import in_soak
 
 commands, quick, powerless, disk, closed = fixtures
 STEPS: dict[str, tuple[object, str]] = {
     "plan": (running, "plan"),
-    "append": (running._Run, "_append"),
+    "append": (running.JobRun, "append"),
     "expire": (running, "expire"),
     "train": (running, "train"),
-    "compare": (running._Run, "_compare"),
+    "compare": (running.JobRun, "compare"),
     "publish": (Versions, "publish"),
     "switch": (Versions, "switch"),
     "prune": (Versions, "prune"),
@@ -50,9 +59,9 @@ STEPS: dict[str, tuple[object, str]] = {
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """What the second night comes to."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    place = begun(folder, folder / "place")
-    assert night(place, 3)["outcome"] == "promoted"
-    return outcome(place)
+    place = after_first_night(folder, folder / "place")
+    assert run_night(place, 3)["outcome"] == "promoted"
+    return outcome_of(place)
 
 
 @contextmanager
@@ -76,7 +85,7 @@ def test_disk_or_descriptors_exhausted_after_a_step(tmp_path, monkeypatch, undis
     """Disk space or file descriptors are exhausted."""
     place = tmp_path / "small"
     with small_disk(place, "16m"):
-        begun(tmp_path, place)
+        after_first_night(tmp_path, place)
         first = os.readlink(place / "models" / "current")
         old = folder_bytes(place / "models" / first)
         ballast, limits = place / "ballast", resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -94,7 +103,7 @@ def test_disk_or_descriptors_exhausted_after_a_step(tmp_path, monkeypatch, undis
         ended = None
         with fault_at(step, begin, monkeypatch):
             try:
-                record = night(place, 3)
+                record = run_night(place, 3)
             except InputError as error:
                 ended = error
             finally:
@@ -108,8 +117,8 @@ def test_disk_or_descriptors_exhausted_after_a_step(tmp_path, monkeypatch, undis
         check_untorn(place, {first, undisturbed[0]})
         if os.readlink(place / "models" / "current") == first:
             assert folder_bytes(place / "models" / first) == old
-        assert night(place, 3)["outcome"] in ("promoted", "unchanged")
-        found = outcome(place)
+        assert run_night(place, 3)["outcome"] in ("promoted", "unchanged")
+        found = outcome_of(place)
         assert found[1:] == undisturbed[1:]
         assert not list(place.glob("*.unfinished*"))
         assert Versions(place / "models").names() == [found[0]]
@@ -118,12 +127,14 @@ def test_disk_or_descriptors_exhausted_after_a_step(tmp_path, monkeypatch, undis
 def test_a_disk_that_is_read_only(tmp_path, quick):
     place = tmp_path / "small"
     with small_disk(place, "16m") as mount:
-        begun(tmp_path, place)
+        after_first_night(tmp_path, place)
         before = folder_bytes(place)
         mount("ro")
         try:
             for words in (["run", place / "job.toml"], ["rollback", place / "models"]):
-                assert "read-only file system" in one_line(quick(*words, code=3), str(place), "write elsewhere").lower()
+                assert (
+                    "read-only file system" in one_error(quick(*words, code=3), str(place), "write elsewhere").lower()
+                )
             quick("run", place / "job.toml", "--dry-run", code=None)  # which writes nothing
         finally:
             mount("rw")
@@ -134,15 +145,15 @@ def test_a_disk_that_fills_up_while_files_are_appended(tmp_path, quick):
     """Text with an unusual compression ratio, for which the estimate is too small."""
     place = tmp_path / "small"
     with small_disk(place, "24m"):
-        begun(tmp_path, place)
+        after_first_night(tmp_path, place)
         before, store = os.readlink(place / "models" / "current"), folder_bytes(place / "clicks.store")
         text = (svmlight_text(*random_rows(50, 60, 4, 0.2)) * 5000).encode()
         packed = tmp_path / "incoming" / "day-4.svm.gz"
         packed.write_bytes(gzip.compress(text))
         assert len(text) > 20 * packed.stat().st_size
         os.utime(packed, (time.time(),) * 2)
-        (tmp_path / "small" / "job.toml").write_text(JOB.replace("expire_days = 1.5", ""))
-        one_line(quick("run", place / "job.toml", code=3), "the disk is full", "free some space")
+        (tmp_path / "small" / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
+        one_error(quick("run", place / "job.toml", code=3), "the disk is full", "free some space")
         assert os.readlink(place / "models" / "current") == before
         assert folder_bytes(place / "clicks.store") == store
         assert not list(place.glob("*.unfinished*"))
@@ -153,9 +164,9 @@ def test_a_disk_that_fills_up_while_files_are_appended(tmp_path, quick):
 @pytest.mark.parametrize("lam", ["", "lam = 1e-3"])
 def test_estimated_disk_space_suffices(tmp_path, disk, lam):
     """A run completes with the estimated space, and does not begin with less."""
-    (disk / "job.toml").write_text(JOB.replace("lam = 1e-3", lam).replace("features = 60", "features = 2000"))
+    (disk / "job.toml").write_text(EXPIRING_JOB.replace("lam = 1e-3", lam).replace("features = 60", "features = 2000"))
     (tmp_path / "golden.svm").write_text(svmlight_text(*random_rows(100, 60, 9, 0.2)))
-    put(tmp_path, 1, 300, 2000)
+    put_random_day(tmp_path, 1, 300, 2000)
     job = Job.load(disk / "job.toml")
     moment = datetime.fromtimestamp(NOON + DAY * 1.5, UTC)
     planned = running.plan(job, moment)
@@ -168,14 +179,14 @@ def test_estimated_disk_space_suffices(tmp_path, disk, lam):
     ) - {"log.jsonl"}
     shutil.rmtree(disk / "models")
     with filled(disk, one.needed + 16384):
-        assert night(disk, 1)["outcome"] == "promoted"
+        assert run_night(disk, 1)["outcome"] == "promoted"
     assert one.needed < 20 * sum(len(content) for content in folder_bytes(tmp_path / "incoming").values())
 
 
 def test_folders_and_files_without_write_permission(tmp_path, powerless):
-    place = begun(tmp_path, tmp_path / "place")
-    os.utime(put(tmp_path, 3), (time.time(),) * 2)
-    (place / "job.toml").write_text(JOB.replace("expire_days = 1.5", ""))
+    place = after_first_night(tmp_path, tmp_path / "place")
+    os.utime(put_random_day(tmp_path, 3), (time.time(),) * 2)
+    (place / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
     before = {name: content for name, content in folder_bytes(place / "models").items() if not name.endswith("lock")}
     chunk = next((place / "clicks.store").glob("chunk-*"))
     version = place / "models" / "current"
@@ -191,7 +202,7 @@ def test_folders_and_files_without_write_permission(tmp_path, powerless):
         (place / "job.toml", 0, 3),
     ):
         with mode_of(path, mode):
-            said = one_line(powerless("run", place / "job.toml", "-q", code=code), path.name)
+            said = one_error(powerless("run", place / "job.toml", "-q", code=code), path.name)
         assert "ermission denied" in said, said
         left = {name: content for name, content in folder_bytes(place / "models").items() if name in before}
         assert left == before, path
@@ -204,8 +215,8 @@ def test_folders_and_files_without_write_permission(tmp_path, powerless):
 def test_an_input_that_changes_while_it_is_appended(tmp_path, monkeypatch, undisturbed, accident):
     from ooc_pegasos.readers.svmlight import SvmlightReader
 
-    place = begun(tmp_path, tmp_path / "place")
-    (place / "job.toml").write_text(JOB.replace("[convert]", "[convert]\nblock_size = 5000\nthreads = 1"))
+    place = after_first_night(tmp_path, tmp_path / "place")
+    (place / "job.toml").write_text(EXPIRING_JOB.replace("[convert]", "[convert]\nblock_size = 5000\nthreads = 1"))
     source = tmp_path / "incoming" / "day-3.svm"
     content, moment = source.read_bytes(), source.stat()
     first, store = os.readlink(place / "models" / "current"), folder_bytes(place / "clicks.store")
@@ -221,13 +232,13 @@ def test_an_input_that_changes_while_it_is_appended(tmp_path, monkeypatch, undis
     with monkeypatch.context() as patched:
         patched.setattr(SvmlightReader, "read", meddle)
         with pytest.raises(InputError, match=r"day-3\.svm(:\d+)?: .*;"):
-            night(place, 3)
+            run_night(place, 3)
     assert os.readlink(place / "models" / "current") == first
     assert folder_bytes(place / "clicks.store") == store
     source.write_bytes(content)
     os.utime(source, ns=(moment.st_atime_ns, moment.st_mtime_ns))
-    assert night(place, 3)["outcome"] == "promoted"
-    assert outcome(place)[1:] == undisturbed[1:]
+    assert run_night(place, 3)["outcome"] == "promoted"
+    assert outcome_of(place)[1:] == undisturbed[1:]
 
 
 @pytest.mark.parametrize("turn", in_soak(["backwards"], ["backwards", "jumping", "standing still"]))
@@ -236,9 +247,9 @@ def test_clocks_that_go_wrong(tmp_path, quick, turn):
     for name in ("good", "bad"):
         place = tmp_path / name
         place.mkdir()
-        (place / "job.toml").write_text(JOB.replace("expire_days = 1.5", ""))
+        (place / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
         (tmp_path / "golden.svm").write_text(svmlight_text(*random_rows(100, 60, 9, 0.2)))
-        put(tmp_path, 1)
+        put_random_day(tmp_path, 1)
         if name == "good":
             quick("run", place / "job.toml")
         else:
@@ -247,16 +258,16 @@ def test_clocks_that_go_wrong(tmp_path, quick, turn):
             assert done.returncode == 0, done.stderr
             record = json.loads((place / "models" / "current" / "run.json").read_text())
             assert min(record["seconds"].values()) >= 0
-    assert outcome(tmp_path / "good")[1:] == outcome(tmp_path / "bad")[1:]
+    assert outcome_of(tmp_path / "good")[1:] == outcome_of(tmp_path / "bad")[1:]
 
 
 @contextmanager
 def at_work(folder: Path, place: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that runs the job, and waits while it trains."""
     (place / "job.toml").write_text(
-        JOB.replace("tolerance = 1e-3", "tolerance = 1e-15\nmax_epochs = 100000000\nalgorithm = 'sgd-s'").replace(
-            "expire_days = 1.5", ""
-        )
+        EXPIRING_JOB.replace(
+            "tolerance = 1e-3", "tolerance = 1e-15\nmax_epochs = 100000000\nalgorithm = 'sgd-s'"
+        ).replace("expire_days = 1.5", "")
     )
     with holding(folder, "run", place / "job.toml") as child:
         wait_for(place / "models" / ".lock", child)
@@ -269,12 +280,12 @@ def at_work(folder: Path, place: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_second_process_after_the_first_is_killed(tmp_path, quick, ending):
     """The error of the second process names the first; when that is gone, the lock is free."""
-    place = begun(tmp_path, tmp_path / "place")
+    place = after_first_night(tmp_path, tmp_path / "place")
     first = os.readlink(place / "models" / "current")
     model = (place / "models" / first / "model").read_bytes()
     with at_work(tmp_path, place) as child:
         for words in (["run", place / "job.toml"], ["rollback", place / "models"]):
-            one_line(quick(*words, code=6), f"process {child.pid} is at work on it", "wait for it or stop it")
+            one_error(quick(*words, code=6), f"process {child.pid} is at work on it", "wait for it or stop it")
         child.send_signal(ending)
         assert child.wait() == (-ending if ending == signal.SIGKILL else 130)
     check_untorn(place, {first})
@@ -283,7 +294,7 @@ def test_a_second_process_after_the_first_is_killed(tmp_path, quick, ending):
         newest = sorted((place / "models" / "runs").glob("*.json"))[-1]
         record = json.loads(newest.read_text())
         assert (record["outcome"], record["exit_code"]) == ("interrupted", 130)
-    (place / "job.toml").write_text(JOB.replace("expire_days = 1.5", ""))
+    (place / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
     quick("run", place / "job.toml")
     assert os.readlink(place / "models" / "current") != first
     assert Store.open(place / "clicks.store").rows == 2000
@@ -291,14 +302,14 @@ def test_a_second_process_after_the_first_is_killed(tmp_path, quick, ending):
 
 def test_rows_can_be_appended_while_a_job_trains(tmp_path, quick):
     """The lock of the store is not held during training, which uses the rows from its start."""
-    place = begun(tmp_path, tmp_path / "place")
+    place = after_first_night(tmp_path, tmp_path / "place")
     with at_work(tmp_path, place) as child:
-        put(tmp_path, 5)
+        put_random_day(tmp_path, 5)
         quick("convert", tmp_path / "incoming" / "day-5.svm", "-o", place / "clicks.store", "--append")
         time.sleep(0.1)
         assert child.poll() is None
     assert Store.open(place / "clicks.store").rows == 3000
-    (place / "job.toml").write_text(JOB.replace("expire_days = 1.5", ""))
+    (place / "job.toml").write_text(EXPIRING_JOB.replace("expire_days = 1.5", ""))
     quick("run", place / "job.toml")
     assert Store.open(place / "clicks.store").rows == 3000
     assert len(Versions(place / "models").names()) == 1
@@ -308,7 +319,7 @@ def test_a_store_that_is_in_use(tmp_path, undisturbed):
     """The store is in use when rows expire: they were appended, and are not appended again."""
     from ooc_pegasos.errors import LockedError
 
-    place = begun(tmp_path, tmp_path / "place")
+    place = after_first_night(tmp_path, tmp_path / "place")
     lock = place / "clicks.store.unfinished" / "lock"
 
     def expire_while_locked(store: Path, before_ns: int) -> int:
@@ -318,18 +329,19 @@ def test_a_store_that_is_in_use(tmp_path, undisturbed):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(running, "expire", expire_while_locked)
         with pytest.raises(LockedError, match=f"process {os.getpid()} is at work"):
-            night(place, 3)
+            run_night(place, 3)
     check_untorn(place, {min(Versions(place / "models").names())})
-    assert night(place, 3)["outcome"] == "promoted"
-    assert outcome(place) == undisturbed
+    assert run_night(place, 3)["outcome"] == "promoted"
+    assert outcome_of(place) == undisturbed
 
 
+@pytest.mark.disk  # files in memory would count
 @pytest.mark.parametrize("megabytes", in_soak([200], [120, 160, 200, 260, 320]))
 @pytest.mark.parametrize("step", ["convert", "train"])
 def test_out_of_memory(tmp_path, oocpeg, step, megabytes):
     """With too large a memory budget the run is killed or fails, and resumes with a smaller one."""
-    place = begun(tmp_path, tmp_path / "place")
-    small = JOB.replace("expire_days = 1.5", "").replace("features = 60", "features = 1000")
+    place = after_first_night(tmp_path, tmp_path / "place")
+    small = EXPIRING_JOB.replace("expire_days = 1.5", "").replace("features = 60", "features = 1000")
     shutil.rmtree(place / "clicks.store")
     shutil.rmtree(place / "models")
     (place / "job.toml").write_text(small)
@@ -351,7 +363,7 @@ def test_out_of_memory(tmp_path, oocpeg, step, megabytes):
     if done.returncode:
         assert done.returncode in (-signal.SIGKILL, 3), (done.returncode, done.stderr)
         if done.returncode == 3:
-            one_line(done, "memory")
+            one_error(done, "memory")
     (place / "job.toml").write_text(small.replace("[convert]", '[convert]\nmemory = "64MB"'))
     oocpeg("run", place / "job.toml")
     assert Store.open(place / "clicks.store").rows == 32_000

@@ -17,7 +17,7 @@ print(sum(square_distance.stats.cache_hits.values()))
 """
 
 
-def run(place: Path, *words: object, power: bool = True) -> tuple[str, str]:
+def run_with_cache(place: Path, *words: object, power: bool = True) -> tuple[str, str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(place)}
     command = [sys.executable, *map(str, words or ("-c", CODE))]
     done = subprocess.run(
@@ -39,7 +39,7 @@ def test_a_full_disk(tmp_path):
     (tmp_path / "in.svm").write_text("1 1:0.5 2:1\n-1 2:2\n" * 50)
     with small_disk(place, "40k"):
         convert = ("-m", "ooc_pegasos", "convert", tmp_path / "in.svm", "-o", tmp_path / "store", "--quiet")
-        check_note(run(place, *convert)[1], place, "no space left on device")
+        check_note(run_with_cache(place, *convert)[1], place, "no space left on device")
         assert [path.name for path in place.rglob("*") if path.is_file() and path.suffix != ".nbc"] == []
 
 
@@ -48,30 +48,30 @@ def test_a_disk_that_is_read_only(tmp_path):
     place = tmp_path / "small"
     with small_disk(place, "8m") as mount:
         mount("ro")
-        check_note(run(place)[1], place, "it cannot be written")
+        check_note(run_with_cache(place)[1], place, "it cannot be written")
         mount("rw")
-        assert run(place) == ("0\n", "")
+        assert run_with_cache(place) == ("0\n", "")
         mount("ro")
-        assert run(place) == ("1\n", "")
+        assert run_with_cache(place) == ("1\n", "")
         mount("rw")
         for path in place.rglob("*.nbc"):
             path.rename(path.with_name(f"other{path.name}"))
         mount("ro")
-        check_note(run(place)[1], place, "read-only file system")
+        check_note(run_with_cache(place)[1], place, "read-only file system")
         mount("rw")
 
 
 def test_folders_and_files_without_permission(tmp_path):
     place = tmp_path / "place"
     place.mkdir(0o555)
-    check_note(run(place, power=False)[1], place, "it cannot be written")
+    check_note(run_with_cache(place, power=False)[1], place, "it cannot be written")
     place.chmod(0o755)
-    assert run(place, power=False) == ("0\n", "")
+    assert run_with_cache(place, power=False) == ("0\n", "")
     (path,) = place.rglob("*.nbc")
     path.chmod(0)
-    assert run(place, power=False) == ("0\n", "")
-    assert run(place, power=False) == ("1\n", "")
+    assert run_with_cache(place, power=False) == ("0\n", "")
+    assert run_with_cache(place, power=False) == ("1\n", "")
     path.chmod(0)
     path.parent.chmod(0o500)
-    check_note(run(place, power=False)[1], place, "permission denied")
+    check_note(run_with_cache(place, power=False)[1], place, "permission denied")
     path.parent.chmod(0o700)

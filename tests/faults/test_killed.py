@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import Child, Job, Nursery, kill_at_random, kill_at_steps, nursery
+from machine import Job, kill_at_random, kill_at_steps
 
 from ooc_pegasos import ConvertConfig, Model, Store, convert, verify
 from ooc_pegasos.util.checkpoint import FILE_NAME, Checkpoint
 from support.file_bytes import folder_bytes
+from support.fork_server import ForkServer, Process
 from support.rows import random_rows, svmlight_text
 from support.soak import in_soak
 from support.stores import least_memory, store_of
@@ -52,14 +53,14 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 @pytest.fixture(scope="module")
-def converting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(CONVERT, tmp_path_factory.mktemp("converting")) as made:
+def converting() -> Iterator[ForkServer]:
+    with ForkServer(CONVERT) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(TRAIN, tmp_path_factory.mktemp("training")) as made:
+def training() -> Iterator[ForkServer]:
+    with ForkServer(TRAIN) as made:
         yield made
 
 
@@ -71,7 +72,7 @@ def empty(folder: Path) -> None:
 # --- conversions --------------------------------------------------------------------------------
 
 
-def conversion(converting: Nursery, folder: Path, mode: str, shuffle: bool, rows: int) -> Job:
+def conversion_job(converting: ForkServer, folder: Path, mode: str, shuffle: bool, rows: int) -> Job:
     """Plain and compressed text with a bad row each; the store that is there already, if any, has bad rows as well."""
     text = svmlight_text(*random_rows(rows, 800, seed=3, density=0.02)).splitlines(keepends=True)
     text[rows // 3] = text[2 * rows // 3] = "garbage\n"
@@ -90,7 +91,7 @@ def conversion(converting: Nursery, folder: Path, mode: str, shuffle: bool, rows
 
     rng = random.Random(rows)
 
-    def start(die_before: int, again: bool) -> Child:
+    def start(die_before: int, again: bool) -> Process:
         """Resume, or run again, unless the command had completed."""
         plan, made = target.with_name("store.unfinished") / "plan.json", target / "manifest.json"
         done = made.exists() and made.read_bytes() != before.get("manifest.json")
@@ -126,7 +127,7 @@ def conversion(converting: Nursery, folder: Path, mode: str, shuffle: bool, rows
 @pytest.mark.parametrize("shuffle", [True, False], ids=["shuffle", "no-shuffle"])
 @pytest.mark.parametrize("mode", ["new", "append", "force"])
 def test_conversions_killed_at_random(converting, tmp_path, mode, shuffle):
-    job = conversion(converting, tmp_path, mode, shuffle, 6000)
+    job = conversion_job(converting, tmp_path, mode, shuffle, 6000)
     hit = kill_at_random(job, in_soak(4, 100))
     print(f"{hit} kills")
     assert hit >= in_soak(4, 100)
@@ -135,7 +136,7 @@ def test_conversions_killed_at_random(converting, tmp_path, mode, shuffle):
 @pytest.mark.parametrize("shuffle", [True, False], ids=["shuffle", "no-shuffle"])
 @pytest.mark.parametrize("mode", ["new", "append", "force"])
 def test_conversions_killed_before_each_step(converting, tmp_path, mode, shuffle):
-    job = conversion(converting, tmp_path, mode, shuffle, 600)
+    job = conversion_job(converting, tmp_path, mode, shuffle, 600)
     tried, steps = kill_at_steps(job, in_soak(10, 10_000))
     print(f"{tried} of {steps} steps")
     assert tried >= min(steps, 10)
@@ -144,14 +145,14 @@ def test_conversions_killed_before_each_step(converting, tmp_path, mode, shuffle
 # --- training -----------------------------------------------------------------------------------
 
 
-def run(training: Nursery, folder: Path, algorithm: str, memory: str, rows: int, epochs: int) -> Job:
+def training_job(training: ForkServer, folder: Path, algorithm: str, memory: str, rows: int, epochs: int) -> Job:
     """A run with frequent checkpoints, on a store of one window or several."""
     store = store_of(folder, *random_rows(rows, 500, 10, 0.02), chunk_size=rows * 8)
     place = folder / "place"
     budget = None if memory == "all" else least_memory(store)
     rng = random.Random(rows)
 
-    def start(die_before: int, again: bool) -> Child:
+    def start(die_before: int, again: bool) -> Process:
         """Resume, or sometimes start from the beginning."""
         words = (store.path, place, algorithm, budget, epochs, again and rng.random() < 0.7)
         return training.start("train_on", *words, under=place, die_before=die_before)
@@ -190,7 +191,7 @@ def run(training: Nursery, folder: Path, algorithm: str, memory: str, rows: int,
 @pytest.mark.parametrize("memory", ["all", "several"])
 @pytest.mark.parametrize("algorithm", in_soak(["sgd-s", "sdca"], ["sgd-s", "sgd-m", "sdca"]))
 def test_runs_killed_at_random(training, tmp_path, algorithm, memory):
-    job = run(training, tmp_path, algorithm, memory, 8000, 30)
+    job = training_job(training, tmp_path, algorithm, memory, 8000, 30)
     hit = kill_at_random(job, in_soak(4, 100))
     print(f"{hit} kills")
     assert hit >= in_soak(4, 100)
@@ -199,7 +200,7 @@ def test_runs_killed_at_random(training, tmp_path, algorithm, memory):
 @pytest.mark.parametrize("memory", ["all", "several"])
 @pytest.mark.parametrize("algorithm", ["sgd-s", "sdca"])
 def test_runs_killed_before_each_step(training, tmp_path, algorithm, memory):
-    job = run(training, tmp_path, algorithm, memory, 600, 4)
+    job = training_job(training, tmp_path, algorithm, memory, 600, 4)
     tried, steps = kill_at_steps(job, in_soak(10, 10_000))
     print(f"{tried} of {steps} steps")
     assert tried >= min(steps, 10)

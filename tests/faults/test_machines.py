@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from machine import little_memory
-from places import CLOCKS, everything, filled, fixtures, holding, mode_of, one_line, spread, wait_for
+from places import CLOCKS, MEDDLE, files_without_locks, filled, fixtures, holding, mode_of, one_error, spread, wait_for
 
 from ooc_pegasos import ConvertConfig, Existing, Model, Store, TrainConfig, convert, train, verify
 from support.file_bytes import folder_bytes
@@ -45,7 +44,7 @@ def test_converting_to_a_disk_that_fills_up(tmp_path, disk, quick, mode):
             if done.returncode == 0:
                 break
             assert done.returncode == 3
-            one_line(done, "the disk is full", str(target), "free some space")
+            one_error(done, "the disk is full", str(target), "free some space")
             full += 1
         assert folder_bytes(disk) == before
     assert full >= 2
@@ -71,8 +70,8 @@ def test_training_with_a_disk_that_is_full(tmp_path, disk, quick, algorithm, wha
             assert done.returncode == 4
         else:
             assert done.returncode == 3, done.stderr
-            one_line(done, "the disk is full", str(disk), "free some space")
-    assert {name: content for name, content in everything(disk).items() if content or name in before} == before
+            one_error(done, "the disk is full", str(disk), "free some space")
+    assert {name: content for name, content in files_without_locks(disk).items() if content or name in before} == before
     if done.returncode == 3:
         assert (disk if what == "model" else tmp_path).joinpath("model").read_bytes() == old
     again = quick(*words, *(["--resume"] if what == "checkpoint" else []), code=4)
@@ -88,10 +87,10 @@ def test_a_checkpoint_that_no_longer_fits(tmp_path, disk, quick):
     words[words.index(disk / "c")] = tmp_path / "c"
     quick(*words, "-o", "whole", "--resume", code=4)
     words[words.index(tmp_path / "c")] = disk / "c"
-    kept = everything(disk)
+    kept = files_without_locks(disk)
     with filled(disk, 30_000):
-        one_line(quick(*words, "-o", "model", "--resume", code=3), "the disk is full", str(disk / "c"))
-    assert everything(disk) == kept
+        one_error(quick(*words, "-o", "model", "--resume", code=3), "the disk is full", str(disk / "c"))
+    assert files_without_locks(disk) == kept
     quick(*words, "-o", "model", "--resume", code=4)
     assert (tmp_path / "model").read_bytes() == (tmp_path / "whole").read_bytes()
 
@@ -103,7 +102,7 @@ def test_scores_to_a_disk_that_is_full(tmp_path, disk, quick, ending):
     target = disk / f"scores.{ending}"
     target.write_bytes(b"older ones")
     with filled(disk, 100_000):
-        one_line(quick("predict", "model", source, "-o", target, "--force", code=3), "the disk is full", str(target))
+        one_error(quick("predict", "model", source, "-o", target, "--force", code=3), "the disk is full", str(target))
     assert folder_bytes(disk) == {target.name: b"older ones"}
 
 
@@ -116,7 +115,7 @@ def test_a_limit_on_the_size_of_files(tmp_path, oocpeg):
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 
     done = oocpeg("convert", source, "-o", "store", "--force", code=3, preexec_fn=limit)
-    one_line(done, "file too large", "ulimit -f")
+    one_error(done, "file too large", "ulimit -f")
     assert folder_bytes(tmp_path) == before
 
 
@@ -142,7 +141,7 @@ def test_output_folders_that_cannot_be_written(tmp_path, closed):
             ["predict", place / "model", source, "-o", place / "scores.parquet"],
         ):
             done = oocpeg(*words, code=3)
-            assert problem in one_line(done, str(place), "write elsewhere").lower()
+            assert problem in one_error(done, str(place), "write elsewhere").lower()
         oocpeg("verify", place / "store")  # which writes nothing
         oocpeg("evaluate", place / "model", place / "store")
         oocpeg("train", place / "store", "-o", "m", "--lambda", "0.1")
@@ -169,23 +168,11 @@ def test_files_that_cannot_be_read(tmp_path, powerless):
                 assert "ermission denied" in done.stderr + done.stdout
                 assert str(file.name) in done.stderr + done.stdout
                 if words[0] != "verify":
-                    one_line(done, file.name)
+                    one_error(done, file.name)
     assert folder_bytes(tmp_path) == before
 
 
 # --- files that change --------------------------------------------------------------------------
-
-MEDDLE = {
-    "grows": lambda path: path.write_bytes(path.read_bytes() + b"1 1:1\n"),
-    "shrinks": lambda path: os.truncate(path, path.stat().st_size // 2),
-    "is emptied": lambda path: os.truncate(path, 0),
-    "is replaced": lambda path: (
-        path.with_name("x").write_bytes(path.read_bytes()[::-1]),
-        path.with_name("x").rename(path),
-    ),
-    "vanishes": Path.unlink,
-    "is touched": lambda path: os.utime(path, (1, 1)),
-}
 
 
 @pytest.mark.parametrize("append", [False, True])
@@ -275,7 +262,7 @@ def test_two_conversions_at_once(tmp_path, quick, mode):
         wait_for(tmp_path / "store.unfinished" / "lock", child)
         for _ in range(2):
             done = quick("convert", source, "-o", "store", *options, code=6)
-            one_line(done, "store", f"process {child.pid} is at work on it", "wait for it or stop it")
+            one_error(done, "store", f"process {child.pid} is at work on it", "wait for it or stop it")
         child.send_signal(signal.SIGKILL)
         child.wait()
         assert (folder_bytes(tmp_path / "store") if mode != "new" else {}) == before
@@ -291,7 +278,7 @@ def test_two_runs_in_one_folder_of_checkpoints(tmp_path, quick):
     with holding(tmp_path, *words, "--max-epochs", "1000000") as child:
         wait_for(tmp_path / "c" / "lock", child)
         for resume in ([], ["--resume"]):
-            one_line(quick(*words, *resume, code=6), f"process {child.pid} is at work on it", "wait for it or stop it")
+            one_error(quick(*words, *resume, code=6), f"process {child.pid} is at work on it", "wait for it or stop it")
         while not (tmp_path / "c" / "training.checkpoint").exists():
             assert child.poll() is None
             time.sleep(0.01)
@@ -304,6 +291,7 @@ def test_two_runs_in_one_folder_of_checkpoints(tmp_path, quick):
 # --- memory -------------------------------------------------------------------------------------
 
 
+@pytest.mark.disk  # files in memory would count
 @pytest.mark.parametrize("megabytes", in_soak([200], [120, 160, 200, 260, 320]))
 @pytest.mark.parametrize("command", ["convert", "train"])
 def test_out_of_memory(tmp_path, oocpeg, command, megabytes):
@@ -319,7 +307,7 @@ def test_out_of_memory(tmp_path, oocpeg, command, megabytes):
     if command == "train":
         convert([str(source)], tmp_path / "large")
     train(store, TrainConfig(lam=0.1)).model.save(tmp_path / "model")
-    before = {name: content for name, content in everything(tmp_path).items() if ".unfinished" not in name}
+    before = {name: content for name, content in files_without_locks(tmp_path).items() if ".unfinished" not in name}
     words = {
         "convert": ["convert", source, "-o", "store", "--force", "--memory", "64GB"],
         "train": [
@@ -338,12 +326,12 @@ def test_out_of_memory(tmp_path, oocpeg, command, megabytes):
     }[command]
     with little_memory(megabytes << 20) as enter:
         done = oocpeg(*words, code=None, preexec_fn=enter)
-    left = {name: content for name, content in everything(tmp_path).items() if ".unfinished" not in name}
+    left = {name: content for name, content in files_without_locks(tmp_path).items() if ".unfinished" not in name}
     if done.returncode == 0:
         return  # it was enough
     assert done.returncode in (-signal.SIGKILL, 3), (done.returncode, done.stderr)
     if done.returncode == 3:
-        one_line(done, "memory", "give a smaller --memory")
+        one_error(done, "memory", "give a smaller --memory")
     if command == "train" and done.returncode == -signal.SIGKILL and left != before:  # when all was done
         assert {name: left[name] for name in left if name != "model"}.items() <= before.items()
         Model.load(tmp_path / "model")

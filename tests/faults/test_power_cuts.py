@@ -6,6 +6,7 @@ import pytest
 from disks import Contents, Disk, events_of, never, put_back, states
 from disturbed import COMMANDS, Command, command_of, failure_of, processes, shim
 
+from support.fork_server import fault
 from support.soak import in_soak
 
 fixtures = processes, shim
@@ -72,8 +73,8 @@ def test_power_is_cut_after_a_killed_run_was_resumed(processes, tmp_path, name):
         for step in sorted({1 + at * (steps - 1) // (number - 1) for at in range(number)}):
             command.prepare()
             disk = Disk(command.place)
-            processes.disturb(command.place, 0, journal=journal)
-            processes.start("oocpeg", command.place, words, 1, under=command.place, die_before=step).wait()
+            how = {"under": command.place, "die_before": step, "fault": fault(command.place, 0, journal=journal)}
+            processes.start("oocpeg", command.place, words, 1, **how).wait()
             for event in events_of(journal):
                 disk.apply(event)
             assert command.run("--resume", number=0, journal=journal).code == 0
@@ -92,8 +93,8 @@ def test_what_is_not_synced_is_dropped(processes, tmp_path):
         place.mkdir()
         (place / "a").write_bytes(b"old")
         disk = Disk(place)
-        processes.disturb(place, 0, journal=journal)
-        processes.start("replace", place / "a", way == "synced").succeed()
+        recorded = fault(place, 0, journal=journal)
+        processes.start("replace", place / "a", way == "synced", fault=recorded).succeed()
         assert (place / "a").read_bytes() == b"new"
         for event in events_of(journal):
             disk.apply(event)

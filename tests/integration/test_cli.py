@@ -22,7 +22,7 @@ def data(tmp_path):
     return path
 
 
-def one_line(done) -> str:
+def single_error_line(done) -> str:
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("error: ")
@@ -88,7 +88,7 @@ def test_info_measures_the_disk_only_when_asked(oocpeg, data, tmp_path):
     assert found["disk_bytes_per_second"] > 0
     assert found["disk_sample_bytes"] == size
     assert "s from disk" in oocpeg("info", "store", "--benchmark").stdout
-    assert "one" in one_line(oocpeg("info", "store", "--benchmark", "--features", code=2))
+    assert "one" in single_error_line(oocpeg("info", "store", "--benchmark", "--features", code=2))
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_verify_reports_damage(oocpeg, data, tmp_path):
     assert "1 problems" in done.stdout
     assert "notes.txt: not part of the store" in done.stdout
     (tmp_path / "store" / "manifest.json").write_text("{")
-    assert "manifest.json" in one_line(oocpeg("verify", "store", code=5))
+    assert "manifest.json" in single_error_line(oocpeg("verify", "store", code=5))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from support.nights import job_of, put
+from support.nights import job_of, put_day
 from support.paths import ROOT
 
 OOCPEG = f"{shlex.quote(sys.executable)} -m ooc_pegasos"
@@ -44,9 +44,10 @@ def test_closed_streams(stored, closed):
     shell(stored, f"oocpeg nonsense {closed}", code=2)
 
 
+@pytest.mark.slow
 def test_a_job_without_standard_error(tmp_path):
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     assert "promoted" in shell(tmp_path, "oocpeg run nightly.toml 2>&-").stdout
 
 
@@ -95,10 +96,10 @@ def test_broken_pipe(stored):
 @pytest.mark.parametrize("output", [">/dev/full", "| true"])
 def test_a_job_without_output(tmp_path, output):
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     done = shell(tmp_path, f"oocpeg run nightly.toml {output}; exit ${{PIPESTATUS[0]}}")
     assert done.stderr.splitlines()[-1].startswith("note: standard output: ")
-    put(tmp_path, 2, rows=1500, flip=True)
+    put_day(tmp_path, 2, rows=1500, flip=True)
     shell(tmp_path, f"oocpeg run nightly.toml --json 2>/dev/full {output}; exit ${{PIPESTATUS[0]}}", code=7)
     ends = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [end["exit_code"] for end in ends if "exit_code" in end] == [0, 7]

@@ -74,20 +74,22 @@ def received(client, monkeypatch):
     return log
 
 
-def frame(number: int) -> pd.DataFrame:
+def frame_of_partition(number: int) -> pd.DataFrame:
     rng = np.random.default_rng(number)
     rows = 5_000
     columns = {"y": rng.integers(0, 2, rows), "a": rng.random(rows), "b": rng.random(rows)}
     return pd.DataFrame(columns | {"word": rng.choice(["Rome", "Oslo", "Lima"], rows)})
 
 
-def of_frames() -> dd.DataFrame:
-    return dd.from_delayed([delayed(frame)(i) for i in range(6)], meta=frame(0), verify_meta=False)
+def partitioned_frame() -> dd.DataFrame:
+    return dd.from_delayed(
+        [delayed(frame_of_partition)(i) for i in range(6)], meta=frame_of_partition(0), verify_meta=False
+    )
 
 
 def bag() -> db.Bag:
     return db.from_sequence(range(6), npartitions=6).map_partitions(
-        lambda numbers: [row for number in numbers for row in frame(number).to_dict("records")]
+        lambda numbers: [row for number in numbers for row in frame_of_partition(number).to_dict("records")]
     )
 
 
@@ -114,7 +116,7 @@ def check_received(received, number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [of_frames, bag])
+@pytest.mark.parametrize("make", [partitioned_frame, bag])
 def test_tables(tmp_path, client, received, make):
     store = Store.from_dask(make(), tmp_path / "store", config=PLAIN)
     check_received(received, 6)
@@ -122,7 +124,7 @@ def test_tables(tmp_path, client, received, make):
         other = Store.from_dask(make(), tmp_path / "other", config=PLAIN)
     assert len(received) == 6
     assert folder_bytes(store.path) == folder_bytes(other.path)
-    plain = Store.from_pandas(pd.concat(map(frame, range(6))), tmp_path / "plain", PLAIN)
+    plain = Store.from_pandas(pd.concat(map(frame_of_partition, range(6))), tmp_path / "plain", PLAIN)
     assert same_matrix(store.to_scipy()[0], plain.to_scipy()[0])
     assert np.array_equal(store.to_scipy()[1], plain.to_scipy()[1])
 
@@ -170,7 +172,7 @@ def test_errors_of_partitions(tmp_path, client):
     def part(number):
         raise ZeroDivisionError("mine")
 
-    failing = dd.from_delayed([delayed(part)(i) for i in range(3)], meta=frame(0), verify_meta=False)
+    failing = dd.from_delayed([delayed(part)(i) for i in range(3)], meta=frame_of_partition(0), verify_meta=False)
     with pytest.raises(ZeroDivisionError, match="mine"):
         Store.from_dask(failing, tmp_path / "store", config=PLAIN)
     assert os.listdir(tmp_path) == []
@@ -186,7 +188,7 @@ class Stream:
         self.number, self.mark = number, mark
 
     def batches(self):
-        rows = pa.RecordBatch.from_pandas(frame(self.number), preserve_index=False)
+        rows = pa.RecordBatch.from_pandas(frame_of_partition(self.number), preserve_index=False)
         yield rows[:2000]
         if self.number == 2 and not self.mark.exists():
             self.mark.write_text(str(len(list(self.mark.parent.glob("store.incoming/*/part-2-*.arrow")))))
@@ -194,7 +196,7 @@ class Stream:
         yield rows[2000:]
 
     def __arrow_c_stream__(self, requested_schema=None):
-        schema = pa.Schema.from_pandas(frame(self.number), preserve_index=False)
+        schema = pa.Schema.from_pandas(frame_of_partition(self.number), preserve_index=False)
         return pa.RecordBatchReader.from_batches(schema, self.batches()).__arrow_c_stream__(requested_schema)
 
 
@@ -214,9 +216,9 @@ def test_loss_of_all_workers(tmp_path, client, cluster):
     def part(number):
         if number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return frame(number)
+        return frame_of_partition(number)
 
-    made = dd.from_delayed([delayed(part)(i) for i in range(3)], meta=frame(0), verify_meta=False)
+    made = dd.from_delayed([delayed(part)(i) for i in range(3)], meta=frame_of_partition(0), verify_meta=False)
     allowed, cluster.scheduler.allowed_failures = cluster.scheduler.allowed_failures, 0
     try:
         with pytest.raises(InputError, match=r"^workers died while they made .*; make partitions smaller") as caught:
@@ -231,7 +233,7 @@ def test_a_killed_process_of_the_multiprocessing_scheduler(tmp_path):
     def part(number):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    made = dd.from_delayed([delayed(part)(i) for i in range(2)], meta=frame(0), verify_meta=False)
+    made = dd.from_delayed([delayed(part)(i) for i in range(2)], meta=frame_of_partition(0), verify_meta=False)
     with dask.config.set(scheduler="processes", num_workers=1), pytest.raises(InputError, match=r"^workers died"):
         Store.from_dask(made, tmp_path / "store", config=PLAIN)
     assert os.listdir(tmp_path) == []
@@ -246,9 +248,9 @@ def test_a_folder_that_workers_do_not_see(tmp_path, client):
     def part(number):
         for room in tmp_path.glob("store.incoming/????????????????"):
             room.rename(tmp_path / "elsewhere")
-        return frame(number)
+        return frame_of_partition(number)
 
-    made = dd.from_delayed([delayed(part)(i) for i in range(2)], meta=frame(0), verify_meta=False)
+    made = dd.from_delayed([delayed(part)(i) for i in range(2)], meta=frame_of_partition(0), verify_meta=False)
     told = rf"^part \d: the worker on \S+ does not see {tmp_path}, .*; workers must share the file system .*; choose"
     with pytest.raises(InputError, match=told) as caught:
         Store.from_dask(made, tmp_path / "store", config=PLAIN)
@@ -279,7 +281,7 @@ def test_workers_with_another_folder_of_the_same_name(tmp_path, client, shorter)
     client.run(swap)
     try:
         with pytest.raises(InputError, match=rf"{tmp_path}/store: 6 of 6 pieces are not there; workers must share"):
-            Store.from_dask(of_frames(), tmp_path / "store", config=PLAIN)
+            Store.from_dask(partitioned_frame(), tmp_path / "store", config=PLAIN)
     finally:
         client.run(swap_back)
     assert len(os.listdir(there)) == 6

@@ -31,7 +31,7 @@ from ooc_pegasos.config import load_toml
 from ooc_pegasos.formats import FORMATS
 from ooc_pegasos.readers import registry
 from support.clusters import workers_that_never_pause
-from support.nights import rows_of
+from support.nights import job_rows
 from support.paths import ROOT
 from support.rows import random_rows, svmlight_text
 
@@ -67,9 +67,9 @@ def made_events(rows=400, seed=1):
 def write_inputs(folder: Path) -> None:
     """Write the inputs that the documentation names."""
     for seed, name in enumerate(["day-1", "day-2", "tomorrow"]):
-        (folder / f"{name}.svm.gz").write_bytes(gzip.compress(svmlight_text(*rows_of(400, seed)).encode()))
-    (folder / "clicks.svm").write_text(svmlight_text(*rows_of(400, 9)))
-    (folder / "golden.svm").write_text(svmlight_text(*rows_of(400, 10)))
+        (folder / f"{name}.svm.gz").write_bytes(gzip.compress(svmlight_text(*job_rows(400, seed)).encode()))
+    (folder / "clicks.svm").write_text(svmlight_text(*job_rows(400, 9)))
+    (folder / "golden.svm").write_text(svmlight_text(*job_rows(400, 10)))
     (folder / "weights.txt").write_text("0.5\n2\n" * 400)
     pyarrow.parquet.write_table(made_events(), folder / "events.parquet")
     pyarrow.csv.write_csv(made_events(seed=2), folder / "tomorrow.csv")

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooc_pegasos.util.escaping import escaped, printable
-from support.forked import COMMAND, Forked
-from support.nights import job_of, put
+from support.fork_server import COMMAND, program
+from support.nights import job_of, put_day
 from support.rows import random_rows
 from support.stores import store_of
 from support.terminals import _CONTROLS, Terminal, check_shown
@@ -23,9 +23,9 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\t\u2028x"
 SEEN = r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n"
 
 
-def run(folder, *words, code=0):
+def run_escaped(folder, *words, code=0):
     """What a command prints, of which no character commands a terminal, nor on one that is a terminal."""
-    child = Forked(COMMAND, *words, folder=folder, env={**os.environ, "COLUMNS": "200"})
+    child = program(COMMAND, *words, folder=folder, env={**os.environ, "COLUMNS": "200"})
     out, err = child.communicate()
     assert child.returncode == code, (out, err)
     for text in (out, err):
@@ -50,11 +50,11 @@ def place(tmp_path_factory):
     table = pa.table({f"label{HOSTILE}": labels * 30, f"column{HOSTILE}": [f"one{HOSTILE}", f"two{HOSTILE}"] * 45})
     pq.write_table(table, folder / f"in{HOSTILE}.parquet")
     options = ("--label", f"label{HOSTILE}", "--feature-names", "100", "--hash-bits", "10")
-    out, err = run(folder, "convert", f"in{HOSTILE}.parquet", "-o", f"s{HOSTILE}", *options)
+    out, err = run_escaped(folder, "convert", f"in{HOSTILE}.parquet", "-o", f"s{HOSTILE}", *options)
     assert f"s{SEEN}" in out
     assert f"yes{SEEN}" in out
     assert f"column{SEEN}" in err  # what columns were taken for
-    run(folder, "train", f"s{HOSTILE}", "-o", f"m{HOSTILE}", "--lambda", "0.1")
+    run_escaped(folder, "train", f"s{HOSTILE}", "-o", f"m{HOSTILE}", "--lambda", "0.1")
     return folder
 
 
@@ -71,7 +71,7 @@ def test_text_of_stores_and_models(place):
         (("train", store, "-o", f"again{HOSTILE}", "--lambda", "0.1", "--force"), (f"again{SEEN}",)),
         (("convert", data, "--dry-run", "--label", f"label{HOSTILE}"), (f"column{SEEN}",)),
     ]:
-        out, _err = run(place, *words)
+        out, _err = run_escaped(place, *words)
         for name in wanted:
             assert name in out, (words, out)
     assert f"label no{SEEN}" in on_a_terminal(place, "info", store)
@@ -80,9 +80,9 @@ def test_text_of_stores_and_models(place):
 
 def test_lines_are_lines(place):
     """A name with a line break takes one line of a table, and columns of a table stand below each other."""
-    out, _err = run(place, "info", f"s{HOSTILE}", "--features")
+    out, _err = run_escaped(place, "info", f"s{HOSTILE}", "--features")
     assert len(out.splitlines()) == 2
-    out, _err = run(place, "evaluate", f"m{HOSTILE}", f"s{HOSTILE}")
+    out, _err = run_escaped(place, "evaluate", f"m{HOSTILE}", f"s{HOSTILE}")
     table = out.splitlines()[-4:]
     assert len({len(line) for line in table}) == 1, table
 
@@ -103,27 +103,27 @@ def test_errors(place, tmp_path):
         (("train", f"s{HOSTILE}", "-o", "new", f"--{name}"), 2),
         ((name,), 2),
     ]:
-        _out, err = run(place, *words, code=code)
+        _out, err = run_escaped(place, *words, code=code)
         assert r"nothing\x1b]0;owned" in err, err
     on_a_terminal(place, "info", name, code=3)
     on_a_terminal(place, name, code=2)
     other = pa.table({f"label{HOSTILE}": ["none of these\x1b[2J"] * 3, f"column{HOSTILE}": ["a"] * 3})
     pq.write_table(other, tmp_path / "other.parquet")
-    _out, err = run(place, "evaluate", f"m{HOSTILE}", tmp_path / "other.parquet", code=3)
+    _out, err = run_escaped(place, "evaluate", f"m{HOSTILE}", tmp_path / "other.parquet", code=3)
     assert r"none of these\x1b[2J" in err
 
 
 def test_json_and_files_are_exact(place, tmp_path):
-    out, _err = run(place, "info", f"s{HOSTILE}", "--json")
+    out, _err = run_escaped(place, "info", f"s{HOSTILE}", "--json")
     told = json.loads(out)
     assert set(told["labels"]) == {f"{name}{HOSTILE}" for name in ("no", "yes", "maybe")}
     assert told["sources"][0]["name"].endswith(f"in{HOSTILE}.parquet")
-    out, _err = run(place, "info", f"s{HOSTILE}", "--features", "--json")
+    out, _err = run_escaped(place, "info", f"s{HOSTILE}", "--features", "--json")
     assert f"column{HOSTILE}=one{HOSTILE}" in json.loads(out)["names"].values()
-    out, _err = run(place, "inspect", f"m{HOSTILE}", "--json")
+    out, _err = run_escaped(place, "inspect", f"m{HOSTILE}", "--json")
     assert json.loads(out)["classes"] == reported_classes(told)
     scores = tmp_path / "scores.csv"
-    run(place, "predict", f"m{HOSTILE}", f"in{HOSTILE}.parquet", "-o", scores)
+    run_escaped(place, "predict", f"m{HOSTILE}", f"in{HOSTILE}.parquet", "-o", scores)
     with open(scores, newline="") as file:
         labels = {row["label"] for row in csv.DictReader(file)}
     assert labels <= set(told["labels"])
@@ -139,11 +139,11 @@ def test_names_of_jobs(tmp_path):
     job = tmp_path / "nightly.toml"
     text = job.read_text()
     job.write_text(f"name = {json.dumps('job' + HOSTILE.replace(chr(0x7F), ''))}\n" + text)
-    put(tmp_path, 1)
-    run(tmp_path, "run", "nightly.toml", "--dry-run")
-    out, _err = run(tmp_path, "run", "nightly.toml")
+    put_day(tmp_path, 1)
+    run_escaped(tmp_path, "run", "nightly.toml", "--dry-run")
+    out, _err = run_escaped(tmp_path, "run", "nightly.toml")
     assert r"job\x1b]0;owned" in out
-    out, _err = run(tmp_path, "run", "nightly.toml", "--json")
+    out, _err = run_escaped(tmp_path, "run", "nightly.toml", "--json")
     assert json.loads(out)["job"] == "job" + HOSTILE.replace("\x7f", "")
 
 

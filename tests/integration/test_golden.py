@@ -21,7 +21,7 @@ from ooc_pegasos.jobs.run import run
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.scoring.score import Meaning, check_data
 from support.file_bytes import folder_bytes
-from support.nights import job_of, night, put, rows_of
+from support.nights import clock_of, job_of, job_rows, put_day
 from support.rows import svmlight_text
 
 TABLE = 'format = "table"\ndelimiter = "|"\nlabel = "y"'
@@ -38,13 +38,13 @@ def table_text(rows, seed, mark="|", columns=("y", "a", "b")):
     return "\n".join(lines) + "\n"
 
 
-def vw_text(rows, seed):
+def golden_vw_text(rows, seed):
     rng = np.random.default_rng(seed)
     labels = rng.integers(2, size=rows)
     return "".join(f"{2 * y - 1} |n a:{y + 0.3 * rng.normal():.3f} b:{rng.normal():.3f}\n" for y in labels)
 
 
-WRITERS = {"table": table_text, "vw": vw_text}
+WRITERS = {"table": table_text, "vw": golden_vw_text}
 
 
 def job_with(folder, options, pattern, golden):
@@ -70,9 +70,9 @@ def nightly(folder, *changes):
     return job
 
 
-def refused(job, kind, message, day=2):
+def check_job_refused(job, kind, message, day=2):
     with pytest.raises(kind, match=message):
-        plan(job, night(day)())
+        plan(job, clock_of(day)())
 
 
 # --- files whose names do not say what they are -----------------------------------------------------------
@@ -97,18 +97,18 @@ def test_a_file_of_unknown_format_is_read_as_the_model_does(tmp_path, kind, suff
 
 def test_a_file_of_another_format_is_refused_with_its_line(tmp_path):
     (tmp_path / "in.dat").write_text(table_text(200, 1))
-    (tmp_path / "in.vw").write_text(vw_text(200, 1))
+    (tmp_path / "in.vw").write_text(golden_vw_text(200, 1))
     table = ConvertConfig(format="table", delimiter="|", label="y")
     of_table = train(convert([str(tmp_path / "in.dat")], tmp_path / "a", table), TrainConfig(lam=0.01)).model
     of_vw = train(convert([str(tmp_path / "in.vw")], tmp_path / "b"), TrainConfig(lam=0.01)).model
-    matrix, labels = rows_of(5, 1)
+    matrix, labels = job_rows(5, 1)
     for name in ("rows.txt", "rows.svm", "rows.svm.gz"):
         (tmp_path / name).write_text(svmlight_text(matrix, labels))
     with pytest.raises(InputError, match=r"rows.txt: no column 'a', 'b', 'y'; the columns are"):
         evaluate(of_table, tmp_path / "rows.txt")
     with pytest.raises(InputError, match=r"rows.txt:1: no '\|' in the line"):
         evaluate(of_vw, tmp_path / "rows.txt")
-    (tmp_path / "half.txt").write_text(vw_text(3, 1) + "1 3:1\n")
+    (tmp_path / "half.txt").write_text(golden_vw_text(3, 1) + "1 3:1\n")
     with pytest.raises(InputError, match=r"half.txt:4: no '\|' in the line"):
         evaluate(of_vw, tmp_path / "half.txt")
     pq.write_table(pa.table({"y": [0, 1], "a": [0.1, 0.2], "b": [1.0, 2.0]}), tmp_path / "table.dat")
@@ -131,10 +131,10 @@ def test_reference_sets_of_unknown_format(tmp_path, options, suffix):
     (tmp_path / "in" / f"1.{suffix}").write_text(writer(200, 1))
     (tmp_path / f"golden.{suffix}").write_text(writer(100, 2))
     job = job_with(tmp_path, options, f'["in/*.{suffix}"]', f'["golden.{suffix}"]')
-    assert plan(job, night(1)()).golden_sets == 1
-    assert run(job, now=night(1))["metrics"][f"golden.{suffix}"]["challenger"]["rows"] == 100
+    assert plan(job, clock_of(1)()).golden_sets == 1
+    assert run(job, now=clock_of(1))["metrics"][f"golden.{suffix}"]["challenger"]["rows"] == 100
     (tmp_path / "in" / f"2.{suffix}").write_text(writer(200, 3))
-    assert run(job, now=night(2))["outcome"] == "promoted"
+    assert run(job, now=clock_of(2))["outcome"] == "promoted"
 
 
 # --- what models cannot be measured on --------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_reference_tables_are_read_before_training(tmp_path, oocpeg):
     (tmp_path / "in" / "1.csv").write_text(table_text(200, 1, ","))
     (tmp_path / "golden.csv").write_text(table_text(100, 2, ","))
     job = job_with(tmp_path, 'label = "y"', '["in/*.csv"]', '["golden.csv"]')
-    run(job, now=night(1))
+    run(job, now=clock_of(1))
     before = folder_bytes(tmp_path / "s.store")
     good = (tmp_path / "golden.csv").read_text()
     (tmp_path / "in" / "2.csv").write_text(table_text(200, 3, ","))
@@ -158,14 +158,14 @@ def test_reference_tables_are_read_before_training(tmp_path, oocpeg):
         (lines[0] + "\n", r"golden.csv: no rows in it"),
     ):
         (tmp_path / "golden.csv").write_text(text)
-        refused(job, InputError, problem)
+        check_job_refused(job, InputError, problem)
         with pytest.raises(InputError, match=problem):
-            run(job, now=night(2))
+            run(job, now=clock_of(2))
     said = oocpeg("run", "job.toml", "--dry-run", code=3).stderr
     assert "golden.csv: no rows in it" in said
     assert folder_bytes(tmp_path / "s.store") == before
     (tmp_path / "golden.csv").write_text(good)
-    assert plan(job, night(2)()).new == [str(tmp_path / "in" / "2.csv")]
+    assert plan(job, clock_of(2)()).new == [str(tmp_path / "in" / "2.csv")]
 
 
 def test_reference_stores_need_the_labels_and_the_vocabulary_of_the_store(tmp_path):
@@ -177,7 +177,7 @@ def test_reference_stores_need_the_labels_and_the_vocabulary_of_the_store(tmp_pa
         pq.write_table(table, tmp_path / f"{name}.parquet")
     options = 'label = "y"\ncategorical = ["c"]\ndictionary = 10'
     job = job_with(tmp_path, options, '["in.parquet"]', '["same.parquet"]')
-    run(job, now=night(1))
+    run(job, now=clock_of(1))
     store = Store.open(tmp_path / "s.store")
     convert([str(tmp_path / "other.parquet")], tmp_path / "other.store", job.convert)
     turned = dataclasses.replace(job.convert, positive_label="no")
@@ -191,15 +191,15 @@ def test_reference_stores_need_the_labels_and_the_vocabulary_of_the_store(tmp_pa
         golden = dataclasses.replace(job, golden=(at["same.parquet"], at[name]))
         with pytest.raises(InputError, match=problem):
             check_reference_sets(golden, store)
-        refused(golden, InputError, problem)
+        check_job_refused(golden, InputError, problem)
 
 
 def test_the_same_is_refused_without_a_model_as_with_it(tmp_path):
     """Values that cannot be rounded are refused, unknown features are not."""
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     source = str(tmp_path / "incoming" / "day-01.svm")
     rounded = convert([source], tmp_path / "rounded", ConvertConfig(values="float16", normalize=None))
-    model = train(rounded, TrainConfig(lam=0.01)).model
+    model = train(rounded, TrainConfig(lam=0.01, algorithm="sgd-s", max_epochs=3)).model
     (tmp_path / "large.svm").write_text("1 1:1e6\n")
     (tmp_path / "unknown.svm").write_text("1 1:1 99:3\n-1 2:1\n")
     for data, problem in (("large.svm", "is too large for float16"), ("unknown.svm", None), ("none.svm", "no such")):
@@ -217,11 +217,11 @@ def test_the_same_is_refused_without_a_model_as_with_it(tmp_path):
 
 def test_only_the_first_block_is_read(tmp_path, monkeypatch):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
-    run(job, now=night(1))
+    put_day(tmp_path, 1)
+    run(job, now=clock_of(1))
     golden = tmp_path / "golden.svm"
     golden.write_text("# rows checked by hand\n" * 2000 + golden.read_text() + "1 5:nonsense\n")
-    monkeypatch.setattr("ooc_pegasos.scoring.score._TEXT_BLOCK", 1 << 10)
+    monkeypatch.setattr("ooc_pegasos.scoring.score.TEXT_BLOCK", 1 << 10)
     store = Store.open(tmp_path / "clicks.store")
     check_reference_sets(job, store)  # and finds a block that has rows
     with pytest.raises(InputError, match=r"golden.svm:2401: "):
@@ -234,12 +234,12 @@ def test_only_the_first_block_is_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize("spelled", ["clicks.store", "./incoming/../clicks.store", "link.store"])
 def test_the_store_of_the_job_is_not_a_reference_set(tmp_path, oocpeg, spelled):
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     os.symlink("clicks.store", tmp_path / "link.store")
     job = nightly(tmp_path, ("golden.svm", spelled))
-    refused(job, UsageError, "a reference set, and the store that models are trained on; name rows", day=1)
-    run(job_of(tmp_path), now=night(1))
-    refused(job, UsageError, "a reference set, and the store that models are trained on; name rows")
+    check_job_refused(job, UsageError, "a reference set, and the store that models are trained on; name rows", day=1)
+    run(job_of(tmp_path), now=clock_of(1))
+    check_job_refused(job, UsageError, "a reference set, and the store that models are trained on; name rows")
     text = (tmp_path / "nightly.toml").read_text().replace("golden.svm", spelled)
     (tmp_path / "nightly.toml").write_text(text)
     assert spelled.split("/")[-1] in oocpeg("run", "nightly.toml", code=2).stderr
@@ -249,8 +249,8 @@ def test_the_store_of_the_job_is_not_a_reference_set(tmp_path, oocpeg, spelled):
 def test_inputs_are_not_reference_sets(tmp_path, how):
     """Neither before they are appended nor after."""
     job_of(tmp_path)
-    put(tmp_path, 1)
-    source, golden = put(tmp_path, 2), tmp_path / "golden.svm"
+    put_day(tmp_path, 1)
+    source, golden = put_day(tmp_path, 2), tmp_path / "golden.svm"
     golden.unlink()
     change = ("golden.svm", "golden.svm")
     if how == "itself":
@@ -264,16 +264,20 @@ def test_inputs_are_not_reference_sets(tmp_path, how):
     else:
         convert([str(source)], golden, nightly(tmp_path).convert)
     job = nightly(tmp_path, change)
-    refused(job, UsageError, r"a reference set with rows of an input of the job, .*day-02.svm; take it out", day=2)
+    check_job_refused(
+        job, UsageError, r"a reference set with rows of an input of the job, .*day-02.svm; take it out", day=2
+    )
     assert not (tmp_path / "clicks.store").exists()
-    run(nightly(tmp_path, ('golden = ["golden.svm"]\n', "")), now=night(2))
-    refused(job, UsageError, r"a reference set with rows that models are trained on, those of .*day-02.svm", day=3)
+    run(nightly(tmp_path, ('golden = ["golden.svm"]\n', "")), now=clock_of(2))
+    check_job_refused(
+        job, UsageError, r"a reference set with rows that models are trained on, those of .*day-02.svm", day=3
+    )
 
 
 def test_inputs_and_reference_set_by_two_patterns(tmp_path, oocpeg):
     """As one writes a job file in a hurry."""
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     text = (tmp_path / "nightly.toml").read_text().replace('["incoming/*.svm"]', '["incoming/*.svm", "*.svm"]')
     (tmp_path / "nightly.toml").write_text(text)
     for more in (("--dry-run",), ()):
@@ -284,18 +288,18 @@ def test_inputs_and_reference_set_by_two_patterns(tmp_path, oocpeg):
 
 def test_contents_are_compared_only_if_sizes_are_equal(tmp_path, monkeypatch):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
-    run(job, now=night(1))
+    put_day(tmp_path, 1)
+    run(job, now=clock_of(1))
     hashed = []
     hash_of = source_check.hash_of
     monkeypatch.setattr(source_check, "hash_of", lambda name: hashed.append(Path(name).name) or hash_of(name))
-    put(tmp_path, 2)
-    plan(job, night(2)())
+    put_day(tmp_path, 2)
+    plan(job, clock_of(2)())
     assert "golden.svm" not in hashed
     size = (tmp_path / "incoming" / "day-01.svm").stat().st_size
     content = (tmp_path / "golden.svm").read_bytes()[:size]
     (tmp_path / "golden.svm").write_bytes(content[: content.rfind(b"\n")].ljust(size))
-    plan(job, night(2)())
+    plan(job, clock_of(2)())
     assert hashed.count("golden.svm") == 1
 
 
@@ -307,8 +311,8 @@ def test_folders_of_texts_as_reference_sets(tmp_path):
                 (tmp_path / folder / name / f"{number}.txt").write_text(f"{word} words {number} {folder}")
     job = job_with(tmp_path, "hash_bits = 10", '["mails"]', '["golden"]')
     itself = job_with(tmp_path, "hash_bits = 10", '["mails"]', '["mails"]')
-    refused(itself, UsageError, "a reference set with rows of an input of the job, .*mails", day=1)
-    run(job, now=night(1))
+    check_job_refused(itself, UsageError, "a reference set with rows of an input of the job, .*mails", day=1)
+    run(job, now=clock_of(1))
     store = Store.open(tmp_path / "s.store")
     refuse_trained_on(job, [], store.manifest)
     with pytest.raises(UsageError, match="a reference set with rows that models are trained on"):
@@ -333,12 +337,12 @@ def test_folders_of_texts_as_reference_sets(tmp_path):
     ],
 )
 def test_options_that_contradict_the_store_though_nothing_is_new(tmp_path, oocpeg, change, message):
-    put(tmp_path, 1)
-    run(job_of(tmp_path), now=night(1))
-    plan(nightly(tmp_path), night(2)())
+    put_day(tmp_path, 1)
+    run(job_of(tmp_path), now=clock_of(1))
+    plan(nightly(tmp_path), clock_of(2)())
     job = nightly(tmp_path, change)
-    refused(job, UsageError, message)
+    check_job_refused(job, UsageError, message)
     with pytest.raises(UsageError, match=message):
-        run(job, now=night(2))
-    put(tmp_path, 2)
-    refused(job, UsageError, message)
+        run(job, now=clock_of(2))
+    put_day(tmp_path, 2)
+    check_job_refused(job, UsageError, message)

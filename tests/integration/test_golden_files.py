@@ -122,7 +122,13 @@ def assert_close(model, golden):
         np.testing.assert_allclose(one.coefficients, other.coefficients, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("name", make.MODELS)
+KERNELS_OF_ITS_OWN = {"classes-at-once", "one-vs-rest", "regression", "hashed"}
+"""Models that are trained by kernels that take seconds to compile and that no other fast test uses."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in KERNELS_OF_ITS_OWN)) for name in make.MODELS]
+)
 def test_models_are_the_same(stores, tmp_path, name):
     path = MODELS / f"{name}.model"
     golden = Model.load(path)

@@ -23,21 +23,21 @@ from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.verify import verify
 from ooc_pegasos.util.locks import locked
 from support.file_bytes import folder_bytes
-from support.nights import JOB, in_use, job_of, night, put
+from support.nights import JOB, clock_of, job_of, put_day, version_in_use
 
 
 def test_three_nights(tmp_path):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
-    first = run(job, now=night(1))
+    put_day(tmp_path, 1)
+    first = run(job, now=clock_of(1))
     assert (first["outcome"], first["exit_code"], first["run"]) == ("promoted", 0, "2026-11-19T02-00-00")
-    assert in_use(tmp_path) == first["run"]
+    assert version_in_use(tmp_path) == first["run"]
     assert first["store"]["rows"] == 300
-    unchanged = run(job, now=night(2))
+    unchanged = run(job, now=clock_of(2))
     assert unchanged["outcome"] == "unchanged"
     assert Versions(tmp_path / "models").names() == [first["run"]]
-    put(tmp_path, 3)
-    third = run(job, now=night(3))
+    put_day(tmp_path, 3)
+    third = run(job, now=clock_of(3))
     assert third["inputs"] == [str(tmp_path / "incoming" / "day-03.svm")]
     assert (third["outcome"], third["store"]["new_rows"], third["store"]["rows"]) == ("promoted", 300, 600)
     assert third["champion"] == first["run"]
@@ -56,24 +56,24 @@ def test_three_nights(tmp_path):
 
 
 def test_other_options_are_trained_anew(tmp_path):
-    put(tmp_path, 1)
-    run(job_of(tmp_path), now=night(1))
-    again = run(job_of(tmp_path, train="seed = 5", gate="max_relative_regression = 0.5"), now=night(2))
+    put_day(tmp_path, 1)
+    run(job_of(tmp_path), now=clock_of(1))
+    again = run(job_of(tmp_path, train="seed = 5", gate="max_relative_regression = 0.5"), now=clock_of(2))
     assert again["outcome"] == "promoted"
     assert Model.load(tmp_path / "models" / "current" / "model").info.seed == 5
 
 
 def test_a_worse_model_is_refused_and_the_old_one_stays(tmp_path):
     job = job_of(tmp_path, gate="max_relative_regression = 0.01")
-    put(tmp_path, 1)
-    first = run(job, now=night(1))
+    put_day(tmp_path, 1)
+    first = run(job, now=clock_of(1))
     before = folder_bytes(tmp_path / "models" / first["run"])
-    put(tmp_path, 2, rows=1500, flip=True)  # wrong labels
-    second = run(job, now=night(2))
+    put_day(tmp_path, 2, rows=1500, flip=True)  # wrong labels
+    second = run(job, now=clock_of(2))
     assert (second["outcome"], second["exit_code"]) == ("refused", 7)
     failed = [check for check in second["checks"] if not check["passed"]]
     assert any("golden.svm: roc_auc" in check["what"] for check in failed)
-    assert in_use(tmp_path) == first["run"]
+    assert version_in_use(tmp_path) == first["run"]
     assert folder_bytes(tmp_path / "models" / first["run"]) == before
     assert (tmp_path / "models" / "refused" / second["run"] / "model").exists()
     assert second["drift"]["new"]["label_shares"] != second["drift"]["before"]["label_shares"]
@@ -88,7 +88,7 @@ def test_a_worse_model_is_refused_and_the_old_one_stays(tmp_path):
     ],
 )
 def test_the_first_model_has_to_pass_as_well(tmp_path, gate_text, train, failing):
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     if "lam" in train:
         (tmp_path / "nightly.toml").write_text("")
         text = JOB.format(more="", train="max_epochs = 1", gate=gate_text).replace("lam = 1e-3", "lam = 1e-9")
@@ -97,13 +97,13 @@ def test_the_first_model_has_to_pass_as_well(tmp_path, gate_text, train, failing
         job = Job.load(tmp_path / "nightly.toml")
     else:
         job = job_of(tmp_path, train=train, gate=gate_text)
-    record = run(job, now=night(1))
+    record = run(job, now=clock_of(1))
     assert record["exit_code"] == 7
     assert any(failing in check["what"] for check in record["checks"] if not check["passed"])
     assert not (tmp_path / "models" / "current").exists()
     assert Versions(tmp_path / "models").names() == []
     allowed = run(
-        job_of(tmp_path, train=train if "lam" not in train else "", gate="require_certified = false"), now=night(2)
+        job_of(tmp_path, train=train if "lam" not in train else "", gate="require_certified = false"), now=clock_of(2)
     )
     assert allowed["exit_code"] == 0
 
@@ -111,64 +111,64 @@ def test_the_first_model_has_to_pass_as_well(tmp_path, gate_text, train, failing
 def test_rows_expire(tmp_path):
     job = job_of(tmp_path, more="expire_days = 2.5", gate="max_relative_regression = 0.5")
     for day in range(1, 6):
-        put(tmp_path, day)
-        record = run(job, now=night(day))
+        put_day(tmp_path, day)
+        record = run(job, now=clock_of(day))
         assert record["outcome"] == "promoted"
     store = Store.open(tmp_path / "clicks.store")
     assert [source.name[-6:] for source in store.manifest.sources] == ["03.svm", "04.svm", "05.svm"]
     assert (store.rows, store.manifest.first_row) == (900, 600)
     assert record["store"]["expired_rows"] == 300
-    told = plan(job, night(5)())
+    told = plan(job, clock_of(5)())
     assert (told.new, told.known, told.too_old) == ([], 3, 2)  # what has expired does not come back
     with pytest.raises(InputError, match="there are no new files"):
-        plan(job, night(50)())
+        plan(job, clock_of(50)())
 
 
 def test_known_files_are_known_by_content(tmp_path):
     job = job_of(tmp_path)
-    path = put(tmp_path, 1)
-    run(job, now=night(1))
+    path = put_day(tmp_path, 1)
+    run(job, now=clock_of(1))
     os.utime(path, (1, 1))
     shutil.copy(path, path.with_name("copy.svm"))
-    assert plan(job, night(2)()).new == []
+    assert plan(job, clock_of(2)()).new == []
     path.write_text(path.read_text() + "1 1:1\n")
     with pytest.raises(InputError, match=r"day-01.svm: changed after the store was made of it"):
-        plan(job, night(2)())
+        plan(job, clock_of(2)())
 
 
 def test_versions_are_kept_and_rolled_back(tmp_path, oocpeg):
     job = job_of(tmp_path, more="keep = 2", gate="max_relative_regression = 0.5")
     names = []
     for day in range(1, 5):
-        put(tmp_path, day)
-        names.append(run(job, now=night(day))["run"])
+        put_day(tmp_path, day)
+        names.append(run(job, now=clock_of(day))["run"])
     assert Versions(tmp_path / "models").names() == names[2:]
     oocpeg("rollback", tmp_path / "models")
-    assert in_use(tmp_path) == names[2]
+    assert version_in_use(tmp_path) == names[2]
     assert "does not exist or is not known" in oocpeg("rollback", tmp_path / "models", code=3).stderr
     oocpeg("rollback", tmp_path / "models", "--to", names[3])
-    assert in_use(tmp_path) == names[3]
+    assert version_in_use(tmp_path) == names[3]
     assert "there are" in oocpeg("rollback", tmp_path / "models", "--to", "2020-01-01T00-00-00", code=2).stderr
     oocpeg("rollback", tmp_path / "models", "--to", names[2])
-    put(tmp_path, 9)  # what is in use is compared with, and kept
-    record = run(job, now=night(9))
+    put_day(tmp_path, 9)  # what is in use is compared with, and kept
+    record = run(job, now=clock_of(9))
     assert record["champion"] == names[2]
     assert Versions(tmp_path / "models").names() == [names[2], record["run"]]
     oocpeg("rollback", tmp_path / "models")  # not to what was made last before it, which was rolled back
-    assert in_use(tmp_path) == names[2]
+    assert version_in_use(tmp_path) == names[2]
 
 
 def test_a_clock_that_was_set_back(tmp_path):
     job = job_of(tmp_path, gate="max_relative_regression = 0.5")
-    put(tmp_path, 1)
-    first = run(job, now=night(1))
-    put(tmp_path, 2)
-    second = run(job, now=night(-5))
+    put_day(tmp_path, 1)
+    first = run(job, now=clock_of(1))
+    put_day(tmp_path, 2)
+    second = run(job, now=clock_of(-5))
     assert second["run"] > first["run"]
-    assert in_use(tmp_path) == second["run"] == "2026-11-19T02-00-01"
+    assert version_in_use(tmp_path) == second["run"] == "2026-11-19T02-00-01"
 
 
-STEPS = ["_append", "_train", "_compare"]
+STEPS = ["append", "train_candidate", "compare"]
 
 
 @pytest.mark.slow
@@ -179,11 +179,11 @@ def test_killed_between_any_two_steps_and_resumed(tmp_path, monkeypatch, step, a
         folder = tmp_path / name
         folder.mkdir()
         job = job_of(folder, more="expire_days = 30", gate="max_relative_regression = 0.5")
-        put(folder, 1)
-        run(job, now=night(1))
-        put(folder, 2)
+        put_day(folder, 1)
+        run(job, now=clock_of(1))
+        put_day(folder, 2)
         if name == "killed":
-            home = {"publish": Versions, "prune": Versions, "expire": running}.get(step, running._Run)
+            home = {"publish": Versions, "prune": Versions, "expire": running}.get(step, running.JobRun)
             original = getattr(home, step)
 
             def killed(*arguments, original=original):
@@ -194,13 +194,13 @@ def test_killed_between_any_two_steps_and_resumed(tmp_path, monkeypatch, step, a
             with monkeypatch.context() as patched:
                 patched.setattr(home, step, killed)
                 with pytest.raises(SystemExit):
-                    run(job, now=night(2))
-            current = in_use(folder)
+                    run(job, now=clock_of(2))
+            current = version_in_use(folder)
             assert Model.load(folder / "models" / current / "model").info.certificate.converged
-        record = run(job, now=night(2.5) if name == "killed" else night(2))
+        record = run(job, now=clock_of(2.5) if name == "killed" else clock_of(2))
     assert record["outcome"] in ("promoted", "unchanged")
     version = "2026-11-20T02-00-00"
-    assert in_use(tmp_path / "whole") == in_use(tmp_path / "killed") == version
+    assert version_in_use(tmp_path / "whole") == version_in_use(tmp_path / "killed") == version
     for name in ("model", "epochs.jsonl"):
         one, other = ((tmp_path / which / "models" / version / name).read_bytes() for which in ("whole", "killed"))
         if name == "model":
@@ -221,36 +221,36 @@ def same_model(one, other, folder):
 
 def test_bad_input_fails_and_changes_nothing(tmp_path):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
-    first = run(job, now=night(1))
+    put_day(tmp_path, 1)
+    first = run(job, now=clock_of(1))
     before = folder_bytes(tmp_path / "clicks.store")
-    bad = put(tmp_path, 2)
+    bad = put_day(tmp_path, 2)
     bad.write_text(bad.read_text() + "1 5:nonsense\n")
     with pytest.raises(InputError, match=r"day-02.svm:301: "):
-        run(job, now=night(2))
+        run(job, now=clock_of(2))
     assert folder_bytes(tmp_path / "clicks.store") == before
-    assert in_use(tmp_path) == first["run"]
+    assert version_in_use(tmp_path) == first["run"]
     record = json.loads((tmp_path / "models" / "runs" / "2026-11-20T02-00-00.json").read_text())
     assert (record["outcome"], record["exit_code"]) == ("failed", 3)
     assert 'oocpeg_run_exit_code{name="nightly"} 3' in (tmp_path / "oocpeg.prom").read_text()
-    put(tmp_path, 2)  # corrected
-    assert run(job_of(tmp_path, gate="max_relative_regression = 0.5"), now=night(3))["outcome"] == "promoted"
+    put_day(tmp_path, 2)  # corrected
+    assert run(job_of(tmp_path, gate="max_relative_regression = 0.5"), now=clock_of(3))["outcome"] == "promoted"
 
 
 def test_options_that_are_not_those_of_the_store(tmp_path):
-    put(tmp_path, 1)
-    run(job_of(tmp_path), now=night(1))
-    put(tmp_path, 2)
+    put_day(tmp_path, 1)
+    run(job_of(tmp_path), now=clock_of(1))
+    put_day(tmp_path, 2)
     text = (tmp_path / "nightly.toml").read_text().replace("features = 40", "features = 40\nnormalize = 'l2'")
     (tmp_path / "nightly.toml").write_text(text)
     with pytest.raises(UsageError, match="normalize=l2: the store was made"):
-        run(Job.load(tmp_path / "nightly.toml"), now=night(2))
+        run(Job.load(tmp_path / "nightly.toml"), now=clock_of(2))
 
 
 def test_insufficient_disk_space_is_refused_before_training(tmp_path):
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     with pytest.raises(InputError, match="are to stay free"):
-        run(job_of(tmp_path, more="").__class__.load(too_much(tmp_path)), now=night(1))
+        run(job_of(tmp_path, more="").__class__.load(too_much(tmp_path)), now=clock_of(1))
     assert not (tmp_path / "clicks.store").exists()
 
 
@@ -262,7 +262,7 @@ def too_much(folder):
 
 def test_one_at_a_time(tmp_path, oocpeg):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     (tmp_path / "models").mkdir()
     with locked(tmp_path / "models" / ".lock", "another"), pytest.raises(LockedError, match=f"process {os.getpid()}"):
         run(job)
@@ -275,7 +275,7 @@ def test_the_command(tmp_path, oocpeg):
     job_of(
         tmp_path, more=f"notify = '''{sys.executable} -c \"import sys; open('told', 'w').write(sys.stdin.read())\"'''"
     )
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     planned = oocpeg("run", "nightly.toml", "--dry-run").stdout
     assert "append 1 file (0 in the store already)" in planned
     assert "day-01.svm" in planned
@@ -290,7 +290,7 @@ def test_the_command(tmp_path, oocpeg):
     assert steps[-1] == "promoted"
     record = json.loads(oocpeg("run", "nightly.toml", "--json").stdout)
     assert record["outcome"] == "unchanged"
-    put(tmp_path, 2, rows=1500, flip=True)
+    put_day(tmp_path, 2, rows=1500, flip=True)
     told = oocpeg("run", "nightly.toml", "-q", code=7).stdout
     assert "FAILED: golden.svm: roc_auc" in told
 
@@ -298,8 +298,8 @@ def test_the_command(tmp_path, oocpeg):
 def test_metrics_are_in_the_format_of_prometheus(tmp_path):
     job = job_of(tmp_path, gate="max_relative_regression = 0.5")
     for day in (1, 2):
-        put(tmp_path, day)
-        record = run(job, now=night(day))
+        put_day(tmp_path, day)
+        record = run(job, now=clock_of(day))
     names, seen = [], set()
     for line in (tmp_path / "oocpeg.prom").read_text().splitlines():
         if line.startswith("#"):
@@ -321,10 +321,10 @@ def test_lambda_is_searched_once(tmp_path):
     job_of(tmp_path)
     (tmp_path / "nightly.toml").write_text(text)
     job = Job.load(tmp_path / "nightly.toml")
-    put(tmp_path, 1)
-    first = run(job, now=night(1))
-    put(tmp_path, 2)
-    second = run(job, now=night(2))
+    put_day(tmp_path, 1)
+    first = run(job, now=clock_of(1))
+    put_day(tmp_path, 2)
+    second = run(job, now=clock_of(2))
     assert second["model"]["lambda"] == first["model"]["lambda"]
     assert "is that of the model in use" in second["model"]["why"]
 
@@ -334,10 +334,10 @@ def test_warm_start_from_the_weights_in_use(tmp_path):
     job_of(tmp_path)
     (tmp_path / "nightly.toml").write_text(text)
     job = Job.load(tmp_path / "nightly.toml")
-    put(tmp_path, 1, rows=2000)
-    assert not run(job, now=night(1))["model"]["warm_start"]
-    put(tmp_path, 2, rows=100)
-    warm = run(job, now=night(2))
+    put_day(tmp_path, 1, rows=2000)
+    assert not run(job, now=clock_of(1))["model"]["warm_start"]
+    put_day(tmp_path, 2, rows=100)
+    warm = run(job, now=clock_of(2))
     assert warm["model"]["warm_start"]
     assert warm["model"]["converged"]
 
@@ -392,8 +392,8 @@ def test_the_sample_is_the_same_for_every_model():
 
 def test_holdout_rows_are_measured_separately(tmp_path):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
-    record = run(job, now=night(1))
+    put_day(tmp_path, 1)
+    record = run(job, now=clock_of(1))
     store = Store.open(tmp_path / "clicks.store")
     from ooc_pegasos.loading.window import Folds
 
@@ -427,24 +427,24 @@ def test_job_files_that_are_wrong(tmp_path, oocpeg, text, message):
 
 def test_a_damaged_link_and_state(tmp_path):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
-    run(job, now=night(1))
-    put(tmp_path, 2)
+    put_day(tmp_path, 1)
+    run(job, now=clock_of(1))
+    put_day(tmp_path, 2)
     link = tmp_path / "models" / "current"
     link.unlink()
     os.symlink("../../etc", link)
     with pytest.raises(CorruptFileError, match="oocpeg rollback"):
-        run(job, now=night(2))
+        run(job, now=clock_of(2))
     rollback(Versions(tmp_path / "models"), "2026-11-19T02-00-00")
     (tmp_path / "models" / ".run").mkdir(exist_ok=True)
     (tmp_path / "models" / ".run" / "state.json").write_text("{")
     with pytest.raises(CorruptFileError, match="to begin anew"):
-        run(job, now=night(2))
+        run(job, now=clock_of(2))
 
 
 def test_ctrl_c_and_the_next_run_goes_on(tmp_path, monkeypatch):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     original = running.train
 
     def interrupted(*arguments, **named):
@@ -454,11 +454,11 @@ def test_ctrl_c_and_the_next_run_goes_on(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(running, "train", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            run(job, now=night(1))
+            run(job, now=clock_of(1))
     record = json.loads((tmp_path / "models" / "runs" / "2026-11-19T02-00-00.json").read_text())
     assert (record["outcome"], record["exit_code"]) == ("interrupted", 130)
-    assert run(job, now=night(2))["outcome"] == "promoted"
-    assert in_use(tmp_path) == "2026-11-19T02-00-00"
+    assert run(job, now=clock_of(2))["outcome"] == "promoted"
+    assert version_in_use(tmp_path) == "2026-11-19T02-00-00"
 
 
 def test_defaults_say_what_is_compared():

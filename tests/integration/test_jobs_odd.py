@@ -29,7 +29,7 @@ from ooc_pegasos.readers import sources
 from ooc_pegasos.util.json_checksum import decode, encode
 from ooc_pegasos.util.locks import locked
 from support.file_bytes import folder_bytes
-from support.nights import JOB, changed, in_use, job_of, night, put, rows_of
+from support.nights import JOB, changed_job, clock_of, job_of, job_rows, put_day, version_in_use
 from support.rows import svmlight_text
 
 LAX = "max_relative_regression = 0.9"
@@ -44,15 +44,15 @@ def test_folders_and_files_of_any_name(tmp_path, oocpeg, name):
     folder = tmp_path / name
     folder.mkdir()
     job_of(folder)
-    put(folder, 1)
-    put(folder, 2).rename(folder / "incoming" / f"{name}.svm")
+    put_day(folder, 1)
+    put_day(folder, 2).rename(folder / "incoming" / f"{name}.svm")
     planned = oocpeg("run", folder / "nightly.toml", "--dry-run").stdout
     assert "append 2 files" in planned
     assert len(planned.splitlines()) == 5
     record = json.loads(oocpeg("run", folder / "nightly.toml", "--json").stdout)
     assert record["store"]["new_rows"] == 600
     assert {one["name"] for one in record["fingerprints"]} == set(record["inputs"])
-    assert plan(Job.load(folder / "nightly.toml"), night(3)()).new == []
+    assert plan(Job.load(folder / "nightly.toml"), clock_of(3)()).new == []
 
 
 def test_where_subfolders_begin_that_are_columns(tmp_path):
@@ -62,18 +62,18 @@ def test_where_subfolders_begin_that_are_columns(tmp_path):
         (tmp_path / "data" / f"day={day}" / "x.csv").write_text("label,x\n" + rows)
     job = job_of(tmp_path)
     text = 'features = 40\nindex_base = 1\nvalues = "float32"', 'categorical = ["day"]\nnumeric = ["x"]\nhash_bits = 4'
-    job = changed(tmp_path, ('"incoming/*.svm"', '"data/./*/*.csv"'), ('golden = ["golden.svm"]\n', ""), text)
-    assert run(job, now=night(1))["outcome"] == "promoted"
+    job = changed_job(tmp_path, ('"incoming/*.svm"', '"data/./*/*.csv"'), ('golden = ["golden.svm"]\n', ""), text)
+    assert run(job, now=clock_of(1))["outcome"] == "promoted"
 
 
 def test_reference_sets_of_equal_names_are_all_measured(tmp_path):
     job = job_of(tmp_path, gate="min_auc = 0.8")
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "golden.svm").write_text(svmlight_text(*rows_of(100, 7, flip=True)))
+    (tmp_path / "other" / "golden.svm").write_text(svmlight_text(*job_rows(100, 7, flip=True)))
     shutil.copy(tmp_path / "golden.svm", tmp_path / "holdout")
-    job = changed(tmp_path, ('["golden.svm"]', '["golden.svm", "other/golden.svm", "holdout"]'))
-    record = run(job, now=night(1))
+    job = changed_job(tmp_path, ('["golden.svm"]', '["golden.svm", "other/golden.svm", "holdout"]'))
+    record = run(job, now=clock_of(1))
     places = [str(tmp_path / name) for name in ("golden.svm", "other/golden.svm", "holdout")]
     assert list(record["metrics"]) == ["holdout", *places]
     assert [check["what"] for check in record["checks"] if not check["passed"]] == [
@@ -83,12 +83,12 @@ def test_reference_sets_of_equal_names_are_all_measured(tmp_path):
 
 def test_errors_are_found_before_training(tmp_path):
     job_of(tmp_path)
-    put(tmp_path, 1)
-    first = run(changed(tmp_path), now=night(1))
+    put_day(tmp_path, 1)
+    first = run(changed_job(tmp_path), now=clock_of(1))
     before = folder_bytes(tmp_path / "clicks.store")
-    put(tmp_path, 2)
+    put_day(tmp_path, 2)
     other = tmp_path / "other.store"
-    convert([str(tmp_path / "golden.svm")], other, dataclasses.replace(changed(tmp_path).convert, normalize="l2"))
+    convert([str(tmp_path / "golden.svm")], other, dataclasses.replace(changed_job(tmp_path).convert, normalize="l2"))
     (tmp_path / "table.csv").write_text("label,x\n1,2\n-1,3\n")
     for setting, problem in (
         (("golden.svm", "nowhere.svm"), "nowhere.svm: no such file"),
@@ -99,12 +99,12 @@ def test_errors_are_found_before_training(tmp_path):
     ):
         text = (tmp_path / "nightly.toml").read_text()
         with pytest.raises(InputError, match=problem):
-            run(changed(tmp_path, setting), now=night(2))
+            run(changed_job(tmp_path, setting), now=clock_of(2))
         (tmp_path / "nightly.toml").write_text(text)
     (tmp_path / "models" / "current").unlink()
     os.symlink("2020-01-01T00-00-00", tmp_path / "models" / "current")
     with pytest.raises(CorruptFileError, match="where no model is; put another version in its"):
-        run(changed(tmp_path), now=night(2))
+        run(changed_job(tmp_path), now=clock_of(2))
     assert folder_bytes(tmp_path / "clicks.store") == before
     with pytest.raises(InputError, match="name one with to"):  # which was in use, nobody knows
         rollback(Versions(tmp_path / "models"))
@@ -155,7 +155,7 @@ def test_job_files_that_are_wrong(tmp_path, oocpeg, old, new, message):
 )
 def test_overwriting_inputs_is_refused_before_the_run(tmp_path, oocpeg, log, metrics, message):
     job_of(tmp_path)
-    path = put(tmp_path, 1).parent.parent / "nightly.toml"
+    path = put_day(tmp_path, 1).parent.parent / "nightly.toml"
     path.write_text(path.read_text().replace("log.jsonl", log).replace("oocpeg.prom", metrics))
     (tmp_path / "link.toml").symlink_to("nightly.toml")
     before = folder_bytes(tmp_path)
@@ -167,10 +167,10 @@ def test_overwriting_inputs_is_refused_before_the_run(tmp_path, oocpeg, log, met
 
 
 def test_probabilities_are_fitted_to_the_holdout_rows_of_a_job(tmp_path):
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     job = job_of(tmp_path, train="calibrate = 'platt'", gate=LAX)
     assert (job.train.holdout, job.training().holdout) == (0.1, 0.1)
-    assert run(job, now=night(1))["outcome"] == "promoted"
+    assert run(job, now=clock_of(1))["outcome"] == "promoted"
     with pytest.raises(UsageError, match="calibrate needs rows that no model is trained on"):
         job_of(tmp_path, train="calibrate = 'platt'\nholdout = 0")
     for train in ("folds = 3", "bias = 'search'"):
@@ -182,7 +182,7 @@ def test_probabilities_are_fitted_to_the_holdout_rows_of_a_job(tmp_path):
 @pytest.mark.parametrize("what", ["pipe", "empty", "folder", "dangling"])
 def test_missing_inputs(tmp_path, oocpeg, what):
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     odd = tmp_path / "incoming" / "odd.svm"
     {"pipe": os.mkfifo, "empty": lambda path: path.touch(), "folder": os.mkdir}.get(
         what, lambda path: path.symlink_to("nowhere")
@@ -210,30 +210,30 @@ def test_no_job_file(tmp_path, oocpeg):
 def test_nothing_new_and_nothing_at_all(tmp_path):
     job = job_of(tmp_path)
     with pytest.raises(InputError, match="no new file, and no store"):
-        run(job, now=night(1))
-    put(tmp_path, 1)
-    run(job, now=night(2))
+        run(job, now=clock_of(1))
+    put_day(tmp_path, 1)
+    run(job, now=clock_of(2))
     shutil.rmtree(tmp_path / "incoming")
-    assert run(job, now=night(3))["outcome"] == "unchanged"
+    assert run(job, now=clock_of(3))["outcome"] == "unchanged"
 
 
 def test_too_few_rows_for_a_holdout_until_there_are_more(tmp_path):
     """A failed step is not repeated while new input that would help is waiting."""
     job_of(tmp_path)
-    job = changed(tmp_path, ("lam = 1e-3\n", ""))
-    path = put(tmp_path, 1, rows=10)
+    job = changed_job(tmp_path, ("lam = 1e-3\n", ""))
+    path = put_day(tmp_path, 1, rows=10)
     path.write_text("1 1:1\n-1 2:1\n")
     for day in (1, 2):
         with pytest.raises(UsageError, match="selects no holdout rows"):
-            run(job, now=night(day))
-    put(tmp_path, 3, rows=500)
-    record = run(job, now=night(3))
+            run(job, now=clock_of(day))
+    put_day(tmp_path, 3, rows=500)
+    record = run(job, now=clock_of(3))
     assert (record["outcome"], record["run"], record["store"]["rows"]) == ("promoted", "2026-11-21T02-00-00", 502)
 
 
 def test_a_run_that_failed_in_the_comparison_is_resumed_there(tmp_path, monkeypatch):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
 
     def fails(model, data, judge):  # as it does for a bad row far into the reference set
         raise InputError(f"{data}:123456: a bad row")
@@ -241,36 +241,36 @@ def test_a_run_that_failed_in_the_comparison_is_resumed_there(tmp_path, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(gate, "measure", fails)
         with pytest.raises(InputError, match="a bad row"):
-            run(job, now=night(1))
+            run(job, now=clock_of(1))
     with monkeypatch.context() as patched:
         patched.setattr(running, "train", None)  # it is not needed any more
-        record = run(job, now=night(2))
+        record = run(job, now=clock_of(2))
     assert (record["outcome"], record["run"]) == ("promoted", "2026-11-19T02-00-00")
 
 
 def test_an_unfinished_conversion_of_other_files_is_discarded(tmp_path, monkeypatch):
     """The run was killed while it appended, and when it goes on there are other files."""
     job = job_of(tmp_path, gate=LAX)
-    put(tmp_path, 1)
-    run(job, now=night(1))
-    put(tmp_path, 2)
+    put_day(tmp_path, 1)
+    run(job, now=clock_of(1))
+    put_day(tmp_path, 2)
 
     def killed(*_words):
         raise SystemExit
 
-    from ooc_pegasos.conversion.pipeline import _Conversion
+    from ooc_pegasos.conversion.pipeline import Conversion
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Conversion, "_publish", killed)
+        patched.setattr(Conversion, "publish", killed)
         with pytest.raises(SystemExit):
-            run(job, now=night(2))
+            run(job, now=clock_of(2))
     assert (tmp_path / "clicks.store.unfinished" / "plan.json").exists()
     shutil.copy(tmp_path / "incoming" / "day-01.svm", tmp_path / "incoming" / "day-02.svm")  # which changes it
-    put(tmp_path, 3)
+    put_day(tmp_path, 3)
     outcomes = []
     for day in (3, 4):
         try:
-            outcomes.append(run(job, now=night(day))["outcome"])
+            outcomes.append(run(job, now=clock_of(day))["outcome"])
         except InputError:
             outcomes.append("failed")
     assert outcomes[-1] in ("promoted", "unchanged")
@@ -281,7 +281,7 @@ def test_an_unfinished_conversion_of_other_files_is_discarded(tmp_path, monkeypa
 def test_a_resumed_run_starts_the_next_only_with_new_input(tmp_path, monkeypatch):
     job = job_of(tmp_path, gate=LAX)
     for day, more in ((1, False), (2, True)):
-        put(tmp_path, day)
+        put_day(tmp_path, day)
 
         def killed(*_words, **_named):
             raise SystemExit
@@ -289,10 +289,10 @@ def test_a_resumed_run_starts_the_next_only_with_new_input(tmp_path, monkeypatch
         with monkeypatch.context() as patched:
             patched.setattr(running, "train", killed)
             with pytest.raises(SystemExit):
-                run(job, now=night(day))
+                run(job, now=clock_of(day))
         if more:
-            put(tmp_path, 5)
-        record = run(job, now=night(day + 0.5))
+            put_day(tmp_path, 5)
+        record = run(job, now=clock_of(day + 0.5))
         assert record["outcome"] == "promoted"
         assert record["store"]["new_rows"] == 300
         assert record["run"][11:13] == ("14" if more else "02")
@@ -300,22 +300,22 @@ def test_a_resumed_run_starts_the_next_only_with_new_input(tmp_path, monkeypatch
 
 def test_a_store_that_was_replaced(tmp_path):
     job_of(tmp_path)
-    put(tmp_path, 1)
-    first = run(changed(tmp_path), now=night(1))
+    put_day(tmp_path, 1)
+    first = run(changed_job(tmp_path), now=clock_of(1))
     shutil.rmtree(tmp_path / "clicks.store")
-    job = changed(tmp_path, ("[convert]", '[convert]\nnormalize = "l2"'))
+    job = changed_job(tmp_path, ("[convert]", '[convert]\nnormalize = "l2"'))
     with pytest.raises(InputError, match="use another folder of models"):
-        run(job, now=night(2))
-    assert in_use(tmp_path) == first["run"]
+        run(job, now=clock_of(2))
+    assert version_in_use(tmp_path) == first["run"]
     shutil.rmtree(tmp_path / "clicks.store")
     shutil.rmtree(tmp_path / "models" / ".run")
-    job = changed(tmp_path, ('normalize = "l2"\n', ""))
-    assert run(job, now=night(3))["outcome"] == "unchanged"
+    job = changed_job(tmp_path, ('normalize = "l2"\n', ""))
+    assert run(job, now=clock_of(3))["outcome"] == "unchanged"
 
 
 def test_the_models_are_gone(tmp_path, oocpeg):
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     oocpeg("run", "nightly.toml")
     shutil.rmtree(tmp_path / "models")
     assert "no model was in use to compare with" in oocpeg("run", "nightly.toml").stdout
@@ -323,14 +323,14 @@ def test_the_models_are_gone(tmp_path, oocpeg):
 
 def test_a_damaged_store_is_not_trained_on(tmp_path, oocpeg):
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     oocpeg("run", "nightly.toml", "-q")
     before = folder_bytes(tmp_path / "models")
     chunk = next((tmp_path / "clicks.store").glob("chunk-*"))
     content = bytearray(chunk.read_bytes())
     content[5000] ^= 1
     chunk.write_bytes(content)
-    put(tmp_path, 2)
+    put_day(tmp_path, 2)
     for _again in range(2):
         assert "the checksum does not match" in oocpeg("run", "nightly.toml", code=5).stderr
     left = folder_bytes(tmp_path / "models")
@@ -343,30 +343,30 @@ def test_a_damaged_store_is_not_trained_on(tmp_path, oocpeg):
 @pytest.mark.parametrize("content", [None, "{", "[]", "3", "{}", '{"training": 3}', "\0", "[" * 100_000])
 def test_a_record_that_cannot_be_read_means_training_once_more(tmp_path, content):
     job = job_of(tmp_path, gate=LAX)
-    put(tmp_path, 1)
-    run(job, now=night(1))
+    put_day(tmp_path, 1)
+    run(job, now=clock_of(1))
     path = tmp_path / "models" / "current" / "run.json"
     path.unlink()
     if content is not None:
         path.write_text(content)
-    assert run(job, now=night(2))["outcome"] == "promoted"
-    assert run(job, now=night(3))["outcome"] == "unchanged"
+    assert run(job, now=clock_of(2))["outcome"] == "promoted"
+    assert run(job, now=clock_of(3))["outcome"] == "unchanged"
 
 
 def state_after(folder, monkeypatch, step):
     """The state of a run that was killed after a step."""
     job = job_of(folder, gate=LAX)
-    put(folder, 1)
+    put_day(folder, 1)
     with monkeypatch.context() as patched:
-        where, what = {"_train": (running._Run, "_compare"), "_compare": (Versions, "publish")}[step]
+        where, what = {"train_candidate": (running.JobRun, "compare"), "compare": (Versions, "publish")}[step]
         patched.setattr(where, what, lambda *_words: sys.exit())
         with pytest.raises(SystemExit):
-            run(job, now=night(1))
+            run(job, now=clock_of(1))
     return job, folder / "models" / ".run" / "state.json"
 
 
 def test_an_invalid_state_is_refused_in_one_line(tmp_path, monkeypatch):
-    job, path = state_after(tmp_path, monkeypatch, "_train")
+    job, path = state_after(tmp_path, monkeypatch, "train_candidate")
     table = decode(path.read_bytes())
     good = path.read_bytes()
     wrong = [b"", b"{", b"[]", b"3", b"{}", good[:-3], good.replace(b"2026", b"2027", 1), b"[" * 100_000]
@@ -386,10 +386,10 @@ def test_an_invalid_state_is_refused_in_one_line(tmp_path, monkeypatch):
     for content in wrong:
         path.write_bytes(content)
         with pytest.raises(CorruptFileError, match=r"state\.json: .*; remove .* to begin anew") as caught:
-            run(job, now=night(2))
+            run(job, now=clock_of(2))
         assert len(str(caught.value).splitlines()) == 1
     path.write_bytes(good)
-    assert run(job, now=night(2))["run"] == "2026-11-19T02-00-00"
+    assert run(job, now=clock_of(2))["run"] == "2026-11-19T02-00-00"
 
 
 # --- the gate -------------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ def test_an_invalid_state_is_refused_in_one_line(tmp_path, monkeypatch):
 def test_a_champion_without_errors(tmp_path, oocpeg):
     """Nothing is a share of nothing, and JSON has no infinity."""
     job_of(tmp_path, gate="metric = 'error'")
-    changed(tmp_path, ("features = 40", "features = 2"))
+    changed_job(tmp_path, ("features = 40", "features = 2"))
     (tmp_path / "golden.svm").write_text("1 1:1\n-1 2:1\n" * 50)
     (tmp_path / "incoming").mkdir()
     (tmp_path / "incoming" / "a.svm").write_text("1 1:1\n-1 2:1\n" * 200)
@@ -435,7 +435,7 @@ SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\} (-?
 
 def test_metrics_are_replaced_atomically_with_any_names(tmp_path, monkeypatch):
     job = dataclasses.replace(job_of(tmp_path, more="name = 'a \"b\" \\\\ c\\nd'"), name='a "b" \\ c\nd')
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     seen = []
     original = os.replace
 
@@ -446,7 +446,7 @@ def test_metrics_are_replaced_atomically_with_any_names(tmp_path, monkeypatch):
         original(old, new)
 
     monkeypatch.setattr(os, "replace", replace)
-    run(job, now=night(1))
+    run(job, now=clock_of(1))
     assert len(seen) == 1
     text = (tmp_path / "oocpeg.prom").read_text()
     families = re.findall(r"# HELP ([a-z_]+) [^\n]+\n# TYPE \1 gauge\n((?:\1\{.+\n)+)", text)
@@ -461,8 +461,8 @@ def test_metrics_are_replaced_atomically_with_any_names(tmp_path, monkeypatch):
 def test_a_record_suffices_to_repeat_a_run(tmp_path):
     job = job_of(tmp_path, gate=LAX)
     for day in (1, 2):
-        path = put(tmp_path, day)
-        record = run(job, now=night(day))
+        path = put_day(tmp_path, day)
+        record = run(job, now=clock_of(day))
     told = json.loads((tmp_path / "models" / "current" / "run.json").read_text())
     for name in ("job", "run", "outcome", "exit_code", "inputs", "fingerprints", "options", "training", "versions"):
         assert told[name] == record[name]
@@ -487,7 +487,7 @@ def test_a_record_suffices_to_repeat_a_run(tmp_path):
 
 def test_notify_on_the_command_line_and_that_it_fails(tmp_path, oocpeg):
     job_of(tmp_path, more="notify = 'false'")
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     assert "notify: false: exit code 1" in oocpeg("run", "nightly.toml").stderr
     assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["problems"] == [
         "notify: false: exit code 1: "
@@ -495,7 +495,7 @@ def test_notify_on_the_command_line_and_that_it_fails(tmp_path, oocpeg):
     command = f"{sys.executable} -c \"import os, sys; open('told', 'w').write(os.environ['OOCPEG_OUTCOME'])\""
     oocpeg("run", "nightly.toml", "--notify", command)
     assert (tmp_path / "told").read_text() == "unchanged"
-    path = put(tmp_path, 2)
+    path = put_day(tmp_path, 2)
     path.write_text("nonsense\n")
     oocpeg("run", "nightly.toml", "-q", "--notify", command, code=3)
     assert (tmp_path / "told").read_text() == "failed"
@@ -560,14 +560,14 @@ def test_background_processes_of_the_notify_command_are_not_awaited(tmp_path):
 def test_ctrl_c_during_notification(tmp_path, monkeypatch):
     number = tmp_path / "number"
     command = script(tmp_path, f"echo $$ >{shlex.quote(str(number))}; sleep 60")
-    heard = records._read
+    heard = records.read_pipe
 
     def interrupted(*words):
         if number.exists() and number.read_text():
             raise KeyboardInterrupt
         return heard(*words)
 
-    monkeypatch.setattr(records, "_read", interrupted)
+    monkeypatch.setattr(records, "read_pipe", interrupted)
     with pytest.raises(KeyboardInterrupt):
         records.notify(command, TOLD)
     assert gone(number)
@@ -579,7 +579,7 @@ def test_the_notify_command_is_relative_to_the_job_file(tmp_path, oocpeg):
     script(folder, 'echo "$1 $OOCPEG_OUTCOME" >told')
     for command in ('"./send mail.sh" "a b"', '"../job\'s own/send mail.sh" "a b"'):
         job_of(folder, more=f"notify = {json.dumps(command)}")
-        put(folder, 1)
+        put_day(folder, 1)
         assert "notify" not in oocpeg("run", folder / "nightly.toml").stderr
         assert (tmp_path / "told").read_text().startswith("a b ")
         (tmp_path / "told").unlink()
@@ -605,8 +605,8 @@ def test_a_log_that_is_a_pipe(tmp_path, reader):
         assert log.problem.endswith("log.jsonl: a line was cut short")
         os.close(descriptor)
         return
-    put(tmp_path, 1)
-    assert run(job_of(tmp_path), now=night(1))["outcome"] == "promoted"
+    put_day(tmp_path, 1)
+    assert run(job_of(tmp_path), now=clock_of(1))["outcome"] == "promoted"
     log.write("begins")
     assert log.problem.endswith("log.jsonl: No such device or address")
 
@@ -617,7 +617,7 @@ def test_a_second_run_reports_the_lock(tmp_path):
     job = Job.load(tmp_path / "nightly.toml", command) if job_of(tmp_path) else None
     (tmp_path / "models").mkdir()
     with locked(tmp_path / "models" / ".lock", "another"), pytest.raises(LockedError):
-        run(job, now=night(1))
+        run(job, now=clock_of(1))
     record = json.loads(told.read_text())
     assert (record["outcome"], record["exit_code"]) == ("failed", 6)
     assert json.loads((tmp_path / "log.jsonl").read_text())["exit_code"] == 6
@@ -626,7 +626,7 @@ def test_a_second_run_reports_the_lock(tmp_path):
 
 def test_unexpected_errors_are_recorded(tmp_path, monkeypatch):
     job = job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
 
     def broken(*_words, **_named):
         raise ZeroDivisionError("by nought")
@@ -634,19 +634,19 @@ def test_unexpected_errors_are_recorded(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(running, "train", broken)
         with pytest.raises(ZeroDivisionError):
-            run(job, now=night(1))
+            run(job, now=clock_of(1))
     record = json.loads((tmp_path / "models" / "runs" / "2026-11-19T02-00-00.json").read_text())
     assert (record["outcome"], record["exit_code"], record["error"]) == ("failed", 1, "ZeroDivisionError: by nought")
-    assert run(job, now=night(2))["outcome"] == "promoted"
+    assert run(job, now=clock_of(2))["outcome"] == "promoted"
 
 
 def test_quiet_and_json_together(tmp_path, oocpeg):
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     done = oocpeg("run", "nightly.toml", "--quiet", "--json")
     assert (json.loads(done.stdout)["outcome"], done.stderr) == ("promoted", "")
     planned = json.loads(oocpeg("run", "nightly.toml", "--quiet", "--json", "--dry-run").stdout)
-    assert (planned["new"], planned["known"], planned["champion"]) == ([], 1, in_use(tmp_path))
+    assert (planned["new"], planned["known"], planned["champion"]) == ([], 1, version_in_use(tmp_path))
     assert oocpeg("run", "nightly.toml", "--quiet").stdout == ""
 
 
@@ -656,41 +656,41 @@ def test_quiet_and_json_together(tmp_path, oocpeg):
 def test_changed_sources_are_detected_in_all_folders(tmp_path):
     """Also one that the patterns do not name any more, or that is older than the window."""
     job = job_of(tmp_path, more="expire_days = 5", gate=LAX)
-    path = put(tmp_path, 1)
-    run(job, now=night(1))
+    path = put_day(tmp_path, 1)
+    run(job, now=clock_of(1))
     moved = tmp_path / "incoming" / "day-01.old"
     moment = path.stat().st_mtime_ns
     path.write_text(path.read_text()[:-40] + "\n")
     os.utime(path, ns=(moment, moment - 10**9 * 86_400 * 30))
-    put(tmp_path, 2)
+    put_day(tmp_path, 2)
     with pytest.raises(InputError, match=r"day-01\.svm: changed after the store was made of it"):
-        run(job, now=night(2))
+        run(job, now=clock_of(2))
     path.rename(moved)  # missing files are not compared
-    assert run(job, now=night(2))["outcome"] == "promoted"
+    assert run(job, now=clock_of(2))["outcome"] == "promoted"
 
 
 def test_a_source_that_changed_in_place_is_refused_before_anything_is_done(tmp_path):
     """Its size and time are what they were: its samples are not."""
     job = job_of(tmp_path, gate=LAX)
-    path = put(tmp_path, 1)
-    run(job, now=night(1))
-    before = folder_bytes(tmp_path / "clicks.store"), in_use(tmp_path)
+    path = put_day(tmp_path, 1)
+    run(job, now=clock_of(1))
+    before = folder_bytes(tmp_path / "clicks.store"), version_in_use(tmp_path)
     moment, content = path.stat().st_mtime_ns, path.read_bytes()
     path.write_bytes(content.replace(b"\n1 ", b"\n2 ", 1))
     os.utime(path, ns=(moment, moment))
-    put(tmp_path, 2)
+    put_day(tmp_path, 2)
     with pytest.raises(InputError, match=r"day-01\.svm: changed after the store was made of it"):
-        run(job, now=night(2))
-    assert (folder_bytes(tmp_path / "clicks.store"), in_use(tmp_path)) == before
+        run(job, now=clock_of(2))
+    assert (folder_bytes(tmp_path / "clicks.store"), version_in_use(tmp_path)) == before
     path.write_bytes(content)
     os.utime(path, ns=(moment, moment))
-    assert run(job, now=night(2))["outcome"] == "promoted"
+    assert run(job, now=clock_of(2))["outcome"] == "promoted"
 
 
 def test_a_store_that_was_made_from_another_folder(tmp_path, monkeypatch):
     """Its files are known by where they are, and not by what they were called from there."""
     job = job_of(tmp_path, gate=LAX)
-    path = put(tmp_path, 1)
+    path = put_day(tmp_path, 1)
     monkeypatch.chdir(tmp_path / "incoming")
     convert(["./day-01.svm"], tmp_path / "clicks.store", job.convert)
     (tmp_path / "elsewhere").mkdir()
@@ -698,13 +698,13 @@ def test_a_store_that_was_made_from_another_folder(tmp_path, monkeypatch):
     shutil.copy(tmp_path / "golden.svm", "day-01.svm")  # another file of that name
     with monkeypatch.context() as patched:
         patched.setattr(sources, "hash_of", None)  # no byte has to be read besides samples
-        assert (plan(job, night(2)()).new, plan(job, night(2)()).known) == ([], 1)
-    put(tmp_path, 1, noise=0.4)
+        assert (plan(job, clock_of(2)()).new, plan(job, clock_of(2)()).known) == ([], 1)
+    put_day(tmp_path, 1, noise=0.4)
     with pytest.raises(InputError, match=r"incoming/day-01\.svm: changed after the store was made of it"):
-        run(job, now=night(2))
+        run(job, now=clock_of(2))
     path.unlink()
-    put(tmp_path, 2)
-    assert run(job, now=night(2))["store"]["new_rows"] == 300
+    put_day(tmp_path, 2)
+    assert run(job, now=clock_of(2))["store"]["new_rows"] == 300
 
 
 def test_a_folder_of_tables_is_known_by_name(tmp_path, monkeypatch):
@@ -720,11 +720,11 @@ def test_a_folder_of_tables_is_known_by_name(tmp_path, monkeypatch):
         rows = "".join(f"{x > 0:d},{x}\n" for x in rng.normal(size=200))
         (tmp_path / "tables" / f"day={day}" / "a.csv").write_text("label,x\n" + rows)
     job = Job.load(tmp_path / "nightly.toml")
-    assert run(job, now=night(1))["store"]["new_rows"] == 400
+    assert run(job, now=clock_of(1))["store"]["new_rows"] == 400
     names = [source.name for source in Store.open(job.store).manifest.sources]
     assert names == [f"{tmp_path}/tables/day={day}/a.csv" for day in (1, 2)]
     monkeypatch.setattr(sources, "hash_of", None)
-    assert plan(job, night(2)()).known == 2
+    assert plan(job, clock_of(2)()).known == 2
 
 
 def test_a_folder_of_texts_is_known_again(tmp_path):
@@ -737,18 +737,18 @@ def test_a_folder_of_texts_is_known_again(tmp_path):
             (tmp_path / "texts" / word).mkdir(parents=True, exist_ok=True)
             (tmp_path / "texts" / word / str(number)).write_text(f"{word} {number}")
     job = Job.load(tmp_path / "nightly.toml")
-    assert run(job, now=night(1))["outcome"] == "promoted"
-    assert run(job, now=night(2))["outcome"] == "unchanged"
+    assert run(job, now=clock_of(1))["outcome"] == "promoted"
+    assert run(job, now=clock_of(2))["outcome"] == "unchanged"
     (tmp_path / "texts" / "good" / "0").write_text("worse")
     with pytest.raises(InputError, match="texts: changed after it was appended"):
-        run(job, now=night(3))
+        run(job, now=clock_of(3))
 
 
 @pytest.mark.slow
 def test_two_jobs_on_one_store(tmp_path, oocpeg):
     """The second finds the rows in the store, and trains its own model on them."""
     job_of(tmp_path, gate=LAX)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     oocpeg("run", "nightly.toml")
     text = (tmp_path / "nightly.toml").read_text().replace('"models"', '"others"').replace("lam = 1e-3", "lam = 1e-2")
     (tmp_path / "second.toml").write_text(text)
@@ -756,7 +756,7 @@ def test_two_jobs_on_one_store(tmp_path, oocpeg):
     assert (record["outcome"], record["store"]["rows"], record["store"]["new_rows"]) == ("promoted", 300, 0)
     assert record["model"]["lambda"] == 1e-2
     with locked(tmp_path / "clicks.store.unfinished" / "lock", "another"):
-        put(tmp_path, 2)
+        put_day(tmp_path, 2)
         said = oocpeg("run", "second.toml", code=6).stderr
     assert f"clicks.store: process {os.getpid()} is at work on it" in said
     assert "wait for it" in said
@@ -765,7 +765,7 @@ def test_two_jobs_on_one_store(tmp_path, oocpeg):
 
 
 def test_two_trainings_of_one_model(tmp_path, oocpeg):
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     convert([str(tmp_path / "incoming" / "day-01.svm")], tmp_path / "store")
     words = ("train", "store", "-o", "model", "--lambda", "0.1", "--force")
     oocpeg(*words)
@@ -782,7 +782,7 @@ def test_two_trainings_of_one_model(tmp_path, oocpeg):
 def test_a_store_that_grows_while_it_is_trained_on(tmp_path, oocpeg):
     """Who reads and who appends do not wait for each other; each has the store whole."""
     for day in (1, 2):
-        put(tmp_path, day)
+        put_day(tmp_path, day)
     store = convert([str(tmp_path / "incoming" / "day-01.svm")], tmp_path / "store")
     command = [sys.executable, "-m", "ooc_pegasos", "train", "store", "-o", "model", "--lambda", "1e-6", "--quiet"]
     command += ["--tolerance", "1e-12", "--max-epochs", "100000000", "--checkpoint", "c", "--checkpoint-epochs", "1"]
@@ -803,7 +803,7 @@ def test_a_store_that_grows_while_it_is_trained_on(tmp_path, oocpeg):
 
 
 def test_the_state_is_read_by_its_own_words(tmp_path, monkeypatch):
-    _job, path = state_after(tmp_path, monkeypatch, "_compare")
+    _job, path = state_after(tmp_path, monkeypatch, "compare")
     found = state.load(path.parent)
     assert found.compare.rows == 300
     assert found.train.converged

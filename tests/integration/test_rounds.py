@@ -21,9 +21,10 @@ from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.objective.problem import problem_of
 from ooc_pegasos.scoring.evaluate import evaluate
-from support.clusters import workers_of_this_process
+from support.clusters import EpochProgress, store_of_parts, weight_bytes, workers_of_this_process
 from support.rows import random_rows
 from support.stores import store_of
+from support.subsets import covering
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.dask
@@ -36,22 +37,11 @@ def client():
         yield client
 
 
-def made(folder, rows=600, features=40, seed=0, **options):
-    matrix, _labels = random_rows(rows, features, seed, 0.3)
-    truth = np.random.default_rng(9).normal(size=features)
-    labels = np.where(matrix @ truth + np.random.default_rng(seed).normal(size=rows) > 0, 1, -1)
-    return store_of(folder, matrix, labels, chunk_size=4096, **options)
-
-
-def weights(result):
-    return result.model.weights.tobytes()
-
-
-@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("lam", [1e-1, 1e-2, 1e-4])
-@pytest.mark.parametrize("algorithm", ["auto", "sgd-s", "sdca"])
+@pytest.mark.parametrize(
+    ("algorithm", "lam", "parts"), covering(["auto", "sgd-s", "sdca"], [1e-1, 1e-2, 1e-4], [1, 2, 4])
+)
 def test_the_certificate_holds(client, tmp_path, parts, lam, algorithm):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     matrix, labels = store.to_scipy()
     svm = LinearSVC(C=1 / (lam * store.rows), loss="hinge", fit_intercept=False, tol=1e-9, max_iter=10**6)
     w = svm.fit(matrix.astype(float), labels).coef_.ravel()
@@ -106,7 +96,7 @@ def test_all_losses_have_the_optimum_of_local_training(client, tmp_path, loss, l
 def test_many_models_weights_folds_and_a_bias(client, tmp_path):
     folder = tmp_path
     (folder / "weights").write_text("".join(f"{1 + row % 3}\n" for row in range(600)))
-    store = made(folder, weights=str(folder / "weights"))
+    store = store_of_parts(folder, weights=str(folder / "weights"))
     for config in (
         TrainConfig(lam=(0.1, 0.03, 0.01), tolerance=0.005, holdout=0.2),
         TrainConfig(lam=(0.1, 0.01), folds=3, tolerance=0.005),
@@ -141,7 +131,7 @@ def test_several_classes(client, tmp_path, loss):
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_results_do_not_depend_on_the_number_of_workers(tmp_path, algorithm):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(
         lam=(0.03, 0.01, 0.003), tolerance=1e-3, algorithm=algorithm, max_epochs=12, holdout=0.1, memory=1 << 24
     )
@@ -153,14 +143,14 @@ def test_results_do_not_depend_on_the_number_of_workers(tmp_path, algorithm):
             ) as cluster,
             distributed.Client(cluster) as client,
         ):
-            found.add(weights(train_dask(client, store, config, parts=4)))
+            found.add(weight_bytes(train_dask(client, store, config, parts=4)))
     assert len(found) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_a_lost_worker_changes_no_result(tmp_path, algorithm):
-    store = made(tmp_path, rows=3000)
+    store = store_of_parts(tmp_path, rows=3000)
     config = TrainConfig(lam=3e-5, tolerance=1e-9, algorithm=algorithm, max_epochs=60, memory=1 << 26)
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
@@ -175,38 +165,18 @@ def test_a_lost_worker_changes_no_result(tmp_path, algorithm):
                 once.set()
                 os.kill(victims[0], signal.SIGKILL)
 
-        class Killing(TrainingKiller):
+        class Killing(EpochProgress):
             on_epoch = staticmethod(kill)
 
         again = train_dask(client, store, config, parts=3, progress=Killing())
         assert once.is_set()
         assert sorted(worker.pid for worker in cluster.workers.values()) != victims or len(cluster.workers) < 2
-    assert weights(again) == weights(whole)
+    assert weight_bytes(again) == weight_bytes(whole)
     assert again.model.info.certificate == whole.model.info.certificate
 
 
-class TrainingKiller:
-    """Progress that acts at the end of an epoch."""
-
-    on_epoch = staticmethod(lambda *_more: None)
-    epochs = 0
-
-    def epoch_done(self, record, tolerance, models):
-        self.epochs += 1
-        type(self).on_epoch(self.epochs)
-
-    def presented(self, epoch, rows, total):
-        pass
-
-    def note(self, text):
-        pass
-
-    def end(self):
-        pass
-
-
 def test_workers_join_and_leave(tmp_path):
-    store = made(tmp_path, rows=2000)
+    store = store_of_parts(tmp_path, rows=2000)
     config = TrainConfig(lam=1e-4, tolerance=1e-9, algorithm="sdca", max_epochs=30, memory=1 << 26)
     with (
         distributed.LocalCluster(
@@ -216,7 +186,7 @@ def test_workers_join_and_leave(tmp_path):
     ):
         whole = train_dask(client, store, config, parts=3)
 
-        class Scaling(TrainingKiller):
+        class Scaling(EpochProgress):
             @staticmethod
             def on_epoch(epoch):
                 if epoch == 8:
@@ -228,18 +198,18 @@ def test_workers_join_and_leave(tmp_path):
                         time.sleep(0.05)
 
         again = train_dask(client, store, config, parts=3, progress=Scaling())
-    assert weights(again) == weights(whole)
+    assert weight_bytes(again) == weight_bytes(whole)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_checkpoints(client, tmp_path, algorithm):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     settings = {"lam": (0.03, 0.003), "tolerance": 1e-9, "algorithm": algorithm, "memory": 1 << 24, "holdout": 0.1}
     whole = train_dask(client, store, TrainConfig(**settings, max_epochs=9), parts=3)
     some = TrainConfig(**settings, max_epochs=9, checkpoint_epochs=1)
 
-    class Interrupting(TrainingKiller):
+    class Interrupting(EpochProgress):
         @staticmethod
         def on_epoch(epoch):
             if epoch == 5:
@@ -249,7 +219,7 @@ def test_checkpoints(client, tmp_path, algorithm):
         train_dask(client, store, some, parts=3, checkpoint=tmp_path / "kept", progress=Interrupting())
     rest = TrainConfig(**settings, max_epochs=9)
     resumed = train_dask(client, store, rest, checkpoint=tmp_path / "kept", resume=True)
-    assert weights(resumed) == weights(whole)
+    assert weight_bytes(resumed) == weight_bytes(whole)
     assert resumed.model.info.history == whole.model.info.history
     for problem, other in (
         ("with other options", {"config": TrainConfig(**settings | {"lam": 0.5}, max_epochs=9)}),
@@ -262,9 +232,9 @@ def test_checkpoints(client, tmp_path, algorithm):
 
 
 def test_cleanup_of_the_workers(client, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
 
-    class Interrupting(TrainingKiller):
+    class Interrupting(EpochProgress):
         @staticmethod
         def on_epoch(epoch):
             if epoch == 3:
@@ -282,7 +252,7 @@ def test_cleanup_of_the_workers(client, tmp_path):
 
 
 def test_invalid_options(client, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     for config, message in (
         (TrainConfig(algorithm="pegasos", lam=0.1), "runs on one machine"),
         (TrainConfig(bias="search", lam=0.1), "bias=search is for one machine"),
@@ -301,16 +271,16 @@ def test_invalid_options(client, tmp_path):
 
 
 def test_another_store_under_the_same_name(client, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     opened = Store.open(store.path)
-    made(tmp_path, seed=1)  # in its place
+    store_of_parts(tmp_path, seed=1)  # in its place
     with pytest.raises(InputError, match="not the store that the client sees"):
         train_dask(client, opened, TrainConfig(lam=0.1))
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 7, 100])
 def test_parts_cover_the_store_evenly(tmp_path, number):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     bounds = data.cut_store(store, number)
     assert bounds[0][0] == 0
     assert bounds[-1][1] == len(store.manifest.chunks)
@@ -366,7 +336,7 @@ def test_sigma_adapts_to_the_parts(client, tmp_path, monkeypatch, alike):
 
 @pytest.mark.slow
 def test_smaller_sigma_takes_fewer_rounds(client, tmp_path, monkeypatch):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(lam=0.01, tolerance=0.01, algorithm="sdca", max_epochs=200)
     learnt = train_dask(client, store, config, parts=8, passes=1)
     monkeypatch.setattr(distributed_solvers, "next_sigma", lambda sigma, *_seen: sigma)
@@ -377,7 +347,7 @@ def test_smaller_sigma_takes_fewer_rounds(client, tmp_path, monkeypatch):
 
 def test_a_round_is_a_pure_function(tmp_path, client):
     """Repeating a task gives the same result and changes no argument."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(lam=(0.01, 0.001, 0.1), holdout=0.1)
     loader = open_loader(store, 1 << 40, holdout=0.1)
     problem = problem_of(config, store, loader)
@@ -408,7 +378,7 @@ def test_a_round_is_a_pure_function(tmp_path, client):
 
 @pytest.mark.slow
 def test_the_command(tmp_path, oocpeg):
-    made(tmp_path)
+    store_of_parts(tmp_path)
     request = oocpeg("train", "store", "-o", "model", "--lambda", "0.01", "--scheduler", "local:2", "--json").stdout
     assert '"converged": true' in request
     assert (
@@ -420,11 +390,11 @@ def test_the_command(tmp_path, oocpeg):
 
 def test_the_delay_of_pegasos(client, tmp_path):
     """The delay changes the steps; the certificate still holds."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(lam=0.1, algorithm="sgd-s", max_epochs=3, tolerance=1e-9)
     plain = train_dask(client, store, config, parts=2)
     delayed = train_dask(client, store, dataclasses.replace(config, delay=5000.0), parts=2)
-    assert weights(delayed) != weights(plain)
+    assert weight_bytes(delayed) != weight_bytes(plain)
     optimum = train(store, TrainConfig(lam=0.1, tolerance=1e-6)).model.info.certificate
     assert delayed.model.info.certificate.lower_bound <= optimum.primal
     assert delayed.model.info.certificate.primal >= optimum.lower_bound

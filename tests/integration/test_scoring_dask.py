@@ -42,7 +42,7 @@ def client():
         yield client
 
 
-def frame(rows=300, seed=0):
+def mixed_frame(rows=300, seed=0):
     """Return a table of numbers, categories, text and nulls."""
     rng = np.random.default_rng(seed)
     number = rng.normal(size=rows).round(3)
@@ -93,7 +93,7 @@ def told(model, data, folder, **options):
 @pytest.mark.parametrize("config", [TABLE, ConvertConfig(label="y", numeric=("number",), values="float16")])
 @pytest.mark.parametrize("scheduler", ["threads", "sync", "distributed"])
 def test_dataframes(client, tmp_path, config, scheduler):
-    data = frame()
+    data = mixed_frame()
     model, file = of_table(tmp_path, data, config, loss="logistic")
     wanted = told(model, file, tmp_path, proba=True)
     collection = dd.from_pandas(data, npartitions=5)
@@ -112,7 +112,7 @@ def test_dataframes(client, tmp_path, config, scheduler):
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["hinge", "multiclass-logistic"])
 def test_dataframes_of_several_classes(client, tmp_path, loss):
-    data = frame().drop(columns="not asked for")
+    data = mixed_frame().drop(columns="not asked for")
     data["y"] = np.arange(len(data)) % 3 * 1.5
     data["color"] = data["color"].astype("category")
     model, file = of_table(tmp_path, data, dataclasses.replace(TABLE, task="multiclass"), loss=loss)
@@ -122,7 +122,7 @@ def test_dataframes_of_several_classes(client, tmp_path, loss):
 
 
 def test_dataframes_with_a_dictionary_and_real_targets(tmp_path):
-    data = frame().drop(columns="not asked for")
+    data = mixed_frame().drop(columns="not asked for")
     data["y"] = np.arange(len(data)) * 0.25
     data["one kind"] = [None] * 150 + ["only"] * 150
     config = ConvertConfig(label="y", categorical=("color", "one kind"), text=("words",), dictionary=20, idf=True)
@@ -145,7 +145,7 @@ def test_lists_of_indices(tmp_path):
 
 
 def test_invalid_dataframes(tmp_path):
-    data = frame()
+    data = mixed_frame()
     config = ConvertConfig(label="y", numeric=("number",), nulls="bad")
     model, _file = of_table(tmp_path, data.dropna(), config)
     with pytest.raises(InputError, match=r"no column 'number' \(is it 'numbers'\?\); the columns are who, numbers"):
@@ -215,7 +215,7 @@ def test_the_model_is_sent_once(tmp_path):
     wide = Model(np.resize(np.random.default_rng(0).random(50), 200_000), model.info, model.bias)
     x = da.from_array(matrix.toarray(), chunks=(20, -1))
     data = dd.from_pandas(pd.DataFrame({"number": np.ones(200)}), npartitions=20)
-    table, _file = of_table(tmp_path, frame(), ConvertConfig(label="y", numeric=("number",)))
+    table, _file = of_table(tmp_path, mixed_frame(), ConvertConfig(label="y", numeric=("number",)))
     big = Model(wide.weights, table.info)
     array = predict_dask(wide, x)
     for lazy in (array, predict_dask(big, data)):
@@ -229,7 +229,7 @@ def test_the_model_is_sent_once(tmp_path):
 @pytest.mark.parametrize("with_ids", [False, True])
 def test_stores(client, tmp_path, classes, with_ids):
     if with_ids:
-        data = frame(3000).drop(columns="not asked for")
+        data = mixed_frame(3000).drop(columns="not asked for")
         if classes == 3:
             data["y"] = np.arange(len(data)) % 3
         data["who"] = [None] * 2900 + list(range(100))
@@ -250,10 +250,10 @@ def test_stores(client, tmp_path, classes, with_ids):
     assert ("who" in wanted.column_names) == with_ids
     assert not list(tmp_path.glob("*.incoming"))
     alone, together = evaluate(model, store.path), evaluate_dask(client, model, store.path)
-    same(alone, together)
+    check_same_results(alone, together)
 
 
-def same(alone, together):
+def check_same_results(alone, together):
     """Compare metrics: exact, sums up to rounding."""
     rounded = ("mean_loss", "objective", "log_loss", "brier", "r2", "root_mean_squared_error")
     rounded += ("mean_absolute_error", "mean_squared_error")
@@ -267,13 +267,13 @@ def test_real_targets_and_bins(client, tmp_path, monkeypatch):
     targets = 1e6 + matrix @ np.random.default_rng(2).normal(size=20)
     store = store_of(tmp_path, matrix, targets, classes=(), task="regression", chunk_size=2048)
     model = train(store, TrainConfig(lam=0.1, max_epochs=3)).model
-    same(evaluate(model, store.path), evaluate_dask(client, model, store))
+    check_same_results(evaluate(model, store.path), evaluate_dask(client, model, store))
     model, _matrix, _labels, store, _file = of_arrays(tmp_path)
     for most in (100, 400):
         monkeypatch.setattr(distributed_scoring, "EXACT_ROWS", most)
-        monkeypatch.setattr(evaluation.Tally.__init__, "__defaults__", (most,))
+        monkeypatch.setattr(evaluation, "EXACT_ROWS", most)
         alone, together = evaluate(model, store.path), evaluate_dask(client, model, store)
-        same(alone, together)
+        check_same_results(alone, together)
         assert together["auc_method"] == ("exact" if most == 400 else "binned")
 
 
@@ -285,7 +285,7 @@ def test_stores_that_are_refused(client, tmp_path):
         predict_store(client, model, store, tmp_path / "there")
     with pytest.raises(InputError, match="no such folder"):
         predict_store(client, model, store, tmp_path / "nowhere" / "scores")
-    table, _file = of_table(tmp_path, frame())
+    table, _file = of_table(tmp_path, mixed_frame())
     with pytest.raises(InputError, match="convert it the same way"):
         predict_store(client, table, store, tmp_path / "scores")
     with pytest.raises(InputError, match="convert it the same way"):
@@ -314,7 +314,7 @@ def test_lost_workers(tmp_path):
         predict_store(client, model, store, tmp_path / "scores")
         files = sorted((tmp_path / "scores").iterdir())
         assert pa.concat_tables([pq.read_table(file) for file in files]).equals(wanted)
-        same(evaluate(model, store.path), evaluate_dask(client, model, store))
+        check_same_results(evaluate(model, store.path), evaluate_dask(client, model, store))
         x = da.from_array(_matrix.toarray(), chunks=(100, -1))
         assert predict_dask(model, x).compute().tolist() == wanted["score"].to_pylist()
 
@@ -445,7 +445,7 @@ def _as_kind(block, kind):
 
 
 def test_training_on_dataframes(client, tmp_path):
-    data = frame(600).drop(columns="not asked for")
+    data = mixed_frame(600).drop(columns="not asked for")
     config = TrainConfig(lam=(0.1, 0.01), tolerance=0.005, holdout=0.1, bias="feature")
     collection = dd.from_pandas(data, npartitions=5)
     together = train_dask(client, collection, config, recipe=TABLE)
@@ -487,7 +487,7 @@ def test_training_with_weights_classes_and_probabilities(client, tmp_path):
 def test_invalid_collections(client, tmp_path):
     x = da.ones((100, 3), chunks=(50, -1))
     y = np.arange(100) % 2
-    data = dd.from_pandas(frame(), npartitions=2)
+    data = dd.from_pandas(mixed_frame(), npartitions=2)
     config = TrainConfig(lam=0.1)
     for kind, problem, given, options in (
         (UsageError, r"its labels be given: train_dask\(client, x, labels=y\)", x, {}),
@@ -545,18 +545,18 @@ def test_rows_that_are_recomputed_in_each_round(client, monkeypatch, algorithm, 
     before = contents_of_workers(client)
     in_memory = train_dask(client, x, config, labels=labels, parts=3)
     assert not [note for note in in_memory.notes if "recomputed" in note]
-    monkeypatch.setattr(collections, "_ROWS_SHARE", 0.0)
+    monkeypatch.setattr(collections, "ROWS_SHARE", 0.0)
     with pytest.warns(UserWarning, match=r"take [\d.e-]+ GB, .*recomputed in each round, which took [\d.e-]+ seconds"):
         recomputed = train_dask(client, x, config, labels=labels, parts=3)
     assert [note for note in recomputed.notes if "recomputed" in note]
     assert recomputed.model.weights.tobytes() == in_memory.model.weights.tobytes()
-    nothing_is_left(client, but=before)
+    check_nothing_is_left(client, but=before)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the rows of the collection:UserWarning")
 def test_a_collection_that_changes(client, monkeypatch):
-    monkeypatch.setattr(collections, "_ROWS_SHARE", 0.0)
+    monkeypatch.setattr(collections, "ROWS_SHARE", 0.0)
     matrix, labels = random_rows(300, 40, 0, 0.3)
     made = []
 
@@ -628,10 +628,10 @@ def test_no_rows_are_left_on_the_workers():
         distributed.Client(cluster) as client,
     ):
         train_dask(client, x, TrainConfig(lam=0.1, max_epochs=2), labels=y)
-        nothing_is_left(client)
+        check_nothing_is_left(client)
         with pytest.raises(InputError) as kept:  # with all frames that it came through
             train_dask(client, x, TrainConfig(lam=0.1), labels=np.ones(100))
-        nothing_is_left(client)
+        check_nothing_is_left(client)
         assert "every row has the label 1" in str(kept.value)
     assert not store_parts._open_parts
 
@@ -640,7 +640,7 @@ def contents_of_workers(client):
     return {key for keys in client.has_what().values() for key in keys}
 
 
-def nothing_is_left(client, but=frozenset()):
+def check_nothing_is_left(client, but=frozenset()):
     for _wait in range(100):
         if contents_of_workers(client) <= but:
             return

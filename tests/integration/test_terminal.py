@@ -25,7 +25,7 @@ from ooc_pegasos.reporting.progress import (
     epochs_left,
     guarded,
 )
-from support.nights import job_of, put
+from support.nights import job_of, put_day
 from support.rows import random_rows
 from support.soak import SOAK
 from support.stores import store_of
@@ -39,7 +39,7 @@ def place(tmp_path_factory):
     matrix, labels = random_rows(300, 30, 1, 0.3)
     train(store_of(folder, matrix, labels), TrainConfig(lam=0.01, loss="logistic")).model.save(folder / "model")
     job_of(folder)
-    put(folder, 1)
+    put_day(folder, 1)
     return folder
 
 
@@ -428,7 +428,7 @@ def test_a_conversion_whose_terminal_disappears(tmp_path, place, ignored):
 
 def test_a_job_whose_terminal_disappears(tmp_path):
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     terminal = Terminal(tmp_path, "run", "nightly.toml", before=EVERY_TEXT)
     terminal.wait_for("loading|reading|epoch")
     assert terminal.close() == 130

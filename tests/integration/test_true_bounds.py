@@ -7,6 +7,7 @@ seed OOCPEG_SOAK_START on, for at most about OOCPEG_SOAK_SECONDS. One case alone
 """
 
 import dataclasses
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -22,8 +23,9 @@ from ooc_pegasos.distributed import train_dask
 from support.clusters import workers_of_this_process
 from support.exact import objective
 from support.newton import optimum
-from support.random_runs import Case, case_of, config_of_case, distributed_case_of, run, store_of_case
+from support.random_runs import Case, case_of, config_of_case, distributed_case_of, run_case, store_of_case
 from support.soak import SOAK
+from support.subsets import covering
 from support.truth import Report, Rows, judged
 
 pytest.importorskip("distributed")
@@ -31,7 +33,7 @@ pytest.importorskip("distributed")
 CASES = int(os.environ.get("OOCPEG_SOAK_CASES", 20_000)) if SOAK else 500
 START = int(os.environ.get("OOCPEG_SOAK_START", 0)) if SOAK else 0
 SECONDS = float(os.environ.get("OOCPEG_SOAK_SECONDS", "inf")) if SOAK else float("inf")
-BLOCKS = min(10, CASES)
+BLOCKS = min(20, CASES)
 WORKER_CASES = min(CASES, 500) if SOAK else 16
 SHOWN = 5
 """Failures of a block of cases that are shown."""
@@ -44,7 +46,7 @@ def holds(report) -> None:
     assert max(report.widths) < 1e-12
 
 
-def case(x, labels, weights=None, task="binary", **options) -> Case:
+def case_of_rows(x, labels, weights=None, task="binary", **options) -> Case:
     storing = {"shuffle": False, "task": task, "features": x.shape[1]}
     return Case(sp.csr_matrix(np.asarray(x, np.float32)), labels, weights, storing, options)
 
@@ -53,13 +55,17 @@ def case(x, labels, weights=None, task="binary", **options) -> Case:
 
 
 @pytest.mark.parametrize(
-    ("seed", "loss"), [*((seed, "logistic") for seed in (26, 2, 16, 18)), (26, "smoothed-hinge"), (26, "hinge")]
+    ("seed", "loss"),
+    [
+        *((26, loss) for loss in ("logistic", "smoothed-hinge", "hinge")),
+        *(pytest.param(seed, "logistic", marks=pytest.mark.slow) for seed in (2, 16, 18)),
+    ],
 )
 def test_long_rows_that_can_be_separated(tmp_path, seed, loss):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((50, 30)) * 1e4
     labels = np.where(rng.random(50) < 0.5, 1, -1)
-    holds(run(case(x, labels, lam=1e-9, loss=loss), tmp_path))
+    holds(run_case(case_of_rows(x, labels, lam=1e-9, loss=loss), tmp_path))
 
 
 @pytest.mark.slow
@@ -70,18 +76,19 @@ def test_columns_of_very_different_size(tmp_path, seed, loss):
     x = rng.lognormal(13, 1, (200, 10))
     scores = np.log(x) @ rng.standard_normal(10)
     labels = np.where(scores > np.median(scores), 1, -1)
-    holds(run(case(x, labels, lam=1e-4, loss=loss, max_epochs=1000), tmp_path))
+    holds(run_case(case_of_rows(x, labels, lam=1e-4, loss=loss, max_epochs=1000), tmp_path))
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("loss", ["logistic", "smoothed-hinge", "hinge"])
-@pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
+@pytest.mark.parametrize(
+    ("loss", "algorithm", "seed"),
+    covering(itertools.product(["logistic", "smoothed-hinge", "hinge"], ["sdca", "sgd-s"]), range(4)),
+)
 def test_weights_of_rows_of_very_different_size(tmp_path, seed, loss, algorithm):
     rng = np.random.default_rng(seed)
     x, labels = rng.standard_normal((40, 6)), np.where(rng.random(40) < 0.5, 1, -1)
     weights = (10.0 ** rng.uniform(-9, 9, 40)).astype(np.float32)
     options = {"lam": float(10.0 ** rng.uniform(-9, 0)), "loss": loss, "algorithm": algorithm, "max_epochs": 300}
-    holds(run(case(x, labels, weights, **options), tmp_path))
+    holds(run_case(case_of_rows(x, labels, weights, **options), tmp_path))
 
 
 @pytest.mark.parametrize("seed", [0, 6, 7])
@@ -91,7 +98,7 @@ def test_one_heavy_row_of_several_classes(tmp_path, seed):
     x, labels, weights = rng.standard_normal((9, 4)) * 30, np.resize([0, 1, 2], 9), np.full(9, 1e-3, np.float32)
     weights[3] = 10.0 ** rng.uniform(4, 8)
     options = {"lam": 1.0, "loss": "multiclass-logistic", "max_epochs": 2000, "coefficient": 1e30, "tolerance": 1e-3}
-    holds(run(case(x, labels, weights, task="multiclass", **options), tmp_path))
+    holds(run_case(case_of_rows(x, labels, weights, task="multiclass", **options), tmp_path))
 
 
 # --- any problem ----------------------------------------------------------------------------------
@@ -100,7 +107,7 @@ def test_one_heavy_row_of_several_classes(tmp_path, seed):
 @pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, BLOCKS))])
 def test_random_cases(tmp_path, block):
     first, last = (START + CASES * part // BLOCKS for part in (block, block + 1))
-    check_cases(range(first, last), SECONDS / BLOCKS, lambda seed: run(case_of(seed), tmp_path))
+    check_cases(range(first, last), SECONDS / BLOCKS, lambda seed: run_case(case_of(seed), tmp_path))
 
 
 @pytest.mark.slow
@@ -110,10 +117,10 @@ def test_random_cases_on_workers(tmp_path):
     with workers_of_this_process() as (_cluster, client):
         trainer = partial(train_dask, client)
         seeds = range(START, START + WORKER_CASES)
-        check_cases(seeds, SECONDS / 4, lambda seed: run(distributed_case_of(seed), tmp_path, trainer))
+        check_cases(seeds, SECONDS / 4, lambda seed: run_case(distributed_case_of(seed), tmp_path, trainer))
 
 
-def check_cases(seeds: range, seconds: float, run_case: Callable[[int], Report]) -> None:
+def check_cases(seeds: range, seconds: float, report_of: Callable[[int], Report]) -> None:
     """Run the cases of some seeds for so long, and fail with the seeds of those that report something false."""
     until = time.monotonic() + seconds
     reports, failures = [], []
@@ -121,7 +128,7 @@ def check_cases(seeds: range, seconds: float, run_case: Callable[[int], Report])
         if time.monotonic() > until:
             break
         try:
-            report = run_case(seed)
+            report = report_of(seed)
         except Exception as error:  # no run may abort
             failures.append((seed, [f"{type(error).__name__}: {error}"]))
             continue
@@ -150,7 +157,7 @@ def check_cases(seeds: range, seconds: float, run_case: Callable[[int], Report])
 def test_small_violations_are_detected(tmp_path, loss):
     rng = np.random.default_rng(3)
     labels = np.where(rng.random(30) < 0.5, 1, -1)
-    given = case(rng.standard_normal((30, 4)), labels, lam=0.01, loss=loss, algorithm="sdca", max_epochs=50)
+    given = case_of_rows(rng.standard_normal((30, 4)), labels, lam=0.01, loss=loss, algorithm="sdca", max_epochs=50)
     store = store_of_case(given, tmp_path)
     config = config_of_case(given, store)
     result = train(store, config)

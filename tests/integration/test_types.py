@@ -61,7 +61,7 @@ def pyright(files):
     return {re.search(r"(\w+)\.py$", one["file"])[1] for one in found if one["severity"] == "error"}, done.stdout
 
 
-@pytest.mark.parametrize("checker", [mypy, pyright])
+@pytest.mark.parametrize("checker", [mypy, pytest.param(pyright, marks=pytest.mark.slow)])
 def test_a_user_script(checker, tmp_path, monkeypatch):
     monkeypatch.setenv("MYPYPATH", str(ROOT))
     names = {"right": SCRIPT} | {name: SCRIPT.replace(*change) for name, change in MISTAKES.items()}

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from dask.utils import key_split
-from test_rounds import TrainingKiller, made, weights
 
 import ooc_pegasos
 from ooc_pegasos import Model, TrainConfig, train
@@ -26,8 +25,9 @@ from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.training import run as running
+from ooc_pegasos.training import stop
 from ooc_pegasos.training.stop import Interrupted, OutOfTimeError
-from support.clusters import workers_of_this_process
+from support.clusters import EpochProgress, store_of_parts, weight_bytes, workers_of_this_process
 from support.stores import store_of
 
 distributed = pytest.importorskip("distributed")
@@ -63,7 +63,7 @@ def wait_until(what, seconds=120):
 def act_at_epoch(number, act):
     """Return progress that calls `act` once, after a round."""
 
-    class Acting(TrainingKiller):
+    class Acting(EpochProgress):
         @staticmethod
         def on_epoch(epoch):
             if epoch == number:
@@ -94,7 +94,7 @@ def run_before(patched, name, act):
     ],
 )
 def test_names_of_tasks(local, tmp_path, monkeypatch, config, names):
-    monkeypatch.setattr(worker_pool, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(worker_pool, "SMALL_BYTES", 0)
     seen = set()
     submit = local.client.submit
 
@@ -104,7 +104,7 @@ def test_names_of_tasks(local, tmp_path, monkeypatch, config, names):
 
     local.client.submit = watched
     try:
-        train_dask(local.client, made(tmp_path), config, parts=3)
+        train_dask(local.client, store_of_parts(tmp_path), config, parts=3)
     finally:
         del local.client.submit
     assert seen == names | {"broadcast"}
@@ -113,11 +113,11 @@ def test_names_of_tasks(local, tmp_path, monkeypatch, config, names):
 def test_progress_within_a_round(local, tmp_path):
     messages = []
 
-    class Watching(TrainingKiller):
+    class Watching(EpochProgress):
         def presented(self, epoch, rows, total):
             messages.append((epoch, rows, total))
 
-    store, calls = made(tmp_path), []
+    store, calls = store_of_parts(tmp_path), []
 
     def wait():  # all but the first wait until the client has reported it
         calls.append(1)
@@ -163,7 +163,7 @@ def test_parts_stay_with_their_workers():
 
 
 def test_a_part_for_each_thread(tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     with (
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=3, processes=False, dashboard_address="127.0.0.1:0", memory_limit="1GB"
@@ -174,7 +174,7 @@ def test_a_part_for_each_thread(tmp_path):
 
 
 def test_number_of_open_parts(local, tmp_path):
-    store = made(tmp_path, rows=1000)
+    store = store_of_parts(tmp_path, rows=1000)
     opened = []
 
     def count_open():
@@ -196,9 +196,9 @@ def test_number_of_open_parts(local, tmp_path):
 
 
 def test_idle_parts_are_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "_IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(data, "_cleanup_scheduled", threading.Event())
-    store = made(tmp_path)
+    monkeypatch.setattr(data, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(data, "cleanup_scheduled", threading.Event())
+    store = store_of_parts(tmp_path)
     loader = open_loader(store, 1 << 40)
     part, locked = data.parts_of(store, TrainConfig(), [(0, 2), (2, 3)], 1 << 26, loader.folds.training_rows, 2)
     data.open_part(part)
@@ -212,11 +212,11 @@ def test_idle_parts_are_closed(tmp_path, monkeypatch):
 
 def test_broadcast(local, tmp_path, monkeypatch):
     """Vectors are relayed by workers, with identical results."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(**SETTINGS, algorithm="sdca")
     once = train_dask(local.client, store, config, parts=5)
-    monkeypatch.setattr(worker_pool, "_FAN_OUT", 2)
-    monkeypatch.setattr(worker_pool, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(worker_pool, "FAN_OUT", 2)
+    monkeypatch.setattr(worker_pool, "SMALL_BYTES", 0)
     submitted, real = [], worker_pool.WorkerPool.submit
 
     def watched(mine, what, *more, **options):
@@ -229,17 +229,17 @@ def test_broadcast(local, tmp_path, monkeypatch):
     messages = submitted.count("broadcast")
     assert messages
     assert submitted.count("relay") == messages * (2 + 4)
-    assert weights(again) == weights(once)
+    assert weight_bytes(again) == weight_bytes(once)
 
 
 def test_small_messages_are_sent_with_each_task(local, tmp_path, monkeypatch):
     """Pending bytes count each copy on the scheduler; larger messages are broadcast, with identical results."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(**SETTINGS, algorithm="sdca")
     bytes_each = 8 * store.features
     found = []
     for small_bytes in (1 << 22, 0):
-        monkeypatch.setattr(worker_pool, "_SMALL_BYTES", small_bytes)
+        monkeypatch.setattr(worker_pool, "SMALL_BYTES", small_bytes)
         pending = []
         with monkeypatch.context() as patched:
             real = client_solvers.DistributedSdca.round
@@ -253,7 +253,7 @@ def test_small_messages_are_sent_with_each_task(local, tmp_path, monkeypatch):
         rounds = np.diff(pending)
         tasks = 3 * client_solvers._BYTES_PER_TASK
         assert (rounds == tasks + bytes_each * (3 if small_bytes else 1)).all()
-    assert weights(found[0]) == weights(found[1])
+    assert weight_bytes(found[0]) == weight_bytes(found[1])
     assert found[0].profile["rounds"]["bytes"] > found[1].profile["rounds"]["bytes"]
 
 
@@ -264,7 +264,7 @@ def test_small_messages_are_sent_with_each_task(local, tmp_path, monkeypatch):
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_all_workers_are_killed(processes, tmp_path, algorithm):
     """All states of rows are lost and recomputed."""
-    store = made(tmp_path, rows=2000)
+    store = store_of_parts(tmp_path, rows=2000)
     config = TrainConfig(**SETTINGS | {"max_epochs": 12, "lam": 1e-4}, algorithm=algorithm)
     whole = train_dask(processes.client, store, config, parts=3)
 
@@ -273,14 +273,14 @@ def test_all_workers_are_killed(processes, tmp_path, algorithm):
             os.kill(pid, signal.SIGKILL)
 
     again = train_dask(processes.client, store, config, parts=3, progress=act_at_epoch(6, kill))
-    assert weights(again) == weights(whole)
+    assert weight_bytes(again) == weight_bytes(whole)
     assert again.model.info.certificate == whole.model.info.certificate
     processes.client.wait_for_workers(2, timeout=120)
 
 
 def test_states_are_fetched_regularly(processes, tmp_path, monkeypatch):
     """The scheduler releases earlier rounds, and lost states are recomputed from the fetched ones."""
-    store = made(tmp_path, rows=2000)
+    store = store_of_parts(tmp_path, rows=2000)
     config = TrainConfig(**SETTINGS | {"lam": (1e-4, 1e-3)}, algorithm="sdca", holdout=0.1)
     whole = train_dask(processes.client, store, config, parts=3)
     counts = []
@@ -288,25 +288,25 @@ def test_states_are_fetched_regularly(processes, tmp_path, monkeypatch):
     def count(dask_scheduler):
         return len(dask_scheduler.tasks)
 
-    class Counting(TrainingKiller):
+    class Counting(EpochProgress):
         @staticmethod
         def on_epoch(epoch):
             counts.append(processes.client.run_on_scheduler(count))
             if epoch == 6:
                 os.kill(min(processes.client.run(os.getpid).values()), signal.SIGKILL)
 
-    monkeypatch.setattr(client_solvers, "_MAX_PENDING_BYTES", 0)
+    monkeypatch.setattr(client_solvers, "MAX_PENDING_BYTES", 0)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     again = train_dask(processes.client, store, config, parts=3, progress=Counting(), scratch=scratch)
-    assert weights(again) == weights(whole)
+    assert weight_bytes(again) == weight_bytes(whole)
     assert max(counts) < 60
     assert not list(scratch.iterdir())
     processes.client.wait_for_workers(2, timeout=120)
 
 
 def test_repeated_loss_of_workers(local, tmp_path, monkeypatch):
-    store, tried = made(tmp_path), []
+    store, tried = store_of_parts(tmp_path), []
 
     def lose(mine, *more):
         tried.append(1)
@@ -319,8 +319,8 @@ def test_repeated_loss_of_workers(local, tmp_path, monkeypatch):
 
 
 def test_no_worker_comes_back(tmp_path, monkeypatch):
-    store = made(tmp_path)
-    monkeypatch.setattr(worker_pool, "_WORKER_TIMEOUT", 0.5)
+    store = store_of_parts(tmp_path)
+    monkeypatch.setattr(worker_pool, "WORKER_TIMEOUT", 0.5)
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "processes": False}
     with distributed.LocalCluster(n_workers=1, **options) as cluster, distributed.Client(cluster) as client:
 
@@ -335,7 +335,7 @@ def test_no_worker_comes_back(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_lost_scheduler(tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
     with (
         distributed.LocalCluster(n_workers=1, **options) as cluster,
@@ -346,7 +346,7 @@ def test_a_lost_scheduler(tmp_path):
 
 
 def test_a_store_that_changes_between_rounds(local, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     file = store.path / store.manifest.chunks[1].file
 
     def change():
@@ -359,7 +359,7 @@ def test_a_store_that_changes_between_rounds(local, tmp_path):
 
 
 def test_a_store_that_workers_do_not_see(local, tmp_path, monkeypatch):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     monkeypatch.setattr(data, "shared_path", lambda path: "/nowhere/store")
     with pytest.raises(InputError, match=r"/nowhere/store: .*every worker must see the store under this path"):
         train_dask(local.client, store, TrainConfig(**SETTINGS))
@@ -373,7 +373,7 @@ def test_a_store_that_workers_do_not_see(local, tmp_path, monkeypatch):
 @pytest.mark.parametrize("within", ["a round", "a measurement"])
 def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
     """The checkpoint has the state before the unfinished round or measurement."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(**SETTINGS | {"lam": (1e-3, 1e-2)}, algorithm=algorithm, holdout=0.2)
     whole = train_dask(local.client, store, config, parts=3)
     name = "Measurement" if within == "a measurement" else {"sdca": "SdcaSolver", "sgd-s": "PegasosSolver"}[algorithm]
@@ -385,7 +385,7 @@ def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
             os.kill(os.getpid(), signal.SIGINT)
             assert saved.wait(60)
 
-    save = running.Run._save_checkpoint
+    save = running.Run.save_checkpoint
 
     def x(mine):
         try:
@@ -396,21 +396,21 @@ def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
     others = set(data._open_parts)
     with monkeypatch.context() as patched:
         run_before(patched, name, interrupt)
-        patched.setattr(running.Run, "_save_checkpoint", x)
+        patched.setattr(running.Run, "save_checkpoint", x)
         with pytest.raises(Interrupted):
             train_dask(local.client, store, config, parts=3, checkpoint=tmp_path / "kept", log=tmp_path / "log")
     assert (tmp_path / "kept" / "training.checkpoint").exists()
     wait_until(lambda: not set(data._open_parts) - others)
     wait_until(lambda: not any(local.client.has_what().values()))
     resumed = train_dask(local.client, store, config, checkpoint=tmp_path / "kept", resume=True, log=tmp_path / "log")
-    assert weights(resumed) == weights(whole)
+    assert weight_bytes(resumed) == weight_bytes(whole)
     assert [one.history for one in resumed.models] == [one.history for one in whole.models]
     assert len((tmp_path / "log").read_text().splitlines()) == sum(one.epochs for one in whole.models)
 
 
 def test_tasks_of_finished_runs_are_stopped(local, tmp_path):
     """A long pass ends when its run is over."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     loader = open_loader(store, 1 << 40)
     part = data.parts_of(store, TrainConfig(), [(0, 5)], 1 << 26, loader.folds.training_rows, 1)[0]
     opened = data.open_part(part)
@@ -425,9 +425,15 @@ def test_tasks_of_finished_runs_are_stopped(local, tmp_path):
 
 def test_time_limit(local, tmp_path, monkeypatch):
     """The time limit also ends a round, whose result is discarded."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     over = threading.Event()
-    monkeypatch.setattr(OutOfTimeError, "__init__", lambda mine, *more: over.set())
+
+    class Noted(OutOfTimeError):
+        def __init__(self, *words):
+            super().__init__(*words)
+            over.set()
+
+    monkeypatch.setattr(stop, "OutOfTimeError", Noted)
     calls = []
 
     def wait():
@@ -449,7 +455,7 @@ COMMAND = "import sys; from ooc_pegasos.cli.main import main; sys.argv[0] = 'ooc
 
 @pytest.mark.slow
 def test_a_killed_client(processes, tmp_path, oocpeg):
-    store = made(tmp_path, rows=2000)
+    store = store_of_parts(tmp_path, rows=2000)
     words = ["train", "store", "--lambda", "1e-4", "--tolerance", "1e-9", "--algorithm", "sdca", "--memory", "64MB"]
     words += ["--scheduler", processes.cluster.scheduler_address, "--parts", "3"]
     oocpeg(*words, "--max-epochs", "12", "-o", "whole", code=4)
@@ -470,7 +476,7 @@ def test_a_killed_client(processes, tmp_path, oocpeg):
 
 
 def test_checkpoints_of_other_runs(local, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(**SETTINGS | {"max_epochs": 3}, algorithm="sdca", checkpoint_epochs=1)
     here, there = tmp_path / "here", tmp_path / "there"
     train(store, config, checkpoint=here)
@@ -481,7 +487,7 @@ def test_checkpoints_of_other_runs(local, tmp_path):
         train(store, config, checkpoint=there, resume=True)
     more = TrainConfig(**SETTINGS | {"max_epochs": 5}, algorithm="sdca")
     resumed = train_dask(local.client, store, more, checkpoint=there, resume=True)
-    assert weights(resumed) == weights(train_dask(local.client, store, more, parts=2, passes=2))
+    assert weight_bytes(resumed) == weight_bytes(train_dask(local.client, store, more, parts=2, passes=2))
     notes = train_dask(local.client, store, more, checkpoint=there).notes
     assert [note for note in notes if "is discarded" in note]
     assert not (there / "training.checkpoint").exists()
@@ -489,7 +495,7 @@ def test_checkpoints_of_other_runs(local, tmp_path):
 
 
 def test_damaged_row_states(local, tmp_path):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(**SETTINGS | {"max_epochs": 3}, algorithm="sdca", checkpoint_epochs=1)
     checkpoint = tmp_path / "kept"
     train_dask(local.client, store, config, checkpoint=checkpoint, parts=2)
@@ -542,7 +548,7 @@ def test_invalid_row_states(tmp_path):
 
 
 def test_invalid_clients_and_workers(local, tmp_path, monkeypatch):
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(lam=0.1)
     with pytest.raises(UsageError, match="a LocalCluster is not a client"):
         train_dask(local.cluster, store, config)
@@ -561,12 +567,12 @@ def test_invalid_clients_and_workers(local, tmp_path, monkeypatch):
 def test_scheduler_info_of_the_client_is_not_used(local, tmp_path, monkeypatch):
     """The client refreshes it every two seconds, and it is empty for a moment."""
     monkeypatch.setattr(local.client, "scheduler_info", lambda n_workers=0: {"workers": {}})
-    assert train_dask(local.client, made(tmp_path), TrainConfig(**SETTINGS), parts=2).windows == 2
+    assert train_dask(local.client, store_of_parts(tmp_path), TrainConfig(**SETTINGS), parts=2).windows == 2
 
 
 def test_row_states_that_exceed_memory(local, tmp_path, monkeypatch):
-    store = made(tmp_path)
-    monkeypatch.setattr(cluster_module, "_STATES_SHARE", 1e-9)
+    store = store_of_parts(tmp_path)
+    monkeypatch.setattr(cluster_module, "STATES_SHARE", 1e-9)
     with pytest.raises(InputError, match=r"dual coordinate ascent needs .* algorithm=sgd-s"):
         train_dask(local.client, store, TrainConfig(lam=1e-4))
     assert train_dask(local.client, store, TrainConfig(lam=0.5, tolerance=0.1)).algorithm == "sgd-s"
@@ -574,7 +580,7 @@ def test_row_states_that_exceed_memory(local, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_command_line_errors(tmp_path, oocpeg):
-    made(tmp_path)
+    store_of_parts(tmp_path)
     words = ["train", "store", "-o", "model", "--lambda", "0.01"]
     assert "--parts are for several machines" in oocpeg(*words, "--parts", "2", code=2).stderr
     for more, problem in (
@@ -605,7 +611,7 @@ def test_command_line_errors(tmp_path, oocpeg):
 @pytest.mark.slow
 def test_a_warm_start(local, tmp_path):
     """A warm start begins near the optimum, with a valid certificate."""
-    store = made(tmp_path)
+    store = store_of_parts(tmp_path)
     config = TrainConfig(lam=0.05, tolerance=1e-3, bias="feature")
     exact = train(store, TrainConfig(lam=0.05, tolerance=1e-6, bias="feature")).model
     optimum = exact.info.certificate
@@ -632,12 +638,12 @@ def test_a_warm_start(local, tmp_path):
 
 def test_slow_pegasos_is_replaced(local, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
-    store = made(tmp_path, rows=3000)
+    store = store_of_parts(tmp_path, rows=3000)
     config = TrainConfig(lam=0.05, tolerance=0.0201, max_epochs=30)  # lambda m = 150: Pegasos to begin with
     assert train_dask(local.client, store, config, parts=2).algorithm == "sgd-s"
     config = TrainConfig(lam=0.05, tolerance=3 / 150, max_epochs=30)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(running.Run, "_is_slow", lambda mine: len(mine.state.known[0].history) >= 2)
+        patched.setattr(running.Run, "is_slow", lambda mine: len(mine.state.known[0].history) >= 2)
         patched.setattr(running.Judge, "is_enough", lambda mine, known: len(known.history) > 5 and known.gap <= 0.02)
         result = train_dask(local.client, store, config, parts=2, checkpoint=tmp_path / "kept")
     assert result.algorithm == "sdca"
@@ -671,6 +677,6 @@ def test_workers_in_other_processes(local, processes, tmp_path):
     ):
         one = train_dask(local.client, store, config, parts=3)
         other = train_dask(processes.client, store, config, parts=3)
-        assert weights(one) == weights(other)
+        assert weight_bytes(one) == weight_bytes(other)
         assert one.model.info.calibrations == other.model.info.calibrations
         assert one.trials == other.trials

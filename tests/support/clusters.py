@@ -1,6 +1,11 @@
-"""Dask clusters whose workers are threads of this process."""
+"""Dask clusters whose workers are threads of this process, and what runs on them need."""
 
 from contextlib import contextmanager
+
+import numpy as np
+
+from support.rows import random_rows
+from support.stores import store_of
 
 
 @contextmanager
@@ -22,3 +27,36 @@ def workers_that_never_pause():
     import dask
 
     return dask.config.set({f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")})
+
+
+def store_of_parts(folder, rows=600, features=40, seed=0, **options):
+    """A store of several chunks of rows that are nearly separable."""
+    matrix, _labels = random_rows(rows, features, seed, 0.3)
+    truth = np.random.default_rng(9).normal(size=features)
+    labels = np.where(matrix @ truth + np.random.default_rng(seed).normal(size=rows) > 0, 1, -1)
+    return store_of(folder, matrix, labels, chunk_size=4096, **options)
+
+
+def weight_bytes(result):
+    """The bytes of the weights of a result."""
+    return result.model.weights.tobytes()
+
+
+class EpochProgress:
+    """Progress that does something at the end of an epoch."""
+
+    on_epoch = staticmethod(lambda *_more: None)
+    epochs = 0
+
+    def epoch_done(self, record, tolerance, models):
+        self.epochs += 1
+        type(self).on_epoch(self.epochs)
+
+    def presented(self, epoch, rows, total):
+        pass
+
+    def note(self, text):
+        pass
+
+    def end(self):
+        pass

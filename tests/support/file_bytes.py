@@ -1,6 +1,7 @@
 """The bytes of the files of a folder, and bytes with a flipped bit."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -31,3 +32,18 @@ def _says_the_same(content: bytes, other: bytes) -> bool:
         return bool(json.loads(content) == json.loads(other))
     except ValueError:
         return False
+
+
+def write_files(root: Path, contents: Mapping[str, str | bytes]) -> str:
+    """Write files by their paths below a folder, and return the path of the folder."""
+    for name, content in contents.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(root)
+
+
+def write_text(path: Path, text: str) -> str:
+    """Write a file and return its path as text."""
+    path.write_text(text)
+    return str(path)

@@ -50,7 +50,7 @@ def primal(
     return lam / 2 * float(w @ w) + float((c * FORMULAS[name](x @ w, y, parameter)).mean())
 
 
-def optimum(name: str, parameter: float, x: np.ndarray, y: np.ndarray, lam: float, c: np.ndarray) -> float:
+def least_objective(name: str, parameter: float, x: np.ndarray, y: np.ndarray, lam: float, c: np.ndarray) -> float:
     """The least value of (1), by a program that is not this one."""
     rows = len(y)
     if name in DERIVATIVES:

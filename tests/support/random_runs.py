@@ -286,7 +286,7 @@ class Interrupting(TrainingProgress):
             signal.raise_signal(signal.SIGINT)
 
 
-def run(case: Case, folder: Path, trainer: Trainer = train) -> Report:
+def run_case(case: Case, folder: Path, trainer: Trainer = train) -> Report:
     """Train, save the model, and compare what is reported with the truth."""
     store = store_of_case(case, folder)
     config = config_of_case(case, store)

@@ -25,6 +25,16 @@ def store_of(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options:
     return convert([str(source)], folder / "store", config, existing=Existing(force=True))
 
 
+def chunk_bytes(store: Store) -> list[bytes]:
+    """Contents of the chunk files."""
+    return [(store.path / chunk.file).read_bytes() for chunk in store.manifest.chunks]
+
+
+def small_buckets(patched: pytest.MonkeyPatch, limit: int) -> None:
+    """Make the shuffle use buckets of this many bytes, as for inputs larger than memory."""
+    patched.setattr(ConvertConfig, "bucket_limit", lambda _config: limit)
+
+
 def least_memory(store: Store) -> int:
     """So little that every chunk is a window of its own, for a run of one model."""
     return 2 * max(_cost(chunk) for chunk in store.manifest.chunks)

@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.forked import COMMAND, Forked
+from support.fork_server import COMMAND, Process, program
 
-EVERY_TEXT = "import ooc_pegasos.reporting.progress\nooc_pegasos.reporting.progress._FRAME_SECONDS = 0.0\n"
+EVERY_TEXT = "import ooc_pegasos.reporting.progress\nooc_pegasos.reporting.progress.FRAME_SECONDS = 0.0\n"
 """Code after which a status line shows every text, however fast they come."""
 
 _STREAMS = """
@@ -46,7 +46,9 @@ class Terminal:
         name = os.ttyname(self._theirs)
         if environment is None:
             code = _STREAMS.format(encoding) + before + "\n" + COMMAND
-            self._child = Forked(code, *words, folder=folder, env=env, terminal=name)
+            self._child: Process | subprocess.Popen[bytes] = program(
+                code, *words, folder=folder, env=env, terminal=name
+            )
         else:
             command = [sys.executable, "-m", "ooc_pegasos", *map(str, words)]
             streams = dict.fromkeys(("stdin", "stdout", "stderr"), self._theirs)

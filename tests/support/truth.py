@@ -70,7 +70,7 @@ def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
         truth, said = Truth([truths[number]]), one.certificate
         truth.check(report, f"model {number}", said.primal, said.lower_bound, said.gap)
         for entry in one.history:
-            what = f"model {number}, epoch {entry['epoch']}"
+            what = f"model {number}, epoch {entry.epoch}"
             truth.check(report, what, entry.primal, entry.lower_bound, entry.gap)
     return report
 

@@ -179,7 +179,7 @@ def toy_oocpeg(tmp_path):
     return run
 
 
-def rows_of(tmp_path, rows=300, features=12, **options):
+def stored_rows(tmp_path, rows=300, features=12, **options):
     matrix, labels = random_rows(rows, features, 3, density=0.4)
     labels = np.where(matrix @ np.linspace(-1, 1, features) + 0.3 * np.sin(np.arange(rows)) > 0, 1, -1)
     return store_of(tmp_path, matrix, labels, **options), matrix, labels
@@ -203,8 +203,9 @@ def test_the_command_lists_them_in_help_and_errors(toy_oocpeg):
             TrainConfig(lam=1.0, **{option: "toy"})
 
 
+@pytest.mark.slow
 def test_the_command_trains_with_all_of_them_but_certifies_only_what_it_may(tmp_path, toy_oocpeg):
-    rows_of(tmp_path)
+    stored_rows(tmp_path)
     words = ["train", "store", "--lambda", "0.05", "--sampling", "toy-backwards", "--json"]
     done = toy_oocpeg(*words, "-o", "wide", "--loss", "toy-wide", "--tolerance", "1e-3")
     wide = json.loads(done.stdout.splitlines()[-1])
@@ -219,7 +220,7 @@ def test_the_command_trains_with_all_of_them_but_certifies_only_what_it_may(tmp_
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s", "sgd-r", "auto"])
 def test_the_loss_has_the_optimum_of_a_scaled_hinge(tmp_path, algorithm):
     # with w = m v: lam/2 |w|^2 + max(0, m - y w x) = m (m lam/2 |v|^2 + max(0, 1 - y v x))
-    store, matrix, labels = rows_of(tmp_path)
+    store, matrix, labels = stored_rows(tmp_path)
     lam, margin, tolerance = 0.05, 3.0, 2e-3
     options = {"lam": lam, "loss": "toy-wide", "loss_parameter": margin, "tolerance": tolerance}
     found = train(store, TrainConfig(algorithm=algorithm, **options)).model.info.certificate
@@ -232,8 +233,9 @@ def test_the_loss_has_the_optimum_of_a_scaled_hinge(tmp_path, algorithm):
         assert found.primal <= found.lower_bound / (1 - tolerance)
 
 
+@pytest.mark.slow
 def test_several_models_of_the_loss_in_one_pass_have_the_optimum_of_a_scaled_hinge(tmp_path):
-    store, matrix, labels = rows_of(tmp_path)
+    store, matrix, labels = stored_rows(tmp_path)
     lambdas = (0.2, 0.1, 0.05)
     for algorithm in ("sdca", "sgd-s"):
         config = TrainConfig(lam=lambdas, loss="toy-wide", algorithm=algorithm, tolerance=5e-3, folds=2, max_epochs=500)
@@ -247,7 +249,7 @@ def test_several_models_of_the_loss_in_one_pass_have_the_optimum_of_a_scaled_hin
 
 
 def test_a_model_of_the_loss_is_saved_read_and_evaluated(tmp_path):
-    store, matrix, labels = rows_of(tmp_path)
+    store, matrix, labels = stored_rows(tmp_path)
     train(store, TrainConfig(lam=0.05, loss="toy-wide")).model.save(tmp_path / "m")
     model = Model.load(tmp_path / "m")
     assert (model.info.loss, model.info.parameter) == ("toy-wide", 2.0)
@@ -256,7 +258,7 @@ def test_a_model_of_the_loss_is_saved_read_and_evaluated(tmp_path):
 
 
 def test_the_sampler_is_the_order_of_a_store_the_other_way_round(tmp_path):
-    store, matrix, labels = rows_of(tmp_path)
+    store, matrix, labels = stored_rows(tmp_path)
     (tmp_path / "reversed").mkdir()
     turned = store_of(tmp_path / "reversed", matrix[::-1], labels[::-1])
     options = {"lam": 0.05, "algorithm": "sgd-s", "max_epochs": 2, "tolerance": 1e-9}
@@ -268,7 +270,7 @@ def test_the_sampler_is_the_order_of_a_store_the_other_way_round(tmp_path):
 
 
 def test_a_sampler_that_repeats_rows_has_no_certificate(tmp_path):
-    store, *_ = rows_of(tmp_path)
+    store, *_ = stored_rows(tmp_path)
     samplers.register("toy-first", backwards, is_equally_often=False)
     try:
         result = train(store, TrainConfig(lam=0.05, sampling="toy-first", algorithm="sgd-s"))
@@ -279,7 +281,7 @@ def test_a_sampler_that_repeats_rows_has_no_certificate(tmp_path):
 
 
 def test_the_algorithm_descends_to_the_optimum(tmp_path):
-    store, matrix, labels = rows_of(tmp_path)
+    store, matrix, labels = stored_rows(tmp_path)
     result = train(store, TrainConfig(lam=0.5, algorithm="toy-descent", max_epochs=60))
     best = least_hinge(matrix, labels, 0.5)
     assert best * (1 - 1e-6) <= result.model.info.certificate.primal <= best * 1.05
@@ -301,7 +303,7 @@ def test_the_algorithm_descends_to_the_optimum(tmp_path):
     ids=str,
 )
 def test_what_the_algorithm_does_not_support_is_refused(tmp_path, options, told):
-    store, *_ = rows_of(tmp_path)
+    store, *_ = stored_rows(tmp_path)
     with pytest.raises(UsageError, match=told):
         train(store, TrainConfig(lam=0.5, algorithm="toy-descent", **options))
 
@@ -315,13 +317,13 @@ def test_what_the_algorithm_does_not_support_is_refused(tmp_path, options, told)
     ids=str,
 )
 def test_what_the_loss_does_not_support_is_refused(tmp_path, options, told):
-    store, *_ = rows_of(tmp_path)
+    store, *_ = stored_rows(tmp_path)
     with pytest.raises(UsageError, match=told):
         train(store, TrainConfig(lam=0.05, loss="toy-wide", **options))
 
 
 def test_a_proof_of_the_loss_is_refused(tmp_path):
-    store, *_ = rows_of(tmp_path)
+    store, *_ = stored_rows(tmp_path)
     with pytest.raises(UsageError, match="proof is for built-in losses, not loss=toy-wide"):
         train(store, TrainConfig(lam=0.05, loss="toy-wide"), proof=tmp_path / "proof")
 
@@ -397,7 +399,7 @@ def test_a_loss_without_leaning_or_kinks_has_no_such_bias(tmp_path):
 
 
 def test_a_loss_without_dual_step_is_for_pegasos_alone(tmp_path):
-    store, *_ = rows_of(tmp_path)
+    store, *_ = stored_rows(tmp_path)
     losses.register("toy-narrow", "binary", LossFunctions(wide_at, has_margin=True), 0.5)
     try:
         with pytest.raises(UsageError, match="algorithm=sdca takes dual steps, which loss=toy-narrow does not have"):

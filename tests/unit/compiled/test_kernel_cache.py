@@ -31,7 +31,7 @@ LOSSES = Path(losses.__file__).relative_to(PACKAGE)
 TYPES = (np.float64, np.float32, np.int64)
 
 
-def run(site: Path, cache: Path, **more: str) -> list[str]:
+def run_kernel(site: Path, cache: Path, **more: str) -> list[str]:
     env = {
         "PYTHONPATH": str(site),
         "XDG_CACHE_HOME": str(cache),
@@ -54,7 +54,7 @@ def copy_package(site: Path) -> Path:
 
 def test_beside_the_kernels_if_that_can_be_written(tmp_path):
     package = copy_package(tmp_path)
-    first, second = run(tmp_path, tmp_path / "cache"), run(tmp_path, tmp_path / "cache")
+    first, second = run_kernel(tmp_path, tmp_path / "cache"), run_kernel(tmp_path, tmp_path / "cache")
     assert (first[0], first[2]) == ("False", "0")
     assert (second[0], second[2]) == ("True", "1")
     assert Path(first[1]).is_relative_to(package)
@@ -64,7 +64,7 @@ def test_beside_the_kernels_if_that_can_be_written(tmp_path):
 def test_in_the_users_cache_if_not(tmp_path):
     package = copy_package(tmp_path)
     (package / KERNELS / "__pycache__").write_text("a file where the folder should be")
-    first, second = run(tmp_path, tmp_path / "cache"), run(tmp_path, tmp_path / "cache")
+    first, second = run_kernel(tmp_path, tmp_path / "cache"), run_kernel(tmp_path, tmp_path / "cache")
     assert (first[2], second[2]) == ("0", "1")
     assert Path(first[1]).is_relative_to(tmp_path / "cache")
 
@@ -72,9 +72,9 @@ def test_in_the_users_cache_if_not(tmp_path):
 @pytest.mark.slow
 def test_not_in_a_folder_that_others_may_write_to(tmp_path):
     copy_package(tmp_path)
-    first = Path(run(tmp_path, tmp_path / "cache")[1])
+    first = Path(run_kernel(tmp_path, tmp_path / "cache")[1])
     first.chmod(0o775)
-    second = run(tmp_path, tmp_path / "cache")
+    second = run_kernel(tmp_path, tmp_path / "cache")
     assert Path(second[1]).is_relative_to(tmp_path / "cache")
     assert second[2] == "0"
 
@@ -82,7 +82,7 @@ def test_not_in_a_folder_that_others_may_write_to(tmp_path):
 @pytest.mark.slow
 def test_in_the_folder_of_choice(tmp_path):
     chosen = str(tmp_path / "chosen")
-    first, second = (run(ROOT, tmp_path / "cache", NUMBA_CACHE_DIR=chosen) for _ in range(2))
+    first, second = (run_kernel(ROOT, tmp_path / "cache", NUMBA_CACHE_DIR=chosen) for _ in range(2))
     assert (first[2], second[2]) == ("0", "1")
     assert Path(first[1]).is_relative_to(chosen)
     assert Path(first[1]).stat().st_mode & 0o777 == 0o700
@@ -96,8 +96,8 @@ def test_a_change_in_any_kernel_file_empties_the_cache(tmp_path):
     nested = kernels / "nested"
     nested.mkdir()
     (nested / "first.py").write_text("a = 1\n")
-    run(tmp_path, tmp_path / "cache")
-    assert run(tmp_path, tmp_path / "cache")[2] == "1"
+    run_kernel(tmp_path, tmp_path / "cache")
+    assert run_kernel(tmp_path, tmp_path / "cache")[2] == "1"
     changes = (
         lambda: (package / LOSSES).write_text((package / LOSSES).read_text() + "# changed\n"),
         lambda: (nested / "first.py").write_text("a = 2\n"),
@@ -106,7 +106,7 @@ def test_a_change_in_any_kernel_file_empties_the_cache(tmp_path):
     )
     for change in changes:
         change()
-        assert run(tmp_path, tmp_path / "cache")[2] == "0"
+        assert run_kernel(tmp_path, tmp_path / "cache")[2] == "0"
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def test_processes_that_compile_one_kernel_at_once(tmp_path):
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
-def oocpeg(tmp_path: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+def run_oocpeg(tmp_path: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ooc_pegasos", *words]
     env = {**os.environ, "PYTHONPATH": str(ROOT), **env}
     return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
@@ -332,7 +332,7 @@ def text(tmp_path):
 def test_a_command_with_a_cache_in_which_every_file_is_damaged(tmp_path, text):
     """It compiles again, says nothing of it, writes the same bytes, and the next one finds a sound cache."""
     convert = ("convert", text, "-o", "store", "--force", "--quiet")
-    assert oocpeg(tmp_path, *convert).returncode == 0
+    assert run_oocpeg(tmp_path, *convert).returncode == 0
     stored = (tmp_path / "store" / "manifest.json").read_bytes()
     chosen = tmp_path / f"ooc-pegasos-{os.getuid()}-{cache_folder().name}"
     shutil.copytree(cache_folder(), chosen)
@@ -347,7 +347,7 @@ def test_a_command_with_a_cache_in_which_every_file_is_damaged(tmp_path, text):
     damaged = max(path.lstat().st_mtime_ns for path in chosen.glob("*.nbc"))
     files = {}
     for _ in range(2):
-        done = oocpeg(tmp_path, *convert, NUMBA_CACHE_DIR=str(tmp_path))
+        done = run_oocpeg(tmp_path, *convert, NUMBA_CACHE_DIR=str(tmp_path))
         assert (done.returncode, done.stderr) == (0, "")
         assert (tmp_path / "store" / "manifest.json").read_bytes() == stored
         assert len(renewed()) > 10
@@ -367,8 +367,8 @@ def test_a_file_in_the_place_of_the_folder_of_choice(tmp_path):
 @pytest.mark.parametrize("words", [("convert", "in.svm", "-o", "store"), ("demo", "--folder", "demo")])
 def test_without_the_compiler(tmp_path, text, words):
     """NUMBA_DISABLE_JIT is refused on one line; what needs no kernel works."""
-    done = oocpeg(tmp_path, *words, NUMBA_DISABLE_JIT="1")
+    done = run_oocpeg(tmp_path, *words, NUMBA_DISABLE_JIT="1")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: numba's compiler is switched off (NUMBA_DISABLE_JIT)")
-    assert oocpeg(tmp_path, "--version", NUMBA_DISABLE_JIT="1").returncode == 0
+    assert run_oocpeg(tmp_path, "--version", NUMBA_DISABLE_JIT="1").returncode == 0

@@ -54,7 +54,7 @@ def chunks(store: Store) -> dict:
     return {name: content for name, content in folder_bytes(store.path).items() if name != "manifest.json"}
 
 
-def refused(kind, told, function, *arguments, path, **options):
+def check_call_refused(kind, told, function, *arguments, path, **options):
     with pytest.raises(kind, match=told) as caught:
         function(*arguments, path=path, **options)
     assert "\n" not in str(caught.value)
@@ -132,7 +132,7 @@ def test_pandas_columns(tmp_path):
     # a time is a category: every instant a feature of its own
     kinds = {column.name: column.kind for column in store.manifest.recipe.table.columns}
     assert {name for name, kind in kinds.items() if kind == "numeric"} == {"with nan", "nullable"}
-    refused(
+    check_call_refused(
         InputError,
         "column 'day' is of type timestamp.*not a number; write it as numbers, or convert with categorical=day",
         Store.from_pandas,
@@ -164,7 +164,7 @@ def test_pandas_columns(tmp_path):
     ],
 )
 def test_objects_that_are_not_tables_are_refused(tmp_path, table, kind, told):
-    refused(kind, told, Store.from_arrow, table, path=tmp_path / "s", config=PLAIN)
+    check_call_refused(kind, told, Store.from_arrow, table, path=tmp_path / "s", config=PLAIN)
 
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_labels_of_a_matrix(tmp_path, given, classes):
     ],
 )
 def test_matrices_that_are_refused(tmp_path, matrix, given, weights, told):
-    refused(InputError, told, Store.from_scipy, matrix, given, path=tmp_path / "s", weights=weights)
+    check_call_refused(InputError, told, Store.from_scipy, matrix, given, path=tmp_path / "s", weights=weights)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_matrices_that_are_refused(tmp_path, matrix, given, weights, told):
 def test_spoiled_matrices(tmp_path, part, value, told):
     matrix = sp.csr_matrix(np.eye(3))
     getattr(matrix, part)[:] = value
-    refused(InputError, told, Store.from_scipy, matrix, [1, 2, 1], path=tmp_path / "s")
+    check_call_refused(InputError, told, Store.from_scipy, matrix, [1, 2, 1], path=tmp_path / "s")
 
 
 @pytest.mark.parametrize("kind", ["csc", "coo", "lil", "bsr", "dok", "dia"])
@@ -331,7 +331,9 @@ def test_dataframes_on_all_schedulers(tmp_path, scheduler):
 def test_an_error_in_another_process_is_one_line(tmp_path):
     bag = db.from_sequence([{"y": 1, "a": 1}, 7], npartitions=2)
     with dask.config.set(scheduler="processes", num_workers=1):
-        refused(UsageError, "^part 1: a row is a int; make", Store.from_dask, bag, path=tmp_path / "s", config=PLAIN)
+        check_call_refused(
+            UsageError, "^part 1: a row is a int; make", Store.from_dask, bag, path=tmp_path / "s", config=PLAIN
+        )
 
 
 def test_empty_partitions_are_left_out(tmp_path):
@@ -339,10 +341,10 @@ def test_empty_partitions_are_left_out(tmp_path):
     store = Store.from_dask(frame[frame.a != 2.0], tmp_path / "s", config=PLAIN)
     assert dense(store) == [DENSE[0], DENSE[2]]
     assert [source.name for source in store.manifest.sources] == ["part 0", "part 2"]
-    refused(InputError, "no rows", Store.from_dask, frame[frame.a > 9], path=tmp_path / "t", config=PLAIN)
+    check_call_refused(InputError, "no rows", Store.from_dask, frame[frame.a > 9], path=tmp_path / "t", config=PLAIN)
 
 
-def of_frames(*frames: pd.DataFrame) -> dd.DataFrame:
+def frame_of_parts(*frames: pd.DataFrame) -> dd.DataFrame:
     return dd.from_delayed([delayed(frame) for frame in frames], meta=frames[0], verify_meta=False)
 
 
@@ -354,12 +356,16 @@ def test_partitions_that_differ_are_refused(tmp_path):
         (one.drop(columns="a"), "part 1: no column 'a', which part 0 has"),
         (one.assign(b=1), "part 0: no column 'b', which part 1 has"),
     ):
-        refused(InputError, told, Store.from_dask, of_frames(one, other), path=tmp_path / "s", config=PLAIN)
+        check_call_refused(
+            InputError, told, Store.from_dask, frame_of_parts(one, other), path=tmp_path / "s", config=PLAIN
+        )
     floats = one.assign(a=[0.5, np.nan])
-    assert dense(Store.from_dask(of_frames(one, floats), tmp_path / "s", config=PLAIN)) == [[1], [2], [0.5], [0]]
+    assert dense(Store.from_dask(frame_of_parts(one, floats), tmp_path / "s", config=PLAIN)) == [[1], [2], [0.5], [0]]
     categories = ConvertConfig(label="y", categorical=("a",))  # 'a=1' here, 'a=1.0' there
     told = "type double, but in part 0 int64"
-    refused(InputError, told, Store.from_dask, of_frames(one, floats), path=tmp_path / "t", config=categories)
+    check_call_refused(
+        InputError, told, Store.from_dask, frame_of_parts(one, floats), path=tmp_path / "t", config=categories
+    )
 
 
 def test_a_partition_of_nulls_takes_the_type_of_the_others(tmp_path):
@@ -431,9 +437,11 @@ def test_weights_that_are_refused(tmp_path):
         (delayed(np.ones)(30), UsageError, "a Delayed may become anything"),
         (da.from_array(np.ma.masked_equal(np.arange(1, 31), 5), 10), InputError, "^part 0: some weights are masked"),
     ):
-        refused(kind, told, Store.from_dask, x, path=path, labels=y, weights=weights)
-    refused(UsageError, r"weights are a column .*weight=", Store.from_dask, frame, path=path, weights=[1, 1, 1])
-    refused(UsageError, "a Delayed may", Store.from_dask, delayed(np.ones)((3, 3)), path=path, labels=y)
+        check_call_refused(kind, told, Store.from_dask, x, path=path, labels=y, weights=weights)
+    check_call_refused(
+        UsageError, r"weights are a column .*weight=", Store.from_dask, frame, path=path, weights=[1, 1, 1]
+    )
+    check_call_refused(UsageError, "a Delayed may", Store.from_dask, delayed(np.ones)((3, 3)), path=path, labels=y)
 
 
 def test_sparse_blocks_of_unknown_size(tmp_path):
@@ -450,7 +458,7 @@ def test_sparse_blocks_of_unknown_size(tmp_path):
         (da.from_array(y, 7), UsageError, "compute_chunk_sizes"),
         (da.from_array(y, 10), InputError, r"part \d: [67] rows and labels of shape \(10,\)"),
     ):
-        refused(kind, told, Store.from_dask, unknown, path=path, labels=labels)
+        check_call_refused(kind, told, Store.from_dask, unknown, path=path, labels=labels)
     for labels, kind, told in (
         (y[:29], InputError, r"30 rows and labels of shape \(29,\)"),
         ([*y, 1], InputError, r"30 rows and labels of shape \(31,\)"),
@@ -461,18 +469,22 @@ def test_sparse_blocks_of_unknown_size(tmp_path):
         (dd.from_pandas(pd.Series(y[:29]), npartitions=3), InputError, r"labels of shape \(9,\)"),
         (da.from_array(np.array(["u", 1, None] * 10, object), 10), InputError, r"part \d: labels of which [67] are"),
     ):
-        refused(kind, told, Store.from_dask, x, path=path, labels=labels)
+        check_call_refused(kind, told, Store.from_dask, x, path=path, labels=labels)
     mixed = da.from_array(y, 10).map_blocks(
         lambda block, block_id: block.astype(str) if block_id[0] else block, dtype=y.dtype
     )
-    refused(InputError, "part 1: its labels are words, those of part 0", Store.from_dask, x, path=path, labels=mixed)
+    check_call_refused(
+        InputError, "part 1: its labels are words, those of part 0", Store.from_dask, x, path=path, labels=mixed
+    )
     wider = da.from_array(matrix.toarray(), (10, 8)).map_blocks(
         lambda block, block_id: np.pad(block, ((0, 0), (0, block_id[0]))), dtype=float
     )
-    refused(InputError, "^part 1: 9 columns, but part 0 has 8; make", Store.from_dask, wider, path=path, labels=y)
-    refused(UsageError, "a list is no Dask collection", Store.from_dask, [1], path=path)
+    check_call_refused(
+        InputError, "^part 1: 9 columns, but part 0 has 8; make", Store.from_dask, wider, path=path, labels=y
+    )
+    check_call_refused(UsageError, "a list is no Dask collection", Store.from_dask, [1], path=path)
     frame = dd.from_pandas(pd.DataFrame(FRAME), npartitions=1)
-    refused(UsageError, "labels are a column", Store.from_dask, frame, path=path, labels=y)
+    check_call_refused(UsageError, "labels are a column", Store.from_dask, frame, path=path, labels=y)
 
 
 def test_no_more_than_a_partition_a_worker(tmp_path):

@@ -17,8 +17,9 @@ from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
 from ooc_pegasos.conversion.first_pass import Ingest
 from ooc_pegasos.errors import CorruptFileError, InputError, LockedError, UsageError
 from support.file_bytes import folder_bytes
-from support.forked import Forked
+from support.fork_server import Process, program
 from support.rows import random_rows, same_matrix, svmlight_text
+from support.stores import small_buckets
 
 FORCE = Existing(force=True)
 
@@ -59,11 +60,6 @@ def test_without_shuffle_the_order_is_that_of_the_inputs(tmp_path):
     assert order_of(both) == [*range(700, 1000), *range(700)]
 
 
-def small_buckets(monkeypatch, limit: int) -> None:
-    """Make the shuffle work with buckets of this many bytes, as it does for inputs beyond memory."""
-    monkeypatch.setattr(ConvertConfig, "bucket_limit", lambda _config: limit)
-
-
 @pytest.mark.parametrize(
     ("limit", "why"), [(1 << 30, "one bucket"), (2000, "many buckets"), (600, "buckets are split")]
 )
@@ -87,7 +83,7 @@ def test_the_shuffle_is_uniform(tmp_path, monkeypatch, limit):
     rows, cells = 20_000, 20
     source = numbered(tmp_path, rows)
     config = ConvertConfig(block_size=30_000)
-    monkeypatch.setattr("ooc_pegasos.readers.registry._ROWS_PER_TEXT", 0.1)  # few buckets: some must be split
+    monkeypatch.setattr("ooc_pegasos.readers.registry.ROWS_PER_TEXT", 0.1)  # few buckets: some must be split
     order = np.array(order_of(convert([source], tmp_path / "store", config)))
     table = np.zeros((cells, cells))
     np.add.at(table, (order * cells // rows, np.arange(rows) * cells // rows), 1)
@@ -229,13 +225,8 @@ convert(sys.argv[2].split(","), sys.argv[1], config, existing=existing)
 """
 
 
-def start(target: Path, sources: object, shuffle: str, mode: str, resume: str = "") -> Forked:
-    return Forked(CHILD, target, sources, shuffle, mode, resume)
-
-
-def finish(child: Forked) -> None:
-    _out, problem = child.communicate(timeout=120)
-    assert child.returncode == 0, problem
+def start_conversion(target: Path, sources: object, shuffle: str, mode: str, resume: str = "") -> Process:
+    return program(CHILD, target, sources, shuffle, mode, resume)
 
 
 @pytest.mark.slow
@@ -288,7 +279,7 @@ def test_interrupted_by_ctrl_c(tmp_path, signal_number):
 
 def test_resume_refuses_other_inputs_and_options(tmp_path):
     source = numbered(tmp_path, 40_000)
-    child = start(tmp_path / "store", source, "shuffle", "new")
+    child = start_conversion(tmp_path / "store", source, "shuffle", "new")
     while not (tmp_path / "store.unfinished" / "plan.json").exists():
         time.sleep(0.01)
         assert child.poll() is None
@@ -318,7 +309,7 @@ def test_resume_from_another_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
     expected = folder_bytes(made("in.svm", "w.txt").path)
     with monkeypatch.context() as patched:
-        taken, whole = [], Ingest._take
+        taken, whole = [], Ingest.take
 
         def take(ingest, prepared):
             taken.append(prepared)
@@ -326,7 +317,7 @@ def test_resume_from_another_folder(tmp_path, monkeypatch):
                 raise KeyboardInterrupt
             whole(ingest, prepared)
 
-        patched.setattr(Ingest, "_take", take)
+        patched.setattr(Ingest, "take", take)
         with pytest.raises(KeyboardInterrupt):
             made("in.svm", "w.txt", force=True)
     monkeypatch.chdir(tmp_path / "there")  # where others are called so, as large and as old
@@ -337,7 +328,7 @@ def test_resume_from_another_folder(tmp_path, monkeypatch):
         made("../here/in.svm", "w.txt", **resume)
     with monkeypatch.context() as patched:
         again = []
-        patched.setattr(Ingest, "_take", lambda ingest, prepared: again.append(prepared) or whole(ingest, prepared))
+        patched.setattr(Ingest, "take", lambda ingest, prepared: again.append(prepared) or whole(ingest, prepared))
         assert folder_bytes(made("../here/in.svm", "../here/./w.txt", **resume).path) == expected
         assert again[0].parsed.task.begin == taken[1].parsed.task.end  # it went on where it stood
     made("../here/in.svm", "../here/w.txt", resume=True)  # and finds that all is done
@@ -362,9 +353,9 @@ def test_damaged_scratch_data_is_read_again(tmp_path):
     """What a power cut may do: the journal is ahead of the rows on disk."""
     source = numbered(tmp_path, 20_000)
     whole = tmp_path / "whole"
-    finish(start(whole, source, "shuffle", "new"))
+    start_conversion(whole, source, "shuffle", "new").succeed()
     target = tmp_path / "store"
-    child = start(target, source, "shuffle", "new")
+    child = start_conversion(target, source, "shuffle", "new")
     scratch = tmp_path / "store.unfinished"
     while not (scratch / "read.journal").exists() or (scratch / "read.journal").stat().st_size < 20_000:
         assert child.poll() is None
@@ -376,7 +367,7 @@ def test_damaged_scratch_data_is_read_again(tmp_path):
     content = bytearray(buckets[0].read_bytes())
     content[len(content) // 2] ^= 1
     buckets[0].write_bytes(content)
-    finish(start(target, source, "shuffle", "new", "resume"))
+    start_conversion(target, source, "shuffle", "new", "resume").succeed()
     assert folder_bytes(target) == folder_bytes(whole)
 
 

@@ -35,7 +35,7 @@ from support.stores import around_present, least_memory
 needs_mapping = pytest.mark.skipif(not can_map(), reason="files cannot be mapped here")
 
 
-def store_of(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
+def chunked_store(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
     source = folder / "in.svm"
     source.write_text(svmlight_text(matrix.tocsr(), labels))
     config = ConvertConfig(**{"classes": ("-1", "1"), "features": matrix.shape[1], "chunk_size": 20_000, **options})
@@ -45,7 +45,7 @@ def store_of(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """Some dozen chunks."""
-    made = store_of(tmp_path, *random_rows(4000, 700, 1))
+    made = chunked_store(tmp_path, *random_rows(4000, 700, 1))
     assert len(made.manifest.chunks) > 9
     return made
 
@@ -54,7 +54,7 @@ def chunk_path(store: Store, number: int) -> Path:
     return store.path / store.manifest.chunks[number].file
 
 
-def everything(store: Store) -> int:
+def cost_of_all_chunks(store: Store) -> int:
     return sum(cost_of(chunk) for chunk in store.manifest.chunks)
 
 
@@ -99,7 +99,7 @@ def test_windows_hold_the_rows_of_their_chunks(tmp_path, options, loading):
         data = (data.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     matrix = sp.csr_matrix((data, np.concatenate(indices), indptr), shape=(1500, features))
-    store = store_of(tmp_path, matrix, rng.choice([-1, 1], 1500), shuffle=False, chunk_size=6000, **options)
+    store = chunked_store(tmp_path, matrix, rng.choice([-1, 1], 1500), shuffle=False, chunk_size=6000, **options)
     assert len(store.manifest.chunks) > 3
     if loading == "mapped" and not can_map():
         pytest.skip("files cannot be mapped here")
@@ -157,7 +157,7 @@ def decoded(block):
 def test_mapped_and_read_train_to_the_same_model(store, tmp_path, options):
     options = {"lam": 0.01, **options}
     least = least_memory(store) * (2 if isinstance(options["lam"], str) else 1)
-    for number, memory in enumerate((1 << 30, everything(store) // 2, least)):
+    for number, memory in enumerate((1 << 30, cost_of_all_chunks(store) // 2, least)):
         models = []
         for loading in ("mapped", "read"):
             config = TrainConfig(max_epochs=4, tolerance=1e-9, memory=memory, loading=loading, **options)
@@ -215,7 +215,7 @@ def test_large_stores_are_not_mapped_unless_asked(store, monkeypatch):
 
 
 def test_the_way_is_chosen_from_the_budget(store):
-    whole = everything(store)
+    whole = cost_of_all_chunks(store)
     assert open_loader(store, whole).name == ("mapped" if can_map() else "read")
     assert open_loader(store, whole - 1).name == "read"
     assert open_loader(store, whole - 1, loading="mapped").name == "mapped"
@@ -233,7 +233,7 @@ def test_reading_ahead_stays_within_the_budget(store, monkeypatch):
     from ooc_pegasos.loading import read_ahead
 
     monkeypatch.setattr(read_ahead, "Arena", Counted)
-    for memory in (least_memory(store), everything(store) // 2):
+    for memory in (least_memory(store), cost_of_all_chunks(store) // 2):
         sizes.clear()
         result = train(store, TrainConfig(lam=0.01, max_epochs=3, tolerance=1e-9, memory=memory))
         assert result.loading == "read"
@@ -256,7 +256,7 @@ def resident(path: Path) -> float:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the page cache is read by Linux calls")
 def test_reading_leaves_the_page_cache_as_it_was(tmp_path):
-    store = store_of(tmp_path, *random_rows(20_000, 700, 1, 0.02), chunk_size=500_000)
+    store = chunked_store(tmp_path, *random_rows(20_000, 700, 1, 0.02), chunk_size=500_000)
     paths = [chunk_path(store, number) for number in range(len(store.manifest.chunks))]
     assert len(paths) > 2
     config = TrainConfig(lam=0.01, max_epochs=2, tolerance=1e-9, memory=least_memory(store))
@@ -377,7 +377,7 @@ def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, mem
     """Results computed from the changed chunk are never written to a checkpoint."""
     victim = chunk_path(store, 4)
     content, touched = victim.read_bytes(), []
-    presented = LocalEngine._train_window
+    presented = LocalEngine.train_window
 
     def present(engine, state, window, save_if_due):
         if 4 in window.chunks and not touched:
@@ -391,7 +391,7 @@ def test_a_chunk_that_changes_and_changes_back(store, tmp_path, monkeypatch, mem
         else:
             presented(engine, state, window, save_if_due)
 
-    monkeypatch.setattr(LocalEngine, "_train_window", present)
+    monkeypatch.setattr(LocalEngine, "train_window", present)
     budget = (1 << 30) if memory == "all" else least_memory(store)
     config = TrainConfig(lam=0.01, max_epochs=1, tolerance=1e-9, memory=budget, loading="mapped")
     with pytest.raises(CorruptFileError, match=victim.name):
@@ -408,7 +408,7 @@ def test_a_chunk_that_shrinks_while_it_is_scored_or_measured(tmp_path, monkeypat
     from ooc_pegasos.scoring import score
     from ooc_pegasos.scoring.evaluate import evaluate
 
-    store = store_of(tmp_path, *random_rows(3000, 700, 1), chunk_size=1 << 20)
+    store = chunked_store(tmp_path, *random_rows(3000, 700, 1), chunk_size=1 << 20)
     model = train(store, TrainConfig(lam=0.01)).model
     victim = chunk_path(store, 0)
 
@@ -663,13 +663,13 @@ def test_a_closed_stream_reads_no_more(store, monkeypatch):
 
     monkeypatch.setattr(chunk_reader.ChunkReader, "read", read)
     for wait in (0.0, 0.01, 0.03, 0.05, 0.09):
-        loader = open_loader(store, everything(store) // 2, loading="read")
+        loader = open_loader(store, cost_of_all_chunks(store) // 2, loading="read")
         stream = loader.stream(loader.in_order())
         next(stream)
         time.sleep(wait)
         stream.close()
         assert under_way[0] == 0
-    loader = open_loader(store, everything(store) // 2, loading="read")
+    loader = open_loader(store, cost_of_all_chunks(store) // 2, loading="read")
 
     def no_more() -> None:
         raise Interrupted
@@ -686,21 +686,21 @@ def test_a_closed_stream_reads_no_more(store, monkeypatch):
 def test_rows_grouped_by_label_are_noted_if_harmful(tmp_path):
     matrix, labels = random_rows(4000, 300, 2)
     labels = np.sort(labels)
-    grouped = store_of(tmp_path, matrix, labels, shuffle=False)
+    grouped = chunked_store(tmp_path, matrix, labels, shuffle=False)
     small = {"lam": 0.01, "max_epochs": 1, "memory": least_memory(grouped)}
     result = train(grouped, TrainConfig(**small))
     assert any("grouped by label" in note and "--no-shuffle" in note and "--memory" in note for note in result.notes)
     assert any("grouped by label" in n for n in train(grouped, TrainConfig(lam=0.01, sampling="sequential")).notes)
     assert train(grouped, TrainConfig(lam=0.01, max_epochs=1)).notes == []  # one window: an exact permutation
-    shuffled = store_of(tmp_path, matrix, labels)
+    shuffled = chunked_store(tmp_path, matrix, labels)
     assert train(shuffled, TrainConfig(**{**small, "memory": least_memory(shuffled)})).notes == []
-    mixed = store_of(tmp_path, matrix, np.random.default_rng(1).permutation(labels), shuffle=False)
+    mixed = chunked_store(tmp_path, matrix, np.random.default_rng(1).permutation(labels), shuffle=False)
     assert train(mixed, TrainConfig(**{**small, "memory": least_memory(mixed)})).notes == []
 
 
 def test_useless_threads_are_noted(tmp_path):
     matrix, labels = random_rows(3000, 100, 3)
-    store = store_of(tmp_path, matrix, labels)
+    store = chunked_store(tmp_path, matrix, labels)
     result = train(store, TrainConfig(lam=1e-4, threads=2, max_epochs=2, algorithm="sgd-s"))
     assert result.presenters == 1
     assert any("lambda times rows is 0.3" in note for note in result.notes)
@@ -713,7 +713,7 @@ def test_threads_have_a_certificate_and_deterministic_results(tmp_path, threads)
     from sklearn.svm import LinearSVC
 
     matrix, labels = random_rows(3000, 100, 3)
-    store = store_of(tmp_path, matrix, labels)
+    store = chunked_store(tmp_path, matrix, labels)
     lam = 0.05
     results = [train(store, TrainConfig(lam=lam, threads=threads, tolerance=1e-3)) for _ in range(3)]
     assert all(result.presenters == threads and result.converged for result in results)

@@ -3,7 +3,6 @@
 import json
 import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from sklearn.svm import SVC, SVR, LinearSVC
 
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, train
 from ooc_pegasos.compiled.fit.batch_bias import balanced_slopes, best_offset, point_of_level
-from ooc_pegasos.compiled.fit.pegasos import BY_BATCH, BY_SUBGRADIENT, ERRORS, FREE_BIAS, folds_of_rows
+from ooc_pegasos.compiled.fit.pegasos import BY_BATCH, BY_SUBGRADIENT, ERRORS, FREE_BIAS
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import LOSSES
 from ooc_pegasos.scoring.evaluate import evaluate
@@ -24,8 +23,10 @@ from ooc_pegasos.scoring.model import Certificate
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.training.bias_search import BiasSearch
+from support.biased_rows import holdout_masks, rows_with_a_bias, store_of_task, weights_in_file
 from support.optima import FORMULAS, SLOPES, parameter_of, primal_with_bias
 from support.stores import around_present, least_memory, store_of
+from support.subsets import covering
 
 KINKED = ("hinge", "epsilon-insensitive", "absolute")
 
@@ -135,39 +136,6 @@ def test_the_best_offset_of_targets_far_out():
         assert b == pytest.approx(expected, abs=0.11 if name == "epsilon-insensitive" else 1e-6)
 
 
-# --- data -----------------------------------------------------------------------------------------
-
-
-def rows_with_a_bias(task: str, seed: int, rows: int = 200, bias: float = 1.5) -> tuple[sp.csr_matrix, np.ndarray]:
-    """Rows, one of them empty, whose labels a line explains more or less that does not go through 0."""
-    rng = np.random.default_rng(seed)
-    dense = rng.standard_normal((rows, 5)) * (rng.random((rows, 5)) < 0.8)
-    dense[1] = 0
-    matrix = sp.csr_matrix(dense.astype(np.float32))
-    score = dense @ np.array([2, -1, 0.5, 0, 1]) + bias + 0.7 * rng.standard_normal(rows)
-    return matrix, np.where(score > 0, 1, -1) if task == "binary" else np.round(score, 2)
-
-
-def store_for(folder: Path, task: str, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
-    folder.mkdir(exist_ok=True)
-    real = {} if task == "binary" else {"task": "regression", "classes": ()}
-    return store_of(folder, matrix, labels, **{**real, **options})
-
-
-def weighted(folder: Path, rows: int) -> tuple[np.ndarray, str]:
-    """Weights of rows, and the file they stand in."""
-    weights = np.round(np.random.default_rng(2).exponential(size=rows) * 8 + 1) / 8
-    (folder / "weights.txt").write_text("".join(f"{weight}\n" for weight in weights))
-    return weights, str(folder / "weights.txt")
-
-
-def held_out(rows: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Masks of the holdout and the training rows."""
-    marks = np.empty(rows, np.uint8)
-    folds_of_rows(0, int(fraction * 2**53), 0, marks)
-    return marks == 0, marks == 1
-
-
 # --- a constant feature ---------------------------------------------------------------------------
 
 MANNERS = [
@@ -186,14 +154,13 @@ MANNERS = [
 ]
 
 
-@pytest.mark.parametrize("scale", [2.0, 0.25])
-@pytest.mark.parametrize("manner", MANNERS, ids=str)
+@pytest.mark.parametrize(("manner", "scale"), covering(MANNERS, [2.0, 0.25]))
 def test_a_constant_feature_is_a_constant_column(tmp_path, manner, scale):
     """Epoch by epoch: the same run as on rows with a column more; at lambdas where neither begins with a larger one."""
     matrix, labels = rows_with_a_bias("binary", 1)
     column = sp.csr_matrix(np.full((200, 1), scale, np.float32))
-    one = store_for(tmp_path / "one", "binary", matrix, labels)
-    other = store_for(tmp_path / "other", "binary", sp.hstack([matrix, column], "csr"), labels)
+    one = store_of_task(tmp_path / "one", "binary", matrix, labels)
+    other = store_of_task(tmp_path / "other", "binary", sp.hstack([matrix, column], "csr"), labels)
     for lam in (0.3, 0.1 if manner == {"algorithm": "sdca"} else 0.01):
         same = {"lam": lam, "max_epochs": 5, "tolerance": 1e-9, "coefficient": 1e30, **manner}
         found = train(one, TrainConfig(**same, bias="feature", bias_scale=scale))
@@ -222,7 +189,7 @@ def test_the_certificate_with_a_constant_feature(tmp_path, manner, scale):
     config = TrainConfig(
         lam=lam, bias="feature", bias_scale=scale, tolerance=1e-6, coefficient=1e30, max_epochs=30, **manner
     )
-    result = train(store_for(tmp_path, "binary", matrix, labels), config)
+    result = train(store_of_task(tmp_path, "binary", matrix, labels), config)
     assert result.certified
     for entry in result.model.info.history:
         assert entry.lower_bound <= best * (1 + 1e-7)
@@ -235,7 +202,7 @@ def test_the_certificate_with_a_constant_feature(tmp_path, manner, scale):
 
 def test_models_in_a_panel_have_their_constant_features(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 4)
-    store = store_for(tmp_path, "binary", matrix, labels)
+    store = store_of_task(tmp_path, "binary", matrix, labels)
     for algorithm in ("sdca", "sgd-s"):
         same = {"bias": "feature", "bias_scale": 2.0, "algorithm": algorithm, "holdout": 0.2, "max_epochs": 4}
         together = train(store, TrainConfig(lam=(1.0, 0.2, 0.1), tolerance=1e-9, **same))
@@ -259,7 +226,7 @@ def member(name: str, free: int, features: int, lam: float, **options: object) -
     return Pegasos(PegasosOptions(lam=lam, loss=LOSSES[name].number, **{**chosen, **options}), features + 1)
 
 
-def textbook(name, x, y, c, order, lam, k, project=False, delay=0.0):
+def pegasos_with_bias(name, x, y, c, order, lam, k, project=False, delay=0.0):
     """Subgradients on w and b in batches of k, steps 1 / (lam t) of a row; w alone is regularised and projected."""
     w, b, means = np.zeros(x.shape[1]), 0.0, np.zeros(x.shape[1])
     for begin in range(0, len(order), k):
@@ -290,7 +257,7 @@ def test_subgradients_on_the_bias_are_the_textbooks(name, k, project, delay):
     block = block_of(matrix, labels, weights)
     for begin, end in ((0, 64), (64, 200), (200, 317)):  # in three calls, as the trainer does
         assert found.process(block, order, begin, end, 1) == -1
-    w, b, mean = textbook(name, x, labels, c, order, lam, k, project, delay)
+    w, b, mean = pegasos_with_bias(name, x, labels, c, order, lam, k, project, delay)
     np.testing.assert_allclose(found.last(), np.append(w, b), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found.average()[:-1], mean, rtol=1e-9, atol=1e-9)
 
@@ -398,13 +365,12 @@ FREE_WAYS = [
 FREE_RESUMED = [{"bias": "free", "algorithm": "sdca"}, {"bias": "free", "algorithm": "sgd-s"}]
 
 
-@pytest.mark.parametrize("options", FREE_WAYS, ids=str)
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize(("name", "options"), covering(FORMULAS, FREE_WAYS))
 def test_a_free_bias_is_the_best_for_its_weights(tmp_path, name, options):
     task, lam = LOSSES[name].task, 0.05
     matrix, labels = rows_with_a_bias(task, 13)
-    c, file = weighted(tmp_path, 200)
-    store = store_for(tmp_path, task, matrix, labels, weights=file)
+    c, file = weights_in_file(tmp_path, 200)
+    store = store_of_task(tmp_path, task, matrix, labels, weights=file)
     if task == "binary":
         options = {**options, "class_weight": (0.5, 2.0)}
         c = c * np.where(labels > 0, 2.0, 0.5)
@@ -425,13 +391,13 @@ def test_a_free_bias_is_the_best_for_its_weights(tmp_path, name, options):
 @pytest.mark.parametrize("options", FREE_WAYS, ids=str)
 def test_a_free_bias_does_not_use_holdout_rows(tmp_path, options):
     matrix, labels = rows_with_a_bias("regression", 28, rows=600)
-    store = store_for(tmp_path, "regression", matrix, labels)
+    store = store_of_task(tmp_path, "regression", matrix, labels)
     result = train(store, TrainConfig(lam=0.05, holdout=0.3, max_epochs=3, **options))
     w, x, epsilon = result.model.weights, matrix.toarray().astype(np.float64), 0.1
     losses = np.maximum(0, abs(x @ w + result.model.bias - labels) - epsilon)
-    held = [abs(losses[rows].mean() - result.holdout.loss) for rows in held_out(600, 0.3)]
+    held = [abs(losses[rows].mean() - result.holdout.loss) for rows in holdout_masks(600, 0.3)]
     assert held[0] < 1e-9 < held[1]
-    kept = held_out(600, 0.3)[1]
+    kept = holdout_masks(600, 0.3)[1]
     least = least_cost("epsilon-insensitive", x[kept] @ w, labels[kept], np.ones(kept.sum()), epsilon) / kept.sum()
     assert result.model.info.certificate.primal == pytest.approx(0.025 * w @ w + losses[kept].mean(), rel=1e-9)
     assert result.model.info.certificate.primal == pytest.approx(0.025 * w @ w + least, rel=1e-6)
@@ -441,8 +407,8 @@ def test_a_run_of_subgradients_is_the_textbooks(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 14)
     x, lam = matrix.toarray().astype(np.float64), 0.05
     config = TrainConfig(lam=lam, bias="unregularized", algorithm="pegasos", sampling="sequential", max_epochs=3)
-    model = train(store_for(tmp_path, "binary", matrix, labels), config).model
-    w, _b, _mean = textbook("hinge", x, labels, np.ones(200), np.tile(np.arange(200), 3), lam, 1)
+    model = train(store_of_task(tmp_path, "binary", matrix, labels), config).model
+    w, _b, _mean = pegasos_with_bias("hinge", x, labels, np.ones(200), np.tile(np.arange(200), 3), lam, 1)
     np.testing.assert_allclose(model.weights, w, rtol=1e-9, atol=1e-9)
 
 
@@ -451,7 +417,7 @@ def test_a_free_bias_comes_near_the_optimum(tmp_path):
     x, lam = matrix.toarray().astype(np.float64), 0.1
     svm = SVC(kernel="linear", C=1 / (lam * 400), tol=1e-8).fit(x, labels)
     best = primal_with_bias("hinge", svm.coef_.ravel(), svm.intercept_[0], x, labels, lam)
-    store = store_for(tmp_path, "binary", matrix, labels)
+    store = store_of_task(tmp_path, "binary", matrix, labels)
     for options in ({"bias": "unregularized"}, {"bias": "batch", "batch_size": 100}):
         found = train(store, TrainConfig(lam=lam, max_epochs=30, **options)).model.info.certificate.primal
         assert best * (1 - 1e-7) <= found <= 1.03 * best
@@ -459,7 +425,7 @@ def test_a_free_bias_comes_near_the_optimum(tmp_path):
 
 def test_threads_do_not_lose_a_free_bias(tmp_path):
     matrix, labels = rows_with_a_bias("regression", 15, rows=2000, bias=3.0)
-    store = store_for(tmp_path, "regression", matrix, labels)
+    store = store_of_task(tmp_path, "regression", matrix, labels)
     primals = [
         train(store, TrainConfig(lam=0.05, bias="unregularized", threads=threads)).model.info.certificate.primal
         for threads in (1, 2)
@@ -472,7 +438,7 @@ def test_threads_do_not_lose_a_free_bias(tmp_path):
 def test_a_free_bias_of_targets_far_out(tmp_path, name, bias):
     matrix, labels = rows_with_a_bias("regression", 16, bias=bias)
     x, lam = matrix.toarray().astype(np.float64), 0.05
-    store = store_for(tmp_path, "regression", matrix, labels)
+    store = store_of_task(tmp_path, "regression", matrix, labels)
     labels = store.to_scipy()[1].astype(np.float64)  # as text with six digits has them
     config = TrainConfig(lam=lam, loss=name, bias="batch", batch_size=50, max_epochs=4)
     model = train(store, config).model
@@ -484,7 +450,7 @@ def test_a_free_bias_of_targets_far_out(tmp_path, name, bias):
 @pytest.mark.parametrize("options", [*FREE_WAYS, *FREE_RESUMED], ids=str)
 def test_a_free_bias_interrupted_and_resumed_to_the_same_bytes(tmp_path, monkeypatch, options):
     matrix, labels = rows_with_a_bias("binary", 27, rows=900)
-    store = store_for(tmp_path, "binary", matrix, labels, chunk_size=6000)
+    store = store_of_task(tmp_path, "binary", matrix, labels, chunk_size=6000)
     config = TrainConfig(lam=0.01, memory=least_memory(store), max_epochs=3, **options)
     whole = train(store, config)
     assert whole.windows > 1
@@ -514,7 +480,7 @@ def test_a_free_bias_interrupted_and_resumed_to_the_same_bytes(tmp_path, monkeyp
 def test_a_free_bias_where_all_rows_are_of_one_class(tmp_path):
     matrix, _labels = rows_with_a_bias("binary", 17, rows=60)
     for label in (-1, 1):
-        store = store_for(tmp_path / str(label), "binary", matrix, np.full(60, label))
+        store = store_of_task(tmp_path / str(label), "binary", matrix, np.full(60, label))
         for name in ("hinge", "logistic"):
             result = train(store, TrainConfig(lam=0.1, loss=name, bias="batch", batch_size=10, max_epochs=2))
             assert np.isfinite(result.model.bias)
@@ -524,7 +490,7 @@ def test_a_free_bias_where_all_rows_are_of_one_class(tmp_path):
 
 def test_a_warm_start_brings_its_bias(tmp_path):
     matrix, labels = rows_with_a_bias("regression", 18, bias=50.0)
-    store = store_for(tmp_path, "regression", matrix, labels)
+    store = store_of_task(tmp_path, "regression", matrix, labels)
     good = train(store, TrainConfig(lam=0.05, loss="huber", bias="batch", batch_size=50)).model
     for options in ({"bias": "unregularized"}, {"bias": "feature", "bias_scale": 100.0}):
         config = TrainConfig(lam=0.05, loss="huber", max_epochs=1, **options)
@@ -563,10 +529,10 @@ def test_the_search_finds_the_joint_optimum(tmp_path, name, bias, manner, tolera
     matrix, labels = rows_with_a_bias(task, 19, bias=bias)
     x, c, files = matrix.toarray().astype(np.float64), np.ones(200), {}
     if manner.pop("weighted", False):
-        c, file = weighted(tmp_path, 200)
+        c, file = weights_in_file(tmp_path, 200)
         files["weights"] = file
     best = joint_optimum(name, x, labels, lam, c)
-    store = store_for(tmp_path, task, matrix, labels, **files)
+    store = store_of_task(tmp_path, task, matrix, labels, **files)
     config = TrainConfig(lam=lam, loss=name, bias="search", tolerance=tolerance, max_epochs=3000, **manner)
     result = train(store, config)
     kept, b = result.model.info.certificate, float(result.model.bias)
@@ -617,7 +583,7 @@ def test_the_search_is_not_misled_by_what_is_within_the_tolerance(tmp_path):
     matrix = sp.csr_matrix(np.abs(rng.standard_normal((300, 30))).astype(np.float32))
     labels = np.round(1000 + 3 * matrix.toarray()[:, 0] + 0.3 * rng.standard_normal(300), 2)
     x = matrix.toarray().astype(np.float64)
-    store = store_for(tmp_path, "regression", matrix, labels)
+    store = store_of_task(tmp_path, "regression", matrix, labels)
     labels = store.to_scipy()[1].astype(np.float64)
     for lam in (0.1, 0.01):
         best = joint_optimum("epsilon-insensitive", x, labels, lam, np.ones(300))
@@ -646,7 +612,7 @@ def test_the_search_on_any_valley(centre, steepness, floor, power, seed):
     assert min(primals) <= floor * (1 + 6 * tolerance)
 
 
-@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+@pytest.mark.parametrize("loss", ["hinge", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_a_search_where_all_rows_are_of_one_class_ends(tmp_path, loss):
     """Any bias that is large enough is the best."""
     matrix, _labels = rows_with_a_bias("binary", 24, rows=60)
@@ -659,7 +625,7 @@ def test_a_search_where_all_rows_are_of_one_class_ends(tmp_path, loss):
 @pytest.mark.parametrize("options", [{"max_epochs": 1}, {"max_epochs": 1, "algorithm": "sgd-s"}], ids=str)
 def test_an_interrupted_bias_search_reports_its_bias(tmp_path, options):
     matrix, labels = rows_with_a_bias("binary", 21)
-    store = store_for(tmp_path, "binary", matrix, labels)
+    store = store_of_task(tmp_path, "binary", matrix, labels)
     result = train(store, TrainConfig(lam=0.01, bias="search", tolerance=1e-6, **options))
     assert not result.converged
     assert result.notes[-1] == f"the gap is that for the bias fixed at {float(result.model.bias):.6g}"
@@ -668,7 +634,7 @@ def test_an_interrupted_bias_search_reports_its_bias(tmp_path, options):
 def test_a_search_keeps_to_its_seconds(tmp_path, monkeypatch):
     """All rounds together."""
     matrix, labels = rows_with_a_bias("regression", 22, bias=9000.0)
-    store = store_for(tmp_path, "regression", matrix, labels)
+    store = store_of_task(tmp_path, "regression", matrix, labels)
     config = TrainConfig(lam=0.2, bias="search", tolerance=1e-3, max_seconds=0.6)
     train(store, config)  # so that kernels are ready
     around_present(monkeypatch, lambda _rows: time.sleep(0.05))
@@ -679,7 +645,7 @@ def test_a_search_keeps_to_its_seconds(tmp_path, monkeypatch):
 
 def test_a_bias_search_reports_holdout_rows(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 23)
-    store = store_for(tmp_path, "binary", matrix, labels)
+    store = store_of_task(tmp_path, "binary", matrix, labels)
     result = train(store, TrainConfig(lam=0.05, bias="search", holdout=0.3, calibrate="platt"))
     assert [trial.loss for trial in result.trials] in ([], [result.holdout.loss])
     assert result.model.has_probabilities
@@ -709,7 +675,7 @@ def test_contradictions(options):
 
 def test_unsupported_options_of_a_bias_search(tmp_path):
     matrix, labels = rows_with_a_bias("binary", 24, rows=60)
-    store = store_for(tmp_path / "two", "binary", matrix, labels)
+    store = store_of_task(tmp_path / "two", "binary", matrix, labels)
     config = TrainConfig(lam=0.1, bias="search")
     model = train(store, TrainConfig(lam=0.1)).model
     with pytest.raises(UsageError, match="checkpoint"):
@@ -747,7 +713,7 @@ def test_a_bias_search_does_not_support_one_versus_rest(tmp_path):
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_models_keep_their_bias(tmp_path, task, options):
     matrix, labels = rows_with_a_bias(task, 25)
-    store = store_for(tmp_path, task, matrix, labels)
+    store = store_of_task(tmp_path, task, matrix, labels)
     model = train(store, TrainConfig(lam=0.1, **options)).model
     assert abs(model.bias) > 0.3
     model.save(tmp_path / "m")
@@ -765,7 +731,7 @@ def test_models_keep_their_bias(tmp_path, task, options):
 @pytest.mark.slow
 def test_the_commands(oocpeg, tmp_path):
     matrix, labels = rows_with_a_bias("binary", 26)
-    store_for(tmp_path, "binary", matrix, labels)
+    store_of_task(tmp_path, "binary", matrix, labels)
     words = ["train", "store", "--lambda", "0.1", "-o"]
     told = oocpeg(*words, "free", "--bias", "free").stdout
     assert "certified" in told

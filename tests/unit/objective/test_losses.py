@@ -14,8 +14,9 @@ from ooc_pegasos.compiled.fit import losses as kernels
 from ooc_pegasos.compiled.jit import kernel
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import LOSSES, Loss
-from support.optima import FORMULAS, optimum, primal
+from support.optima import FORMULAS, least_objective, primal
 from support.stores import store_of
+from support.subsets import covering
 
 # --- what a new loss has to add here ------------------------------------------------------------
 
@@ -37,7 +38,7 @@ def _box_size(loss, parameter, c):
     return kernels.box_size(loss, parameter, c)
 
 
-def labels_of(loss: Loss) -> st.SearchStrategy[float]:
+def labels_for(loss: Loss) -> st.SearchStrategy[float]:
     return st.sampled_from([-1.0, 1.0]) if loss.task == "binary" else st.floats(-10, 10)
 
 
@@ -66,7 +67,7 @@ def test_all_losses_have_a_formula_here():
 def test_value_slope_and_dual_term(name, parameter):
     loss, formula = LOSSES[name], FORMULAS[name]
 
-    @given(labels_of(loss), st.floats(-50, 50), st.floats(-50, 50))
+    @given(labels_for(loss), st.floats(-50, 50), st.floats(-50, 50))
     @example(1.0, 1.0, 0.0)
     @example(1.0, 0.0, 2.0)
     @example(-1.0, -1.0, -1.0)
@@ -123,7 +124,7 @@ def test_the_dual_is_minus_the_conjugate(name, parameter):
 def test_the_inequality_of_fenchel_and_young(name, parameter):
     loss = LOSSES[name]
 
-    @given(labels_of(loss), st.floats(-1e6, 1e6), st.floats(0, 1))
+    @given(labels_for(loss), st.floats(-1e6, 1e6), st.floats(0, 1))
     def check(y, z, share):
         low, high = bounds_of(loss, parameter, y)
         b = low + share * (high - low)
@@ -169,7 +170,7 @@ def assert_best(loss: Loss, parameter: float, y: float, z: float, b: float, r: f
 def test_an_ascent_step_is_the_best_there_is(name, parameter):
     loss = LOSSES[name]
 
-    @given(labels_of(loss), st.floats(-20, 20), st.floats(0, 1), st.floats(-3, 3))
+    @given(labels_for(loss), st.floats(-20, 20), st.floats(0, 1), st.floats(-3, 3))
     def check(y, z, share, power):
         low, high = bounds_of(loss, parameter, y)
         assert_best(loss, parameter, y, z, low + share * (high - low), 10.0**power)
@@ -206,7 +207,7 @@ def test_the_box_is_rounded_down_to_float32(case, c):
 # --- certificates -------------------------------------------------------------------------------
 
 
-def rows_for(loss: Loss, seed: int, rows: int = 90) -> tuple[sp.csr_matrix, np.ndarray]:
+def rows_for_loss(loss: Loss, seed: int, rows: int = 90) -> tuple[sp.csr_matrix, np.ndarray]:
     """Rows, some of them sparse and one of them empty, with labels that a line explains more or less."""
     rng = np.random.default_rng(seed)
     dense = rng.standard_normal((rows, 6)) * (rng.random((rows, 6)) < 0.7)
@@ -216,7 +217,7 @@ def rows_for(loss: Loss, seed: int, rows: int = 90) -> tuple[sp.csr_matrix, np.n
     return matrix, np.where(score > 0, 1, -1) if loss.task == "binary" else np.round(score * 8) / 8
 
 
-def store_for(folder: Path, loss: Loss, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
+def store_for_loss(folder: Path, loss: Loss, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
     binary = loss.task == "binary"
     return store_of(folder, matrix, labels, **({} if binary else {"task": "regression", "classes": ()}), **options)
 
@@ -236,19 +237,17 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-@pytest.mark.parametrize(("name", "parameter"), CASES)
+@pytest.mark.parametrize(("name", "parameter", "algorithm", "options"), covering(CASES, ["sdca", "sgd-s"], OPTIONS))
 def test_the_certificate(tmp_path, name, parameter, algorithm, options):
     loss, chosen = LOSSES[name], dict(options)
     if loss.task == "regression":
         chosen.pop("class_weight", None)
-    matrix, labels = rows_for(loss, 1)
+    matrix, labels = rows_for_loss(loss, 1)
     c, files = np.ones(len(labels)), {}
     if chosen.pop("weighted", False):
         c = np.round(np.random.default_rng(2).exponential(size=len(labels)) * 8 + 1) / 8
         files["weights"] = weights_file(tmp_path, c)
-    store = store_for(tmp_path, loss, matrix, labels, **files)
+    store = store_for_loss(tmp_path, loss, matrix, labels, **files)
     if "class_weight" in chosen:
         c = c * np.where(labels > 0, chosen["class_weight"][1], chosen["class_weight"][0])
     x = matrix.toarray().astype(np.float64)
@@ -256,7 +255,7 @@ def test_the_certificate(tmp_path, name, parameter, algorithm, options):
         x = np.column_stack([x, np.full(len(x), chosen["bias_scale"])])
     given = {"loss_parameter": parameter} if loss.parameter is not None else {}
     for lam in (0.05, 0.005, 5e-4):  # the last is come down to
-        best = optimum(name, parameter, x, labels, lam, c)
+        best = least_objective(name, parameter, x, labels, lam, c)
         limits = {"tolerance": 1e-4 if lam > 1e-3 else 2e-3, "max_epochs": 2000}
         if algorithm == "sgd-s":  # which gets there slowly: it is the bounds that count
             limits = {"tolerance": 1e-9, "max_epochs": 30}
@@ -281,8 +280,8 @@ def test_the_certificate(tmp_path, name, parameter, algorithm, options):
 @pytest.mark.parametrize("name", [name for name in ONE_SCORE if name != "hinge"])
 def test_repeated_updates_are_for_the_hinge_only(tmp_path, name):
     """Equation (6) counts margin errors: with another loss it would be another problem, and its bound no bound."""
-    matrix, labels = rows_for(LOSSES[name], 1)
-    store = store_for(tmp_path, LOSSES[name], matrix, labels)
+    matrix, labels = rows_for_loss(LOSSES[name], 1)
+    store = store_for_loss(tmp_path, LOSSES[name], matrix, labels)
     with pytest.raises(UsageError, match="sgd-m counts margin errors"):
         train(store, TrainConfig(lam=0.1, loss=name, algorithm="sgd-m"))
 
@@ -292,13 +291,13 @@ def test_repeated_updates_are_for_the_hinge_only(tmp_path, name):
 def test_a_row_that_counts_twice_is_the_row_twice(tmp_path, name, algorithm):
     loss = LOSSES[name]
     parameter = loss.parameter or 0.0
-    matrix, labels = rows_for(loss, 3)
+    matrix, labels = rows_for_loss(loss, 3)
     times = np.random.default_rng(4).integers(1, 4, len(labels))
     many = np.repeat(np.arange(len(labels)), times)
     (tmp_path / "once").mkdir()
     (tmp_path / "again").mkdir()
-    once = store_for(tmp_path / "once", loss, matrix, labels, weights=weights_file(tmp_path, times))
-    again = store_for(tmp_path / "again", loss, matrix[many], labels[many])
+    once = store_for_loss(tmp_path / "once", loss, matrix, labels, weights=weights_file(tmp_path, times))
+    again = store_for_loss(tmp_path / "again", loss, matrix[many], labels[many])
     # (1) divides by the rows, so the same sum of losses needs another lambda
     lam = 0.02
     share = len(many) / len(labels)
@@ -322,7 +321,7 @@ def test_huge_and_tiny_rows(tmp_path):
     """Rows whose norms differ by fifty powers of ten: certificates hold even without progress."""
     labels = np.array([1, -1, 1, -1, 1, -1])
     dense = np.array([[1e25, 1], [1e12, -1], [1e-12, 1], [-1e-12, 3], [1e-30, 0], [0, 0]], np.float32)
-    store = store_for(tmp_path, LOSSES["hinge"], sp.csr_matrix(dense), labels)
+    store = store_for_loss(tmp_path, LOSSES["hinge"], sp.csr_matrix(dense), labels)
     for name in ("hinge", "logistic", "smoothed-hinge"):
         parameter = LOSSES[name].parameter or 0.0
         for lam in (1e-6, 1.0, 1e6):
@@ -340,7 +339,7 @@ def test_huge_and_tiny_rows(tmp_path):
 def test_an_optimum_of_0(tmp_path, algorithm):
     """All targets are within the tube: 0 costs nothing, and that this is the optimum is as certain as can be."""
     labels = np.array([0.0625, -0.03125, 0.0, 0.03125])
-    store = store_for(tmp_path, LOSSES["huber"], sp.csr_matrix(np.eye(4, dtype=np.float32)), labels)
+    store = store_for_loss(tmp_path, LOSSES["huber"], sp.csr_matrix(np.eye(4, dtype=np.float32)), labels)
     result = train(store, TrainConfig(lam=0.1, loss="epsilon-insensitive", algorithm=algorithm))
     kept = result.model.info.certificate
     assert (kept.primal, kept.lower_bound, kept.gap) == (0.0, 0.0, 0.0)

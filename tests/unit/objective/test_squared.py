@@ -12,7 +12,7 @@ from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, train
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.proof.check import prove
 from support import proof_checker
-from support.optima import optimum, primal
+from support.optima import least_objective, primal
 from support.rows import random_rows
 
 ROWS = 400
@@ -61,7 +61,7 @@ def test_squared_hinge(rows, tmp_path, lam):
     result = train(store, TrainConfig(lam=lam, loss="squared-hinge", tolerance=1e-5, max_epochs=5000))
     x = np.asarray(matrix.todense(), np.float64)
     c = weights.astype(np.float64)
-    least = optimum("squared-hinge", 0.0, x, labels, lam, c)
+    least = least_objective("squared-hinge", 0.0, x, labels, lam, c)
     found = result.model.info.certificate
     assert found.lower_bound <= least * (1 + 1e-9)
     assert least * (1 - 1e-9) <= found.primal <= least * (1 + 2e-5)

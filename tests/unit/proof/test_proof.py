@@ -21,14 +21,16 @@ from ooc_pegasos.proof.check import prove
 from ooc_pegasos.proof.proof_file import Claim, belonging, fingerprint, read_proof
 from ooc_pegasos.reporting.text import proof_words
 from ooc_pegasos.solvers.proof_record import DualRecord
+from ooc_pegasos.training import run as running
 from ooc_pegasos.training.stop import Interrupted
 from support.file_bytes import flipped
-from support.optima import optimum, optimum_with_bias
+from support.optima import least_objective, optimum_with_bias
 from support.proof_checker import check
 from support.random_runs import can_be_free, case_of, config_of_case, judged, make_free, store_of_case
 from support.rows import random_rows
 from support.soak import in_soak
 from support.stores import around_present
+from support.subsets import covering
 
 BINARY = ("hinge", "logistic", "smoothed-hinge")
 REAL = ("epsilon-insensitive", "absolute", "huber")
@@ -59,11 +61,11 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
     return made
 
 
-def store_for(stores: dict[str, Store], loss: str) -> Store:
+def store_of_loss(stores: dict[str, Store], loss: str) -> Store:
     return stores["real" if loss in REAL else "several" if loss in AT_ONCE else "binary"]
 
 
-def little_memory(store: Store) -> int:
+def memory_of_two_chunks(store: Store) -> int:
     """Enough for windows of one or two chunks."""
     return int(2.6 * max(cost_of(chunk) for chunk in store.manifest.chunks))
 
@@ -126,13 +128,14 @@ def options_of(loss: str, manner: str) -> dict[str, object]:
     return {"lam": 0.05, "loss": loss, "max_epochs": 8, "tolerance": 1e-6, "coefficient": 100.0} | MANNERS[manner]
 
 
-@pytest.mark.parametrize("manner", MANNERS)
-@pytest.mark.parametrize("loss", [*FAST, *(pytest.param(loss, marks=pytest.mark.slow) for loss in OTHERS)])
+@pytest.mark.parametrize(
+    ("loss", "manner"), covering([*FAST, *(pytest.param(loss, marks=pytest.mark.slow) for loss in OTHERS)], MANNERS)
+)
 def test_every_loss_and_algorithm_proves_its_bound(loss, manner, stores, tmp_path):
-    store, options = store_for(stores, loss), options_of(loss, manner)
+    store, options = store_of_loss(stores, loss), options_of(loss, manner)
     if loss in REAL:
         options.pop("class_weight", None)
-    result = proved(store, tmp_path, TrainConfig(**options, memory=little_memory(store)))
+    result = proved(store, tmp_path, TrainConfig(**options, memory=memory_of_two_chunks(store)))
     assert result.windows > 1
 
 
@@ -143,12 +146,12 @@ def test_projections_that_shrink_everything_again_and_again(loss, stores, tmp_pa
     with pytest.MonkeyPatch.context() as patched:
         records = []
 
-        def note(record, *given, real=DualRecord.__init__):
-            records.append(record)
-            real(record, *given)
+        def note(*given):
+            records.append(DualRecord(*given))
+            return records[-1]
 
-        patched.setattr(DualRecord, "__init__", note)
-        proved(stores["binary"], tmp_path, TrainConfig(**options, memory=little_memory(stores["binary"])))
+        patched.setattr(running, "DualRecord", note)
+        proved(stores["binary"], tmp_path, TrainConfig(**options, memory=memory_of_two_chunks(stores["binary"])))
     assert records[0].log_scales[0] < -20
 
 
@@ -191,7 +194,7 @@ def test_several_classes(loss, manner, stores, tmp_path):
     if loss == "multiclass-hinge":
         options |= {"cost": ((0, 1, 2, 3), (1, 0, 1, 1), (0.5, 1, 0, 1), (1, 1, 4, 0))}
     store = stores["several"]
-    result = proved(store, tmp_path, TrainConfig(**options, memory=2 * little_memory(store)))
+    result = proved(store, tmp_path, TrainConfig(**options, memory=2 * memory_of_two_chunks(store)))
     assert len(read_proof(tmp_path / "proof").header.claims) == (1 if loss in AT_ONCE else 4)
     assert result.model.weights.shape[1] == 4
 
@@ -204,16 +207,18 @@ def test_a_warm_start_and_a_change_of_algorithm(bias, stores, tmp_path):
     config = TrainConfig(lam=1.0, tolerance=0.004, max_epochs=30, bias=bias)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ooc_pegasos.solvers.registry.PEGASOS_FROM", 1e-9)
-        patched.setattr("ooc_pegasos.training.run.Run._is_slow", lambda run: run.state.cursor.epoch == 1)
+        patched.setattr("ooc_pegasos.training.run.Run.is_slow", lambda run: run.state.cursor.epoch == 1)
         result = proved(stores["binary"], tmp_path, config)
     assert any("continuing with dual coordinate ascent" in note for note in result.notes)
 
 
-@pytest.mark.parametrize("manner", ["sdca", "sgd-s", "projection", "path", "free", "free, sgd-s", "free path of sdca"])
-@pytest.mark.parametrize("windows", ["one", "several"])
+@pytest.mark.parametrize(
+    ("windows", "manner"),
+    covering(["one", "several"], ["sdca", "sgd-s", "projection", "path", "free", "free, sgd-s", "free path of sdca"]),
+)
 def test_a_resumed_run_writes_the_proof_of_an_undisturbed_one(manner, windows, stores, tmp_path):
     store = stores["binary"]
-    memory = little_memory(store) if windows == "several" else None
+    memory = memory_of_two_chunks(store) if windows == "several" else None
     config = TrainConfig(**options_of("logistic", manner), memory=memory)
     (tmp_path / "undisturbed").mkdir()
     proved(store, tmp_path / "undisturbed", config)
@@ -242,12 +247,12 @@ def test_bound_and_objective_enclose_the_optimum(loss, bias, stores, tmp_path):
     matrix, labels, weights = rows()
     x, y = matrix.toarray().astype(float), labels["real" if loss in REAL else "binary"].astype(float)
     config = TrainConfig(lam=0.05, loss=loss, tolerance=1e-5, algorithm="sdca", max_epochs=3000, bias=bias)
-    proved(store_for(stores, loss), tmp_path, config)
-    primal, bound = shown(tmp_path, store_for(stores, loss))
+    proved(store_of_loss(stores, loss), tmp_path, config)
+    primal, bound = shown(tmp_path, store_of_loss(stores, loss))
     if bias == "free":
         best, exact = optimum_with_bias(loss, x, y, 0.05, weights.astype(float)), 1e-6
     else:
-        best, exact = optimum(loss, LOSSES[loss].parameter or 0.0, x, y, 0.05, weights), 1e-7
+        best, exact = least_objective(loss, LOSSES[loss].parameter or 0.0, x, y, 0.05, weights), 1e-7
     assert bound <= best * (1 + exact)
     assert primal >= best * (1 - exact)
     assert primal - bound <= 1e-5 * primal
@@ -315,7 +320,7 @@ def test_a_run_resumed_after_each_epoch_keeps_the_same_dual_variables(algorithm,
     """The best ones and those of both lines, which a crossing many epochs later may need."""
     same = {"lam": lam, "algorithm": algorithm, "bias": "free", "tolerance": 1e-9, "checkpoint_epochs": 1}
     for epochs in range(1, 9):
-        config = TrainConfig(max_epochs=epochs, memory=little_memory(stores["binary"]), **same)
+        config = TrainConfig(max_epochs=epochs, memory=memory_of_two_chunks(stores["binary"]), **same)
         kept = {"checkpoint": tmp_path / "checkpoint", "resume": epochs > 1}
         train(stores["binary"], config, proof=tmp_path / "resumed", **kept)
         train(stores["binary"], config, proof=tmp_path / "undisturbed")
@@ -360,7 +365,7 @@ def test_random_runs_prove_what_is_true(seed, free, tmp_path):
 # --- what is refused ----------------------------------------------------------------------------
 
 
-def forge(path: Path, change: Callable[[dict], None] = lambda _head: None, duals: Callable | None = None) -> None:
+def forge_proof(path: Path, change: Callable[[dict], None] = lambda _head: None, duals: Callable | None = None) -> None:
     """Change the header or the numbers of a proof and give it a new checksum."""
     raw = path.read_bytes()
     start = 16 + int.from_bytes(raw[8:16], "little")
@@ -378,12 +383,12 @@ def forge(path: Path, change: Callable[[dict], None] = lambda _head: None, duals
 def case(stores: dict[str, Store], tmp_path: Path) -> tuple[Path, Path, Path]:
     """A model, its store and its proof."""
     proved(stores["binary"], tmp_path, TrainConfig(lam=0.05, tolerance=0.01, holdout=0.2))
-    forge(tmp_path / "proof")
+    forge_proof(tmp_path / "proof")
     prove(tmp_path / "model", stores["binary"].path, tmp_path / "proof")  # an unchanged proof passes
     return tmp_path / "model", stores["binary"].path, tmp_path / "proof"
 
 
-def put(value: float) -> Callable[[np.ndarray], None]:
+def changed_dual(value: float) -> Callable[[np.ndarray], None]:
     """Change the dual variable of a row that is trained on."""
 
     def change(numbers: np.ndarray) -> None:
@@ -396,10 +401,10 @@ def put(value: float) -> Callable[[np.ndarray], None]:
 @pytest.mark.parametrize(
     ("change", "duals", "message"),
     [
-        (None, put(1 + 1e-15), "a dual variable in rows 0 to 70 is outside its domain"),
-        (None, put(-1e-300), "outside its domain"),
-        (None, put(float("nan")), "outside its domain"),
-        (None, put(float("inf")), "outside its domain"),
+        (None, changed_dual(1 + 1e-15), "a dual variable in rows 0 to 70 is outside its domain"),
+        (None, changed_dual(-1e-300), "outside its domain"),
+        (None, changed_dual(float("nan")), "outside its domain"),
+        (None, changed_dual(float("inf")), "outside its domain"),
         (None, lambda numbers: numbers.fill(0.0), "but the objective is .* and the bound 0;"),
         (None, lambda numbers: numbers.__imul__(0.5), "claims an objective of .* and a bound of"),
         (lambda head: head["claims"][0].update(lower_bound=head["claims"][0]["lower_bound"] * 1.0001), None, "claims"),
@@ -420,7 +425,7 @@ def put(value: float) -> Callable[[np.ndarray], None]:
 )
 def test_a_forged_proof_is_refused(change, duals, message, case):
     model, store, proof = case
-    forge(proof, change or (lambda _head: None), duals)
+    forge_proof(proof, change or (lambda _head: None), duals)
     with pytest.raises(OocPegasosError, match=message):
         prove(model, store, proof)
 
@@ -450,17 +455,17 @@ def scale(sign: int, factor: float) -> Callable[[np.ndarray], None]:
         (None, scale(-1, 0.9)),
         (None, scale(1, 0.0)),
         (None, scale(-1, 0.0)),
-        (None, put(1 + 1e-15)),
+        (None, changed_dual(1 + 1e-15)),
         (lambda head: head["claims"][0].update(lower_bound=head["claims"][0]["lower_bound"] * 1.02), None),
         (lambda head: head["claims"][0].update(primal=head["claims"][0]["primal"] * 0.9999), None),
     ],
 )
 def test_a_forged_proof_of_a_free_bias_is_refused(change, duals, loss, stores, tmp_path):
-    store = store_for(stores, loss)
+    store = store_of_loss(stores, loss)
     proved(store, tmp_path, TrainConfig(lam=0.05, loss=loss, tolerance=0.01, holdout=0.2, bias="free"))
-    forge(tmp_path / "proof")
+    forge_proof(tmp_path / "proof")
     shown(tmp_path, store)  # an unchanged proof passes
-    forge(tmp_path / "proof", change or (lambda _head: None), duals)
+    forge_proof(tmp_path / "proof", change or (lambda _head: None), duals)
     assert_refused(tmp_path, store)
 
 
@@ -468,7 +473,7 @@ def test_a_forged_proof_of_a_free_bias_is_refused(change, duals, loss, stores, t
 def test_a_proof_of_another_bias_is_refused(bias, stores, tmp_path):
     store = stores["binary"]
     proved(store, tmp_path, TrainConfig(lam=0.05, tolerance=0.01, bias="free"))
-    forge(tmp_path / "proof", lambda head: head["problem"].update(bias=bias[0], bias_value=bias[1]))
+    forge_proof(tmp_path / "proof", lambda head: head["problem"].update(bias=bias[0], bias_value=bias[1]))
     with pytest.raises(CorruptFileError, match=r"bias(_value)? is \S+, of the model (free|0.0); train again"):
         belonging(tmp_path / "proof", tmp_path / "model", store)
 
@@ -483,7 +488,7 @@ def test_dual_variables_that_do_not_add_up_to_0_prove_nothing_of_a_free_bias(sto
     assert too_much > 1.1 * reached
     numbers = read_proof(folders["none"] / "proof").duals
     for claimed in (too_much, reached):
-        forge(
+        forge_proof(
             folders["free"] / "proof",
             lambda head, claimed=claimed: head["claims"][0].update(lower_bound=claimed),
             lambda duals: np.copyto(duals, numbers),
@@ -504,14 +509,14 @@ def test_other_rows_or_another_order_or_model_is_refused_even_with_forged_checks
             prove(model, other.path, proof)
         copy = tmp_path / f"proof of {name}"
         copy.write_bytes(proof.read_bytes())
-        forge(copy, lambda head, other=other: head.update(store=other.checksum))
+        forge_proof(copy, lambda head, other=other: head.update(store=other.checksum))
         with pytest.raises(CorruptFileError, match=r"outside its domain|claims an objective"):
             prove(model, other.path, copy)
     opened = Model.load(model)
     dataclasses.replace(opened, weights=opened.weights * 1.05).save(tmp_path / "other")
     with pytest.raises(CorruptFileError, match="another model"):
         prove(tmp_path / "other", store, proof)
-    forge(proof, lambda head: head.update(model=fingerprint((tmp_path / "other").read_bytes())))
+    forge_proof(proof, lambda head: head.update(model=fingerprint((tmp_path / "other").read_bytes())))
     with pytest.raises(CorruptFileError, match="claims an objective"):
         prove(tmp_path / "other", store, proof)
 
@@ -576,14 +581,14 @@ def test_a_damaged_checkpoint_of_dual_variables_is_refused(stores, tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_without_an_epoch_nothing_but_zero_is_proved_of_a_free_bias(algorithm, stores, tmp_path):
-    same = {"algorithm": algorithm, "memory": little_memory(stores["binary"])}
+    same = {"algorithm": algorithm, "memory": memory_of_two_chunks(stores["binary"])}
     config = TrainConfig(lam=0.05, bias="free", max_seconds=1e-9, **same)
     train(stores["binary"], config, proof=tmp_path / "proof").model.save(tmp_path / "model")
     assert shown(tmp_path, stores["binary"])[1] == 0.0
 
 
 def test_without_an_epoch_nothing_but_zero_is_proved(stores, tmp_path):
-    config = TrainConfig(lam=0.05, max_seconds=1e-9, algorithm="sgd-s", memory=little_memory(stores["binary"]))
+    config = TrainConfig(lam=0.05, max_seconds=1e-9, algorithm="sgd-s", memory=memory_of_two_chunks(stores["binary"]))
     train(stores["binary"], config, proof=tmp_path / "proof").model.save(tmp_path / "model")
     (found,) = prove(tmp_path / "model", stores["binary"].path, tmp_path / "proof")
     assert found.lower_bound == 0.0

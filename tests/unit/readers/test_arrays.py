@@ -68,7 +68,7 @@ def gather(reader, source=0, start=0, state=None, columns=None):
     return matrix, joined[2], joined[3], names, bad, tasks
 
 
-def check(found, matrix, labels):
+def check_rows(found, matrix, labels):
     """The rows are those of `matrix` in float32, in order and without zeros."""
     expected = sp.csr_matrix(matrix, copy=True).astype(np.float32)
     expected.eliminate_zeros()
@@ -119,14 +119,14 @@ def test_sparse_as_scipy_has_it(tmp_path_factory, rows, columns, dtype, compress
         plain = sp.csr_matrix((data.astype(np.float32), matrix.indices, matrix.indptr), matrix.shape)
     reader = ArraysReader([str(path)], Settings(), block)
     found = gather(reader)
-    check(found, plain, labels)
+    check_rows(found, plain, labels)
     assert reader.features() == columns
     total = sum(consumed for *_, consumed in found[5])
     assert total <= path.stat().st_size
     for source, end, state, _consumed in found[5]:
         for given_state in (state, None):
             rest = gather(ArraysReader([str(path)], Settings(), block), source, end, given_state, columns)
-            check(rest, plain[end:], labels[end:])
+            check_rows(rest, plain[end:], labels[end:])
             ends = [task[1] for task in found[5] if task[1] > end]
             assert [task[1] for task in rest[5]] == ends, "a resumed run cuts alike"
 
@@ -138,7 +138,7 @@ def test_what_scipy_saves(tmp_path, compressed, kind):
     sp.save_npz(tmp_path / "in.npz", kind(matrix), compressed)
     np.save(tmp_path / "labels.npy", labels)
     reader = ArraysReader([str(tmp_path / "in.npz")], Settings(labels=str(tmp_path / "labels.npy")), 1000)
-    check(gather(reader), matrix, labels)
+    check_rows(gather(reader), matrix, labels)
     info = reader.sources[0].info(300)
     content = (tmp_path / "in.npz").read_bytes()
     assert (info.name, info.size, info.rows) == (str(tmp_path / "in.npz"), len(content), 300)
@@ -152,7 +152,7 @@ def test_other_compressions(tmp_path, method):
     with zipfile.ZipFile(tmp_path / "a.npz") as old, zipfile.ZipFile(tmp_path / "b.npz", "w", method) as new:
         for name in old.namelist():
             new.writestr(name, old.read(name))
-    check(gather(ArraysReader([str(tmp_path / "b.npz")], Settings(), 700)), matrix, labels)
+    check_rows(gather(ArraysReader([str(tmp_path / "b.npz")], Settings(), 700)), matrix, labels)
     content = bytearray((tmp_path / "b.npz").read_bytes())
     content[len(content) // 2] ^= 255
     (tmp_path / "c.npz").write_bytes(content)
@@ -172,10 +172,10 @@ def test_dense(tmp_path, dtype, order, block):
     plain = sp.csr_matrix(dense.astype(np.float32))
     options = Settings(labels=str(tmp_path / "labels.npy"))
     found = gather(ArraysReader([str(tmp_path / "in.npy")], options, block))
-    check(found, plain, labels)
+    check_rows(found, plain, labels)
     for source, end, state, _consumed in found[5][:: max(1, len(found[5]) // 5)]:
         rest = gather(ArraysReader([str(tmp_path / "in.npy")], options, block), source, end, state)
-        check(rest, plain[end:], labels[end:])
+        check_rows(rest, plain[end:], labels[end:])
     assert sum(task[3] for task in found[5]) == dense.nbytes
 
 
@@ -183,7 +183,7 @@ def test_dense(tmp_path, dtype, order, block):
 def test_dense_of_odd_shapes(tmp_path, shape):
     dense, labels = np.ones(shape), np.ones(shape[0])
     options = Settings(labels=save_npy(tmp_path / "l.npy", labels))
-    check(gather(ArraysReader([save_npy(tmp_path / "in.npy", dense)], options, 64)), dense, labels)
+    check_rows(gather(ArraysReader([save_npy(tmp_path / "in.npy", dense)], options, 64)), dense, labels)
 
 
 @pytest.mark.parametrize("column", [0, 2, 4, -1, -5])
@@ -195,8 +195,10 @@ def test_a_column_for_labels(tmp_path, column):
     expected = np.delete(dense, column, axis=1)
     reader = ArraysReader([path], Settings(label_column=column), 100)
     assert reader.features() == 4
-    check(gather(reader), expected, dense[:, column])
-    check(gather(ArraysReader([path], Settings(label_column=column, with_labels=False), 99)), expected, np.zeros(20))
+    check_rows(gather(reader), expected, dense[:, column])
+    check_rows(
+        gather(ArraysReader([path], Settings(label_column=column, with_labels=False), 99)), expected, np.zeros(20)
+    )
 
 
 @pytest.mark.slow
@@ -222,11 +224,11 @@ def test_several_inputs_and_one_file_of_labels(tmp_path, as_text, block):
     matrix = sp.vstack([first, second, third]).tocsr()
     labels = np.concatenate([labels_of_first, labels_of_second, labels_of_third])
     found = gather(ArraysReader(names, options, block))
-    check(found, matrix, labels)
+    check_rows(found, matrix, labels)
     begins = [0, 30, 70]
     for source, end, state, _consumed in found[5]:
         rest = gather(ArraysReader(names, options, block), source, end, state)
-        check(rest, matrix[begins[source] + end :], labels[begins[source] + end :])
+        check_rows(rest, matrix[begins[source] + end :], labels[begins[source] + end :])
     assert not list(ArraysReader(names, options, block).tasks(3))
 
 
@@ -284,7 +286,7 @@ def test_without_labels(tmp_path):
     options = Settings(with_labels=False)
     for labels in ({}, {"labels": np.full(20, np.nan)}, {"y": np.full(20, "word")}):
         path = save(tmp_path / "in.npz", matrix, **labels)
-        check(gather(ArraysReader([path], options, 100)), matrix, np.zeros(20))
+        check_rows(gather(ArraysReader([path], options, 100)), matrix, np.zeros(20))
 
 
 def test_rows_in_disorder_are_sorted(tmp_path):
@@ -297,7 +299,7 @@ def test_rows_in_disorder_are_sorted(tmp_path):
     parts = {"data": data, "indices": indices, "indptr": indptr, "labels": np.arange(7.0)}
     path = save(tmp_path / "in.npz", sp.csr_matrix((7, 1000)), **parts)
     matrix = sp.csr_matrix((data, indices, indptr), (7, 1000))
-    check(gather(ArraysReader([path], Settings(), 500)), matrix, np.arange(7))
+    check_rows(gather(ArraysReader([path], Settings(), 500)), matrix, np.arange(7))
 
 
 BAD = {
@@ -371,7 +373,7 @@ def test_a_value_that_float32_holds_only_just(tmp_path):
         assert bool(gather(ArraysReader([path], Settings(stop_at_bad=False), 64))[4]) is not fits
 
 
-def refused(words, *names, **options):
+def check_refused(words, *names, **options):
     with pytest.raises(InputError, match=words) as caught:
         gather(ArraysReader([str(name) for name in names], Settings(**options), 256))
     message = str(caught.value)
@@ -413,7 +415,7 @@ SPOILED = [
 def test_spoiled_members(tmp_path, words, spoiled, compressed):
     parts = {key: value if isinstance(value, bytes) else np.asarray(value) for key, value in spoiled.items()}
     path = save(tmp_path / "in.npz", sp.csr_matrix(np.eye(3)), compressed, **{"labels": np.ones(3), **parts})
-    assert refused(words, path).startswith(path + ": ")
+    assert check_refused(words, path).startswith(path + ": ")
 
 
 def test_wrong_files(tmp_path):
@@ -421,33 +423,33 @@ def test_wrong_files(tmp_path):
     sparse = save(tmp_path / "in.npz", sp.csr_matrix(np.eye(3)))
     labelled = save(tmp_path / "with.npz", sp.csr_matrix(np.eye(3)), y=np.ones(3))
     labels = save_npy(tmp_path / "labels.npy", np.ones(3))
-    refused("no labels; save them as a member 'labels' or name their file with labels", sparse)
-    refused("no labels; name their file with labels or their column with label, as a number", dense)
-    refused("no column 3 among 3", dense, label_column=3)
-    refused("no column -4 among 3", dense, label_column=-4)
-    refused("has no label column", labelled, label_column=1)
-    refused("the inputs have labels of their own; leave out labels", labelled, labels=labels)
-    refused("3 labels where the inputs have 6 rows", dense, sparse, labels=labels)
-    refused("No such file or directory", dense, labels=str(tmp_path / "no.npy"))
-    refused("No such file or directory", tmp_path / "no.npz")
-    refused("Is a directory", tmp_path)
-    refused("from files of this machine alone", "-")
-    refused("neither an .npz nor a .npy file", __file__, labels=labels)
-    refused("array of 1 dimensions", save_npy(tmp_path / "1.npy", np.ones(3)), labels=labels)
-    refused("array of 3 dimensions", save_npy(tmp_path / "2.npy", np.ones((3, 1, 1))), labels=labels)
-    refused("array of type complex128", save_npy(tmp_path / "3.npy", np.ones((3, 1), complex)), labels=labels)
-    refused("array of type \\[", save_npy(tmp_path / "4.npy", np.zeros((3, 1), "i4,f4")), labels=labels)
+    check_refused("no labels; save them as a member 'labels' or name their file with labels", sparse)
+    check_refused("no labels; name their file with labels or their column with label, as a number", dense)
+    check_refused("no column 3 among 3", dense, label_column=3)
+    check_refused("no column -4 among 3", dense, label_column=-4)
+    check_refused("has no label column", labelled, label_column=1)
+    check_refused("the inputs have labels of their own; leave out labels", labelled, labels=labels)
+    check_refused("3 labels where the inputs have 6 rows", dense, sparse, labels=labels)
+    check_refused("No such file or directory", dense, labels=str(tmp_path / "no.npy"))
+    check_refused("No such file or directory", tmp_path / "no.npz")
+    check_refused("Is a directory", tmp_path)
+    check_refused("from files of this machine alone", "-")
+    check_refused("neither an .npz nor a .npy file", __file__, labels=labels)
+    check_refused("array of 1 dimensions", save_npy(tmp_path / "1.npy", np.ones(3)), labels=labels)
+    check_refused("array of 3 dimensions", save_npy(tmp_path / "2.npy", np.ones((3, 1, 1))), labels=labels)
+    check_refused("array of type complex128", save_npy(tmp_path / "3.npy", np.ones((3, 1), complex)), labels=labels)
+    check_refused("array of type \\[", save_npy(tmp_path / "4.npy", np.zeros((3, 1), "i4,f4")), labels=labels)
     objects = np.array([[{}], [1], [2]], object)
-    refused("Python objects, which are never loaded", save_npy(tmp_path / "5.npy", objects), labels=labels)
-    refused("Python objects, which are", dense, labels=save_npy(tmp_path / "6.npy", objects[:, 0]))
-    refused("the array is of type complex128", dense, labels=save_npy(tmp_path / "7.npy", np.ones(3, complex)))
-    refused("the array has the shape", dense, labels=dense)
-    refused("the labels are words", dense, labels=save_npy(tmp_path / "8.npy", np.array(["a", "b", "c"])))
+    check_refused("Python objects, which are never loaded", save_npy(tmp_path / "5.npy", objects), labels=labels)
+    check_refused("Python objects, which are", dense, labels=save_npy(tmp_path / "6.npy", objects[:, 0]))
+    check_refused("the array is of type complex128", dense, labels=save_npy(tmp_path / "7.npy", np.ones(3, complex)))
+    check_refused("the array has the shape", dense, labels=dense)
+    check_refused("the labels are words", dense, labels=save_npy(tmp_path / "8.npy", np.array(["a", "b", "c"])))
     np.savez(tmp_path / "other.npz", a=np.ones(3))
-    refused("save it with scipy.sparse.save_npz", tmp_path / "other.npz")
+    check_refused("save it with scipy.sparse.save_npz", tmp_path / "other.npz")
     with zipfile.ZipFile(tmp_path / "empty.npz", "w"):
         pass
-    refused("save it with scipy.sparse.save_npz", tmp_path / "empty.npz")
+    check_refused("save it with scipy.sparse.save_npz", tmp_path / "empty.npz")
     with pytest.raises(UsageError, match="leave out"):
         ArraysReader([dense], Settings(labels=labels, label_column=0), 64)
     with pytest.raises(InputError, match="shorter than when"):
@@ -468,7 +470,7 @@ def test_wrong_files(tmp_path):
 def test_wrong_text_files_of_labels(tmp_path, text, words):
     dense = save_npy(tmp_path / "in.npy", np.eye(3))
     (tmp_path / "l.txt").write_text(text)
-    refused(words, dense, labels=str(tmp_path / "l.txt"))
+    check_refused(words, dense, labels=str(tmp_path / "l.txt"))
 
 
 def test_text_labels_that_are_not_finite(tmp_path):
@@ -486,9 +488,9 @@ def test_truncated_or_longer_files(tmp_path):
         content = Path(name).read_bytes()
         for size in [*range(0, 200, 7), *range(200, len(content), 97), len(content) - 1]:
             (tmp_path / "cut").write_bytes(content[:size])
-            refused(r"cut: (the file is truncated or damaged|neither)", tmp_path / "cut", labels=labels)
+            check_refused(r"cut: (the file is truncated or damaged|neither)", tmp_path / "cut", labels=labels)
     (tmp_path / "cut").write_bytes((tmp_path / "in.npy").read_bytes() + b"0")
-    refused("truncated or damaged", tmp_path / "cut", labels=labels)
+    check_refused("truncated or damaged", tmp_path / "cut", labels=labels)
 
 
 def test_a_file_that_changes(tmp_path):
@@ -524,7 +526,7 @@ def test_a_row_with_too_many_entries(tmp_path):
     count = (1 << 20) + 1
     parts = {"data": np.ones(count, np.int8), "indices": np.zeros(count, np.int8), "indptr": np.array([0, count])}
     path = save(tmp_path / "in.npz", sp.csr_matrix((1, 3)), compressed=True, labels=np.ones(1), **parts)
-    refused("1,048,577 entries, but only 3 columns", path)
+    check_refused("1,048,577 entries, but only 3 columns", path)
 
 
 @pytest.mark.parametrize(("count", "words"), [(1 << 50, "entries, but only"), (1 << 31, "ends too early")])
@@ -542,7 +544,7 @@ def test_false_sizes(tmp_path, count, words):
             new.writestr(name, header.getvalue() if lie else old.read(name))
             if lie:
                 new.getinfo(name).file_size = header.tell() + count
-    refused(words, tmp_path / "b.npz")
+    check_refused(words, tmp_path / "b.npz")
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -566,7 +568,7 @@ def test_flipped_bytes(tmp_path, compressed):
             continue
         survived += 1
         assert not found[4]
-        check(found, matrix, y)
+        check_rows(found, matrix, y)
     assert 0 < survived < 300
 
 
@@ -722,7 +724,7 @@ def test_a_conversion_is_resumed_with_the_same_labels_only(tmp_path, monkeypatch
     config = dataclasses.replace(PLAIN, labels=labels, block_size=1000)
     whole = convert([path], tmp_path / "whole", config)
     with monkeypatch.context() as patched:  # the power goes
-        patched.setattr(pipeline._Conversion, "_publish", lambda *_given: (_ for _ in ()).throw(SystemExit))
+        patched.setattr(pipeline.Conversion, "publish", lambda *_given: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             convert([path], tmp_path / "store", config)
     written = Path(labels).read_bytes()

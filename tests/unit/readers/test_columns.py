@@ -22,11 +22,12 @@ from ooc_pegasos.readers.base import ReadOptions
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.scoring.heaviest_features import signs
 from ooc_pegasos.store.verify import verify
+from support.stores import chunk_bytes
 
 BITS = 10
 
 
-def events(rows=400, seed=0):
+def event_table(rows=400, seed=0):
     rng = np.random.default_rng(seed)
     words = np.array(["rain", "sun", "snow", "fine", "day", "Été", "über"])
     titles = [" ".join(rng.choice(words, rng.integers(0, 6))) for _ in range(rows)]
@@ -46,7 +47,7 @@ def events(rows=400, seed=0):
 COLUMNS = {"numeric": ("price", "clicks"), "categorical": ("city", "zone"), "text": ("title",)}
 
 
-def options(**more):
+def config_of_columns(**more):
     return ConvertConfig(**({"shuffle": False, "hash_bits": BITS, "values": "float32"} | COLUMNS | more))
 
 
@@ -62,22 +63,18 @@ def hashed_by_scikit_learn(table, signed=True, ngrams=(1, 1), mark=False):
     return (found + vectorizer.transform(table.column("title").to_pylist())).toarray()
 
 
-def content(store):
-    return [(store.path / chunk.file).read_bytes() for chunk in store.manifest.chunks]
-
-
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("nulls", ["absent", "mark"])
 @pytest.mark.parametrize("dictionaries", [True, False])
 def test_vectors_are_those_of_scikit_learn(tmp_path, signed, nulls, dictionaries):
-    table = events()
+    table = event_table()
     given = table
     if dictionaries:
         at = table.schema.get_field_index("city")
         given = table.set_column(at, "city", table.column("city").dictionary_encode())
     pq.write_table(given, tmp_path / "in.parquet", row_group_size=130)
     more = {"hash_signed": signed, "nulls": nulls, "ngrams": "1:2"}
-    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", options(**more))
+    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config_of_columns(**more))
     expected = hashed_by_scikit_learn(table, signed, (1, 2), nulls == "mark")
     matrix, labels = store.to_scipy()
     np.testing.assert_allclose(matrix.toarray(), expected, rtol=1e-6, atol=1e-6)
@@ -86,7 +83,7 @@ def test_vectors_are_those_of_scikit_learn(tmp_path, signed, nulls, dictionaries
 
 
 def test_the_same_rows_in_every_format(tmp_path):
-    table = events()
+    table = event_table()
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=90)
     pyarrow.feather.write_feather(table, tmp_path / "a.feather")
     with pa.ipc.new_stream(str(tmp_path / "a.arrow"), table.schema) as writer:
@@ -96,22 +93,22 @@ def test_the_same_rows_in_every_format(tmp_path):
     pyarrow.csv.write_csv(table, tmp_path / "a.tsv", pyarrow.csv.WriteOptions(delimiter="\t"))
     lines = [json.dumps({k: v for k, v in row.items() if v is not None}) for row in table.to_pylist()]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
-    first = convert([str(tmp_path / "a.parquet")], tmp_path / "first", options())
+    first = convert([str(tmp_path / "a.parquet")], tmp_path / "first", config_of_columns())
     for name in ("a.feather", "a.arrow", "a.csv", "b.csv.gz", "a.tsv", "a.jsonl"):
-        other = convert([str(tmp_path / name)], tmp_path / f"{name}.store", options(block_size=3000))
-        assert content(other) == content(first), name
+        other = convert([str(tmp_path / name)], tmp_path / f"{name}.store", config_of_columns(block_size=3000))
+        assert chunk_bytes(other) == chunk_bytes(first), name
     np.testing.assert_allclose(first.to_scipy()[0].toarray(), hashed_by_scikit_learn(table), rtol=1e-6, atol=1e-6)
 
 
 def test_folders_whose_names_are_columns(tmp_path):
-    table = events(90)
+    table = event_table(90)
     for city in ("Rome", "Oslo"):
         for day in ("1", "2"):
             folder = tmp_path / "days" / f"city={city}" / f"day={day}"
             folder.mkdir(parents=True)
             pq.write_table(table.drop_columns("city"), folder / "part.parquet")
     columns = {"numeric": ("clicks",), "categorical": ("city", "day"), "text": ()}
-    store = convert([str(tmp_path / "days")], tmp_path / "store", options(**columns))
+    store = convert([str(tmp_path / "days")], tmp_path / "store", config_of_columns(**columns))
     rows = [
         {"clicks": row["clicks"], "city": city, "day": day}
         for city in ("Oslo", "Rome")
@@ -122,7 +119,7 @@ def test_folders_whose_names_are_columns(tmp_path):
 
 
 def test_numbers_alone_are_not_hashed(tmp_path):
-    table = events().select(["label", "price", "clicks"])
+    table = event_table().select(["label", "price", "clicks"])
     pq.write_table(table, tmp_path / "in.parquet")
     source = [str(tmp_path / "in.parquet")]
     price = np.array([0 if x is None else x for x in table.column("price").to_pylist()])
@@ -187,27 +184,27 @@ def test_labels_of_every_kind(tmp_path):
 
 
 def test_weights_are_a_column(tmp_path):
-    table = events(100)
+    table = event_table(100)
     weights = np.random.default_rng(2).exponential(size=100).astype(np.float32)
     pq.write_table(table.append_column("w", pa.array(weights)), tmp_path / "in.parquet")
-    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", options(weight="w"))
+    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config_of_columns(weight="w"))
     np.testing.assert_array_equal(np.concatenate([block.weights for block in store.blocks()]), weights)
     for wrong in (0.0, -1.0, float("nan"), None, 1e10):
         broken = [*weights.tolist()[:99], wrong]
         pq.write_table(table.append_column("w", pa.array(broken)), tmp_path / "in.parquet")
         with pytest.raises(InputError, match=r"in.parquet: row 100: the weight"):
-            convert([str(tmp_path / "in.parquet")], tmp_path / "no", options(weight="w"))
+            convert([str(tmp_path / "in.parquet")], tmp_path / "no", config_of_columns(weight="w"))
 
 
 def test_predictions_of_raw_files(tmp_path):
-    table = events(600)
+    table = event_table(600)
     pq.write_table(table.slice(0, 400), tmp_path / "train.parquet")
     new = table.slice(400)
     pq.write_table(new, tmp_path / "new.parquet")
     pyarrow.csv.write_csv(
         new.drop_columns("label").select(["user", "title", "zone", "city", "clicks", "price"]), tmp_path / "new.csv"
     )
-    store = convert([str(tmp_path / "train.parquet")], tmp_path / "store", options(id="user"))
+    store = convert([str(tmp_path / "train.parquet")], tmp_path / "store", config_of_columns(id="user"))
     model = train(store, TrainConfig(lam=0.01, bias="feature")).model
     expected = hashed_by_scikit_learn(new) @ model.weights + model.bias
     for name in ("new.parquet", "new.csv"):
@@ -232,10 +229,10 @@ def test_predictions_of_raw_files(tmp_path):
 
 
 def test_names_of_features(tmp_path):
-    table = events(300)
+    table = event_table(300)
     pq.write_table(table.slice(0, 200), tmp_path / "a.parquet")
     pq.write_table(table.slice(200), tmp_path / "b.parquet")
-    given = options(text=(), feature_names=1000, hash_bits=20)
+    given = config_of_columns(text=(), feature_names=1000, hash_bits=20)
     store = convert([str(tmp_path / "a.parquet")], tmp_path / "store", given)
     store = convert(
         [str(tmp_path / "b.parquet")],
@@ -260,7 +257,7 @@ def test_names_of_features(tmp_path):
 
 
 def test_problems_of_rows_are_reported_or_listed(tmp_path):
-    table = events(50)
+    table = event_table(50)
     price = [float(x or 0) for x in table.column("price").to_pylist()]
     price[7], price[30] = float("nan"), float("inf")
     labels = [*table.column("label").to_pylist()]
@@ -269,8 +266,8 @@ def test_problems_of_rows_are_reported_or_listed(tmp_path):
     pq.write_table(broken, tmp_path / "in.parquet", row_group_size=20)
     source = [str(tmp_path / "in.parquet")]
     with pytest.raises(InputError, match=r"in.parquet: row 8: the value nan in column 'price' is not finite"):
-        convert(source, tmp_path / "store", options())
-    store = convert(source, tmp_path / "store", options(on_bad_row="skip"))
+        convert(source, tmp_path / "store", config_of_columns())
+    store = convert(source, tmp_path / "store", config_of_columns(on_bad_row="skip"))
     listed = [json.loads(line) for line in (store.path / "rejected.jsonl").read_text().splitlines()]
     assert [row["line"] for row in listed] == [8, 31, 41]
     assert "no label in column 'label'" in listed[2]["problem"]
@@ -280,7 +277,7 @@ def test_problems_of_rows_are_reported_or_listed(tmp_path):
     np.testing.assert_allclose(store.to_scipy()[0].toarray(), expected, rtol=1e-6, atol=1e-6)
     pq.write_table(table, tmp_path / "in.parquet")
     with pytest.raises(InputError, match=r"no value in column '(city|price)'"):
-        convert(source, tmp_path / "other", options(nulls="bad"))
+        convert(source, tmp_path / "other", config_of_columns(nulls="bad"))
 
 
 @pytest.mark.parametrize(
@@ -297,16 +294,16 @@ def test_problems_of_rows_are_reported_or_listed(tmp_path):
     ids=str,
 )
 def test_options_that_do_not_fit(tmp_path, given, problem):
-    pq.write_table(events(20), tmp_path / "in.parquet")
+    pq.write_table(event_table(20), tmp_path / "in.parquet")
     with pytest.raises((UsageError, InputError), match=problem):
-        convert([str(tmp_path / "in.parquet")], tmp_path / "store", options(**given))
+        convert([str(tmp_path / "in.parquet")], tmp_path / "store", config_of_columns(**given))
     assert not (tmp_path / "store").exists()
 
 
 def test_no_label_and_options_of_other_inputs(tmp_path):
-    pq.write_table(events(20).drop_columns("label"), tmp_path / "in.parquet")
+    pq.write_table(event_table(20).drop_columns("label"), tmp_path / "in.parquet")
     with pytest.raises(UsageError, match="which column has the labels"):
-        convert([str(tmp_path / "in.parquet")], tmp_path / "store", options())
+        convert([str(tmp_path / "in.parquet")], tmp_path / "store", config_of_columns())
     (tmp_path / "in.svm").write_text("1 1:1\n0 2:1\n")
     with pytest.raises(UsageError, match="label is for tables"):
         convert([str(tmp_path / "in.svm")], tmp_path / "store", ConvertConfig(label="x"))
@@ -317,7 +314,7 @@ def test_no_label_and_options_of_other_inputs(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("compression", ["none", "snappy"])
 def test_damaged_parquet_is_refused_or_read(tmp_path, compression):
-    pq.write_table(events(200), tmp_path / "in.parquet", compression=compression, row_group_size=70)
+    pq.write_table(event_table(200), tmp_path / "in.parquet", compression=compression, row_group_size=70)
     whole = (tmp_path / "in.parquet").read_bytes()
     rng = np.random.default_rng(5)
     refused = 0
@@ -329,7 +326,10 @@ def test_damaged_parquet_is_refused_or_read(tmp_path, compression):
         (tmp_path / "broken.parquet").write_bytes(bytes(broken))
         try:
             store = convert(
-                [str(tmp_path / "broken.parquet")], tmp_path / "store", options(), existing=Existing(force=True)
+                [str(tmp_path / "broken.parquet")],
+                tmp_path / "store",
+                config_of_columns(),
+                existing=Existing(force=True),
             )
             assert store.rows <= 200
         except OocPegasosError as error:
@@ -339,11 +339,11 @@ def test_damaged_parquet_is_refused_or_read(tmp_path, compression):
 
 
 def test_every_place_to_resume_from(tmp_path):
-    table = events()
+    table = event_table()
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=90)
     pyarrow.csv.write_csv(table, tmp_path / "b.csv")
     for name in ("a.parquet", "b.csv"):
-        config = options(format="table")
+        config = config_of_columns(format="table")
         recipe = registry.new_recipe(config, [str(tmp_path / name)], lambda _text: None)
 
         def rest(source=0, start=0, state=None, recipe=recipe, name=name):
@@ -364,10 +364,10 @@ def test_every_place_to_resume_from(tmp_path):
 
 
 def test_a_preview_writes_nothing_and_shows_the_rows(tmp_path):
-    table = events(30)
+    table = event_table(30)
     pq.write_table(table, tmp_path / "in.parquet")
     before = sorted(path.name for path in tmp_path.iterdir())
-    found = preview([str(tmp_path / "in.parquet")], options())
+    found = preview([str(tmp_path / "in.parquet")], config_of_columns())
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     expected = hashed_by_scikit_learn(table)
     for row in found.rows:
@@ -378,13 +378,13 @@ def test_a_preview_writes_nothing_and_shows_the_rows(tmp_path):
 
 
 def test_a_table_of_nothing(tmp_path):
-    table = events(5)
+    table = event_table(5)
     pq.write_table(table.slice(0, 0), tmp_path / "empty.parquet")
     with pytest.raises(InputError, match="no rows"):
-        convert([str(tmp_path / "empty.parquet")], tmp_path / "store", options())
-    table = events(40)
+        convert([str(tmp_path / "empty.parquet")], tmp_path / "store", config_of_columns())
+    table = event_table(40)
     nothing = table.set_column(3, "city", pa.nulls(40, pa.string()))
     pq.write_table(nothing, tmp_path / "nulls.parquet")
-    store = convert([str(tmp_path / "nulls.parquet")], tmp_path / "store", options())
+    store = convert([str(tmp_path / "nulls.parquet")], tmp_path / "store", config_of_columns())
     np.testing.assert_allclose(store.to_scipy()[0].toarray(), hashed_by_scikit_learn(nothing), rtol=1e-6, atol=1e-6)
     assert isinstance(store, Store)

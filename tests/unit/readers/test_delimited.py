@@ -22,7 +22,7 @@ RETURN = "a carriage return within the line; end lines with a line feed"
 KINDS = {"a": "number", "b": "string"}
 
 
-def read(data, names=("a", "b"), kinds=KINDS, delimiter=",", skip_first=False, most=1000):
+def read_batch(data, names=("a", "b"), kinds=KINDS, delimiter=",", skip_first=False, most=1000):
     """The batch as a list of rows, and the rest; checked to account for every line. The buffer ends in rubbish."""
     data = data.encode() if isinstance(data, str) else data
     text = np.frombuffer(data + b'"rubbish', np.uint8).copy()
@@ -88,7 +88,7 @@ def test_like_the_csv_module(table, data):
     names = [f"c{place}" for place in range(len(kinds))]
     wanted = data.draw(st.lists(st.sampled_from(range(len(kinds))), min_size=1, unique=True))
     expected = [tuple(float(r[p]) if isinstance(r[p], int) else r[p] for p in wanted) for r in rows]
-    found, lines, bad = read(text, names, {names[p]: kinds[p] for p in wanted}, delimiter)
+    found, lines, bad = read_batch(text, names, {names[p]: kinds[p] for p in wanted}, delimiter)
     assert (found, lines, bad) == (expected, numbers, {})
     by_csv = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
     assert [[cell or "" for cell in row] for row in by_csv] == [
@@ -96,7 +96,7 @@ def test_like_the_csv_module(table, data):
     ]
     # With bad rows around them the same rows are found, though on another way.
     worse = f"1{delimiter}\n" * (len(kinds) > 2) + '"\n' + text + '"'
-    found, lines, bad = read(worse + "\n", names, {names[p]: kinds[p] for p in wanted}, delimiter)
+    found, lines, bad = read_batch(worse + "\n", names, {names[p]: kinds[p] for p in wanted}, delimiter)
     shift = 1 + (len(kinds) > 2)
     assert (found, lines) == (expected, [number + shift for number in numbers])
     assert list(bad) == [*range(shift), text.count("\n") + shift]
@@ -125,8 +125,8 @@ def test_like_the_csv_module(table, data):
     ],
 )
 def test_spellings_of_numbers(word, value):
-    assert read(f"{word},x\n") == ([(value, "x")], [0], {})
-    rows, lines, _ = read(f'{word},x\n"\n')
+    assert read_batch(f"{word},x\n") == ([(value, "x")], [0], {})
+    rows, lines, _ = read_batch(f'{word},x\n"\n')
     assert (rows, lines) == ([(value, "x")], [0])
     assert value is None or math.copysign(1, rows[0][0]) == math.copysign(1, value)
 
@@ -153,7 +153,7 @@ NO_NUMBERS = [
 
 @pytest.mark.parametrize("word", [*NO_NUMBERS, "null", "NULL", "None", "N/A", "#N/A", "-", "1d5"])
 def test_what_is_no_number(word):
-    rows, lines, bad = read(f'1,x\n"{word}",y\n2,z\n')
+    rows, lines, bad = read_batch(f'1,x\n"{word}",y\n2,z\n')
     assert (rows, lines) == ([(1, "x"), (2, "z")], [0, 2])
     advice = "correct it, or give the column by {categorical=a}"
     assert bad == {1: f"the value {word!r} in column 'a' is not a number; {advice}"}
@@ -161,7 +161,7 @@ def test_what_is_no_number(word):
 
 @pytest.mark.parametrize("word", ["NaN", "nan", "inf", "-Infinity", "INF", "1e999", "-1e400", "9" * 400, "nan(1)"])
 def test_what_is_not_finite(word):
-    rows, lines, bad = read(f"1,x\n{word},y\n2,z\n")
+    rows, lines, bad = read_batch(f"1,x\n{word},y\n2,z\n")
     assert (rows, lines) == ([(1, "x"), (2, "z")], [0, 2])
     advice = "correct it, or give the column by {categorical=a}"
     assert bad == {1: f"the value {word[:40]!r} in column 'a' is not a finite number; {advice}"}
@@ -170,8 +170,8 @@ def test_what_is_not_finite(word):
 @given(st.text(st.sampled_from('01.+-eE naif\t"x'), max_size=6))
 @settings(max_examples=400)
 def test_both_parsers_accept_the_same_numbers(word):
-    rows, _, bad = read(f"{word},x\n")
-    again, _, worse = read(f'{word},x\n"\n')
+    rows, _, bad = read_batch(f"{word},x\n")
+    again, _, worse = read_batch(f'{word},x\n"\n')
     assert rows == again
     assert worse == {**bad, 1: OPEN}
 
@@ -179,17 +179,17 @@ def test_both_parsers_accept_the_same_numbers(word):
 def test_nulls_are_empty_cells_without_quotes_and_nothing_else():
     text = '1,NA\n2,\n3,""\n4,null\n5,nan\n6, \n,""\n'
     expected = [(1, "NA"), (2, None), (3, ""), (4, "null"), (5, "nan"), (6, " "), (None, "")]
-    assert read(text)[0] == expected
-    assert read(text + '"\n')[0] == expected
+    assert read_batch(text)[0] == expected
+    assert read_batch(text + '"\n')[0] == expected
     problem = (
         "quotes with nothing between them in column 'a' are not a number; leave the quotes out, "
         "or give the column by {categorical=a}"
     )
-    assert read('1,x\n"",y\n')[2] == {1: problem}
+    assert read_batch('1,x\n"",y\n')[2] == {1: problem}
 
 
 def test_ragged_rows():
-    rows, lines, bad = read('1,x\n\n2,y,z\n3\n4,u\n5,"a,b"\n6,a,b,\xe9,\n')
+    rows, lines, bad = read_batch('1,x\n\n2,y,z\n3\n4,u\n5,"a,b"\n6,a,b,\xe9,\n')
     assert (rows, lines) == ([(1, "x"), (4, "u"), (5, "a,b")], [0, 4, 5])
     assert bad == {
         2: "3 cells instead of 2; quote cells that hold the delimiter",
@@ -199,7 +199,7 @@ def test_ragged_rows():
 
 
 def test_ragged_rows_that_are_not_text_are_still_described(capfd):
-    assert read(b"1,x\n2,\xff,\xff\n")[2] == {1: "3 cells instead of 2; quote cells that hold the delimiter"}
+    assert read_batch(b"1,x\n2,\xff,\xff\n")[2] == {1: "3 cells instead of 2; quote cells that hold the delimiter"}
     assert capfd.readouterr().err == ""
 
 
@@ -213,40 +213,40 @@ def test_open_quotes_affect_no_other_row():
         ('1,x\n2,"y\n3,"z"\n4,u""\n', [1]),
         ('1,"x\n"2,y\n3,z\n4,u\n', [0, 1]),
     ]:
-        rows, lines, bad = read(text)
+        rows, lines, bad = read_batch(text)
         assert bad == dict.fromkeys(wrong, OPEN)
         assert lines == [line for line in range(4) if line not in wrong]
         assert [row[0] for row in rows] == [line + 1 for line in lines]
-    assert read('1,"x\n\n\n')[2] == {0: OPEN}
-    assert read('1,"x\r\n\r\n')[2] == {0: OPEN}
+    assert read_batch('1,"x\n\n\n')[2] == {0: OPEN}
+    assert read_batch('1,"x\r\n\r\n')[2] == {0: OPEN}
 
 
 def test_quotes_within_cells():
     expected = [(1, "xy"), (2, 'a"b"c'), (3, 'q"r'), (4, 'x"'), (5, 'a"b')]
     text = '1,"x"y\n2,a"b"c\n3,"q""r"\n4,x"\n5,"a"b'.replace('"a"b', 'a"b') + "\n"
-    assert read(text)[0] == expected
-    assert read(text + "1\n")[0] == expected
+    assert read_batch(text)[0] == expected
+    assert read_batch(text + "1\n")[0] == expected
 
 
 def test_line_ends():
     expected = [(1, "x"), (2, None), (3, "y")]
-    assert read('1,x\r\n2,\r\n\r\n3,"y"\r\n')[:2] == (expected, [0, 1, 3])
-    assert read('1,x\r\n2,\n\r\n\n3,"y"\r\n')[:2] == (expected, [0, 1, 4])
-    rows, lines, bad = read('1,x\n2,y\r3,z\n4,"u\rv"\n\n5,w\n6,w\r\r\n')
+    assert read_batch('1,x\r\n2,\r\n\r\n3,"y"\r\n')[:2] == (expected, [0, 1, 3])
+    assert read_batch('1,x\r\n2,\n\r\n\n3,"y"\r\n')[:2] == (expected, [0, 1, 4])
+    rows, lines, bad = read_batch('1,x\n2,y\r3,z\n4,"u\rv"\n\n5,w\n6,w\r\r\n')
     assert (rows, lines) == ([(1, "x"), (5, "w")], [0, 4])
     assert bad == {1: RETURN, 2: RETURN, 5: RETURN}
 
 
 def test_not_utf8_counts_where_it_is_read():
     data = b"1,x,\xff\n2,\xff,z\n3,\xc3,\xa9\n\xff,x,y\n4,\xc3\xa9,y\n"
-    rows, lines, bad = read(data, ["a", "b", "c"], KINDS)
+    rows, lines, bad = read_batch(data, ["a", "b", "c"], KINDS)
     assert (rows, lines) == ([(1, "x"), (4, "é")], [0, 4])
     assert bad == {
         1: r"the value b'\xff' in column 'b' is not UTF-8 text; convert the file to UTF-8",
         2: r"the value b'\xc3' in column 'b' is not UTF-8 text; convert the file to UTF-8",
         3: r"the value '\\xff' in column 'a' is not a number; correct it, or give the column by {categorical=a}",
     }
-    assert len(read(b"1,\xff\n" * 500 + b"2,x\n")[2]) == 500
+    assert len(read_batch(b"1,\xff\n" * 500 + b"2,x\n")[2]) == 500
 
 
 @given(
@@ -260,29 +260,32 @@ def test_what_is_utf8(cells):
         cells[line] = b"1," + cell + b"\n"
         with contextlib.suppress(UnicodeDecodeError):
             good[line] = (1, cell.decode() or None)
-    rows, lines, bad = read(b"".join(cells))
+    rows, lines, bad = read_batch(b"".join(cells))
     assert (dict(zip(lines, rows, strict=True)), [*bad]) == (good, [n for n in range(len(cells)) if n not in good])
 
 
 def test_blank_and_empty_blocks():
     for data, skip in [("", False), ("\n\n\n", False), ("\r\n\r\n", False), ("a,b\n", True), ("a,b\n\n\r\n", True)]:
-        assert read(data, skip_first=skip) == ([], [], {})
-    assert read("\n\n", ["a"], {"a": "number"}) == ([], [], {})
-    assert read("x\n" * 3, ["a"], {"a": "number"})[:2] == ([], [])
+        assert read_batch(data, skip_first=skip) == ([], [], {})
+    assert read_batch("\n\n", ["a"], {"a": "number"}) == ([], [], {})
+    assert read_batch("x\n" * 3, ["a"], {"a": "number"})[:2] == ([], [])
 
 
 def test_one_column():
-    assert read("1\n\n 2\n\n", ["a"], {"a": "number"}) == ([(1,), (2,)], [0, 2], {})
-    assert read('x\n\n""\n \n', ["b"], {"b": "string"}) == ([("x",), ("",), (" ",)], [0, 2, 3], {})
+    assert read_batch("1\n\n 2\n\n", ["a"], {"a": "number"}) == ([(1,), (2,)], [0, 2], {})
+    assert read_batch('x\n\n""\n \n', ["b"], {"b": "string"}) == ([("x",), ("",), (" ",)], [0, 2, 3], {})
 
 
 def test_the_first_line_is_skipped_and_counted():
-    assert read("a,b\n1,x\n", skip_first=True) == ([(1, "x")], [1], {})
-    assert list(read("a,b\n1,x\nz,x\n", skip_first=True)[2]) == [2]
+    assert read_batch("a,b\n1,x\n", skip_first=True) == ([(1, "x")], [1], {})
+    assert list(read_batch("a,b\n1,x\nz,x\n", skip_first=True)[2]) == [2]
 
 
 def test_columns_that_are_not_wanted_may_hold_anything():
-    assert read(b"1,\xff,x\n2,abc,y\n", ["a", "c", "b"], {"b": "string", "a": "number"})[0] == [("x", 1), ("y", 2)]
+    assert read_batch(b"1,\xff,x\n2,abc,y\n", ["a", "c", "b"], {"b": "string", "a": "number"})[0] == [
+        ("x", 1),
+        ("y", 2),
+    ]
 
 
 def test_the_first_problems_are_described_and_all_are_counted():
@@ -292,8 +295,8 @@ def test_the_first_problems_are_described_and_all_are_counted():
 
 
 def test_a_mark_that_begins_a_block_is_not_removed():
-    assert read("\ufeffx,1\n", kinds={"a": "string", "b": "number"})[0] == [("\ufeffx", 1)]
-    assert list(read("\ufeff1,x\n2,y\n")[2]) == [0]
+    assert read_batch("\ufeffx,1\n", kinds={"a": "string", "b": "number"})[0] == [("\ufeffx", 1)]
+    assert list(read_batch("\ufeff1,x\n2,y\n")[2]) == [0]
 
 
 def test_a_large_block_is_one_batch():
@@ -304,15 +307,15 @@ def test_a_large_block_is_one_batch():
     assert batch.num_rows == line_count == count
     assert np.array_equal(lines, np.arange(count))
     long = "x" * 5_000_000
-    assert read(f'1,"{long}"\n2,y\n')[0] == [(1, long), (2, "y")]
-    assert read(f"1,{long}\n2\n")[0] == [(1, long)]
+    assert read_batch(f'1,"{long}"\n2,y\n')[0] == [(1, long), (2, "y")]
+    assert read_batch(f"1,{long}\n2\n")[0] == [(1, long)]
 
 
 def test_a_good_block_is_parsed_once(monkeypatch):
     calls = []
-    real = delimited._read_csv
-    monkeypatch.setattr(delimited, "_read_csv", lambda *args: calls.append(1) or real(*args))
-    assert len(read('1,"x,y"\r\n\r\n,é\r\n')[0]) == 2
+    real = delimited.read_csv
+    monkeypatch.setattr(delimited, "read_csv", lambda *args: calls.append(1) or real(*args))
+    assert len(read_batch('1,"x,y"\r\n\r\n,é\r\n')[0]) == 2
     assert calls == [1]
 
 
@@ -332,10 +335,10 @@ def test_mutated_bytes_lose_no_line(seed):
         )
     data = bytes(data) + b"\n"
     kinds = {"a": "number", "b": "string", "c": "number"}
-    rows, lines, bad = read(data, ["a", "b", "c"], kinds)  # which accounts for every line
+    rows, lines, bad = read_batch(data, ["a", "b", "c"], kinds)  # which accounts for every line
     # Each line on its own fares as it does among the others.
     for line, raw in enumerate(data.split(b"\n")[:-1]):
-        alone, _, problem = read(raw + b"\n", ["a", "b", "c"], kinds)
+        alone, _, problem = read_batch(raw + b"\n", ["a", "b", "c"], kinds)
         assert alone == ([rows[lines.index(line)]] if line in lines else [])
         assert problem == ({0: bad[line]} if line in bad else {})
 

@@ -13,15 +13,7 @@ from ooc_pegasos.readers import folders
 from ooc_pegasos.readers.feature_index import HashedIndex
 from ooc_pegasos.scoring.evaluate import evaluate, predict
 from ooc_pegasos.store import vocabulary
-from support.file_bytes import folder_bytes
-
-
-def write(root: Path, documents: dict[str, str | bytes]) -> str:
-    for name, content in documents.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return str(root)
+from support.file_bytes import folder_bytes, write_files
 
 
 def many(root: Path, number: int = 60) -> str:
@@ -32,7 +24,7 @@ def many(root: Path, number: int = 60) -> str:
     for i in range(number):
         some = " ".join(rng.choice(words[:4] if i % 2 else words[2:], 6))
         texts[f"{'good' if i % 2 else 'bad'}/{i % 5}/{i:03}.txt"] = some
-    return write(root, texts)
+    return write_files(root, texts)
 
 
 @pytest.mark.parametrize("options", [{}, {"dictionary": 20, "idf": True, "normalize": "l2", "ngrams": "1:2"}], ids=str)
@@ -51,7 +43,7 @@ def test_a_model_of_folders_scores_texts_with_and_without_labels(tmp_path, optio
     assert expected.column_names == ["document", "score", "label"]
     flat = tmp_path / "flat"
     for name in names:
-        write(flat, {name.replace("/", "-"): (Path(root) / name).read_bytes()})
+        write_files(flat, {name.replace("/", "-"): (Path(root) / name).read_bytes()})
     assert predict(model, flat, tmp_path / "flat.parquet") == 60
     found = pq.read_table(tmp_path / "flat.parquet")
     assert found.column("document").to_pylist() == [name.replace("/", "-") for name in names]
@@ -67,7 +59,7 @@ def test_a_conversion_of_folders_goes_on_where_it_was_interrupted(tmp_path, monk
     root, config = many(tmp_path / "texts"), ConvertConfig(hash_bits=12)
     monkeypatch.setattr(folders, "BLOCK_BYTES", 300)
     whole = convert([root], tmp_path / "whole", config)
-    take, taken = Ingest._take, []
+    take, taken = Ingest.take, []
 
     def some(ingest, prepared):
         if len(taken) == 3:
@@ -76,24 +68,24 @@ def test_a_conversion_of_folders_goes_on_where_it_was_interrupted(tmp_path, monk
         take(ingest, prepared)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Ingest, "_take", some)
+        patched.setattr(Ingest, "take", some)
         with pytest.raises(KeyboardInterrupt):
             convert([root], tmp_path / "store", config)
     seen = []
-    monkeypatch.setattr(Ingest, "_take", lambda ingest, one: (seen.append(one.parsed.task.end), take(ingest, one)))
+    monkeypatch.setattr(Ingest, "take", lambda ingest, one: (seen.append(one.parsed.task.end), take(ingest, one)))
     store = convert([root], tmp_path / "store", config, existing=Existing(resume=True))
     assert min(seen) > max(taken)
     assert folder_bytes(store.path) == folder_bytes(whole.path)
     monkeypatch.undo()
     again = convert([root], tmp_path / "store", config, existing=Existing(resume=True))
     assert folder_bytes(again.path) == folder_bytes(whole.path), "nothing is left to be done"
-    write(Path(root), {"good/0/001.txt": "other"})
+    write_files(Path(root), {"good/0/001.txt": "other"})
     with pytest.raises(InputError, match="made from other inputs"):
         convert([root], tmp_path / "store", config, existing=Existing(resume=True))
 
 
 def test_folders_of_texts_with_tables_among_them(tmp_path):
-    root = write(tmp_path / "texts", {"a/1.txt": "one two", "b/1.csv": "three,four", "b/2.txt": "five"})
+    root = write_files(tmp_path / "texts", {"a/1.txt": "one two", "b/1.csv": "three,four", "b/2.txt": "five"})
     with pytest.raises(UsageError, match="which column has the labels"):
         convert([root], tmp_path / "store")
     assert convert([root], tmp_path / "store", ConvertConfig(format="folders")).rows == 3

@@ -25,7 +25,7 @@ def hashed(strings, prefix="", bits=22, signed=True, kind=np.int32):
     return indices, signs
 
 
-def by_sklearn(strings, bits, signed):
+def hashed_by_sklearn(strings, bits, signed):
     hasher = FeatureHasher(n_features=2**bits, alternate_sign=signed, input_type="string", dtype=np.float32)
     matrix = hasher.transform([[text] for text in strings])
     return matrix.indices, matrix.data
@@ -47,7 +47,7 @@ def test_murmur3(content, before, after):
 @settings(max_examples=60)
 def test_strings_as_feature_hasher_has_them(strings, prefix, bits, signed, kind):
     indices, signs = hashed(strings, prefix, bits, signed, kind)
-    expected, expected_signs = by_sklearn([prefix + text for text in strings], bits, signed)
+    expected, expected_signs = hashed_by_sklearn([prefix + text for text in strings], bits, signed)
     assert np.array_equal(indices, expected)
     assert np.array_equal(signs, expected_signs)
 
@@ -56,7 +56,7 @@ def test_a_string_longer_than_the_room_for_joined_ones():
     strings = ["a" * 200, "b", "c" * 1000]
     for prefix in ("", "name=", "n" * 100):
         indices, signs = hashed(strings, prefix)
-        expected, expected_signs = by_sklearn([prefix + text for text in strings], 22, True)
+        expected, expected_signs = hashed_by_sklearn([prefix + text for text in strings], 22, True)
         assert np.array_equal(indices, expected)
         assert np.array_equal(signs, expected_signs)
 
@@ -99,7 +99,7 @@ def test_offsets_beyond_the_data_are_cut():
     data = np.frombuffer(b"abcdef", np.uint8)
     indices, signs = np.zeros(3, np.uint32), np.zeros(3, np.float32)
     hash_strings(data, np.array([-5, 3, 1000, 2]), np.empty(0, np.uint8), 20, True, indices, signs)
-    expected, expected_signs = by_sklearn(["abc", "def", ""], 20, True)
+    expected, expected_signs = hashed_by_sklearn(["abc", "def", ""], 20, True)
     assert np.array_equal(indices, expected)
     assert np.array_equal(signs, expected_signs)
 

@@ -17,7 +17,7 @@ FIELDS = {"n": pa.float64(), "s": pa.string(), "l": pa.list_(pa.int64()), "p": P
 GOOD = b'{"n": 1}\n'
 
 
-def read(data, fields=FIELDS, most=1000):
+def read_records(data, fields=FIELDS, most=1000):
     """(rows, their lines, bad rows by line), checked to account for every line."""
     data = data.encode() if isinstance(data, str) else data
     text = np.frombuffer(data + b"{rubbish", np.uint8).copy()
@@ -65,9 +65,9 @@ def test_like_the_json_module(objects, ascii_only, end):
     for one in expected:
         one["n"] = None if one["n"] is None else float(one["n"])
     lines = [place * end.count("\n") for place in range(len(objects))]
-    assert read(text) == (expected, lines, {})
+    assert read_records(text) == (expected, lines, {})
     # With bad rows around them the same rows are found, though on another way.
-    rows, found, bad = read("{\n" + text + "7\n")
+    rows, found, bad = read_records("{\n" + text + "7\n")
     assert (rows, found, list(bad)) == (expected, [line + 1 for line in lines], [0, text.count("\n") + 1])
 
 
@@ -107,14 +107,14 @@ NOT_PAIRS = 'is not a list of {"index": whole numbers, "value": numbers}; correc
 )
 def test_wrong_types(name, value, problem):
     text = GOOD + b"\n" + f'{{"{name}": {value}}}\n'.encode() + GOOD
-    rows, lines, bad = read(text)
+    rows, lines, bad = read_records(text)
     assert ([row["n"] for row in rows], lines) == ([1, 1], [0, 3])
     assert bad == {2: f"the value {value} of key '{name}' {problem}"}
 
 
 @pytest.mark.parametrize("value", ["1e999", "9" * 400, "9" * 5000])
 def test_numbers_that_are_too_large(value):
-    (problem,) = read(GOOD + b'{"n": ' + value.encode() + b"}\n")[2].values()
+    (problem,) = read_records(GOOD + b'{"n": ' + value.encode() + b"}\n")[2].values()
     assert problem.endswith(NOT_FINITE)
 
 
@@ -142,7 +142,7 @@ def test_numbers_that_are_too_large(value):
     ],
 )
 def test_malformed_lines(line, problem):
-    rows, lines, bad = read(b"\n" + GOOD * 3 + line + b"\n" + GOOD * 2)
+    rows, lines, bad = read_records(b"\n" + GOOD * 3 + line + b"\n" + GOOD * 2)
     assert ([row["n"] for row in rows], lines, list(bad)) == ([1] * 5, [1, 2, 3, 5, 6], [4])
     if problem.endswith("("):  # what follows are words of Python or Arrow that change with their version
         assert bad[4].startswith(problem)
@@ -152,26 +152,26 @@ def test_malformed_lines(line, problem):
 
 
 def test_an_object_over_several_lines_is_bad_lines():
-    rows, lines, bad = read(b'{"n":\n2}\n{"n": 3}{"n": 4}\n' + GOOD)
+    rows, lines, bad = read_records(b'{"n":\n2}\n{"n": 3}{"n": 4}\n' + GOOD)
     assert ([row["n"] for row in rows], lines, list(bad)) == ([1], [3], [0, 1, 2])
     # As many objects as lines, and yet not one each.
-    rows, lines, bad = read(b'{"l":\n[]}{"n": 3}\n')
+    rows, lines, bad = read_records(b'{"l":\n[]}{"n": 3}\n')
     assert (rows, list(bad)) == ([], [0, 1])
 
 
 def test_keys_that_are_not_wanted_may_hold_anything():
     for value in [b"NaN", b"Inf", b'"\xff"', b"[" * 5000 + b"]" * 5000, b"9" * 5000, b'{"n": true, "n": false}']:
         line = b'{"n": 2, "x": ' + value + b"}\n"
-        assert [row["n"] for row in read(line)[0]] == [2]
-        assert [row["n"] for row in read(line + b"{\n")[0]] == [2]
-    assert read(b'{"\xff": 1}\n{\n')[1] == [0]
+        assert [row["n"] for row in read_records(line)[0]] == [2]
+        assert [row["n"] for row in read_records(line + b"{\n")[0]] == [2]
+    assert read_records(b'{"\xff": 1}\n{\n')[1] == [0]
 
 
 def test_blank_and_empty_blocks():
     for data in ["", "\n\n", " \n\t\r\n\n"]:
-        assert read(data) == ([], [], {})
-    assert read("x\n\n")[:2] == ([], [])
-    assert read("{}\n{}\n")[0] == [dict.fromkeys(FIELDS)] * 2
+        assert read_records(data) == ([], [], {})
+    assert read_records("x\n\n")[:2] == ([], [])
+    assert read_records("{}\n{}\n")[0] == [dict.fromkeys(FIELDS)] * 2
 
 
 def test_the_first_problems_are_described_and_all_are_counted():
@@ -181,16 +181,16 @@ def test_the_first_problems_are_described_and_all_are_counted():
 
 
 def test_large_blocks():
-    rows, lines, _ = read(b'{"n":1}\n' * 150_000, {"n": pa.float64()})
+    rows, lines, _ = read_records(b'{"n":1}\n' * 150_000, {"n": pa.float64()})
     assert len(rows) == 150_000
     assert lines == list(range(150_000))
     long = "x" * 5_000_000
-    assert read(json.dumps({"s": long}) + "\n" + "{}\n", {"s": pa.string()})[0] == [{"s": long}, {"s": None}]
+    assert read_records(json.dumps({"s": long}) + "\n" + "{}\n", {"s": pa.string()})[0] == [{"s": long}, {"s": None}]
 
 
 def test_many_bad_rows():
     text = b'{"n": 1, "n": 2}\n{"n": 3}\n' * 500
-    rows, lines, bad = read(text)
+    rows, lines, bad = read_records(text)
     assert [row["n"] for row in rows] == [3] * 500
     assert (lines, list(bad)) == (list(range(1, 1000, 2)), list(range(0, 1000, 2)))
 
@@ -212,10 +212,10 @@ def test_mutated_bytes_lose_no_line(seed):
             [b'"', b",", b"\r", b"\n", b"\xff", b"\0", b"{", b"}", b"}{", b"1", bytes([chance.randrange(256)])]
         )
     data = bytes(data) + b"\n"
-    rows, lines, bad = read(data)  # which accounts for every line
+    rows, lines, bad = read_records(data)  # which accounts for every line
     # Each line on its own fares as it does among the others.
     for line, raw in enumerate(data.split(b"\n")[:-1]):
-        alone, _, problem = read(raw + b"\n")
+        alone, _, problem = read_records(raw + b"\n")
         assert alone == ([rows[lines.index(line)]] if line in lines else [])
         assert problem == ({0: bad[line]} if line in bad else {})
 

@@ -25,7 +25,7 @@ SMALL = ConvertConfig(shuffle=False, hash_bits=10)
 MARK = "\ufeff"
 
 
-def dense_of(store):
+def lists_of_values(store):
     return store.to_scipy()[0].toarray().tolist()
 
 
@@ -43,7 +43,7 @@ def test_a_mark_of_utf8_is_no_part_of_the_first_cell(tmp_path, packed, end, bloc
         config = ConvertConfig(shuffle=False, header=bool(header), label=label, block_size=block)
         store = convert([str(tmp_path / name)], tmp_path / f"{number}.store", config)
         assert store.manifest.labels.classes == ["blue, dark", "red"]
-        assert dense_of(store) == [[1.5], [2], [4]] * 20
+        assert lists_of_values(store) == [[1.5], [2], [4]] * 20
 
 
 def test_a_mark_of_utf8_before_other_text(tmp_path):
@@ -55,7 +55,7 @@ def test_a_mark_of_utf8_before_other_text(tmp_path):
         (tmp_path / name).write_text(MARK + text)
         config = ConvertConfig(shuffle=False, hash_bits=0 if name == "a.vw" else None)
         store = convert([str(tmp_path / name)], tmp_path / f"{name}.store", config)
-        assert dense_of(store) == [[2], [3]]
+        assert lists_of_values(store) == [[2], [3]]
 
 
 def test_a_mark_of_utf8_and_nothing_else(tmp_path):
@@ -91,11 +91,11 @@ def test_file_suffixes_are_case_insensitive(tmp_path):
     ):
         (tmp_path / name).write_text(text)
         config = ConvertConfig(shuffle=False, hash_bits=0 if name == "A.VW" else None)
-        assert dense_of(convert([str(tmp_path / name)], tmp_path / f"{name}.store", config)) == [[2], [3], [4]]
+        assert lists_of_values(convert([str(tmp_path / name)], tmp_path / f"{name}.store", config)) == [[2], [3], [4]]
     with open(tmp_path / "A.NPY", "wb") as file:
         np.save(file, np.array([[1.0, 2.0], [0.0, 3.0], [1.0, 4.0]]))
     store = convert([str(tmp_path / "A.NPY")], tmp_path / "npy.store", ConvertConfig(shuffle=False, label="0"))
-    assert dense_of(store) == [[2], [3], [4]]
+    assert lists_of_values(store) == [[2], [3], [4]]
 
 
 def test_metadata_files_in_folders_are_skipped(tmp_path):
@@ -117,7 +117,7 @@ def test_a_format_that_was_named_is_that_of_all_files(tmp_path):
     with pytest.raises(InputError, match=r"b.txt: read as svmlight, but .*a.csv as table"):
         convert(names, tmp_path / "store", SMALL)
     config = ConvertConfig(shuffle=False, format="table")
-    assert dense_of(convert(names, tmp_path / "store", config)) == [[2], [3], [4]]
+    assert lists_of_values(convert(names, tmp_path / "store", config)) == [[2], [3], [4]]
     assert preview(names, config).inputs == names
 
 
@@ -205,7 +205,7 @@ def test_words_that_are_not_utf8_make_bad_rows(tmp_path, kind, form):
     listed = [json.loads(line)["line"] for line in (store.path / "rejected.jsonl").read_text().splitlines()]
     assert listed == [4, 41, 51]
     rows = [{"c": f"wörd{i % 7}"} if i != 7 else {} for i in range(60) if i not in (3, 40, 50)]
-    assert dense_of(store) == FeatureHasher(2**10).transform(rows).toarray().tolist()
+    assert lists_of_values(store) == FeatureHasher(2**10).transform(rows).toarray().tolist()
 
 
 def test_equal_values_of_different_types_are_the_same_category(tmp_path):
@@ -228,12 +228,12 @@ def test_equal_values_of_different_types_are_the_same_category(tmp_path):
                 writer.write_table(table)
             config = dataclasses.replace(SMALL, categorical=("c",))
             store = convert([str(file)], tmp_path / "store", config, existing=Existing(force=True))
-            found.append(dense_of(store)[: 1 if name == "more digits" else 4])
+            found.append(lists_of_values(store)[: 1 if name == "more digits" else 4])
         assert all(one == found[0] for one in found), name
     expected = FeatureHasher(2**10).transform([{"c": str(i)} for i in ids]).toarray().tolist()
     table = pa.table({"label": [0, 1, 1, 0], "c": pa.array(ids, pa.float64())})
     store = convert_table(tmp_path, table, dataclasses.replace(SMALL, categorical=("c",)))
-    assert dense_of(store) == expected
+    assert lists_of_values(store) == expected
 
 
 def convert_table(folder, table, config):
@@ -257,7 +257,7 @@ def test_json_of_mixed_types_is_reported_at_the_first_change(tmp_path):
     with pytest.raises(InputError, match=r"a.jsonl:4: the value \"x\" of key 'p' is not a number"):
         convert([str(tmp_path / "a.jsonl")], tmp_path / "store", SMALL)
     store = convert([str(tmp_path / "a.jsonl")], tmp_path / "store", dataclasses.replace(SMALL, on_bad_row="skip"))
-    assert dense_of(store) == [[0], [2], [2.5]]
+    assert lists_of_values(store) == [[0], [2], [2.5]]
 
 
 def test_another_delimiter_is_guessed_at(tmp_path):
@@ -299,7 +299,10 @@ def test_line_breaks_in_quotes(tmp_path, header, packed, block):
     )
     store = convert([str(name)], tmp_path / "store", config)
     column = "t\nwo" if header else "1"
-    assert dense_of(store) == FeatureHasher(2**10).transform([{column: word} for _y, word in rows]).toarray().tolist()
+    assert (
+        lists_of_values(store)
+        == FeatureHasher(2**10).transform([{column: word} for _y, word in rows]).toarray().tolist()
+    )
     model = train(store, TrainConfig(lam=0.1)).model
     assert predict(model, name, tmp_path / "out.parquet") == 80
     if header:
@@ -322,7 +325,7 @@ def test_columns_whose_names_look_like_patterns(tmp_path):
     store = convert_table(tmp_path, table, dataclasses.replace(SMALL, numeric=("p[1]",)))
     assert [column.name for column in store.manifest.recipe.table.columns] == ["p[1]"]
     store = convert_table(tmp_path, table.drop_columns("p1"), dataclasses.replace(SMALL, numeric=("p[1]",)))
-    assert dense_of(store) == [[1], [2], [3]]
+    assert lists_of_values(store) == [[1], [2], [3]]
 
 
 def test_ids_called_like_what_is_predicted(tmp_path):
@@ -352,11 +355,11 @@ def test_the_index_of_a_pandas_table_is_no_data(tmp_path):
         remarks = preview([str(tmp_path / name)], SMALL).remarks
         assert any(line.startswith("left out, as the index of a pandas table") for line in remarks)
         store = convert([str(tmp_path / name)], tmp_path / f"{name}.store", SMALL)
-        assert dense_of(store) == [[2], [4], [3]]
+        assert lists_of_values(store) == [[2], [4], [3]]
     store = convert([str(tmp_path / "a.csv")], tmp_path / "id", dataclasses.replace(SMALL, id="Unnamed: 0"))
     assert store.ids(0).to_pylist() == ["1", "3", "2"]
     store = convert([str(tmp_path / "a.csv")], tmp_path / "number", dataclasses.replace(SMALL, numeric=("Unn*", "p")))
-    assert dense_of(store) == [[1, 2], [3, 4], [2, 3]]
+    assert lists_of_values(store) == [[1, 2], [3, 4], [2, 3]]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from support.rows import random_rows, same_matrix, svmlight_text
 SIZES = [(1, 1, 1.0), (7, 5, 0.3), (300, 60, 0.05), (40, 5000, 0.002)]
 
 
-def rows_of(rows: int, features: int, density: float, seed: int) -> tuple[sp.csr_matrix, np.ndarray]:
+def rows_with_labels(rows: int, features: int, density: float, seed: int) -> tuple[sp.csr_matrix, np.ndarray]:
     """Random rows of which the last column, both labels and, if there are many, empty rows are part."""
     matrix, labels = random_rows(rows, features, seed, density)
     matrix = matrix.tolil()
@@ -79,11 +79,11 @@ def write_all(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, weights: 
     made["json lines"][0].write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     made["parquet"] = (folder / "in.parquet", table)
-    pq.write_table(table_of(rows), made["parquet"][0])
+    pq.write_table(table_of_rows(rows), made["parquet"][0])
     return made
 
 
-def table_of(rows: list[dict]) -> pa.Table:
+def table_of_rows(rows: list[dict]) -> pa.Table:
     entries = pa.list_(pa.struct([("index", pa.int64()), ("value", pa.float32())]))
     fields = [("y", pa.int8()), ("x", entries)] + ([("w", pa.float32())] if "w" in rows[0] else [])
     return pa.Table.from_pylist(rows, pa.schema(fields))
@@ -105,7 +105,7 @@ def collected(
         for kind in (sp.csr_matrix, sp.csc_matrix, sp.coo_matrix, sp.csr_array)
     }
     made["dense"] = Store.from_scipy(matrix.toarray(), labels, folder / "dense", weights, plain)
-    made["from_arrow"] = Store.from_arrow(table_of(rows), folder / "arrow", tables)
+    made["from_arrow"] = Store.from_arrow(table_of_rows(rows), folder / "arrow", tables)
     bag = db.from_sequence(rows, npartitions=cut)
     made["bag"] = Store.from_dask(bag, folder / "bag", config=tables)
     if weights is None:
@@ -128,7 +128,7 @@ def collected(
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_every_format_gives_the_same_chunks(tmp_path, rows, features, density, weighted, shuffle):
-    matrix, labels = rows_of(rows, features, density, seed=rows)
+    matrix, labels = rows_with_labels(rows, features, density, seed=rows)
     rng = np.random.default_rng(1)
     weights = rng.choice(np.array([0.25, 1, 3.5], np.float32), rows) if weighted else None
     if weighted:
@@ -157,7 +157,7 @@ def test_every_format_gives_the_same_chunks(tmp_path, rows, features, density, w
 
 def test_collections_in_pieces_have_the_same_rows_in_the_same_order(tmp_path):
     """Chunks end where pieces do, so that only rows can be compared."""
-    matrix, labels = rows_of(50, 20, 0.1, seed=3)
+    matrix, labels = rows_with_labels(50, 20, 0.1, seed=3)
     weights = np.linspace(0.5, 2, 50, dtype=np.float32)
     options = {"shuffle": False, "classes": ("-1", "1")}
     for given in (None, weights):

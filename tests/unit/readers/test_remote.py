@@ -10,12 +10,13 @@ import pyarrow.fs
 import pyarrow.parquet
 import pytest
 
-from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
+from ooc_pegasos import ConvertConfig, Existing, TrainConfig, convert, train
 from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers.remote import url_without_secrets
 from ooc_pegasos.scoring.evaluate import evaluate
 from support.rows import random_rows, svmlight_text
+from support.stores import chunk_bytes
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +49,6 @@ def events():
     )
 
 
-def content(store: Store) -> list[bytes]:
-    return [(store.path / chunk.file).read_bytes() for chunk in store.manifest.chunks]
-
-
 @pytest.mark.slow
 def test_a_table_in_s3_is_the_table_here(bucket, events, tmp_path):
     filesystem, options = bucket
@@ -64,7 +61,7 @@ def test_a_table_in_s3_is_the_table_here(bucket, events, tmp_path):
     here = convert([str(tmp_path / "day-*.parquet")], tmp_path / "here")
     for number, url in enumerate(("s3://events/days/day-*.parquet", "s3://events/days")):
         there = convert([url + options], tmp_path / f"there-{number}")
-        assert content(there) == content(here)
+        assert chunk_bytes(there) == chunk_bytes(here)
         assert [source.name for source in there.manifest.sources] == [
             "s3://events/days/day-1.parquet",
             "s3://events/days/day-2.parquet",
@@ -83,7 +80,7 @@ def test_text_in_s3(bucket, tmp_path):
     url = f"s3://events/rows.svm{options}"
     there = convert([url], tmp_path / "there", ConvertConfig(block_size=2000))
     here = convert([str(tmp_path / "rows.svm")], tmp_path / "here", ConvertConfig(block_size=2000))
-    assert content(there) == content(here)
+    assert chunk_bytes(there) == chunk_bytes(here)
     assert there.manifest.sources[0].xxh64 == here.manifest.sources[0].xxh64
     again = convert([url], there.path, ConvertConfig(block_size=2000), existing=Existing(resume=True))
     assert again.manifest == there.manifest, "nothing is left to be done"
@@ -100,7 +97,7 @@ def test_an_arrow_file_and_lines_by_fsspec(events, tmp_path):
     pa.feather.write_feather(events, tmp_path / "a.arrow", compression="uncompressed")
     here = convert([str(tmp_path / "a.arrow")], tmp_path / "here")
     for number, name in enumerate(("a.arrow", "b.csv")):
-        assert content(convert([f"memory://data/{name}"], tmp_path / f"there-{number}")) == content(here)
+        assert chunk_bytes(convert([f"memory://data/{name}"], tmp_path / f"there-{number}")) == chunk_bytes(here)
 
 
 def test_addresses_that_lead_nowhere(bucket, tmp_path):

@@ -21,7 +21,7 @@ from support.rows import random_rows, same_matrix, svmlight_text
 IN_ORDER = ConvertConfig(shuffle=False)
 
 
-def store_of(folder: Path, text: str | bytes, **options: object) -> Store:
+def store_of_text(folder: Path, text: str | bytes, **options: object) -> Store:
     source = folder / "in.svm"
     source.write_bytes(text.encode() if isinstance(text, str) else text)
     config = ConvertConfig(**{"shuffle": False, **options})
@@ -32,7 +32,7 @@ def test_like_scikit_learn(tmp_path):
     matrix, labels = random_rows(500, 3000, seed=1)
     text = svmlight_text(matrix, labels)
     expected, expected_labels = load_svmlight_file(io.BytesIO(text.encode()), dtype=np.float32, zero_based=False)
-    found, found_labels = store_of(tmp_path, text).to_scipy()
+    found, found_labels = store_of_text(tmp_path, text).to_scipy()
     assert same_matrix(found, expected)
     assert np.array_equal(found_labels, expected_labels)
 
@@ -49,7 +49,7 @@ ODD_BUT_LEGAL = (
 
 
 def test_odd_but_legal_lines(tmp_path):
-    store = store_of(tmp_path, ODD_BUT_LEGAL)
+    store = store_of_text(tmp_path, ODD_BUT_LEGAL)
     expected, labels = load_svmlight_file(
         io.BytesIO(ODD_BUT_LEGAL[3:].replace(b"\r", b"").replace(b"#glued", b" ")), dtype=np.float32, zero_based=False
     )
@@ -64,7 +64,7 @@ def test_values_of_any_length_like_scikit_learn(tmp_path, digits):
     values = rng.standard_normal(2000) * 10.0 ** rng.integers(-12, 12, 2000)
     rows = "\n".join(f"{i % 2} 1:{v:.{digits}g} 2:{abs(v):.{digits}e} 9:{v:.{digits}f}" for i, v in enumerate(values))
     expected, _labels = load_svmlight_file(io.BytesIO(rows.encode()), dtype=np.float32, zero_based=False)
-    found, _labels = store_of(tmp_path, rows).to_scipy()
+    found, _labels = store_of_text(tmp_path, rows).to_scipy()
     assert same_matrix(found, expected)
 
 
@@ -100,7 +100,7 @@ BAD_ROWS = [
 @pytest.mark.parametrize(("row", "problem"), BAD_ROWS)
 def test_bad_rows_stop_with_file_and_line(tmp_path, row, problem):
     with pytest.raises(InputError) as caught:
-        store_of(tmp_path, f"1 1:1\n# comment\n\n-1 2:1\n{row}\n1 1:1\n")
+        store_of_text(tmp_path, f"1 1:1\n# comment\n\n-1 2:1\n{row}\n1 1:1\n")
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'in.svm'}:5: ")
     assert problem in message
@@ -111,13 +111,13 @@ def test_bad_rows_stop_with_file_and_line(tmp_path, row, problem):
 
 def test_index_zero_where_indices_start_at_one(tmp_path):
     with pytest.raises(InputError, match=r"in\.svm:2: index 0 in 1-based data, '0:1'"):
-        store_of(tmp_path, "1 1:1\n-1 0:1\n", index_base="1")
+        store_of_text(tmp_path, "1 1:1\n-1 0:1\n", index_base="1")
 
 
 def test_bad_rows_can_be_skipped_and_are_listed(tmp_path):
     good = [f"{1 - 2 * (i % 2)} {i + 1}:{i + 0.5}" for i in range(len(BAD_ROWS))]
     lines = [line for pair in zip(good, (row for row, _problem in BAD_ROWS), strict=True) for line in pair]
-    store = store_of(tmp_path, "\n".join(lines) + "\n", on_bad_row="skip", block_size=64)
+    store = store_of_text(tmp_path, "\n".join(lines) + "\n", on_bad_row="skip", block_size=64)
     expected, _labels = load_svmlight_file(io.BytesIO("\n".join(good).encode()), dtype=np.float32, zero_based=False)
     assert same_matrix(store.to_scipy()[0], expected)
     assert store.manifest.rejected == len(BAD_ROWS)
@@ -160,7 +160,7 @@ def test_any_rows_like_ten_lines_of_python(tmp_path, rows, block):
         label + "".join(f"{blank}{index}:{pairs[index]!r}" for index in sorted(pairs)) + tail
         for label, pairs, tail, blank in rows
     )
-    store = store_of(tmp_path, text, block_size=block, classes=("-1", "1"), index_base="1", chunk_size=1024)
+    store = store_of_text(tmp_path, text, block_size=block, classes=("-1", "1"), index_base="1", chunk_size=1024)
     labels, expected = ten_lines(text, base=1)
     matrix, found_labels = store.to_scipy()
     assert found_labels.tolist() == labels
@@ -175,7 +175,7 @@ def test_any_rows_like_ten_lines_of_python(tmp_path, rows, block):
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_parse_or_are_refused(tmp_path, content):
     try:
-        store = store_of(tmp_path, content, block_size=64)
+        store = store_of_text(tmp_path, content, block_size=64)
     except OocPegasosError as error:
         assert error.exit_code == 3
         assert "\n" not in str(error)
@@ -192,7 +192,7 @@ def test_any_bytes_parse_or_are_refused(tmp_path, content):
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_almost_svmlight_parses_or_is_refused(tmp_path, text, block, policy):
     try:
-        store = store_of(tmp_path, text, block_size=block, on_bad_row=policy, classes=("0", "1", "-1", "9", "11"))
+        store = store_of_text(tmp_path, text, block_size=block, on_bad_row=policy, classes=("0", "1", "-1", "9", "11"))
     except OocPegasosError as error:
         assert error.exit_code == 3
     else:
@@ -248,24 +248,24 @@ def test_truncated_or_damaged_compressed_files(tmp_path, kind):
 )
 def test_files_that_are_no_svmlight(tmp_path, content, problem):
     with pytest.raises(InputError, match=problem):
-        store_of(tmp_path, content)
+        store_of_text(tmp_path, content)
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_labels_that_are_no_text(tmp_path, policy):
     with pytest.raises(InputError, match=r"in\.svm:2: the label") as caught:
-        store_of(tmp_path, b"cat 1:1\n\xff\xfe 1:1\ndog 1:1\n", classes=("cat", "dog"))
+        store_of_text(tmp_path, b"cat 1:1\n\xff\xfe 1:1\ndog 1:1\n", classes=("cat", "dog"))
     assert "not UTF-8" in str(caught.value)
     with pytest.raises(InputError, match=r"in\.svm"):
-        store_of(tmp_path, b"cat 1:1\n\xff\xfe 1:1\ndog 1:1\n", classes=("cat", "dog"), on_bad_row=policy)
+        store_of_text(tmp_path, b"cat 1:1\n\xff\xfe 1:1\ndog 1:1\n", classes=("cat", "dog"), on_bad_row=policy)
     rubbish = np.random.default_rng(1).bytes(20_000)
     with pytest.raises(InputError, match=r"in\.svm:1: "):
-        store_of(tmp_path, rubbish)
+        store_of_text(tmp_path, rubbish)
 
 
 def test_a_line_longer_than_a_block(tmp_path):
     long = "1 " + " ".join(f"{i}:{i}" for i in range(1, 50_001))
-    store = store_of(tmp_path, f"-1 1:1\n{long}\n-1 2:1\n", block_size=64)
+    store = store_of_text(tmp_path, f"-1 1:1\n{long}\n-1 2:1\n", block_size=64)
     matrix, labels = store.to_scipy()
     assert labels.tolist() == [-1, 1, -1]
     assert np.diff(matrix.indptr).tolist() == [1, 50_000, 1]

@@ -32,17 +32,17 @@ from support.file_bytes import folder_bytes
 BITS = 10
 
 
-def config(**options):
+def table_config(**options):
     return ConvertConfig(**{"label": "y", "shuffle": False, "hash_bits": BITS, **options})
 
 
-def made(folder, data, options=None, name="in.parquet", **writing):
+def store_of_table(folder, data, options=None, name="in.parquet", **writing):
     """A store of a table, through Parquet."""
     pq.write_table(data if isinstance(data, pa.Table) else pa.table(data), folder / name, **writing)
-    return convert([str(folder / name)], folder / "store", options or config(), existing=Existing(force=True))
+    return convert([str(folder / name)], folder / "store", options or table_config(), existing=Existing(force=True))
 
 
-def dense_of(store):
+def dense_rows(store):
     return store.to_scipy()[0].toarray()
 
 
@@ -69,7 +69,7 @@ def mixed(rows, seed=0, nulls=True):
 KINDS = {"numeric": ("n", "x"), "categorical": ("s", "k", "b", "d"), "text": ("t",)}
 
 
-def table_of(found):
+def arrow_table(found):
     types = {"n": pa.int32(), "x": pa.float64(), "k": pa.int64(), "b": pa.bool_(), "y": pa.int64()}
     columns = {name: pa.array(values, types.get(name, pa.string())) for name, values in found.items()}
     if "d" in columns:
@@ -81,7 +81,7 @@ def spelled(value):
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def by_sklearn(found, signed=True, mark=False, ngrams=(1, 1), number=lambda x: x):
+def rows_by_sklearn(found, signed=True, mark=False, ngrams=(1, 1), number=lambda x: x):
     """What README promises, by scikit-learn alone."""
     rows = []
     for i in range(len(found["y"])):
@@ -111,22 +111,22 @@ def by_sklearn(found, signed=True, mark=False, ngrams=(1, 1), number=lambda x: x
 @pytest.mark.parametrize("names", [0, 50])
 def test_vectors_are_those_of_sklearn(tmp_path, signed, nulls, names):
     found = mixed(400)
-    options = config(**KINDS, hash_signed=signed, nulls=nulls, feature_names=names, ngrams="1:2")
-    store = made(tmp_path, table_of(found), options, row_group_size=150)
+    options = table_config(**KINDS, hash_signed=signed, nulls=nulls, feature_names=names, ngrams="1:2")
+    store = store_of_table(tmp_path, arrow_table(found), options, row_group_size=150)
     assert store.features == 2**BITS
-    expected = by_sklearn(found, signed, nulls == "mark", (1, 2))
-    np.testing.assert_array_equal(dense_of(store), expected)
+    expected = rows_by_sklearn(found, signed, nulls == "mark", (1, 2))
+    np.testing.assert_array_equal(dense_rows(store), expected)
     np.testing.assert_array_equal(store.to_scipy()[1], 2 * np.array(found["y"]) - 1)
 
 
 def test_log1p_and_clip(tmp_path):
     found = mixed(200)
-    store = made(tmp_path, table_of(found), config(**KINDS, log1p=True, clip=3.5))
+    store = store_of_table(tmp_path, arrow_table(found), table_config(**KINDS, log1p=True, clip=3.5))
 
     def number(x):
         return float(np.clip(np.sign(x) * np.log1p(abs(x)), -3.5, 3.5))
 
-    np.testing.assert_allclose(dense_of(store), by_sklearn(found, number=number), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(dense_rows(store), rows_by_sklearn(found, number=number), rtol=1e-6, atol=1e-6)
 
 
 def test_numeric_columns_are_not_hashed(tmp_path):
@@ -134,17 +134,17 @@ def test_numeric_columns_are_not_hashed(tmp_path):
     numbers = rng.standard_normal((100, 3)).astype(np.float32)
     numbers[rng.random((100, 3)) < 0.2] = 0
     data = {"y": np.arange(100) % 2, "b": numbers[:, 0], "a": numbers[:, 1], "a=null": numbers[:, 2]}
-    store = made(tmp_path, data)
+    store = store_of_table(tmp_path, data)
     assert store.features == 3
-    np.testing.assert_array_equal(dense_of(store), numbers)
+    np.testing.assert_array_equal(dense_rows(store), numbers)
     assert of_store(store.path, store.manifest).known_names() == {0: "b", 1: "a", 2: "a=null"}
     data["a"] = pa.array([None if i % 3 == 0 else 1.0 for i in range(100)])
-    store = made(tmp_path, data, config(nulls="mark"))
+    store = store_of_table(tmp_path, data, table_config(nulls="mark"))
     expected = np.zeros((100, 6), np.float32)
     expected[:, [0, 2]] = numbers[:, [0, 2]]
     expected[:, 1] = np.arange(100) % 3 > 0
     expected[:, 4] = np.arange(100) % 3 == 0
-    np.testing.assert_array_equal(dense_of(store), expected)
+    np.testing.assert_array_equal(dense_rows(store), expected)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_types_of_numbers(tmp_path, kind):
         else pa.array([0, 1, 1, None]).cast(pa.float64() if pa.types.is_decimal(kind) else kind).cast(kind)
     )
     data = {"y": [0, 1, 0, 1], "x": pa.array(values, kind), "z": [1.0, 2, 3, 4]}
-    store = made(tmp_path, data, config(numeric=("x", "z")))
-    assert dense_of(store)[:, 0].tolist() == ([0] * 4 if pa.types.is_null(kind) else [0, 1, 1, 0])
+    store = store_of_table(tmp_path, data, table_config(numeric=("x", "z")))
+    assert dense_rows(store)[:, 0].tolist() == ([0] * 4 if pa.types.is_null(kind) else [0, 1, 1, 0])
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e6])
@@ -168,17 +168,17 @@ def test_standardize(tmp_path, shift):
     numbers[:, 2] = 7
     data = {"y": np.arange(500) % 2, "c": [f"c{i % 5}" for i in range(500)]}
     data |= {f"x{i}": numbers[:, i] for i in range(3)}
-    store = made(tmp_path, data, config(standardize=True, numeric=("x*",)))
+    store = store_of_table(tmp_path, data, table_config(standardize=True, numeric=("x*",)))
     deviation = numbers.astype(float).std(axis=0)
     deviation[2] = 1
-    np.testing.assert_allclose(dense_of(store), numbers / deviation, rtol=1e-5)
+    np.testing.assert_allclose(dense_rows(store), numbers / deviation, rtol=1e-5)
 
 
 def test_nulls_may_be_bad(tmp_path):
     data = {"y": [0, 1, 0, 1], "c": ["a", None, "b", "c"], "x": [1.0, 2.0, None, 4.0]}
     with pytest.raises(InputError, match=r"in.parquet: row 2: no value in column 'c'"):
-        made(tmp_path, data, config(nulls="bad"))
-    store = made(tmp_path, data, config(nulls="bad", on_bad_row="skip"))
+        store_of_table(tmp_path, data, table_config(nulls="bad"))
+    store = store_of_table(tmp_path, data, table_config(nulls="bad", on_bad_row="skip"))
     assert store.rows == 2
     listed = [json.loads(line) for line in (store.path / "rejected.jsonl").read_text().splitlines()]
     assert [(row["line"], row["problem"].split(";")[0]) for row in listed] == [
@@ -215,22 +215,22 @@ def test_columns_of_entries(tmp_path, name, array, form):
             index, value = entry if isinstance(entry, tuple) else (index, value)
             expected[number, index] += value
     labels = pa.array([0, 1] * (len(rows) // 2))
-    data, options = pa.table({"y": labels, "e": array}), config(features=10)
+    data, options = pa.table({"y": labels, "e": array}), table_config(features=10)
     if form == "parquet":
-        store = made(tmp_path, data, options)
+        store = store_of_table(tmp_path, data, options)
     else:
         if form == "slice":
             data, expected = data.slice(2, 3), expected[2:5]
         store = Store.from_arrow(data, tmp_path / "store", options)
-    np.testing.assert_array_equal(dense_of(store), expected)
+    np.testing.assert_array_equal(dense_rows(store), expected)
 
 
 def test_null_lists_that_have_entries(tmp_path):
     array = pa.ListArray.from_arrays(
         pa.array([0, 2, 3, 5], pa.int32()), pa.array([1, 2, 3, 4, 0]), mask=pa.array([False, True, False])
     )
-    store = Store.from_arrow(pa.table({"y": [0, 1, 0], "e": array}), tmp_path / "store", config())
-    assert dense_of(store).tolist() == [[0, 1, 1, 0, 0], [0] * 5, [1, 0, 0, 0, 1]]
+    store = Store.from_arrow(pa.table({"y": [0, 1, 0], "e": array}), tmp_path / "store", table_config())
+    assert dense_rows(store).tolist() == [[0, 1, 1, 0, 0], [0] * 5, [1, 0, 0, 0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -246,28 +246,28 @@ def test_null_lists_that_have_entries(tmp_path):
 )
 def test_nested_columns_that_are_no_entries(tmp_path, array, problem):
     with pytest.raises(InputError, match=problem):
-        made(tmp_path, {"y": [0, 1], "e": array})
+        store_of_table(tmp_path, {"y": [0, 1], "e": array})
 
 
 @pytest.mark.parametrize("index", [-1, None, 2**32 - 1])
 def test_bad_indices(tmp_path, index):
     with pytest.raises(InputError, match=r"row 3: an index in column 'e'"):
-        made(tmp_path, {"y": [0, 1, 0], "e": pa.array([[1], [], [2, index]])})
+        store_of_table(tmp_path, {"y": [0, 1, 0], "e": pa.array([[1], [], [2, index]])})
 
 
 def test_entries_stand_alone(tmp_path):
     data = {"y": [0, 1], "e": [[1], [2]], "c": ["a", "b"]}
     with pytest.raises(UsageError, match="indices of its own"):
-        made(tmp_path, data)
+        store_of_table(tmp_path, data)
     del data["c"]
     with pytest.raises(UsageError, match="nulls=mark"):
-        made(tmp_path, data, config(nulls="mark"))
+        store_of_table(tmp_path, data, table_config(nulls="mark"))
 
 
 # --- formats --------------------------------------------------------------------------------------
 
 
-def write(data, path):
+def write_table(data, path):
     """A table in the format of its name."""
     name = path.name
     if name.endswith(".parquet"):
@@ -305,9 +305,11 @@ def chunks_of(store):
 
 
 def test_all_formats_give_the_same_bytes(tmp_path):
-    data = table_of(mixed(400))
+    data = arrow_table(mixed(400))
     stores = {
-        form: convert([write(data, tmp_path / form)], tmp_path / f"{form}.store", config(**KINDS, block_size=1 << 12))
+        form: convert(
+            [write_table(data, tmp_path / form)], tmp_path / f"{form}.store", table_config(**KINDS, block_size=1 << 12)
+        )
         for form in FORMS
     }
     first = chunks_of(stores[FORMS[0]])
@@ -316,20 +318,20 @@ def test_all_formats_give_the_same_bytes(tmp_path):
 
 
 def test_several_files_and_folders_with_keys(tmp_path):
-    data = table_of(mixed(300))
+    data = arrow_table(mixed(300))
     together = data.append_column("day", pa.array(["mon"] * 100 + ["tue y"] * 100 + ["7"] * 100))
     kinds = KINDS | {"categorical": (*KINDS["categorical"], "day")}
-    whole = convert([write(together, tmp_path / "a.parquet")], tmp_path / "whole", config(**kinds))
+    whole = convert([write_table(together, tmp_path / "a.parquet")], tmp_path / "whole", table_config(**kinds))
     for number, form in enumerate([".parquet", ".csv", ".ndjson"]):
         folder = tmp_path / "parts" / f"day={['mon', 'tue%20y', '7'][number]}" / "deep"
         folder.mkdir(parents=True)
-        write(data.slice(100 * number, 100), folder / f"{number}{form}")
+        write_table(data.slice(100 * number, 100), folder / f"{number}{form}")
     found = [next((tmp_path / "parts").rglob(f"{number}.*")).relative_to(tmp_path) for number in range(3)]
     paths = [f"{tmp_path}/./{path}" for path in found]
-    parts = convert(paths, tmp_path / "parts.store", config(**kinds))
+    parts = convert(paths, tmp_path / "parts.store", table_config(**kinds))
     assert chunks_of(parts) == chunks_of(whole)
-    folder = convert([str(tmp_path / "parts")], tmp_path / "folder.store", config(**kinds))
-    assert sorted(map(bytes, dense_of(folder))) == sorted(map(bytes, dense_of(whole)))
+    folder = convert([str(tmp_path / "parts")], tmp_path / "folder.store", table_config(**kinds))
+    assert sorted(map(bytes, dense_rows(folder))) == sorted(map(bytes, dense_rows(whole)))
     assert [source.rows for source in folder.manifest.sources] == [100, 100, 100]
 
 
@@ -338,7 +340,7 @@ def test_a_column_may_be_in_the_file_and_in_its_path(tmp_path):
     folder.mkdir()
     (folder / "a.csv").write_text("y,c\n0,u\n1,v\n")
     pq.write_table(pa.table({"y": [0, 1], "c": ["u", "v"]}), folder / "a.parquet")
-    stores = [convert([f"{tmp_path}/./c=x/a.{end}"], tmp_path / end, config()) for end in ("csv", "parquet")]
+    stores = [convert([f"{tmp_path}/./c=x/a.{end}"], tmp_path / end, table_config()) for end in ("csv", "parquet")]
     assert chunks_of(stores[0]) == chunks_of(stores[1])
     assert stores[0].nonzeros == 2
 
@@ -348,19 +350,19 @@ def test_a_number_from_a_path_is_refused(tmp_path):
     folder.mkdir()
     (folder / "a.csv").write_text("y,c\n0,u\n1,v\n")
     with pytest.raises(InputError, match="column 'n' is of type string, not a number"):
-        convert([f"{tmp_path}/./n=3/a.csv"], tmp_path / "store", config(numeric=("n",)))
+        convert([f"{tmp_path}/./n=3/a.csv"], tmp_path / "store", table_config(numeric=("n",)))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_going_on_after_any_task(tmp_path, form):
     rows = 700
-    data = table_of(mixed(rows))
+    data = arrow_table(mixed(rows))
     wanted = [data.slice(i, 233) for i in range(0, rows, 233)]  # dictionaries that differ end batches early
     data = pa.concat_tables(
         [part.set_column(6, "d", part["d"].combine_chunks().cast(pa.string()).dictionary_encode()) for part in wanted]
     )
-    names = [write(data, tmp_path / f"{number}{form}") for number in range(2)]
-    recipe = registry.new_recipe(config(**KINDS, format="table"), names, lambda _remark: None)
+    names = [write_table(data, tmp_path / f"{number}{form}") for number in range(2)]
+    recipe = registry.new_recipe(table_config(**KINDS, format="table"), names, lambda _remark: None)
     reader = registry.reader_for(names, recipe, ReadOptions(1 << 12))
 
     def read(tasks, reader=reader):
@@ -392,7 +394,7 @@ def test_a_parquet_file_whose_dictionaries_end_batches_early(tmp_path):
         data, tmp_path / "a.parquet", row_group_size=1000, dictionary_pagesize_limit=20_000, data_page_size=5000
     )
     names = [str(tmp_path / "a.parquet")]
-    recipe = registry.new_recipe(config(format="table"), names, lambda _remark: None)
+    recipe = registry.new_recipe(table_config(format="table"), names, lambda _remark: None)
     reader = registry.reader_for(names, recipe, ReadOptions(300))
     blocks = [(task.end, reader.read(task).block.rows) for task in reader.tasks()]
     assert blocks[-1][0] == sum(n for _end, n in blocks) == rows
@@ -419,7 +421,7 @@ def test_a_parquet_file_whose_dictionaries_end_batches_early(tmp_path):
 )
 def test_labels(tmp_path, labels, classes):
     data = pa.table({"y": pa.array(labels) if isinstance(labels, list) else labels, "x": [1.0, 2, 3, 4]})
-    store = Store.from_arrow(data, tmp_path / "store", config())
+    store = Store.from_arrow(data, tmp_path / "store", table_config())
     assert store.manifest.labels.classes == classes
     spelled = [str(label).strip(" +") for label in data["y"].to_pylist()]
     found = store.to_scipy()[1]
@@ -437,25 +439,25 @@ def test_labels(tmp_path, labels, classes):
 def test_rows_without_a_label(tmp_path, labels):
     data = {"y": labels, "x": [1.0, 2, 3, 4], "c": ["a", "b", "c", "d"]}
     with pytest.raises(InputError, match=r"in.parquet: row 3: .*label"):
-        made(tmp_path, data)
-    assert made(tmp_path, data, config(on_bad_row="skip")).rows == 3
+        store_of_table(tmp_path, data)
+    assert store_of_table(tmp_path, data, table_config(on_bad_row="skip")).rows == 3
 
 
 @pytest.mark.parametrize("labels", [[[1], [2]], pa.array([1, 2], pa.timestamp("s"))])
 def test_labels_of_impossible_types(tmp_path, labels):
     with pytest.raises(InputError, match="column 'y' is of type"):
-        made(tmp_path, {"y": labels, "x": [1.0, 2.0]})
+        store_of_table(tmp_path, {"y": labels, "x": [1.0, 2.0]})
 
 
 def test_weights(tmp_path):
     data = {"y": [0, 1, 0, 1], "w": [1, 2, 0.5, 4], "x": [1.0, 2, 3, 4], "i": ["p", "q", "r", "s"]}
-    assert made(tmp_path, data, config(weight="w", id="i")).weights().tolist() == [1, 2, 0.5, 4]
+    assert store_of_table(tmp_path, data, table_config(weight="w", id="i")).weights().tolist() == [1, 2, 0.5, 4]
     for wrong in (0, -1, None, np.nan, np.inf, 1e10):
         with pytest.raises(InputError, match=r"row 2: the weight .* is not from 1e-9 to 1e9"):
-            made(tmp_path, data | {"w": [1.0, wrong, 1.0, 1.0]}, config(weight="w", id="i"))
+            store_of_table(tmp_path, data | {"w": [1.0, wrong, 1.0, 1.0]}, table_config(weight="w", id="i"))
     (tmp_path / "a.csv").write_text("y,w,x\n0,1,1\n1,heavy,2\n")
     with pytest.raises(InputError, match=r"a.csv:3: the weight 'heavy'"):
-        convert([str(tmp_path / "a.csv")], tmp_path / "other", config(weight="w"))
+        convert([str(tmp_path / "a.csv")], tmp_path / "other", table_config(weight="w"))
 
 
 def test_a_file_of_weights_when_many_rows_are_bad(tmp_path):
@@ -463,7 +465,7 @@ def test_a_file_of_weights_when_many_rows_are_bad(tmp_path):
     lines = [f"{i % 2},{'bad' if 10 <= i < 2500 else i}" for i in range(3000)]
     (tmp_path / "a.csv").write_text("y,x\n" + "\n".join(lines) + "\n")
     (tmp_path / "weights").write_text("".join(f"{i + 1}\n" for i in range(3000)))
-    options = config(weights=str(tmp_path / "weights"), on_bad_row="skip", numeric=("x",))
+    options = table_config(weights=str(tmp_path / "weights"), on_bad_row="skip", numeric=("x",))
     store = convert([str(tmp_path / "a.csv")], tmp_path / "store", options)
     assert store.weights().tolist() == [*range(1, 11), *range(2501, 3001)]
     assert len((store.path / "rejected.jsonl").read_text().splitlines()) == 1001
@@ -473,13 +475,13 @@ def test_a_file_of_weights_when_many_rows_are_bad(tmp_path):
 
 
 @pytest.fixture
-def trained(tmp_path):
-    data = table_of(mixed(400, seed=3))
+def train_on_table(tmp_path):
+    data = arrow_table(mixed(400, seed=3))
     data = data.append_column("who", pa.array([f"id {i}" for i in range(400)])).append_column(
         "w", pa.array([1.0] * 400)
     )
     store = convert(
-        [write(data, tmp_path / "train.parquet")], tmp_path / "store", config(**KINDS, id="who", weight="w")
+        [write_table(data, tmp_path / "train.parquet")], tmp_path / "store", table_config(**KINDS, id="who", weight="w")
     )
     return train(store, TrainConfig(lam=0.05)).model, store, data
 
@@ -489,21 +491,21 @@ def metrics_of(model, data):
     return {name: float(f"{x:.12g}") if isinstance(x, float) else x for name, x in evaluate(model, data).items()}
 
 
-def scores_of(path):
+def read_scores(path):
     return (pq.read_table(path) if path.suffix == ".parquet" else pyarrow.csv.read_csv(path)).to_pydict()
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_models_take_other_formats(tmp_path, trained, form):
     model, store, data = trained
-    file = write(data.append_column("extra", pa.array(range(400))).drop_columns("w"), tmp_path / form)
+    file = write_table(data.append_column("extra", pa.array(range(400))).drop_columns("w"), tmp_path / form)
     expected = metrics_of(model, store.path)
     assert metrics_of(model, file) == expected
-    assert metrics_of(model, write(data.drop_columns("who"), tmp_path / f"2{form}")) == expected
-    unlabelled = write(data.drop_columns(["y", "w"]), tmp_path / f"3{form}")
+    assert metrics_of(model, write_table(data.drop_columns("who"), tmp_path / f"2{form}")) == expected
+    unlabelled = write_table(data.drop_columns(["y", "w"]), tmp_path / f"3{form}")
     for end in (".parquet", ".csv"):
         assert predict(model, unlabelled, tmp_path / f"out{end}") == 400
-        found = scores_of(tmp_path / f"out{end}")
+        found = read_scores(tmp_path / f"out{end}")
         assert found["who"] == data["who"].to_pylist()
         np.testing.assert_allclose(found["score"], model.decision_function(store.to_scipy()[0]), rtol=1e-9, atol=1e-12)
     with pytest.raises(InputError, match="no column 'y'; the columns are n, x"):
@@ -515,16 +517,16 @@ def test_models_take_other_formats(tmp_path, trained, form):
 def test_files_that_do_not_fit_a_model(tmp_path, trained, form):
     model, _store, data = trained
     with pytest.raises(InputError, match=r"no column 't'"):
-        predict(model, write(data.drop_columns("t"), tmp_path / form), tmp_path / "o.csv")
+        predict(model, write_table(data.drop_columns("t"), tmp_path / form), tmp_path / "o.csv")
     numbers = data.rename_columns({"x": "xx"})
     with pytest.raises(InputError, match=r"no column 'x' \(is it 'xx'\?\); the columns are"):
-        predict(model, write(numbers, tmp_path / form), tmp_path / "o.csv")
+        predict(model, write_table(numbers, tmp_path / form), tmp_path / "o.csv")
     words = data.set_column(2, "x", pa.array(["three"] * 400))
     with pytest.raises(InputError, match=r"column .x. is of type string, not a number|not a number|number"):
-        predict(model, write(words, tmp_path / form), tmp_path / "o.csv")
+        predict(model, write_table(words, tmp_path / form), tmp_path / "o.csv")
     assert not (tmp_path / "o.csv").exists()
     if "json" not in form:
-        empty = write(data.slice(0, 0), tmp_path / form)
+        empty = write_table(data.slice(0, 0), tmp_path / form)
         assert predict(model, empty, tmp_path / "o.csv") == 0
         with pytest.raises(InputError, match="no rows"):
             evaluate(model, empty)
@@ -538,13 +540,13 @@ def test_files_that_do_not_fit_a_model(tmp_path, trained, form):
 
 @pytest.mark.parametrize("form", ["a.parquet", "a.feather", "a.stream.arrow"])
 def test_truncated(tmp_path, form):
-    data = table_of(mixed(200))
-    write(data, tmp_path / form)
+    data = arrow_table(mixed(200))
+    write_table(data, tmp_path / form)
     content = (tmp_path / form).read_bytes()
     for size in [0, 3, 4, 8, 11, 40, len(content) // 2, len(content) - 9, len(content) - 1]:
         (tmp_path / form).write_bytes(content[:size])
         try:
-            convert([str(tmp_path / form)], tmp_path / "store", config(**KINDS), existing=Existing(force=True))
+            convert([str(tmp_path / form)], tmp_path / "store", table_config(**KINDS), existing=Existing(force=True))
         except InputError as error:
             assert form in str(error)
         else:
@@ -558,7 +560,7 @@ def test_a_flipped_byte_in_parquet(tmp_path, compression):
     file = tmp_path / "a.parquet"
     rng = np.random.default_rng(5)
     for with_checksums in (True, False):
-        data = table_of(mixed(120))
+        data = arrow_table(mixed(120))
         pq.write_table(data, file, compression=compression, row_group_size=64, write_page_checksum=with_checksums)
         content, refused = bytearray(file.read_bytes()), 0
         footer = int.from_bytes(content[-8:-4], "little") + 8
@@ -567,7 +569,7 @@ def test_a_flipped_byte_in_parquet(tmp_path, compression):
             changed = content.copy()
             changed[at] ^= 1 << int(rng.integers(8))
             file.write_bytes(changed)
-            options = config(**KINDS, threads=1)
+            options = table_config(**KINDS, threads=1)
             try:
                 convert([str(file)], tmp_path / "store", options, existing=Existing(force=True))
             except InputError as error:
@@ -580,7 +582,7 @@ def test_a_flipped_byte_in_parquet(tmp_path, compression):
 @pytest.mark.slow
 def test_a_flipped_byte_in_arrow(tmp_path):
     file = tmp_path / "a.arrow"
-    with pa.ipc.new_file(file, (data := table_of(mixed(60))).schema) as writer:
+    with pa.ipc.new_file(file, (data := arrow_table(mixed(60))).schema) as writer:
         writer.write_table(data)
     content, rng = bytearray(file.read_bytes()), np.random.default_rng(6)
     for at in rng.integers(8, len(content), 150).tolist():
@@ -588,7 +590,7 @@ def test_a_flipped_byte_in_arrow(tmp_path):
         changed[at] ^= 1 << int(rng.integers(8))
         file.write_bytes(changed)
         try:
-            convert([str(file)], tmp_path / "store", config(**KINDS, threads=1), existing=Existing(force=True))
+            convert([str(file)], tmp_path / "store", table_config(**KINDS, threads=1), existing=Existing(force=True))
         except OocPegasosError as error:
             assert "a.arrow" in str(error) or "--" in str(error)
 
@@ -602,7 +604,7 @@ def test_names_of_columns_that_are_no_words(tmp_path):
     (tmp_path / "a.arrow").write_bytes(content.replace(b"abcdefgh", b"abcd\xff\xfegh"))
     for name in ("a.jsonl", "a.arrow"):
         with pytest.raises(InputError, match=name):
-            convert([str(tmp_path / name)], tmp_path / "store", config())
+            convert([str(tmp_path / name)], tmp_path / "store", table_config())
 
 
 def test_invalid_utf8_prints_no_traceback(tmp_path, oocpeg):
@@ -614,39 +616,39 @@ def test_invalid_utf8_prints_no_traceback(tmp_path, oocpeg):
 
 
 def test_schemas_that_differ(tmp_path):
-    first = write(pa.table({"y": [0, 1], "x": [1.0, 2.0]}), tmp_path / "a.parquet")
-    second = write(pa.table({"y": [0, 1], "x": ["a", "b"]}), tmp_path / "b.parquet")
-    third = write(pa.table({"y": [0, 1], "z": [1, 2]}), tmp_path / "c.parquet")
+    first = write_table(pa.table({"y": [0, 1], "x": [1.0, 2.0]}), tmp_path / "a.parquet")
+    second = write_table(pa.table({"y": [0, 1], "x": ["a", "b"]}), tmp_path / "b.parquet")
+    third = write_table(pa.table({"y": [0, 1], "z": [1, 2]}), tmp_path / "c.parquet")
     with pytest.raises(InputError, match=r"b.parquet: column 'x' is of type string, not a number"):
-        convert([first, second], tmp_path / "store", config())
+        convert([first, second], tmp_path / "store", table_config())
     with pytest.raises(InputError, match=r"c.parquet: no column 'x'"):
-        convert([first, third], tmp_path / "store", config())
+        convert([first, third], tmp_path / "store", table_config())
     (tmp_path / "d.svm").write_text("1 1:1\n")
     with pytest.raises(InputError, match=r"d.svm: read as svmlight, but .*a.parquet as table"):
-        convert([first, str(tmp_path / "d.svm")], tmp_path / "store", config())
+        convert([first, str(tmp_path / "d.svm")], tmp_path / "store", table_config())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
 def test_numbers_that_are_none(tmp_path, value):
     with pytest.raises(InputError, match=r"in.parquet: row 3: .*(not finite|too large)"):
-        made(tmp_path, {"y": [0, 1, 0], "x": [1.0, 2.0, value]})
+        store_of_table(tmp_path, {"y": [0, 1, 0], "x": [1.0, 2.0, value]})
     with pytest.raises(InputError, match=r"in.parquet: row 3: .*(not finite|too large)"):
-        made(tmp_path, {"y": [0, 1, 0], "x": [1.0, 2.0, value], "c": ["a", "b", "c"]})
+        store_of_table(tmp_path, {"y": [0, 1, 0], "x": [1.0, 2.0, value], "c": ["a", "b", "c"]})
 
 
 @pytest.mark.parametrize("form", ["a.parquet", "a.csv", "a.jsonl"])
 def test_missing_columns(tmp_path, form):
     data = pa.table({"y": [0, 1], "x": [1.0, 2.0], "c": ["a", "b"]})
-    file = write(data, tmp_path / form)
+    file = write_table(data, tmp_path / form)
     for options, message in [
-        (config(label="yy"), r"label=yy: no column 'yy' \(is it 'y'\?\); the columns are y, x, c"),
-        (config(label=None), None),
-        (config(weight="v"), "weight=v: no column 'v'"),
-        (config(numeric=("q*",)), r"numeric=q\*: no column"),
-        (config(numeric=("x",), categorical=("x",)), "column 'x' is given by numeric and by categorical"),
-        (config(numeric=("y",)), "the label"),
-        (config(weight="y"), "weight=y"),
-        (config(hash_bits=0), "hash_bits=0"),
+        (table_config(label="yy"), r"label=yy: no column 'yy' \(is it 'y'\?\); the columns are y, x, c"),
+        (table_config(label=None), None),
+        (table_config(weight="v"), "weight=v: no column 'v'"),
+        (table_config(numeric=("q*",)), r"numeric=q\*: no column"),
+        (table_config(numeric=("x",), categorical=("x",)), "column 'x' is given by numeric and by categorical"),
+        (table_config(numeric=("y",)), "the label"),
+        (table_config(weight="y"), "weight=y"),
+        (table_config(hash_bits=0), "hash_bits=0"),
     ]:
         if message is None:
             assert convert([file], tmp_path / "s", options).rows == 2
@@ -654,7 +656,11 @@ def test_missing_columns(tmp_path, form):
         with pytest.raises(UsageError, match=message):
             convert([file], tmp_path / "store", options)
     with pytest.raises(UsageError, match="which column has the labels"):
-        convert([write(data.rename_columns({"y": "l"}), tmp_path / form)], tmp_path / "store", config(label=None))
+        convert(
+            [write_table(data.rename_columns({"y": "l"}), tmp_path / form)],
+            tmp_path / "store",
+            table_config(label=None),
+        )
 
 
 def test_columns_named_twice(tmp_path):
@@ -663,44 +669,44 @@ def test_columns_named_twice(tmp_path):
     (tmp_path / "a.csv").write_text("y,x,x\n0,1,3\n1,2,4\n")
     for form in ("a.parquet", "a.csv"):
         with pytest.raises(InputError, match=rf"{form}: two columns have the name 'x'"):
-            convert([str(tmp_path / form)], tmp_path / "store", config())
+            convert([str(tmp_path / form)], tmp_path / "store", table_config())
 
 
 def test_nothing_in_it(tmp_path):
-    data = table_of(mixed(100))
+    data = arrow_table(mixed(100))
     with pytest.raises(InputError, match=r"in.parquet.*no rows"):
-        made(tmp_path, data.slice(0, 0), config(**KINDS))
+        store_of_table(tmp_path, data.slice(0, 0), table_config(**KINDS))
     with pq.ParquetWriter(tmp_path / "a.parquet", data.schema) as writer:
         for part in (data.slice(0, 40), data.slice(0, 0), data.slice(40, 60)):
             writer.write_table(part)
-    store = convert([str(tmp_path / "a.parquet")], tmp_path / "a", config(**KINDS))
-    assert chunks_of(store) == chunks_of(made(tmp_path, data, config(**KINDS)))
+    store = convert([str(tmp_path / "a.parquet")], tmp_path / "a", table_config(**KINDS))
+    assert chunks_of(store) == chunks_of(store_of_table(tmp_path, data, table_config(**KINDS)))
 
 
 @pytest.mark.parametrize("kind", [pa.null(), pa.string(), pa.dictionary(pa.int32(), pa.string())])
 @pytest.mark.parametrize("names", [0, 10])
 def test_categories_that_are_all_null(tmp_path, kind, names):
     data = {"y": [0, 1, 0], "c": pa.array([None] * 3, kind), "d": ["a", "b", "c"]}
-    assert made(tmp_path, data, config(feature_names=names)).nonzeros == 3
-    assert made(tmp_path, data, config(feature_names=names, nulls="mark")).nonzeros == 6
+    assert store_of_table(tmp_path, data, table_config(feature_names=names)).nonzeros == 3
+    assert store_of_table(tmp_path, data, table_config(feature_names=names, nulls="mark")).nonzeros == 6
 
 
 def test_a_null_in_a_dictionary(tmp_path):
     array = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 1]), pa.array(["a", None, "b"]))
     plain = {"y": [0, 1, 0, 1], "c": ["a", None, "b", None]}
-    expected = made(tmp_path, plain, config(nulls="mark"))
-    store = Store.from_arrow(pa.table(plain | {"c": array}), tmp_path / "other", config(nulls="mark"))
-    np.testing.assert_array_equal(dense_of(store), dense_of(expected))
+    expected = store_of_table(tmp_path, plain, table_config(nulls="mark"))
+    store = Store.from_arrow(pa.table(plain | {"c": array}), tmp_path / "other", table_config(nulls="mark"))
+    np.testing.assert_array_equal(dense_rows(store), dense_rows(expected))
 
 
 def test_categories_of_other_types(tmp_path):
     data = pa.table({"y": [0, 1], "c": pa.array([b"\xff\xfe", b"ok"], pa.binary())})
     with pytest.raises(InputError, match=r"in\.parquet"):
-        made(tmp_path, data)
+        store_of_table(tmp_path, data)
     when = pa.array([0, 86_400], pa.timestamp("s"))
-    assert made(tmp_path, {"y": [0, 1], "c": when}).nonzeros == 2
+    assert store_of_table(tmp_path, {"y": [0, 1], "c": when}).nonzeros == 2
     view = pa.table({"y": [0, 1], "c": pa.array(["uu", "vv"], pa.string_view())})
-    for options in (config(), config(feature_names=5), config(text=("c",))):
+    for options in (table_config(), table_config(feature_names=5), table_config(text=("c",))):
         assert Store.from_arrow(view, tmp_path / "view", options, Existing(force=True)).nonzeros == 2
 
 
@@ -714,7 +720,9 @@ def test_bad_rows_are_listed_where_they_stand(tmp_path, form):
     weights[200] = -1.0
     data = pa.table({"y": labels, "x": values, "w": weights})
     store = convert(
-        [write(data, tmp_path / form)], tmp_path / "s", config(on_bad_row="skip", weight="w", block_size=1500)
+        [write_table(data, tmp_path / form)],
+        tmp_path / "s",
+        table_config(on_bad_row="skip", weight="w", block_size=1500),
     )
     listed = [json.loads(line) for line in (store.path / "rejected.jsonl").read_text().splitlines()]
     ahead = 2 if form == "a.csv" else 1
@@ -725,7 +733,7 @@ def test_bad_rows_are_listed_where_they_stand(tmp_path, form):
     with pytest.raises(
         InputError, match=r"a.csv:5:" if form == "a.csv" else r"a.jsonl:4:" if "json" in form else "row 4:"
     ):
-        convert([str(tmp_path / form)], tmp_path / "s2", config(weight="w", block_size=1500))
+        convert([str(tmp_path / form)], tmp_path / "s2", table_config(weight="w", block_size=1500))
 
 
 def test_a_bad_line_of_json_changes_no_kinds(tmp_path):
@@ -735,7 +743,7 @@ def test_a_bad_line_of_json_changes_no_kinds(tmp_path):
     (tmp_path / "bad.jsonl").write_text("\n".join([*lines[:9], '{"y": 1,', *lines[9:]]) + "\n")
     (tmp_path / "mixed.jsonl").write_text("\n".join([*lines[:9], '{"y": 1, "c": 3}', *lines[9:]]) + "\n")
     stores = [
-        convert([str(tmp_path / f"{name}.jsonl")], tmp_path / name, config(on_bad_row="skip"))
+        convert([str(tmp_path / f"{name}.jsonl")], tmp_path / name, table_config(on_bad_row="skip"))
         for name in ("good", "bad", "mixed")
     ]
     assert [store.manifest.rejected for store in stores] == [0, 1, 1]
@@ -745,12 +753,12 @@ def test_a_bad_line_of_json_changes_no_kinds(tmp_path):
 def test_a_bad_line_of_csv_changes_no_kinds(tmp_path):
     lines = ["y,x,c", *(f"{i % 2},{i / 4},{'a' * (i % 3 + 1)}" for i in range(20))]
     (tmp_path / "good.csv").write_text("\n".join(lines) + "\n")
-    good = convert([str(tmp_path / "good.csv")], tmp_path / "good", config())
+    good = convert([str(tmp_path / "good.csv")], tmp_path / "good", table_config())
     assert [column.kind for column in good.manifest.recipe.table.columns] == ["numeric", "categorical"]
     for number, line in enumerate([b'1,"2,a', b"1,2", b"1,2,3,4", b"1,2,\xff"]):
         content = "\n".join(lines[:9]).encode() + b"\n" + line + b"\n" + "\n".join(lines[9:]).encode()
         (tmp_path / "bad.csv").write_bytes(content)
-        store = convert([str(tmp_path / "bad.csv")], tmp_path / f"{number}", config(on_bad_row="skip"))
+        store = convert([str(tmp_path / "bad.csv")], tmp_path / f"{number}", table_config(on_bad_row="skip"))
         assert store.manifest.rejected == 1
         assert store.manifest.recipe == good.manifest.recipe
         assert chunks_of(store) == chunks_of(good)
@@ -761,12 +769,12 @@ def test_a_bad_line_of_csv_changes_no_kinds(tmp_path):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_preview(tmp_path, form):
-    data = table_of(mixed(300))
-    file = write(data, tmp_path / form)
+    data = arrow_table(mixed(300))
+    file = write_table(data, tmp_path / form)
     before = folder_bytes(tmp_path)
-    found = preview([file], config(**KINDS))
+    found = preview([file], table_config(**KINDS))
     assert folder_bytes(tmp_path) == before
-    store = convert([file], tmp_path / "store", config(**KINDS))
+    store = convert([file], tmp_path / "store", table_config(**KINDS))
     matrix, _labels = store.to_scipy()
     assert [row["row"] for row in found.rows] == [1, 2, 3]
     assert [row["label"] for row in found.rows] == [str(label) for label in data["y"].to_pylist()[:3]]
@@ -784,14 +792,16 @@ def test_preview(tmp_path, form):
 def test_preview_of_other_things(tmp_path):
     with pytest.raises(InputError, match="no rows"):
         preview(
-            [write(pa.table({"y": pa.array([], pa.int64()), "x": pa.array([], pa.int64())}), tmp_path / "a.parquet")],
-            config(),
+            [
+                write_table(
+                    pa.table({"y": pa.array([], pa.int64()), "x": pa.array([], pa.int64())}), tmp_path / "a.parquet"
+                )
+            ],
+            table_config(),
         )
     (tmp_path / "a.svm").write_text("1 1:2 5:3\n-1 2:1\n")
     found = preview([str(tmp_path / "a.svm")], ConvertConfig())
     assert [row["entries"] for row in found.rows] == [[(1, 2.0), (5, 3.0)], [(2, 1.0)]]
-    (tmp_path / "a.vw").write_text("1 |a b:2 c\n-1 |a c\n")
-    assert len(preview([str(tmp_path / "a.vw")], ConvertConfig()).rows) == 2
     np.savez(
         tmp_path / "a.npz",
         format=b"csr",
@@ -807,7 +817,7 @@ def test_preview_of_other_things(tmp_path):
         (tmp_path / "texts" / name / "1.txt").write_text("some words")
     assert preview([str(tmp_path / "texts")], ConvertConfig()).rows[0]["label"] == "bad"
     (tmp_path / "b.csv").write_text("y,x\n0,1\n1,oops\n0,3\n")
-    found = preview([str(tmp_path / "b.csv")], config(numeric=("x",)))
+    found = preview([str(tmp_path / "b.csv")], table_config(numeric=("x",)))
     assert "b.csv, line 3" in found.problems[0]
     assert [row["row"] for row in found.rows] == [1, 3]
 
@@ -826,7 +836,7 @@ def test_criteo(tmp_path):
     (tmp_path / "day_0.tsv").write_text("\n".join(rows) + "\n")
     options = ConvertConfig(preset="criteo", hash_bits=BITS, shuffle=False)
     store = convert([str(tmp_path / "day_0.tsv")], tmp_path / "store", options)
-    np.testing.assert_array_equal(dense_of(store), FeatureHasher(2**BITS).transform(dicts).toarray())
+    np.testing.assert_array_equal(dense_rows(store), FeatureHasher(2**BITS).transform(dicts).toarray())
     assert store.to_scipy()[1].tolist() == labels
     assert len(preview([str(tmp_path / "day_0.tsv")], options).rows) == 3
     with pytest.raises(UsageError, match="preset=criteo"):
@@ -855,8 +865,8 @@ def test_names_are_real_ones(tmp_path, threads):
     found = mixed(400)
     unused = pa.array(found["d"]).dictionary_encode()
     unused = pa.DictionaryArray.from_arrays(unused.indices, pa.concat_arrays([unused.dictionary, pa.array(["never"])]))
-    data = table_of(found).set_column(6, "d", unused)
-    options = config(**KINDS, hash_bits=16, feature_names=10_000, threads=threads, block_size=300)
+    data = arrow_table(found).set_column(6, "d", unused)
+    options = table_config(**KINDS, hash_bits=16, feature_names=10_000, threads=threads, block_size=300)
     store = Store.from_arrow(data, tmp_path / "store", options)
     names = of_store(store.path, store.manifest).known_names()
     assert set(names.values()) <= true_names(found)
@@ -870,11 +880,11 @@ def test_names_are_real_ones(tmp_path, threads):
 
 
 def test_as_many_names_as_are_wanted_and_always_the_same(tmp_path):
-    data = table_of(mixed(900))
+    data = arrow_table(mixed(900))
     kept = []
     for threads in (1, 2, 2):
-        options = config(**KINDS, feature_names=70, threads=threads, block_size=256)
-        store = made(tmp_path, data, options)
+        options = table_config(**KINDS, feature_names=70, threads=threads, block_size=256)
+        store = store_of_table(tmp_path, data, options)
         kept.append(of_store(store.path, store.manifest).known_names())
         assert len(kept[-1]) == 70
     assert kept[0] == kept[1] == kept[2]
@@ -884,20 +894,20 @@ def test_names_taken_while_a_batch_is_read_leave_room_for_its_others(monkeypatch
     data = pa.table({"y": [0, 1], "a": ["u", "v"], "b": ["w", "w"]})
     columns = [Column("a", "categorical"), Column("b", "categorical")]
     vectorizer = Vectorizer(Table(columns, "y"), False, names=3)
-    parts = Vectorizer._parts
+    parts = Vectorizer.parts
 
     def slow(self, column, array, problems, new):
         if column.name == "b":  # concurrently the previous block, with the same words, was recorded
             self.named(dict(new))
         return parts(self, column, array, problems, new)
 
-    monkeypatch.setattr(Vectorizer, "_parts", slow)
+    monkeypatch.setattr(Vectorizer, "parts", slow)
     assert list(vectorizer.vectors(data.to_batches()[0]).features.values()) == ["a=u", "a=v", "b=w"]
 
 
 def test_appended_stores_keep_names(tmp_path):
-    options = config(hash_bits=16, feature_names=100, values="float32")
-    store = made(tmp_path, {"y": [0, 1, 0], "c": ["a", "b", "a"]}, options)
+    options = table_config(hash_bits=16, feature_names=100, values="float32")
+    store = store_of_table(tmp_path, {"y": [0, 1, 0], "c": ["a", "b", "a"]}, options)
     before = of_store(store.path, store.manifest).known_names()
     pq.write_table(pa.table({"y": [0, 1], "c": ["z", "a"]}), tmp_path / "more.parquet")
     append = ConvertConfig(feature_names=100, shuffle=False)
@@ -916,17 +926,17 @@ def test_weight_times_sign_is_the_effect_of_a_feature(tmp_path):
     words = [f"w{i}" for i in range(12)]
     chosen = rng.integers(0, 12, 600)
     labels = ((chosen % 3 == 0) ^ (rng.random(600) < 0.1)).astype(int)
-    options = config(hash_bits=18, feature_names=1000)
-    store = made(tmp_path, {"y": labels, "c": [words[i] for i in chosen], "x": rng.random(600)}, options)
+    options = table_config(hash_bits=8, feature_names=1000)
+    store = store_of_table(tmp_path, {"y": labels, "c": [words[i] for i in chosen], "x": rng.random(600)}, options)
     model = train(store, TrainConfig(lam=0.01)).model
     model.save(tmp_path / "model")
     model = Model.load(tmp_path / "model")
     signed = signs(model.vocabulary.known_names(), model.info.recipe)
     by_name = {name: place for place, name in model.vocabulary.known_names().items()}
     assert {bucket_by_sklearn(f"c={word}", 18)[1] for word in words} == {-1.0, 1.0}
-    file = write(pa.table({"c": [*words, "unseen"], "x": [0.25] * 13}), tmp_path / "new.jsonl")
+    file = write_table(pa.table({"c": [*words, "unseen"], "x": [0.25] * 13}), tmp_path / "new.jsonl")
     predict(model, file, tmp_path / "o.parquet")
-    scores = scores_of(tmp_path / "o.parquet")["score"]
+    scores = read_scores(tmp_path / "o.parquet")["score"]
     for word, score in zip(words, scores, strict=False):
         place = by_name[f"c={word}"]
         assert score - scores[-1] == pytest.approx(model.weights[place] * signed[place], abs=1e-9)
@@ -937,7 +947,7 @@ def test_pipes_are_refused():
     with pytest.raises(InputError, match="cannot come from a pipe"):
         table_recipe.plan_table("-", {"numeric": (), "categorical": (), "text": ()})
     with pytest.raises(InputError, match="cannot come from a pipe"):
-        registry.new_recipe(config(format="table"), ["-"], lambda _remark: None)
+        registry.new_recipe(table_config(format="table"), ["-"], lambda _remark: None)
 
 
 def test_folders_of_all_names(tmp_path):
@@ -947,11 +957,11 @@ def test_folders_of_all_names(tmp_path):
             pyarrow.feather.write_feather(data, tmp_path / "f.ipc")
         else:
             (tmp_path / "t").mkdir(exist_ok=True)
-            write(data, tmp_path / "t" / f"a{form}")
+            write_table(data, tmp_path / "t" / f"a{form}")
     shutil.move(tmp_path / "f.ipc", tmp_path / "t" / "f.ipc")
     names, kind = registry.find([str(tmp_path / "t")])
     assert (len(names), kind) == (6, "table")
-    assert convert([str(tmp_path / "t")], tmp_path / "store", config()).rows == 12
+    assert convert([str(tmp_path / "t")], tmp_path / "store", table_config()).rows == 12
 
 
 def test_parquet_whose_end_says_other_numbers_of_rows(tmp_path):
@@ -1004,9 +1014,9 @@ def test_categories_that_are_no_finite_numbers_make_bad_rows(tmp_path, kind, nul
     given = [str(tmp_path / "in.arrow")], tmp_path / "store"
     asked = {"categorical": ("c",), "nulls": nulls}
     with pytest.raises(InputError, match=r"in\.arrow: row 2: the value nan in column 'c' is not finite; correct it"):
-        convert(*given, config(**asked))
+        convert(*given, table_config(**asked))
     for more in ({"feature_names": 9}, {"hash_bits": None, "dictionary": 9}):
-        found = config(**asked, on_bad_row="skip", **more)
+        found = table_config(**asked, on_bad_row="skip", **more)
         store = convert(*given, found, existing=Existing(force=True))
         names = ["c=1.5", "c=2"] + ["c=null"] * (nulls == "mark")
         assert sorted(names_of(store)) == names
@@ -1025,7 +1035,7 @@ def test_equal_whole_numbers_are_one_category(tmp_path, number):
         pq.write_table(pa.table({"y": [0, 1], "c": column}), tmp_path / name)
     (tmp_path / "float.jsonl").write_text("".join(f'{{"y": {y}, "c": {number}.0}}\n' for y in (0, 1)))
     for name in (*found, "float.jsonl"):
-        asked = config(categorical=("c",), feature_names=9)
+        asked = table_config(categorical=("c",), feature_names=9)
         store = convert([str(tmp_path / name)], tmp_path / "store", asked, existing=Existing(force=True))
         assert names_of(store) == [f"c={number}"]
 
@@ -1033,6 +1043,6 @@ def test_equal_whole_numbers_are_one_category(tmp_path, number):
 def test_strings_are_categories_as_they_stand(tmp_path):
     cells = ["3", "3.0", "True", "2020-01-04"]
     (tmp_path / "in.csv").write_text("y,c\n" + "".join(f"{row % 2},{cell}\n" for row, cell in enumerate(cells)))
-    asked = config(categorical=("c",), feature_names=9)
+    asked = table_config(categorical=("c",), feature_names=9)
     store = convert([str(tmp_path / "in.csv")], tmp_path / "csv", asked)
     assert sorted(names_of(store)) == sorted(f"c={cell}" for cell in cells)

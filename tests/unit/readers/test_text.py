@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,7 @@ from ooc_pegasos.readers.tokens import TextHasher, _tables
 from ooc_pegasos.store.labels import key_of
 from ooc_pegasos.store.recipe import Hashing, Tokens
 from ooc_pegasos.util.checksums import xxh64_hex
+from support.file_bytes import write_files
 
 WORDS = Tokens()
 NO_DICTIONARY = HashedIndex(Hashing()).dictionary
@@ -41,7 +41,7 @@ def vectorized(documents, tokens, hashing):
     return matrix
 
 
-def same(documents, tokens, hashing, strings=None):
+def check_hashing(documents, tokens, hashing, strings=None):
     lengths, indices, values = TextHasher(tokens, hashing).part(pa.array(documents) if strings is None else strings)
     assert (lengths.dtype, indices.dtype, values.dtype) == (np.uint32, np.uint32, np.float32)
     expected = vectorized(documents, tokens, hashing)
@@ -91,7 +91,7 @@ documents_strategy = st.lists(
 @example(documents=["ΟΔΥΣΣΕΥΣ ΣΣ", "İİ ii Kelvin ßß", "", "  ", "a", "a  \t b"], lowercase=True, signed=True, bits=18)
 @settings(max_examples=60)
 def test_like_hashing_vectorizer(characters, least, most, documents, lowercase, signed, bits):
-    same(documents, Tokens(lowercase, characters, least, most), Hashing(bits, signed))
+    check_hashing(documents, Tokens(lowercase, characters, least, most), Hashing(bits, signed))
 
 
 @pytest.mark.parametrize(("characters", "least", "most"), N_GRAMS)
@@ -99,7 +99,7 @@ def test_long_documents(characters, least, most):
     rng = np.random.default_rng(1)
     words = np.array(["Ab", "cD", "é", "ΣΑΣ", "Ünder", "中文", "x_1", "..", "\t", "foo", "bar\n", "baz", ""])
     documents = [" ".join(rng.choice(words, size)) for size in (3000, 0, 20, 31, 32, 33, 700)]
-    same(documents, Tokens(True, characters, least, most), Hashing(12))
+    check_hashing(documents, Tokens(True, characters, least, most), Hashing(12))
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_every_code_point():
         "".join(f"{character}{character} " for character in every[at : at + 512]) for at in range(0, len(every), 512)
     ]
     for tokens in (Tokens(), Tokens(lowercase=False), Tokens(characters=True)):
-        same(documents, tokens, Hashing(20))
+        check_hashing(documents, tokens, Hashing(20))
 
 
 def test_only_odd_cases_need_python():
@@ -123,16 +123,16 @@ def test_arrow_layouts():
     documents = ["first document", "", "second Σ document", "the third"]
     with_null = [documents[0], None, *documents[2:]]
     for kind in (pa.string(), pa.large_string(), pa.string_view()):
-        same(documents, WORDS, Hashing(), pa.array(with_null, kind))
-        same(documents, WORDS, Hashing(), pa.array(["before", *with_null, "after"], kind).slice(1, 4))
-        same(documents, WORDS, Hashing(), pa.chunked_array([pa.array(with_null, kind)]).chunk(0))
+        check_hashing(documents, WORDS, Hashing(), pa.array(with_null, kind))
+        check_hashing(documents, WORDS, Hashing(), pa.array(["before", *with_null, "after"], kind).slice(1, 4))
+        check_hashing(documents, WORDS, Hashing(), pa.chunked_array([pa.array(with_null, kind)]).chunk(0))
     # a null may hide text
     hidden = pa.Array.from_buffers(
         pa.string(),
         2,
         [pa.py_buffer(b"\x02"), pa.py_buffer(np.array([0, 5, 10], np.int32)), pa.py_buffer(b"alphagamma")],
     )
-    same(["", "gamma"], WORDS, Hashing(), hidden)
+    check_hashing(["", "gamma"], WORDS, Hashing(), hidden)
     for empty in (pa.array([], pa.string()), pa.array(["x"]).slice(1), pa.array(["xx"]).slice(0, 0)):
         lengths, indices, values = TextHasher(WORDS, Hashing()).part(empty)
         assert len(lengths) == len(indices) == len(values) == 0
@@ -204,19 +204,11 @@ DOCUMENTS = {
 HASHER = TextHasher(Tokens(most=2), Hashing(18))
 
 
-def write(root: Path, documents=DOCUMENTS) -> str:
-    for name, content in documents.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return str(root)
-
-
 def reader_of(root, **options):
     return TextFoldersReader(str(root), HASHER, **{"text_labels": True, **options})
 
 
-def rows_of(reader, start=0, state=None):
+def rows_read_by(reader, start=0, state=None):
     """(matrix, keys, names) of what a reader reads."""
     matrices, keys, names = [], [], {}
     for task in reader.tasks(0, start, state):
@@ -235,9 +227,9 @@ def rows_of(reader, start=0, state=None):
 
 @pytest.mark.parametrize("most", [1, 2, 1000])
 def test_folders_round_trip(tmp_path, most):
-    root = write(tmp_path, {**DOCUMENTS, ".hidden/x": "no", "good/.x": b"\xff", "good/.git/y": "no", ".z": "no"})
+    root = write_files(tmp_path, {**DOCUMENTS, ".hidden/x": "no", "good/.x": b"\xff", "good/.git/y": "no", ".z": "no"})
     reader = reader_of(root, block_documents=most)
-    matrix, keys, names = rows_of(reader)
+    matrix, keys, names = rows_read_by(reader)
     expected = vectorized(DOCUMENTS.values(), HASHER.tokens, HASHER.hashing)
     assert (matrix != expected).nnz == 0
     assert matrix.shape == expected.shape
@@ -254,7 +246,7 @@ def test_folders_round_trip(tmp_path, most):
 
 
 def test_folders_are_cut_by_size(tmp_path, monkeypatch):
-    root = write(tmp_path, {f"a/{number}": "x" * size for number, size in enumerate([3, 3, 4, 30, 5, 5, 1])})
+    root = write_files(tmp_path, {f"a/{number}": "x" * size for number, size in enumerate([3, 3, 4, 30, 5, 5, 1])})
     monkeypatch.setattr(folders, "BLOCK_BYTES", 10)
     tasks = list(reader_of(root).tasks())
     assert [task.end for task in tasks] == [3, 4, 6, 7]
@@ -262,12 +254,12 @@ def test_folders_are_cut_by_size(tmp_path, monkeypatch):
 
 
 def test_folders_are_resumed(tmp_path):
-    root = write(tmp_path)
+    root = write_files(tmp_path)
     whole = reader_of(root, block_documents=2)
-    matrix, keys, _ = rows_of(whole)
+    matrix, keys, _ = rows_read_by(whole)
     for task in list(whole.tasks())[:-1]:
         again = reader_of(root, block_documents=2)
-        rest, rest_keys, _ = rows_of(again, task.end, task.hash_state)
+        rest, rest_keys, _ = rows_read_by(again, task.end, task.hash_state)
         assert (rest != matrix[task.end :]).nnz == 0
         assert rest_keys == keys[task.end :]
         assert again.sources[0].info(6) == whole.sources[0].info(6)
@@ -279,18 +271,18 @@ def test_folders_are_resumed(tmp_path):
 
 
 def test_folders_with_numbers_for_names(tmp_path):
-    root = write(tmp_path, {"1/a": "x", "-1/b": "y", "-1/c": "z"})
+    root = write_files(tmp_path, {"1/a": "x", "-1/b": "y", "-1/c": "z"})
     reader = reader_of(root, text_labels=False)
     parsed = reader.read(next(reader.tasks()))
     assert parsed.block.labels.tolist() == [-1, -1, 1]
     assert parsed.names == {}
-    write(tmp_path, {"one/a": "x"})
+    write_files(tmp_path, {"one/a": "x"})
     with pytest.raises(InputError, match="one: the name of the class is not a number"):
         reader_of(root, text_labels=False)
 
 
 def test_folders_with_bad_documents(tmp_path):
-    root = write(tmp_path, {**DOCUMENTS, "bad/15.txt": b"caf\xe9", "good/5.txt": b"\xff"})
+    root = write_files(tmp_path, {**DOCUMENTS, "bad/15.txt": b"caf\xe9", "good/5.txt": b"\xff"})
     reader = reader_of(root)
     parsed = reader.read(next(reader.tasks()))
     assert [row.line for row in parsed.bad] == [1]
@@ -307,7 +299,7 @@ def test_folders_with_bad_documents(tmp_path):
 
 
 def test_folders_where_nothing_is_text(tmp_path):
-    reader = reader_of(write(tmp_path, {"a/1": b"\xff", "a/2": b"\xfe"}), stop_at_bad=False)
+    reader = reader_of(write_files(tmp_path, {"a/1": b"\xff", "a/2": b"\xfe"}), stop_at_bad=False)
     parsed = reader.read(next(reader.tasks()))
     assert (parsed.line_count, parsed.bad_lines, parsed.block.rows) == (2, 2, 0)
     assert parsed.block.indptr.tolist() == [0]
@@ -317,12 +309,15 @@ def test_folders_that_are_refused(tmp_path):
     cases = {
         "no such folder": lambda root: None,
         "no folders in it; make one for each class": lambda root: root.mkdir(),
-        "x: a file next to the folders": lambda root: write(root, {"a/1": "x", "x": "y"}),
+        "x: a file next to the folders": lambda root: write_files(root, {"a/1": "x", "x": "y"}),
         "no documents in its folders": lambda root: (root / "a").mkdir(parents=True),
-        "a/back: reached twice": lambda root: (write(root, {"a/1": "x"}), os.symlink(root / "a", root / "a/back")),
-        "a/pipe: neither a file": lambda root: (write(root, {"a/1": "x"}), os.mkfifo(root / "a/pipe")),
+        "a/back: reached twice": lambda root: (
+            write_files(root, {"a/1": "x"}),
+            os.symlink(root / "a", root / "a/back"),
+        ),
+        "a/pipe: neither a file": lambda root: (write_files(root, {"a/1": "x"}), os.mkfifo(root / "a/pipe")),
         "not UTF-8 text; rename": lambda root: os.makedirs(os.fsencode(root) + b"/caf\xe9"),
-        "gone: No such file": lambda root: (write(root, {"a/1": "x"}), os.symlink("nowhere", root / "a/gone")),
+        "gone: No such file": lambda root: (write_files(root, {"a/1": "x"}), os.symlink("nowhere", root / "a/gone")),
     }
     for number, (message, prepare) in enumerate(cases.items()):
         root = tmp_path / str(number)
@@ -332,9 +327,9 @@ def test_folders_that_are_refused(tmp_path):
 
 
 def test_a_document_that_changes_is_noticed(tmp_path):
-    root = write(tmp_path)
+    root = write_files(tmp_path, DOCUMENTS)
     reader = reader_of(root)
-    write(tmp_path, {"good/z": "last words of alL and more"})
+    write_files(tmp_path, {"good/z": "last words of alL and more"})
     with pytest.raises(InputError, match="good/z: changed during the conversion"):
         list(reader.tasks())
     reader = reader_of(root)

@@ -16,6 +16,7 @@ from ooc_pegasos.compiled.parse.lines import PADDING
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.conversion.output_check import Existing
 from ooc_pegasos.conversion.pipeline import convert
+from ooc_pegasos.conversion.preview import preview
 from ooc_pegasos.readers import svmlight
 from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, ParsedBlock
 from ooc_pegasos.readers.sources import TextBlock
@@ -30,7 +31,7 @@ HASHED = Hashing(bits=6)
 Row = tuple[float, float, str, list[tuple[int, float]]]
 
 
-def rows_of(parsed: ParsedBlock) -> list[Row]:
+def parsed_rows(parsed: ParsedBlock) -> list[Row]:
     block = parsed.block
     weights = np.ones(block.rows) if block.weights is None else block.weights
     tags = [""] * block.rows if parsed.ids is None else [tag or "" for tag in parsed.ids.to_pylist()]
@@ -43,7 +44,7 @@ def rows_of(parsed: ParsedBlock) -> list[Row]:
     return rows
 
 
-def read(folder: Path, text: str | bytes, block_size: int = 1 << 16, **options: object):
+def read_vw(folder: Path, text: str | bytes, block_size: int = 1 << 16, **options: object):
     """(rows, their lines, bad rows as (line, problem)) of a file, lines counted from 1."""
     source = folder / "in.vw"
     source.write_bytes(text.encode() if isinstance(text, str) else text)
@@ -51,7 +52,7 @@ def read(folder: Path, text: str | bytes, block_size: int = 1 << 16, **options: 
     rows, lines, bad, before = [], [], [], 1
     for task in reader.tasks():
         parsed = reader.read(task)
-        rows += rows_of(parsed)
+        rows += parsed_rows(parsed)
         lines += (parsed.lines + before).tolist()
         bad += [(row.line + before, row.problem) for row in parsed.bad]
         before += parsed.line_count
@@ -65,7 +66,7 @@ def bucket_and_sign(token: str, bits: int, signed: bool) -> tuple[int, float]:
     return int(row.indices[0]), float(row.data[0])
 
 
-def textbook(line: str, hashing: Hashing) -> Row:
+def parse_line(line: str, hashing: Hashing) -> Row:
     head, _bar, rest = line.partition("|")
     words, tag, sums = head.split(), "", {}
     if words and (words[-1].startswith("'") or not head[-1].isspace()):
@@ -129,9 +130,9 @@ def vw_lines(draw) -> str:
 )
 @settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_rows_like_a_textbook_parser_and_scikit_learn(tmp_path, lines, line_end, block, hashing):
-    rows, found_lines, bad = read(tmp_path, line_end.join(lines), block, hashing=hashing)
+    rows, found_lines, bad = read_vw(tmp_path, line_end.join(lines), block, hashing=hashing)
     assert bad == []
-    assert rows == [textbook(line, hashing) for line in lines]
+    assert rows == [parse_line(line, hashing) for line in lines]
     assert found_lines == [1 + k * line_end.count("\n") for k in range(len(lines))]
 
 
@@ -149,7 +150,7 @@ def test_long_rows_like_scikit_learn(tmp_path, bits, signed):
         text += "1 |" + " |".join(sections) + "\n"
     expected = FeatureHasher(2**bits, input_type="pair", alternate_sign=signed).transform(tokens)
     expected.eliminate_zeros()
-    rows, _lines, _bad = read(tmp_path, text, hashing=Hashing(bits, signed))
+    rows, _lines, _bad = read_vw(tmp_path, text, hashing=Hashing(bits, signed))
     for row, (_label, _weight, _tag, entries) in enumerate(rows):
         part = slice(expected.indptr[row], expected.indptr[row + 1])
         assert entries == list(zip(expected.indices[part].tolist(), expected.data[part].tolist(), strict=True))
@@ -172,8 +173,8 @@ def test_features_without_a_name_are_counted_as_vowpal_wabbit_does(tmp_path):
         named += f"|{space} " + " ".join(f"{next(numbers)}{word}" if word[:1] == ":" else word for word in words) + " "
     assert by_vowpal_wabbit(line) == by_vowpal_wabbit(named)
     for bits in (5, 22):
-        found, expected = (read(tmp_path, text, hashing=Hashing(bits))[0] for text in (line, named))
-        assert found == expected == [textbook(line, Hashing(bits))]
+        found, expected = (read_vw(tmp_path, text, hashing=Hashing(bits))[0] for text in (line, named))
+        assert found == expected == [parse_line(line, Hashing(bits))]
 
 
 @pytest.mark.slow
@@ -200,9 +201,9 @@ def test_names_are_the_first_met(tmp_path):
 def test_rows_are_the_same_with_names(tmp_path):
     rng = np.random.default_rng(3)
     lines = [f"1 |a {' '.join(f'{w}:{w % 7}' for w in rng.integers(0, 5000, 40))}" for _ in range(300)]
-    rows = read(tmp_path, "\n".join(lines), hashing=Hashing(10))[0]
+    rows = read_vw(tmp_path, "\n".join(lines), hashing=Hashing(10))[0]
     for wanted in (1, 500, 10**7):
-        assert read(tmp_path, "\n".join(lines), 2000, hashing=Hashing(10), feature_names=wanted)[0] == rows
+        assert read_vw(tmp_path, "\n".join(lines), 2000, hashing=Hashing(10), feature_names=wanted)[0] == rows
 
 
 @pytest.mark.parametrize("signed", [True, False])
@@ -235,10 +236,10 @@ def test_the_hash_that_has_no_absolute_value(tmp_path):
     assert murmurhash3_32("aaaiTBFZ") == -(2**31)
     for bits in (1, 22, 30):
         assert bucket_and_sign("aaaiTBFZ", bits, True) == (0, -1.0)
-        assert read(tmp_path, "1 | aaaiTBFZ", hashing=Hashing(bits))[0] == [(1, 1, "", [(0, -1.0)])]
+        assert read_vw(tmp_path, "1 | aaaiTBFZ", hashing=Hashing(bits))[0] == [(1, 1, "", [(0, -1.0)])]
 
 
-def blocks_of(reader) -> tuple[np.ndarray, ...]:
+def blocks_read_by(reader) -> tuple[np.ndarray, ...]:
     parsed = [reader.read(task) for task in reader.tasks()]
     assert not any(block.bad for block in parsed)
     lengths = np.concatenate([np.diff(block.block.indptr) for block in parsed])
@@ -257,8 +258,8 @@ def test_plain_rows_like_the_svmlight_reader(tmp_path):
     shuffled = [" ".join([word[0], ["|", "|f"][row % 2], *rng.permutation(word[1:])]) for row, word in enumerate(words)]
     (tmp_path / "in.vw").write_text("\n".join(shuffled) + "\n")
     for block in (64, 5000):
-        expected = blocks_of(svmlight.SvmlightReader([str(tmp_path / "in.svm")], svmlight.Settings(), block))
-        found = blocks_of(VwReader([str(tmp_path / "in.vw")], Settings(), block))
+        expected = blocks_read_by(svmlight.SvmlightReader([str(tmp_path / "in.svm")], svmlight.Settings(), block))
+        found = blocks_read_by(VwReader([str(tmp_path / "in.vw")], Settings(), block))
         for one, other in zip(found[:4], expected[:4], strict=True):
             assert one.dtype == other.dtype
             assert one.tobytes() == other.tobytes()
@@ -283,7 +284,7 @@ ODD_BUT_LEGAL = {
 @pytest.mark.parametrize("block", [64, 1 << 16])
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_odd_but_legal_lines(tmp_path, line_end, block):
-    rows, _lines, bad = read(tmp_path, b"\xef\xbb\xbf" + line_end.join(ODD_BUT_LEGAL).encode(), block)
+    rows, _lines, bad = read_vw(tmp_path, b"\xef\xbb\xbf" + line_end.join(ODD_BUT_LEGAL).encode(), block)
     assert bad == []
     assert rows == list(ODD_BUT_LEGAL.values())
 
@@ -300,7 +301,7 @@ def test_weights_and_tags_only_where_there_are_some(tmp_path):
 
 def test_rows_without_labels_to_be_scored(tmp_path):
     text = "|a 3\n'x |a 4\ny| 5\n-1 2 'z| 6\n"
-    rows, _lines, bad = read(tmp_path, text, labels=False)
+    rows, _lines, bad = read_vw(tmp_path, text, labels=False)
     assert bad == []
     assert rows == [(0, 1, "", [(3, 1)]), (0, 1, "x", [(4, 1)]), (0, 1, "y", [(5, 1)]), (-1, 2, "z", [(6, 1)])]
 
@@ -392,9 +393,9 @@ def test_bad_rows_are_described_counted_and_dropped(tmp_path, hashing):
     good = [f"{k} {k + 1} 'tag{k}| {k}:{k + 0.5} {k + 7}" for k in range(len(bad_rows))]
     lines = [line for pair in zip(good, (row for row, _problem in bad_rows), strict=True) for line in pair]
     text = "\n".join(lines).encode(errors="surrogateescape")
-    expected, _lines, _bad = read(tmp_path, "\n".join(good), hashing=hashing)
+    expected, _lines, _bad = read_vw(tmp_path, "\n".join(good), hashing=hashing)
     for block in (64, 1 << 16):
-        rows, found, bad = read(tmp_path, text, block, hashing=hashing, stop_at_bad=False)
+        rows, found, bad = read_vw(tmp_path, text, block, hashing=hashing, stop_at_bad=False)
         assert rows == expected
         assert found == list(range(1, 2 * len(good), 2))
         assert [line for line, _problem in bad] == list(range(2, 2 * len(good) + 1, 2))
@@ -405,7 +406,7 @@ def test_bad_rows_are_described_counted_and_dropped(tmp_path, hashing):
 
 @pytest.mark.parametrize(("row", "words"), [BAD_EITHER_WAY[0], BAD_EITHER_WAY[5], *BAD_IF_PLAIN])
 def test_the_first_bad_row_is_enough(tmp_path, row, words):
-    rows, _lines, bad = read(tmp_path, f"1 | 1\n\n{row}\n1 | 2\nspam\n")
+    rows, _lines, bad = read_vw(tmp_path, f"1 | 1\n\n{row}\n1 | 2\nspam\n")
     assert len(rows) == len(bad) == 1
     assert bad[0][0] == 3
     assert words in bad[0][1]
@@ -422,7 +423,7 @@ OTHER_BAD_ROWS = [
 
 @pytest.mark.parametrize(("row", "words", "options"), OTHER_BAD_ROWS)
 def test_other_bad_rows(tmp_path, row, words, options):
-    _rows, _lines, bad = read(tmp_path, row.encode(errors="surrogateescape"), **options)
+    _rows, _lines, bad = read_vw(tmp_path, row.encode(errors="surrogateescape"), **options)
     assert words in bad[0][1]
 
 
@@ -430,7 +431,7 @@ def test_every_problem_has_a_message_with_advice(tmp_path):
     cases = [(row, {}) for row, _words in BAD_EITHER_WAY + BAD_IF_PLAIN]
     cases += [(row, {"hashing": HASHED}) for row, _words in BAD_IF_HASHED]
     cases += [(row, options) for row, _words, options in OTHER_BAD_ROWS]
-    met = [read(tmp_path, row.encode(errors="surrogateescape"), **options)[2][0][1] for row, options in cases]
+    met = [read_vw(tmp_path, row.encode(errors="surrogateescape"), **options)[2][0][1] for row, options in cases]
     assert set(PROBLEMS) == set(range(kernels.BAR_MISSING, kernels.NUL_BYTE + 1))
     for words in PROBLEMS.values():
         assert "; " in words
@@ -506,6 +507,11 @@ def test_damaged_text_parses_or_is_refused(hashing, words):
 
 def test_a_line_longer_than_a_block(tmp_path):
     long = "1 |f " + " ".join(f"{k}:{k}" for k in range(50_000, 0, -1))
-    rows, _lines, _bad = read(tmp_path, f"-1 | 1\n{long}\n-1 | 2\n", 64)
+    rows, _lines, _bad = read_vw(tmp_path, f"-1 | 1\n{long}\n-1 | 2\n", 64)
     assert [len(entries) for _label, _weight, _tag, entries in rows] == [1, 50_000, 1]
     assert rows[1][3] == [(k, float(k)) for k in range(1, 50_001)]
+
+
+def test_preview(tmp_path):
+    (tmp_path / "a.vw").write_text("1 |a b:2 c\n-1 |a c\n")
+    assert len(preview([str(tmp_path / "a.vw")], ConvertConfig()).rows) == 2

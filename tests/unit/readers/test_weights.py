@@ -23,9 +23,9 @@ from ooc_pegasos.store import manifest as manifests
 from ooc_pegasos.store.chunk_file import write_chunk
 from ooc_pegasos.util import json_checksum
 from support.file_bytes import folder_bytes
-from support.forked import Forked
+from support.fork_server import Process, program
 from support.rows import random_rows, svmlight_text
-from support.stores import least_memory
+from support.stores import least_memory, small_buckets
 
 Row = tuple[float, float, tuple[tuple[int, float], ...]]  # weight, label, (index, value) pairs
 APPEND = Existing(append=True)
@@ -63,7 +63,7 @@ def truth(lines: list[str], weights: list[str] | None = None) -> list[Row]:
     return found
 
 
-def stored(store: Store) -> list[Row]:
+def stored_rows_of(store: Store) -> list[Row]:
     """The rows of a store in their order."""
     found = []
     for block in store.blocks():
@@ -108,10 +108,6 @@ def weights() -> list[str]:
 SMALL = {"chunk_size": 5000, "block_size": 4000, "features": 300}
 
 
-def small_buckets(monkeypatch, limit: int) -> None:
-    monkeypatch.setattr(ConvertConfig, "bucket_limit", lambda _config: limit)
-
-
 # --- to the chunks ------------------------------------------------------------------------------
 
 
@@ -122,7 +118,7 @@ def test_without_shuffle_weights_stand_in_the_order_of_rows(tmp_path, monkeypatc
     file = write_lines(tmp_path / "w.txt", weights)
     store = convert(names, tmp_path / "store", ConvertConfig(shuffle=False, weights=file, **SMALL))
     expected = truth(lines, weights)
-    assert stored(store) == expected
+    assert stored_rows_of(store) == expected
     assert len(store.manifest.chunks) > 3
     assert store.weights().tolist() == [row[0] for row in expected]
     assert_sound(store, expected)
@@ -138,12 +134,12 @@ def test_without_shuffle_weights_stand_in_the_order_of_rows(tmp_path, monkeypatc
 def test_weights_follow_their_rows_through_the_shuffle(tmp_path, monkeypatch, lines, weights, limit, why):
     small_buckets(monkeypatch, limit)
     if why == "buckets are split":
-        monkeypatch.setattr("ooc_pegasos.readers.registry._ROWS_PER_TEXT", 0.1)
+        monkeypatch.setattr("ooc_pegasos.readers.registry.ROWS_PER_TEXT", 0.1)
     source, file = write_lines(tmp_path / "in.svm", lines), write_lines(tmp_path / "w.txt", weights)
     config = ConvertConfig(weights=file, **SMALL)
     store = convert([source], tmp_path / "store", config)
     expected = truth(lines, weights)
-    found = stored(store)
+    found = stored_rows_of(store)
     assert Counter(found) == Counter(expected)
     assert found != expected
     assert_sound(store, expected)
@@ -151,7 +147,7 @@ def test_weights_follow_their_rows_through_the_shuffle(tmp_path, monkeypatch, li
     assert folder_bytes(again.path) == folder_bytes(store.path)
     if why != "buckets are split":  # into how many depends on their bytes; otherwise weights do not change the order
         plain = convert([source], tmp_path / "plain", ConvertConfig(**SMALL))
-        assert [row[1:] for row in stored(plain)] == [row[1:] for row in found]
+        assert [row[1:] for row in stored_rows_of(plain)] == [row[1:] for row in found]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +160,7 @@ def test_files_of_weights(tmp_path, lines, weights, compress):
     raw = "\n".join(weights).encode()
     file.write_bytes(compress(raw if compress is bytes else raw + b"\n"))
     store = convert([source], tmp_path / "store", ConvertConfig(shuffle=False, weights=str(file), **SMALL))
-    assert stored(store) == truth(lines, weights)
+    assert stored_rows_of(store) == truth(lines, weights)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -182,8 +178,8 @@ def test_rows_that_are_skipped_use_up_their_weight(tmp_path, lines, weights, shu
     options = {"values": "float16", "classes": ("-1", "1"), "on_bad_row": "skip", **SMALL}
     store = convert([source], tmp_path / "store", ConvertConfig(shuffle=shuffle, weights=file, **options))
     assert store.manifest.rejected == 300
-    assert Counter(stored(store)) == Counter(rounded)
-    assert shuffle or stored(store) == rounded
+    assert Counter(stored_rows_of(store)) == Counter(rounded)
+    assert shuffle or stored_rows_of(store) == rounded
     assert verify(store).problems == []
 
 
@@ -192,14 +188,14 @@ def test_more_bad_rows_in_a_block_than_are_described(tmp_path):
     source = write_lines(tmp_path / "in.svm", lines)
     file = write_lines(tmp_path / "w.txt", [str(i + 1) for i in range(6000)])
     config = ConvertConfig(shuffle=False, weights=file, on_bad_row="skip")
-    found = stored(convert([source], tmp_path / "store", config))
+    found = stored_rows_of(convert([source], tmp_path / "store", config))
     assert [(weight, pairs[0][1]) for weight, _label, pairs in found] == [(i + 1, i) for i in range(6000) if i % 4]
 
 
 def test_normalized_rows(tmp_path, lines, weights):
     source, file = write_lines(tmp_path / "in.svm", lines), write_lines(tmp_path / "w.txt", weights)
     store = convert([source], tmp_path / "store", ConvertConfig(weights=file, normalize="l2", **SMALL))
-    found = stored(store)
+    found = stored_rows_of(store)
     assert Counter(row[0] for row in found) == Counter(row[0] for row in truth(lines, weights))
     assert_sound(store, found)
 
@@ -225,8 +221,8 @@ def test_chunks_whose_weights_are_all_1_have_no_column(tmp_path, monkeypatch, li
         store = convert([source], tmp_path / name, ConvertConfig(shuffle=False, weights=file, **SMALL))
         kinds = {chunk.starts.weights is None for chunk in store.manifest.chunks}
         assert kinds == {True, False}
-        assert stored(store) == truth(lines, weights)
-        assert_sound(store, stored(store))
+        assert stored_rows_of(store) == truth(lines, weights)
+        assert_sound(store, stored_rows_of(store))
 
 
 @pytest.mark.slow
@@ -250,18 +246,18 @@ def test_numbers_are_those_nearest_to_what_is_written(tmp_path, texts):
     )
     store = convert([source], tmp_path / "store", config, existing=Existing(force=True))
     expected = np.array([float(text) for text in weights]).astype(np.float32)
-    assert np.array([row[0] for row in stored(store)], np.float32).tobytes() == expected.tobytes()
+    assert np.array([row[0] for row in stored_rows_of(store)], np.float32).tobytes() == expected.tobytes()
 
 
 def test_weights_in_blocks_of_their_own(tmp_path, monkeypatch):
     """Whatever the blocks of the data and those of the weights: each is cut where it ends."""
-    monkeypatch.setattr("ooc_pegasos.readers.weights._BLOCK", 64)
+    monkeypatch.setattr("ooc_pegasos.readers.weights.BLOCK_BYTES", 64)
     lines = [f"{1 - 2 * (i % 2)} 1:{i}" for i in range(500)]
     weights = random_weights(500, seed=4)
     source, file = write_lines(tmp_path / "in.svm", lines), write_lines(tmp_path / "w.txt", weights)
     for size in (64, 100, 7000):
         config = ConvertConfig(shuffle=False, weights=file, block_size=size)
-        assert stored(convert([source], tmp_path / f"store{size}", config)) == truth(lines, weights)
+        assert stored_rows_of(convert([source], tmp_path / f"store{size}", config)) == truth(lines, weights)
 
 
 # --- appending ----------------------------------------------------------------------------------
@@ -279,7 +275,7 @@ def test_append(tmp_path, lines, weights, first, second):
     store = convert([b], tmp_path / "store", ConvertConfig(weights=of_b, **options), existing=APPEND)
     expected = truth(lines[:800], weights[:count] if first else None)
     expected += truth(lines[800:], weights[count:] if second else None)
-    assert stored(store) == expected
+    assert stored_rows_of(store) == expected
     assert_sound(store, expected)
     assert [source.weights is None for source in store.manifest.sources] == [not first, not second]
 
@@ -296,7 +292,7 @@ def test_appending_without_weights_to_a_store_with_weights_says_so(tmp_path, ooc
     write_lines(tmp_path / "c.svm", ["1 1:1"])
     write_lines(tmp_path / "w.txt", ["7"])
     assert oocpeg("convert", "c.svm", "-o", "store", "--append", "--weights", "w.txt").stderr == ""
-    assert sorted(row[0] for row in stored(Store.open(tmp_path / "store"))) == [0.5, 1, 1, 2, 7]
+    assert sorted(row[0] for row in stored_rows_of(Store.open(tmp_path / "store"))) == [0.5, 1, 1, 2, 7]
 
 
 @pytest.mark.parametrize("loading", ["mapped", "read"])
@@ -311,7 +307,7 @@ def test_chunks_with_and_without_weights_side_by_side(tmp_path, lines, weights, 
     store = convert([source], tmp_path / "store", config, existing=APPEND)
     columns = [chunk.starts.weights is not None for chunk in store.manifest.chunks]
     assert [column for column, _group in itertools.groupby(columns)] == [False, True, False]
-    expected = stored(store)
+    expected = stored_rows_of(store)
     assert sum(row[0] for row in expected) == pytest.approx(store.manifest.weight_sum)
     least = least_memory(store)
     for memory in (least, 3 * least, 1 << 30):
@@ -342,13 +338,8 @@ convert(sys.argv[2].split(","), sys.argv[1], config, existing=existing)
 """
 
 
-def start(target: Path, sources: str, weights: str, *words: str) -> Forked:
-    return Forked(CHILD, target, sources, weights, *words)
-
-
-def finish(child: Forked) -> None:
-    _out, problem = child.communicate(timeout=120)
-    assert child.returncode == 0, problem
+def start_weighted(target: Path, sources: str, weights: str, *words: str) -> Process:
+    return program(CHILD, target, sources, weights, *words)
 
 
 @pytest.mark.slow
@@ -371,12 +362,12 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_bytes(tmp_path, shuffle
             convert([old], target, ConvertConfig(shuffle=False))
 
     prepare(tmp_path / "whole")
-    finish(start(tmp_path / "warm", ",".join(names), str(file), shuffle, "new", ""))
+    start_weighted(tmp_path / "warm", ",".join(names), str(file), shuffle, "new", "").succeed()
     began = time.monotonic()
-    finish(start(tmp_path / "whole", ",".join(names), str(file), shuffle, mode, ""))
+    start_weighted(tmp_path / "whole", ",".join(names), str(file), shuffle, mode, "").succeed()
     length = time.monotonic() - began
     expected = folder_bytes(tmp_path / "whole")
-    rows = stored(Store.open(tmp_path / "whole"))[300 if mode == "append" else 0 :]
+    rows = stored_rows_of(Store.open(tmp_path / "whole"))[300 if mode == "append" else 0 :]
     assert Counter(rows) == Counter(truth(text, weights))
     rng = random.Random(6)
     killed = 0
@@ -384,21 +375,21 @@ def test_killed_at_any_moment_and_resumed_gives_the_same_bytes(tmp_path, shuffle
         target = tmp_path / f"store{attempt}"
         prepare(target)
         for _ in range(3):
-            child = start(target, ",".join(names), str(file), shuffle, mode, "resume")
+            child = start_weighted(target, ",".join(names), str(file), shuffle, mode, "resume")
             while not target.with_name(target.name + ".unfinished").exists() and child.poll() is None:
                 time.sleep(0.001)
             time.sleep(rng.uniform(0, 0.5) * length)
             killed += child.poll() is None
             child.kill()
             child.communicate()
-        finish(start(target, ",".join(names), str(file), shuffle, mode, "resume"))
+        start_weighted(target, ",".join(names), str(file), shuffle, mode, "resume").succeed()
         assert folder_bytes(target) == expected
     assert killed > 0
 
 
 def stop_while_reading(target: Path, source: str, weights: str) -> Path:
     """Kill a conversion when some of its blocks are on disk."""
-    child = start(target, source, weights, "shuffle", "new", "")
+    child = start_weighted(target, source, weights, "shuffle", "new", "")
     journal = target.with_name(target.name + ".unfinished") / "read.journal"
     while not journal.exists() or journal.stat().st_size < 20_000:
         assert child.poll() is None
@@ -412,7 +403,7 @@ def test_resume_goes_on_where_it_stood(tmp_path):
     lines = [f"{1 - 2 * (i % 2)} 1:{i}" for i in range(20_000)]
     source = write_lines(tmp_path / "in.svm", lines)
     weights = write_lines(tmp_path / "w.txt", random_weights(20_000, seed=7))
-    finish(start(tmp_path / "whole", source, weights, "shuffle", "new", ""))
+    start_weighted(tmp_path / "whole", source, weights, "shuffle", "new", "").succeed()
     journal = stop_while_reading(tmp_path / "store", source, weights)
     size = journal.stat().st_size
     config = ConvertConfig(weights=weights, chunk_size=20_000, block_size=4_000, on_bad_row="skip")
@@ -425,7 +416,7 @@ def test_resume_goes_on_where_it_stood(tmp_path):
     content = bytearray(max(journal.parent.glob("bucket-*.rows"), key=lambda path: path.stat().st_size).read_bytes())
     content[len(content) // 2] ^= 1  # what a power cut may do
     max(journal.parent.glob("bucket-*.rows"), key=lambda path: path.stat().st_size).write_bytes(content)
-    finish(start(tmp_path / "store", source, weights, "shuffle", "new", "resume"))
+    start_weighted(tmp_path / "store", source, weights, "shuffle", "new", "resume").succeed()
     assert folder_bytes(tmp_path / "store") == folder_bytes(tmp_path / "whole")
     stop_while_reading(tmp_path / "again", source, weights)
     write_lines(tmp_path / "w.txt", random_weights(20_000, seed=8))
@@ -455,10 +446,10 @@ def test_standard_input(tmp_path, oocpeg, lines, weights):
     write_lines(tmp_path / "w.txt", weights)
     text = (tmp_path / "in.svm").read_text()
     oocpeg("convert", "-", "-o", "store", "--weights", "w.txt", "--no-shuffle", "--features", 300, input=text)
-    assert stored(Store.open(tmp_path / "store")) == truth(lines, weights)
+    assert stored_rows_of(Store.open(tmp_path / "store")) == truth(lines, weights)
     numbers = (tmp_path / "w.txt").read_text()
     oocpeg("convert", "in.svm", "-o", "other", "--weights", "-", "--no-shuffle", "--features", 300, input=numbers)
-    assert stored(Store.open(tmp_path / "other")) == truth(lines, weights)
+    assert stored_rows_of(Store.open(tmp_path / "other")) == truth(lines, weights)
     done = oocpeg("convert", "-", "-o", "third", "--weights", "-", input=text, code=2)
     assert "--weights -: standard input is the data already; name a file" in done.stderr
 
@@ -688,5 +679,5 @@ def test_manifests_from_before_there_were_weights(tmp_path):
     with pytest.raises(UsageError, match="the store was made with codes of one byte"):
         convert([more], store.path, config, existing=APPEND)
     grown = convert([more], store.path, dataclasses.replace(config, values=None), existing=APPEND)
-    assert_sound(grown, stored(grown))
-    assert sorted(row[0] for row in stored(grown)) == [0.25, 1, 1, 5]
+    assert_sound(grown, stored_rows_of(grown))
+    assert sorted(row[0] for row in stored_rows_of(grown)) == [0.25, 1, 1, 5]

@@ -110,6 +110,7 @@ def test_long_line_in_every_compression(tmp_path, ending):
         convert([str(tmp_path / f"in.svm{ending}")], tmp_path / "s", ConvertConfig(memory=64 << 20))
 
 
+@pytest.mark.slow
 def test_endless_line(tmp_path):
     """A line that no memory is enough for is not read to its end."""
     with open(tmp_path / "in.svm", "wb") as file:
@@ -180,7 +181,9 @@ def test_too_many_columns(tmp_path):
     assert peak < LIBRARIES + 200 * MB
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize(
+    "form", ["csv", *(pytest.param(form, marks=pytest.mark.slow) for form in ("jsonl", "parquet", "arrow"))]
+)
 def test_too_many_columns_for_arrow(tmp_path, form):
     """Columns that only Arrow can read are refused by what it takes for each; if fewer are named they are read."""
     names = ["label", *(f"c{j}" for j in range(11_999))]

@@ -46,7 +46,7 @@ def columns(rows):
     return np.array([row[0] for row in rows]), np.array([row[1] for row in rows]), np.array([row[2] for row in rows])
 
 
-def same(one, other):
+def check_same_arrays(one, other):
     left, right = one.arrays(), other.arrays()
     return left.keys() == right.keys() and all(left[name].tobytes() == right[name].tobytes() for name in left)
 
@@ -63,7 +63,7 @@ def by_the_book(scores, most):
     return np.unique([number >> shift for number in numbers], return_inverse=True)[1]
 
 
-def textbook(scores, positive, weights):
+def platt_scaling(scores, positive, weights):
     """Algorithm 1 of Lin, Lin and Weng (2007), line by line, with weights."""
     prior1, prior0 = weights[positive].sum(), weights[~positive].sum()
     t = np.where(positive, (prior1 + 1) / (prior1 + 2), 1 / (prior0 + 2))
@@ -111,7 +111,7 @@ def is_optimal(found, scores, positive, weights, tolerance=1e-9):
 def test_platt_is_the_textbooks_and_scikit_learns(seed, offset):
     scores, positive = some_rows(20_000, seed, offset=offset)
     found = platt(summary_of(scores, positive)).coefficients
-    exact = textbook(scores, positive, np.ones(20_000))
+    exact = platt_scaling(scores, positive, np.ones(20_000))
     assert found[0] == pytest.approx(exact[0], rel=3e-5)
     assert found[1] == pytest.approx(exact[1], rel=3e-5, abs=2e-5)
     theirs = _SigmoidCalibration().fit(scores, positive)
@@ -125,7 +125,7 @@ def test_platt_where_bins_lose_nothing(whole):
     weights = np.random.default_rng(6).integers(0, 4, 3000) if whole else np.random.default_rng(6).exponential(1, 3000)
     found = platt(summary_of(scores, positive, weights)).coefficients
     # the textbook ends where rounding hides the fall of its loss, at about 1e-8; here the last step is taken as well
-    assert found == pytest.approx(textbook(scores, positive, weights), rel=1e-7)
+    assert found == pytest.approx(platt_scaling(scores, positive, weights), rel=1e-7)
     assert is_optimal(found, scores, positive, weights)
     if whole:
         again = np.repeat(np.arange(3000), weights)
@@ -145,7 +145,7 @@ def test_platt_at_any_scale_and_offset(scale, shift):
 def test_platt_of_separable_rows_stays_finite():
     scores = np.concatenate([np.linspace(-3, -1, 50), np.linspace(1, 3, 60)])
     found = platt(summary_of(scores, scores > 0)).coefficients
-    assert found == pytest.approx(textbook(scores, scores > 0, np.ones(110)), rel=1e-4)
+    assert found == pytest.approx(platt_scaling(scores, scores > 0, np.ones(110)), rel=1e-4)
     assert np.isfinite(found).all()
 
 
@@ -253,7 +253,7 @@ def test_the_summary_is_the_same_however_rows_are_grouped(monkeypatch, fit, most
     one = summary_of(scores, positive, weights)
     for block in (1, 17, 999):
         other = summary_of(scores, positive, weights, block)
-        assert same(one, other)
+        assert check_same_arrays(one, other)
         assert fit(one) == fit(other)
 
 
@@ -266,12 +266,12 @@ def test_whole_weights_make_order_and_merging_exact(rows, block, random, most):
         order = list(range(len(scores)))
         random.shuffle(order)
         order = np.array(order)
-        assert same(one, summary_of(scores[order], positive[order], weights[order], block))
+        assert check_same_arrays(one, summary_of(scores[order], positive[order], weights[order], block))
         merged = summary_of(scores[:block], positive[:block], weights[:block])
         merged.merge(summary_of(scores[block:], positive[block:], weights[block:]))
-        assert same(one, merged)
+        assert check_same_arrays(one, merged)
         again = np.repeat(np.arange(len(scores)), weights)
-        assert same(one, summary_of(scores[again], positive[again]))
+        assert check_same_arrays(one, summary_of(scores[again], positive[again]))
 
 
 @given(ROWS, st.integers(0, 40), st.sampled_from([2, 5, 20, BINS]))
@@ -282,9 +282,9 @@ def test_a_summary_from_its_arrays_goes_on_as_if_nothing_had_been(rows, cut, mos
         before = summary_of(scores[:cut], positive[:cut], weights[:cut])
         kept = {name: np.array(array, np.float64) for name, array in before.arrays().items()}
         taken = ScoreSummary.from_arrays(kept)
-        assert same(before, taken)
+        assert check_same_arrays(before, taken)
         taken.add(scores[cut:], positive[cut:], weights[cut:])
-        assert same(taken, summary_of(scores, positive, weights))
+        assert check_same_arrays(taken, summary_of(scores, positive, weights))
 
 
 @pytest.mark.slow
@@ -325,7 +325,7 @@ def test_extreme_scores():
         assert values[4] == values[5]
         assert values[0] < 0.3
         assert values[-1] > 0.7
-    assert same(summary_of(np.array([-0.0]), positive[:1]), summary_of(np.array([0.0]), positive[:1]))
+    assert check_same_arrays(summary_of(np.array([-0.0]), positive[:1]), summary_of(np.array([0.0]), positive[:1]))
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])

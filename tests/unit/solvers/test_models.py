@@ -25,24 +25,25 @@ from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS
 from ooc_pegasos.training import run as running
 from ooc_pegasos.training.stop import Interrupted, StopCheck
 from support.codings import coded, few_values
-from support.optima import optimum, primal
+from support.optima import least_objective, primal
 from support.rows import random_rows
 from support.stores import around_present, least_memory, store_of
+from support.subsets import covering
 
 LAMBDAS = (3.0, 1.0, 0.3, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
 FOLLOWED = {"tolerance": 1e-12, "max_epochs": 4}
 
 
-def trained(store: Store, config: TrainConfig, **options: object) -> tuple[TrainResult, dict[int, np.ndarray]]:
+def train_and_record(store: Store, config: TrainConfig, **options: object) -> tuple[TrainResult, dict[int, np.ndarray]]:
     """The result, and the weights of every model of the run."""
     best: dict[int, np.ndarray] = {}
     with pytest.MonkeyPatch.context() as patched:
 
-        def result(run, stopped, real=running.Run._result):
+        def result(run, stopped, real=running.Run.result):
             best.update(run.state.best)
             return real(run, stopped)
 
-        patched.setattr(running.Run, "_result", result)
+        patched.setattr(running.Run, "result", result)
         return train(store, config, **options), best
 
 
@@ -67,7 +68,7 @@ def hinge_objective(w: np.ndarray, matrix: sp.csr_matrix, labels: np.ndarray, la
 
 
 def svm_optimum(matrix: sp.csr_matrix, labels: np.ndarray, lam: float) -> float:
-    return optimum("hinge", 0.0, matrix.toarray().astype(np.float64), labels, lam, np.ones(len(labels)))
+    return least_objective("hinge", 0.0, matrix.toarray().astype(np.float64), labels, lam, np.ones(len(labels)))
 
 
 # --- each as if it were alone -------------------------------------------------------------------
@@ -92,11 +93,11 @@ def assert_as_if_separate(store: Store, lambdas: tuple[float, ...], windows: str
         found = TrainConfig(lam=lam, **options)
         return dataclasses.replace(found, memory=memory_of(store, found, models)) if windows == "several" else found
 
-    joint, best = trained(store, config(lambdas, len(lambdas)))
+    joint, best = train_and_record(store, config(lambdas, len(lambdas)))
     assert len(joint.models) == len(best) == len(lambdas)
     assert (joint.windows > 1) == (windows == "several")
     for number, lam in enumerate(lambdas):
-        separate, weights = trained(store, config(lam, 1))
+        separate, weights = train_and_record(store, config(lam, 1))
         assert separate.windows == joint.windows
         assert best[number].tobytes() == weights[0].tobytes()
         assert joint.models[number].history == separate.models[0].history
@@ -104,9 +105,9 @@ def assert_as_if_separate(store: Store, lambdas: tuple[float, ...], windows: str
         assert joint.models[number].holdout == separate.models[0].holdout
 
 
-@pytest.mark.parametrize("windows", ["one", "several"])
-@pytest.mark.parametrize("number", [2, 3, 8, 9, 17])
-@pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
+@pytest.mark.parametrize(
+    ("algorithm", "number", "windows"), covering(["sdca", "sgd-s"], [2, 3, 8, 9, 17], ["one", "several"])
+)
 def test_models_in_a_panel_are_those_trained_alone(tmp_path, algorithm, number, windows):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
@@ -159,7 +160,7 @@ def test_results_do_not_depend_on_the_run_or_threads(tmp_path, algorithm, window
     for threads in (None, 1, 1, 3):
         config = TrainConfig(lam=LAMBDAS[:4], algorithm=algorithm, threads=threads, **FOLLOWED)
         memory = memory_of(store, config, 4) if windows == "several" else None
-        _result, best = trained(store, dataclasses.replace(config, memory=memory))
+        _result, best = train_and_record(store, dataclasses.replace(config, memory=memory))
         found.append([weights.tobytes() for weights in best.values()])
     assert all(weights == found[0] for weights in found)
 
@@ -281,7 +282,7 @@ def test_folds(tmp_path, algorithm, tolerance, windows):
     config = TrainConfig(lam=lambdas, folds=4, algorithm=algorithm, tolerance=tolerance, max_epochs=1000)
     if windows == "several":
         config = dataclasses.replace(config, memory=memory_of(store, config, 15))
-    result, best = trained(store, config)
+    result, best = train_and_record(store, config)
     assert result.converged
     assert (result.windows > 1) == (windows == "several")
     fold_of = np.array([splitmix(row) * 4 >> 53 for row in range(300)])
@@ -329,7 +330,7 @@ def test_a_held_out_fold_is_a_store_without_it(tmp_path):
         found = []
         for these in (labels, other):
             store = store_of(tmp_path, matrix, these)
-            _result, best = trained(store, TrainConfig(lam=0.05, folds=3, algorithm=algorithm, **FOLLOWED))
+            _result, best = train_and_record(store, TrainConfig(lam=0.05, folds=3, algorithm=algorithm, **FOLLOWED))
             found.append(best)
         assert found[0][1].tobytes() == found[1][1].tobytes()
         assert found[0][0].tobytes() != found[1][0].tobytes()
@@ -370,7 +371,7 @@ def test_one_versus_rest(tmp_path, number, algorithm, tolerance, loss, windows):
     for column, model in enumerate(result.models):
         assert model.one_class == str(column + 3)
         y = np.where(labels == column + 3, 1, -1)
-        exact = optimum(loss, 0.0, x, y, 0.02, np.ones(len(y)))
+        exact = least_objective(loss, 0.0, x, y, 0.02, np.ones(len(y)))
         found = primal(loss, 0.0, x, y, 0.02, np.ones(len(y)), result.model.weights[:, column])
         assert model.certificate.primal == pytest.approx(found, rel=1e-9)
         assert model.certificate.lower_bound <= exact * (1 + 1e-7)
@@ -390,7 +391,7 @@ def test_classes_and_lambdas_and_a_bias(tmp_path):
     store = store_of(tmp_path, matrix, labels, classes=(), task="multiclass")
     lambdas = (1.0, 0.01, 0.1)
     config = TrainConfig(lam=lambdas, bias="feature", bias_scale=2.0, tolerance=1e-4, max_epochs=2000, holdout=0.3)
-    result, best = trained(store, config)
+    result, best = train_and_record(store, config)
     apart = np.array([splitmix(row) / 2**53 < 0.3 for row in range(len(labels))])
     x = np.column_stack([matrix.toarray().astype(np.float64), np.full(len(labels), 2.0)])
     for number, lam in enumerate(lambdas):
@@ -399,7 +400,7 @@ def test_classes_and_lambdas_and_a_bias(tmp_path):
             y = np.where(labels == column + 3, 1, -1)
             model, weights = result.models[4 * number + column], best[4 * number + column]
             assert (model.lam, model.one_class) == (lam, str(column + 3))
-            exact = optimum("hinge", 0.0, x[~apart], y[~apart], lam, np.ones((~apart).sum()))
+            exact = least_objective("hinge", 0.0, x[~apart], y[~apart], lam, np.ones((~apart).sum()))
             assert model.certificate.lower_bound <= exact * (1 + 1e-7)
             assert model.certificate.primal <= exact * (1 + 1e-3)
             found.append(np.maximum(0, 1 - y[apart] * (x[apart] @ weights)).mean())
@@ -440,7 +441,7 @@ def test_balanced_classes_one_by_one(tmp_path):
     for column, model in enumerate(result.models):
         y = np.where(labels == column + 3, 1, -1)
         c = len(y) / (2 * np.where(y > 0, (y > 0).sum(), (y < 0).sum()))
-        exact = optimum("hinge", 0.0, x, y, 0.05, c)
+        exact = least_objective("hinge", 0.0, x, y, 0.05, c)
         assert model.certificate.lower_bound <= exact * (1 + 1e-7)
         assert exact * (1 - 1e-7) <= model.certificate.primal <= exact * (1 + 1e-4)
 
@@ -475,7 +476,7 @@ def test_one_lambda_of_any_kind(tmp_path, lam):
 def test_without_a_lambda_eight_are_tried(tmp_path):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels)
-    result, best = trained(store, TrainConfig(tolerance=1e-3, bias="none"))
+    result, best = train_and_record(store, TrainConfig(tolerance=1e-3, bias="none"))
     apart = np.array([splitmix(row) / 2**53 < 0.1 for row in range(300)])
     assert 10 < apart.sum() < 50
     lambdas = [model.lam for model in result.models]
@@ -573,7 +574,7 @@ def files_of(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*"))
 
 
-def small_store(folder: Path) -> Store:
+def store_of_small_chunks(folder: Path) -> Store:
     matrix, labels = rows_in("gap8", "float32")
     return store_of(folder, matrix, labels, chunk_size=2000)
 
@@ -583,11 +584,11 @@ def small_store(folder: Path) -> Store:
 @pytest.mark.parametrize("options", [{"lam": LAMBDAS[1:5]}, {"lam": LAMBDAS[1:3], "folds": 3}], ids=str)
 @pytest.mark.usefixtures("small_slices")
 def test_interrupted_anywhere_and_resumed_to_the_same_bytes(tmp_path, options, windows):
-    store = small_store(tmp_path)
+    store = store_of_small_chunks(tmp_path)
     config = run_of(store, windows, **options)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    whole, best = trained(store, config, scratch=scratch)
+    whole, best = train_and_record(store, config, scratch=scratch)
     whole.model.save(tmp_path / "whole.model")
     assert files_of(scratch) == []
     interrupted = 0
@@ -602,7 +603,7 @@ def test_interrupted_anywhere_and_resumed_to_the_same_bytes(tmp_path, options, w
                 interrupted += 1
         assert files_of(scratch) == []
         assert len(files_of(place)) == 3, files_of(place)  # the lock, the checkpoint and its rows
-        again, best_again = trained(store, config, checkpoint=place, resume=True, scratch=scratch)
+        again, best_again = train_and_record(store, config, checkpoint=place, resume=True, scratch=scratch)
         assert files_of(scratch) == []
         again.model.save(tmp_path / "again.model")
         assert (tmp_path / "again.model").read_bytes() == (tmp_path / "whole.model").read_bytes()
@@ -615,7 +616,7 @@ def test_interrupted_anywhere_and_resumed_to_the_same_bytes(tmp_path, options, w
 @pytest.mark.parametrize("slices", [1, 2, 3, 5, 8])
 @pytest.mark.usefixtures("small_slices")
 def test_interrupted_by_a_signal(tmp_path, monkeypatch, slices, windows):
-    store = small_store(tmp_path)
+    store = store_of_small_chunks(tmp_path)
     config = run_of(store, windows, lam=LAMBDAS[1:5])
     whole = train(store, config)
     done = []
@@ -638,16 +639,16 @@ def test_interrupted_by_a_signal(tmp_path, monkeypatch, slices, windows):
 @pytest.mark.parametrize("windows", ["one", "several"])
 def test_interrupted_before_the_first_row(tmp_path, monkeypatch, windows):
     """Nothing is known of any row yet when the first window is still on its way."""
-    store = small_store(tmp_path)
+    store = store_of_small_chunks(tmp_path)
     config = run_of(store, windows, lam=LAMBDAS[1:5])
     whole = train(store, config)
 
-    def prepare(loader, plan, real=Loader._prepare):
+    def prepare(loader, plan, real=Loader.prepare):
         time.sleep(0.2)
         return real(loader, plan)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Loader, "_prepare", prepare)
+        patched.setattr(Loader, "prepare", prepare)
         interrupt_at_check(patched, 1)
         with pytest.raises(KeyboardInterrupt):
             train(store, config, checkpoint=tmp_path / "c")
@@ -663,7 +664,7 @@ def test_interrupted_before_the_first_row(tmp_path, monkeypatch, windows):
 @pytest.mark.parametrize("windows", ["one", "several"])
 @pytest.mark.usefixtures("small_slices")
 def test_repeated_interruptions(tmp_path, windows):
-    store = small_store(tmp_path)
+    store = store_of_small_chunks(tmp_path)
     config = run_of(store, windows, lam=LAMBDAS[1:5], max_epochs=12)
     whole = train(store, config)
     place, found, interrupted = tmp_path / "c", None, 0
@@ -693,7 +694,7 @@ def test_interrupted_around_the_change_of_algorithm(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
     store = slow_store(tmp_path)
     config = TrainConfig(lam=(3.0, 1.0, 0.7), tolerance=0.02)
-    whole, best = trained(store, config)
+    whole, best = train_and_record(store, config)
     assert whole.algorithm == "sdca"
     assert "Pegasos" in whole.why_algorithm
     interrupted = 0
@@ -706,7 +707,7 @@ def test_interrupted_around_the_change_of_algorithm(tmp_path, monkeypatch):
                 break
             except KeyboardInterrupt:
                 interrupted += 1
-        again, best_again = trained(store, config, checkpoint=place, resume=True)
+        again, best_again = train_and_record(store, config, checkpoint=place, resume=True)
         assert again.models == whole.models
         assert (again.algorithm, again.notes) == (whole.algorithm, whole.notes)
         assert all(best[model].tobytes() == best_again[model].tobytes() for model in best)
@@ -724,7 +725,7 @@ def test_the_history_after_a_change_of_the_algorithm(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("small_slices")
 def test_finished_models_stay_finished_after_a_resume(tmp_path):
-    store = small_store(tmp_path)
+    store = store_of_small_chunks(tmp_path)
     config = run_of(store, "one", lam=LAMBDAS, tolerance=1e-3, max_epochs=1000)
     whole = train(store, config)
     assert len({model.epochs for model in whole.models}) > 3
@@ -740,7 +741,7 @@ def test_finished_models_stay_finished_after_a_resume(tmp_path):
 
 @pytest.mark.parametrize("windows", ["one", "several"])
 def test_a_damaged_checkpoint_of_rows_is_refused(tmp_path, windows):
-    store = small_store(tmp_path)
+    store = store_of_small_chunks(tmp_path)
     config = run_of(store, windows, lam=LAMBDAS[1:5], checkpoint_epochs=1)
     place, scratch = tmp_path / "c", tmp_path / "scratch"
     scratch.mkdir()
@@ -770,7 +771,7 @@ def test_a_damaged_checkpoint_of_rows_is_refused(tmp_path, windows):
 
 @pytest.mark.slow
 def test_a_damaged_checkpoint_of_rows_by_command(oocpeg, tmp_path):
-    small_store(tmp_path)
+    store_of_small_chunks(tmp_path)
     words = ["train", "store", "-o", "m", "--lambda", "1,0.1,0.01", "--tolerance", "1e-9", "--max-epochs", "2"]
     words += ["--algorithm", "sdca", "--checkpoint", "c", "--checkpoint-epochs", "1", "--force"]
     oocpeg(*words, code=4)
@@ -783,7 +784,7 @@ def test_a_damaged_checkpoint_of_rows_by_command(oocpeg, tmp_path):
 
 
 def test_a_failed_run_leaves_no_files(tmp_path, monkeypatch):
-    store = small_store(tmp_path)
+    store = store_of_small_chunks(tmp_path)
     config = run_of(store, "several", lam=LAMBDAS[1:5])
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -812,7 +813,7 @@ def test_a_failed_run_leaves_no_files(tmp_path, monkeypatch):
 
 def test_row_states_of_an_unfinished_checkpoint_are_removed(tmp_path):
     """A run that was killed between writing its rows and its checkpoint leaves rows that nobody speaks of."""
-    store = small_store(tmp_path)
+    store = store_of_small_chunks(tmp_path)
     config = run_of(store, "several", lam=LAMBDAS[1:5])
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "rows-7.checkpoint").write_bytes(bytes(1000))
@@ -825,7 +826,7 @@ def test_row_states_of_an_unfinished_checkpoint_are_removed(tmp_path):
 
 def test_row_states_of_older_checkpoints_are_removed(tmp_path):
     """A run killed between its last checkpoint and taking away the one before goes on with nothing to do."""
-    store = small_store(tmp_path)
+    store = store_of_small_chunks(tmp_path)
     config = run_of(store, "several", lam=LAMBDAS[1:5], max_epochs=3, checkpoint_epochs=1)
     train(store, config, checkpoint=tmp_path / "c")
     before = files_of(tmp_path / "c")
@@ -835,7 +836,7 @@ def test_row_states_of_older_checkpoints_are_removed(tmp_path):
 
 
 def test_a_scratch_folder_that_is_not_there(tmp_path):
-    store = small_store(tmp_path)
+    store = store_of_small_chunks(tmp_path)
     config = run_of(store, "several", lam=LAMBDAS[1:5])
     with pytest.raises(OocPegasosError, match="nowhere"):
         train(store, config, scratch=tmp_path / "nowhere")
@@ -906,7 +907,7 @@ def new_state(width: int) -> np.ndarray:
     return state
 
 
-def table_of(width: int, models: int) -> np.ndarray:
+def table_of_weights(width: int, models: int) -> np.ndarray:
     table = np.zeros((many.TABLE_SIZE, width))
     table[[many.LAMBDA, many.CLOCK, many.INVERSE, many.NEGATIVE, many.POSITIVE], :models] = 1.0
     table[[many.ONE_CLASS, many.FOLD]] = -1
@@ -953,7 +954,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
     for loss in (losses.HINGE, losses.LOGISTIC):
         for bias, large, width in ((0.0, False, 8), (2.0, True, 16)):
             rows = (*block.entries, block.labels, no_weights, no_folds)
-            shape = (large, features, table_of(width, width - 3))
+            shape = (large, features, table_of_weights(width, width - 3))
             what = (loss, 0.0, bias)
 
             weights, beyond = guarded(features, width, bias)
@@ -978,7 +979,7 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
 
             sums = np.zeros((totals.SUMS_SIZE, width))
             ones = np.ones_like(weights)
-            measured = (features, table_of(width, width - 3), width - 3, ones, sums)
+            measured = (features, table_of_weights(width, width - 3), width - 3, ones, sums)
             assert totals.sum_losses_of_panel(0, 40, *rows, *what, *measured) in bad
 
             vector = np.full(features + 3000, GUARD)
@@ -1005,7 +1006,7 @@ def test_rows_of_no_model_are_inactive(loss):
     rows = (*block.entries, block.labels, no_weights, folds)
     left_out = set(np.flatnonzero(folds == 1))
 
-    table = table_of(8, 3)
+    table = table_of_weights(8, 3)
     table[many.FOLD, :3] = 1
     duals, until = np.zeros(40 * 8, np.float32), np.zeros(40 * 8, np.uint8)
     ascent = (loss, 0.0, 0.0, inverses, np.uint8(0), next_epochs, False, 60, table)

@@ -26,6 +26,7 @@ from ooc_pegasos.store.verify import verify
 from ooc_pegasos.util.checksums import xxh64_hex
 from ooc_pegasos.util.locks import in_use
 from support.file_bytes import folder_bytes
+from support.stores import small_buckets
 
 APPEND, FORCE, RESUME = Existing(append=True), Existing(force=True), Existing(resume=True)
 DAY = 86_400 * 10**9
@@ -39,13 +40,9 @@ def people(rows, ids, seed=0):
     return pa.table({"y": y, "x": x, "z": rng.standard_normal(rows), "who": ids})
 
 
-def config(**options):
+def config_with_ids(**options):
     made = {"label": "y", "id": "who", "values": "float32", "chunk_size": 2048, "block_size": 300, "seed": 3}
     return ConvertConfig(**(made | options))
-
-
-def small_buckets(monkeypatch, limit):
-    monkeypatch.setattr(ConvertConfig, "bucket_limit", lambda _config: limit)
 
 
 def predictions(model, data, out):
@@ -78,14 +75,14 @@ KINDS = {
 def test_the_store_and_the_file_give_the_same_predictions(tmp_path, monkeypatch, kind):
     """In one bucket, in several and in such as are split: the same scores, bit by bit, beside the same ids."""
     ids, expected = KINDS[kind]
-    split, splits = Assembly._split, []
-    monkeypatch.setattr(Assembly, "_split", lambda *given: splits.append(given) or split(*given))
+    split, splits = Assembly.split, []
+    monkeypatch.setattr(Assembly, "split", lambda *given: splits.append(given) or split(*given))
     pq.write_table(people(1500, ids), tmp_path / "in.parquet")
     model, raw = None, None
     for limit in (1 << 30, 8000, 1500):
         small_buckets(monkeypatch, limit)
-        monkeypatch.setattr("ooc_pegasos.readers.registry._BYTES_AN_ENTRY", 8 if limit > 1500 else 0.01)
-        store = convert([str(tmp_path / "in.parquet")], tmp_path / f"store{limit}", config())
+        monkeypatch.setattr("ooc_pegasos.readers.registry.BYTES_PER_ENTRY", 8 if limit > 1500 else 0.01)
+        store = convert([str(tmp_path / "in.parquet")], tmp_path / f"store{limit}", config_with_ids())
         assert len(store.manifest.chunks) > 5
         assert verify(store).problems == verify(store).strays == []
         assert str(store.id_type()) == expected
@@ -108,7 +105,7 @@ def test_text_tables(tmp_path, ending):
         pyarrow.csv.write_csv(table, file)
     else:
         file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-    store = convert([str(file)], tmp_path / "store", config(block_size=4000))
+    store = convert([str(file)], tmp_path / "store", config_with_ids(block_size=4000))
     model = train(store, TrainConfig(lam=0.01)).model
     found, rows = predictions(model, store.path, tmp_path / "out.parquet")
     raw, raw_rows = predictions(model, file, tmp_path / "raw.parquet")
@@ -124,22 +121,22 @@ def test_ids_of_rows_that_are_left(tmp_path):
     y = table.column("y").to_numpy().copy()
     y[::5] = 9
     pq.write_table(table.set_column(0, "y", pa.array(y)).set_column(1, "x", pa.array(x)), tmp_path / "in.parquet")
-    options = config(on_bad_row="skip", classes=("0", "1"), values="float16", shuffle=False)
+    options = config_with_ids(on_bad_row="skip", classes=("0", "1"), values="float16", shuffle=False)
     store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", options)
     left = np.flatnonzero(np.isfinite(x) & (x < 1e30) & (y < 9))
     found = [store.ids(number) for number in range(len(store.manifest.chunks))]
     assert pa.chunked_array(found).to_pylist() == left.tolist()
 
 
-def vw_text(rows, tags, seed):
+def tagged_vw_text(rows, tags, seed):
     rng = np.random.default_rng(seed)
     return "".join(f"{rng.choice([-1, 1])} {tags(i)}|f a:{rng.normal():.6f} b:{1 + i % 5}\n" for i in range(rows))
 
 
 def test_tags_and_parts_without_any(tmp_path):
     source = tmp_path / "in.vw"
-    source.write_text(vw_text(700, lambda i: f"'t{i} " if 300 < i < 600 and i % 2 else "", 1))
-    options = config(label=None, id=None)
+    source.write_text(tagged_vw_text(700, lambda i: f"'t{i} " if 300 < i < 600 and i % 2 else "", 1))
+    options = config_with_ids(label=None, id=None)
     store = convert([str(source)], tmp_path / "store", options)
     model = train(store, TrainConfig(lam=1.0)).model
     found, rows = predictions(model, store.path, tmp_path / "out.parquet")
@@ -149,15 +146,15 @@ def test_tags_and_parts_without_any(tmp_path):
     raw, raw_rows = predictions(model, tagged, tmp_path / "raw.parquet")
     assert raw.column("tag").null_count == 550
     assert set(rows) < set(raw_rows)
-    source.write_text(vw_text(200, lambda _i: "", 2))
-    store = convert([str(source)], store.path, config(label=None, id=None), existing=APPEND)
+    source.write_text(tagged_vw_text(200, lambda _i: "", 2))
+    store = convert([str(source)], store.path, config_with_ids(label=None, id=None), existing=APPEND)
     kinds = [chunk.ids is None for chunk in store.manifest.chunks]
     assert kinds[0] is False
     assert kinds[-1] is True
     found, _rows = predictions(model, store.path, tmp_path / "out.parquet")
     assert (found.num_rows, found.column("tag").null_count) == (900, 750)
     assert verify(store).problems == []
-    plain = convert([str(source)], tmp_path / "plain", config(label=None, id=None))
+    plain = convert([str(source)], tmp_path / "plain", config_with_ids(label=None, id=None))
     assert "tag" not in predictions(model, plain.path, tmp_path / "out.parquet")[0].column_names
     assert not list(plain.path.glob("ids-*"))
 
@@ -167,24 +164,24 @@ def test_ids_of_several_types(tmp_path):
     (tmp_path / "in").mkdir()
     pq.write_table(people(300, list(range(300))), tmp_path / "in" / "a.parquet")
     pq.write_table(people(300, [f"w{i}" for i in range(300)], 1), tmp_path / "in" / "b.parquet")
-    store = convert([str(tmp_path / "in")], tmp_path / "store", config())
+    store = convert([str(tmp_path / "in")], tmp_path / "store", config_with_ids())
     wanted = sorted([*map(str, range(300)), *(f"w{i}" for i in range(300))])
     model = train(store, TrainConfig(lam=0.01)).model
     assert sorted(predictions(model, store.path, tmp_path / "out.parquet")[0].column("who").to_pylist()) == wanted
     with pytest.raises(InputError, match="column 'who': ids of type string after others of type int64"):
         predict(model, tmp_path / "in", tmp_path / "out.parquet")
-    grown = convert([str(tmp_path / "in" / "a.parquet")], tmp_path / "grown", config())
-    grown = convert([str(tmp_path / "in" / "b.parquet")], grown.path, config(), existing=APPEND)
+    grown = convert([str(tmp_path / "in" / "a.parquet")], tmp_path / "grown", config_with_ids())
+    grown = convert([str(tmp_path / "in" / "b.parquet")], grown.path, config_with_ids(), existing=APPEND)
     assert sorted(predictions(model, grown.path, tmp_path / "out.parquet")[0].column("who").to_pylist()) == wanted
     for odd in ([[i] for i in range(300)], [b"x"] * 300, pa.array(range(300), pa.duration("s"))):
         pq.write_table(people(300, odd), tmp_path / "odd.parquet")
         with pytest.raises(InputError, match=r"column 'who' is of type .*, and ids are numbers, words or times"):
-            convert([str(tmp_path / "odd.parquet")], tmp_path / "no", config())
+            convert([str(tmp_path / "odd.parquet")], tmp_path / "no", config_with_ids())
 
 
 def test_no_ids_at_all(tmp_path):
     pq.write_table(people(300, pa.nulls(300, pa.int64())), tmp_path / "in.parquet")
-    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config())
+    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config_with_ids())
     assert {chunk.ids for chunk in store.manifest.chunks} == {None}
     model = train(store, TrainConfig(lam=0.01)).model
     assert predictions(model, store.path, tmp_path / "out.parquet")[0].column("who").null_count == 300
@@ -204,8 +201,10 @@ def test_no_ids_at_all(tmp_path):
 def test_ids_do_not_change_rows_or_models(tmp_path):
     pq.write_table(people(900, [f"{i:040}" for i in range(900)]), tmp_path / "in.parquet")
     columns = {"numeric": ("x", "z")}
-    plain = convert([str(tmp_path / "in.parquet")], tmp_path / "plain", config(id=None, chunk_size=8192, **columns))
-    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config(chunk_size=8192, **columns))
+    plain = convert(
+        [str(tmp_path / "in.parquet")], tmp_path / "plain", config_with_ids(id=None, chunk_size=8192, **columns)
+    )
+    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config_with_ids(chunk_size=8192, **columns))
     assert sum(chunk.ids.bytes for chunk in store.manifest.chunks) > 40 * 900
     assert max(chunk.ids.bytes for chunk in store.manifest.chunks) < 10_000  # however small the rows
     assert np.array_equal(plain.to_scipy()[0].toarray(), store.to_scipy()[0].toarray())
@@ -216,7 +215,7 @@ def test_ids_do_not_change_rows_or_models(tmp_path):
 
 def test_training_does_not_open_them(tmp_path, oocpeg):
     pq.write_table(people(600, list(range(600))), tmp_path / "in.parquet")
-    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config())
+    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config_with_ids())
     expected = train(store, TrainConfig(lam=0.01)).model
     for path in store.path.glob("ids-*"):
         path.unlink()
@@ -230,7 +229,7 @@ def test_training_does_not_open_them(tmp_path, oocpeg):
 
 def test_every_flipped_bit_is_noticed(tmp_path):
     pq.write_table(people(300, [f"w{i}" for i in range(300)]), tmp_path / "in.parquet")
-    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config())
+    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config_with_ids())
     model = train(store, TrainConfig(lam=0.01)).model
     path = store.path / store.manifest.chunks[1].ids.file
     sound = path.read_bytes()
@@ -255,7 +254,7 @@ def test_every_flipped_bit_is_noticed(tmp_path):
 @pytest.mark.parametrize("name", ["../ids-000000-00000000.arrow", "/etc/passwd", "ids-0-00000000.arrow", "twice"])
 def test_names_stay_inside_the_store(tmp_path, name):
     pq.write_table(people(300, list(range(300))), tmp_path / "in.parquet")
-    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config())
+    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config_with_ids())
     path = store.path / "manifest.json"
     table = json.loads(path.read_text())
     del table["checksum"]
@@ -274,10 +273,10 @@ def day(folder, number, rows=200):
 
 
 def test_append_expire_and_force(tmp_path):
-    store = convert([day(tmp_path, 1)], tmp_path / "store", config())
+    store = convert([day(tmp_path, 1)], tmp_path / "store", config_with_ids())
     model = train(store, TrainConfig(lam=0.01)).model
     for number in (2, 3):
-        store = convert([day(tmp_path, number)], store.path, config(), existing=APPEND)
+        store = convert([day(tmp_path, number)], store.path, config_with_ids(), existing=APPEND)
     found, rows = predictions(model, store.path, tmp_path / "out.parquet")
     parts = [predictions(model, tmp_path / f"day-{n}.parquet", tmp_path / "raw.parquet")[1] for n in (1, 2, 3)]
     assert rows == sorted(row for part in parts for row in part)
@@ -291,10 +290,10 @@ def test_append_expire_and_force(tmp_path):
     assert {path.name for path in store.path.glob("ids-*")} == {chunk.ids.file for chunk in left.manifest.chunks}
     assert predictions(model, store.path, tmp_path / "out.parquet")[1] == parts[2]
     assert verify(left).problems == verify(left).strays == []
-    replaced = convert([day(tmp_path, 1)], store.path, config(), existing=FORCE)
-    fresh = convert([day(tmp_path, 1)], tmp_path / "fresh", config())
+    replaced = convert([day(tmp_path, 1)], store.path, config_with_ids(), existing=FORCE)
+    fresh = convert([day(tmp_path, 1)], tmp_path / "fresh", config_with_ids())
     assert folder_bytes(replaced.path) == folder_bytes(fresh.path)
-    convert([day(tmp_path, 1)], store.path, config(id=None, numeric=("x", "z")), existing=FORCE)
+    convert([day(tmp_path, 1)], store.path, config_with_ids(id=None, numeric=("x", "z")), existing=FORCE)
     assert not list(store.path.glob("ids-*"))
 
 
@@ -310,7 +309,7 @@ class Stopped(KeyboardInterrupt):
 def test_stopped_anywhere_and_resumed_gives_the_same_bytes(tmp_path, monkeypatch, shuffle):
     """Between any two events of the journals, and any two renames, of an append after some rows have expired."""
     small_buckets(monkeypatch, 4000)
-    options = config(shuffle=shuffle)
+    options = config_with_ids(shuffle=shuffle)
     more = [day(tmp_path, 3, 700), day(tmp_path, 4, 400)]
 
     def begun(target):
@@ -397,7 +396,7 @@ def test_killed_and_resumed_gives_the_same_bytes(tmp_path):
 def test_damaged_ids_on_the_way_are_read_again(tmp_path, monkeypatch):
     small_buckets(monkeypatch, 4000)
     source = day(tmp_path, 1, 1500)
-    expected = folder_bytes(convert([source], tmp_path / "whole", config()).path)
+    expected = folder_bytes(convert([source], tmp_path / "whole", config_with_ids()).path)
 
     def stop(_assembly, *_given):
         raise Stopped
@@ -405,20 +404,20 @@ def test_damaged_ids_on_the_way_are_read_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("ooc_pegasos.conversion.second_pass.Assembly.run", stop)
         with pytest.raises(Stopped):
-            convert([source], tmp_path / "store", config())
+            convert([source], tmp_path / "store", config_with_ids())
     bucket = sorted((tmp_path / "store.unfinished").glob("bucket-*.rows"))[0]
     content = bytearray(bucket.read_bytes())
     at = content.rindex(b"1/1")
     content[at] ^= 1
     bucket.write_bytes(content)
-    convert([source], tmp_path / "store", config(), existing=RESUME)
+    convert([source], tmp_path / "store", config_with_ids(), existing=RESUME)
     assert folder_bytes(tmp_path / "store") == expected
 
 
 @pytest.mark.parametrize("kind", [pa.struct([]), pa.list_(pa.int64()), pa.duration("s"), pa.binary()])
 def test_ids_of_invalid_types(tmp_path, kind):
     """What can be written nowhere is refused when it is read, whatever the checksums say."""
-    store = convert([day(tmp_path, 1, 30)], tmp_path / "store", config())
+    store = convert([day(tmp_path, 1, 30)], tmp_path / "store", config_with_ids())
     model = train(store, TrainConfig(lam=0.1)).model
     table = json.loads((store.path / "manifest.json").read_text())
     for chunk in table["chunks"]:

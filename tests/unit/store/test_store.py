@@ -4,13 +4,10 @@ import dataclasses
 import json
 import os
 import shutil
-import struct
-import zlib
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
@@ -19,55 +16,14 @@ from hypothesis import strategies as st
 from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, TrainConfig, convert, train, verify
 from ooc_pegasos.errors import CorruptFileError, InputError
 from ooc_pegasos.store.vocabulary import of_store
-from support.file_bytes import flipped
+from support.file_bytes import flipped, write_text
+from support.foreign_stores import forge_chunk, independent_reader, rewrite
 from support.rows import random_rows, same_matrix, svmlight_text
-
-
-def write(path: Path, text: str) -> str:
-    path.write_text(text)
-    return str(path)
 
 
 def make(folder: Path, text: str, **options: object) -> Store:
     config = ConvertConfig(**{"shuffle": False, **options})
-    return convert([write(folder / "in.svm", text)], folder / "store", config, existing=Existing(force=True))
-
-
-def independent_reader(folder: Path) -> tuple[sp.csr_matrix, np.ndarray]:
-    """What somebody would write who has only read docs/store-format.md."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert (manifest["format"], manifest["version"]) == ("ooc-pegasos store", 1)
-    labels, indptr, indices, values = [], [0], [], []
-    for chunk in manifest["chunks"]:
-        content = (folder / chunk["file"]).read_bytes()
-        assert f"{zlib.crc32(content):08x}" == chunk["crc32"]
-        batches = pa.ipc.open_file(content)
-        assert batches.num_record_batches == 1
-        batch = batches.get_batch(0)
-        batch.validate(full=True)
-        labels += batch.column("label").to_pylist()
-        for row in batch.column("features").to_pylist():
-            index = 0
-            for entry in row:
-                code = entry if isinstance(entry, int) else entry.get("gap", entry.get("index"))
-                if isinstance(entry, int):
-                    value = 1.0
-                elif "bfloat16" in entry:
-                    value = struct.unpack("<f", struct.pack("<HH", 0, entry["bfloat16"]))[0]
-                else:
-                    value = float(entry["value"])
-                if manifest["layout"]["index_coding"] == "uint32":
-                    index = code
-                else:
-                    index += code
-                    if code == {"gap8": 255, "gap16": 65_535}[manifest["layout"]["index_coding"]]:
-                        assert isinstance(entry, int) or value == 0
-                        continue
-                indices.append(index)
-                values.append(value)
-            indptr.append(len(indices))
-    shape = (manifest["rows"], manifest["features"])
-    return sp.csr_matrix((np.array(values, np.float32), indices, indptr), shape=shape), np.array(labels)
+    return convert([write_text(folder / "in.svm", text)], folder / "store", config, existing=Existing(force=True))
 
 
 def independent_reader_without_arrow(folder: Path) -> tuple[sp.csr_matrix, np.ndarray]:
@@ -113,7 +69,7 @@ CODINGS = [
 ]
 
 
-def rows_for(features: int, density: float | None) -> tuple[sp.csr_matrix, np.ndarray]:
+def rows_of_density(features: int, density: float | None) -> tuple[sp.csr_matrix, np.ndarray]:
     if density is not None:
         return random_rows(200, features, 3, density)
     rng = np.random.default_rng(4)
@@ -142,7 +98,7 @@ def values_for(matrix: sp.csr_matrix, values: str | None) -> dict[str, object]:
 @pytest.mark.parametrize("values", ["float32", "float16", "bfloat16", "code8", None])
 @pytest.mark.parametrize(("coding", "features", "density"), CODINGS)
 def test_plain_arrow_and_the_format_page_are_enough(tmp_path, coding, features, density, values):
-    matrix, labels = rows_for(features, density)
+    matrix, labels = rows_of_density(features, density)
     options = values_for(matrix, values)
     store = make(tmp_path, svmlight_text(matrix, labels), features=features, chunk_size=1500, **options)
     layout = store.manifest.layout
@@ -282,15 +238,6 @@ def test_missing_short_and_long_chunks(sound):
             Store.open(sound.path)
 
 
-def rewrite(folder: Path, **changes: object) -> None:
-    """Change the manifest and make its checksum right again."""
-    path = folder / "manifest.json"
-    table = {**json.loads(path.read_text()), **changes}
-    del table["checksum"]
-    table["checksum"] = f"{zlib.crc32(json.dumps(table, sort_keys=True).encode()):08x}"
-    path.write_text(json.dumps(table))
-
-
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -330,24 +277,11 @@ def test_other_versions_are_refused(sound):
         Store.open(sound.path)
 
 
-def forge(sound: Store, number: int, **columns: object) -> None:
-    """Write a chunk with other columns and a manifest that vouches for it."""
-    from ooc_pegasos.store.chunk_file import write_chunk
-
-    block = dataclasses.replace(sound.block(number), **columns)
-    path = sound.path / sound.manifest.chunks[number].file
-    written = write_chunk(path.with_suffix(".new"), block)  # the block's columns are the file itself
-    path.with_suffix(".new").rename(path)
-    chunks = json.loads((sound.path / "manifest.json").read_text())["chunks"]
-    chunks[number].update(dataclasses.asdict(written), entries=len(block.indices))
-    rewrite(sound.path, chunks=chunks)
-
-
 @pytest.mark.parametrize("offset", [10**9, -(10**9)])
 def test_offsets_that_lead_out_of_a_chunk_reach_no_kernel(sound, offset):
     indptr = sound.block(1).indptr.copy()
     indptr[5] = offset
-    forge(sound, 1, indptr=indptr)
+    forge_chunk(sound, 1, indptr=indptr)
     with pytest.raises(CorruptFileError, match="row offsets decrease or leave the file"):
         Store.open(sound.path).to_scipy()
 
@@ -356,11 +290,11 @@ def test_offsets_that_lead_out_of_a_chunk_reach_no_kernel(sound, offset):
 @pytest.mark.parametrize(("column", "value"), [("labels", np.nan), ("labels", 3), ("weights", 0), ("weights", np.inf)])
 def test_invalid_labels_and_weights_are_not_trained_on(tmp_path, column, value, loading):
     matrix, labels = random_rows(100, 90, seed=7)
-    weights = write(tmp_path / "weights.txt", "1.5\n" * 100)
+    weights = write_text(tmp_path / "weights.txt", "1.5\n" * 100)
     store = make(tmp_path, svmlight_text(matrix, labels), chunk_size=2048, weights=weights)
     changed = getattr(store.block(1), column).copy()
     changed[3] = value
-    forge(store, 1, **{column: changed})
+    forge_chunk(store, 1, **{column: changed})
     with pytest.raises(CorruptFileError, match=f"a {column[:-1]} is not a"):
         train(Store.open(store.path), TrainConfig(lam=0.1, loading=loading))
 
@@ -398,7 +332,7 @@ def test_verify_finds_structure_that_checksums_cannot(sound):
 
     def found(**columns: object) -> str:
         copy = Store.open(shutil.copytree(sound.path, sound.path.with_name("copy")))
-        forge(copy, 1, **columns)
+        forge_chunk(copy, 1, **columns)
         problems = verify(Store.open(copy.path)).problems
         shutil.rmtree(copy.path)
         assert len(problems) == 1

@@ -12,7 +12,6 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from test_store import forge, independent_reader, rewrite
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
 from ooc_pegasos.compiled.intrinsics import value_at
@@ -22,17 +21,13 @@ from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.scoring.model import Certificate, Model, ModelInfo
 from ooc_pegasos.scoring.score import score
 from ooc_pegasos.store.csr_block import LEVELS, NO_LEVELS, all_levels
-from support.file_bytes import folder_bytes
-from support.forked import Forked
+from support.file_bytes import folder_bytes, write_text
+from support.foreign_stores import forge_chunk, independent_reader, rewrite
+from support.fork_server import Process, program
 from support.rows import random_rows, same_matrix, svmlight_text
 
 APPEND = Existing(append=True)
 LARGEST = {"float16": 65_504.0, "bfloat16": float(np.uint32(0x7F7F0000).view(np.float32))}
-
-
-def write(path: Path, text: str) -> str:
-    path.write_text(text)
-    return str(path)
 
 
 def bits(values: object) -> np.ndarray:
@@ -121,7 +116,7 @@ def with_levels(folder: Path, levels: list[float], name: str = "in.svm", rows: i
     matrix.sort_indices()
     matrix.data[: len(levels)] = levels
     labels = np.where(np.arange(rows) % 2, 1, -1)
-    return write(folder / name, svmlight_text(matrix, labels)), matrix
+    return write_text(folder / name, svmlight_text(matrix, labels)), matrix
 
 
 def plain(**options: object) -> ConvertConfig:
@@ -162,7 +157,7 @@ def test_normalised_rows_have_few_levels_if_their_lengths_are_few(tmp_path):
     rng = np.random.default_rng(1)
     rows = [sorted(rng.choice(50, rng.integers(1, 40), replace=False).tolist()) for _ in range(300)]
     text = "".join(f"{1 - 2 * (i % 2)} {' '.join(f'{j + 1}:1' for j in row)}\n" for i, row in enumerate(rows))
-    source = write(tmp_path / "in.svm", text)
+    source = write_text(tmp_path / "in.svm", text)
     store = convert([source], tmp_path / "store", plain(normalize="l2"))
     lengths = {len(row) for row in rows}
     expected = [np.float32(1 / np.sqrt(np.float64(length))) for length in lengths]
@@ -172,7 +167,7 @@ def test_normalised_rows_have_few_levels_if_their_lengths_are_few(tmp_path):
         assert found.data.tolist() == [np.float32(1 / np.sqrt(np.float64(len(row))))] * len(row)
     assert verify(store).problems == []
     # one entry a row: all that is stored is 1
-    one = convert([write(tmp_path / "one.svm", "1 1:5\n-1 2:7\n")], tmp_path / "one", plain(normalize="l2"))
+    one = convert([write_text(tmp_path / "one.svm", "1 1:5\n-1 2:7\n")], tmp_path / "one", plain(normalize="l2"))
     assert one.manifest.layout.values is None
     assert one.to_scipy()[0].data.tolist() == [1, 1]
 
@@ -276,7 +271,7 @@ def test_float32_where_it_is_asked_for(tmp_path, kind, features):
 
 def test_shuffled_and_scaled_rows_stay_float32(tmp_path):
     text = "".join(f"{1 - 2 * (i % 2)} {1 + i % 40}:2 {50 + i // 40}:2\n" for i in range(400))
-    source = write(tmp_path / "in.svm", text)
+    source = write_text(tmp_path / "in.svm", text)
     store = convert([source], tmp_path / "store", ConvertConfig(values="float32", normalize="l2", chunk_size=1024))
     half = np.float32(1 / np.sqrt(2))
     assert store.manifest.layout.values == "float32"
@@ -348,11 +343,11 @@ def test_a_damaged_table_is_found(tmp_path):
         elif change == "escapes with another code":
             gaps, values = block.indices.copy(), values.copy()
             gaps[0], values[0] = 255, 1
-            forge(copy, 1, indices=gaps, values=values)
+            forge_chunk(copy, 1, indices=gaps, values=values)
             rewrite(copy.path, features=1000)
             values = None
         if values is not None:
-            forge(copy, 1, levels=levels)
+            forge_chunk(copy, 1, levels=levels)
         problems = verify(Store.open(copy.path)).problems
         shutil.rmtree(copy.path)
         return problems
@@ -383,7 +378,7 @@ def test_values_are_rounded_last_and_statistics_are_of_what_is_stored(tmp_path, 
 
     matrix, labels = random_rows(300, 200, 3)
     matrix.data[:4] = [1e-5, 1e-9, -1e-7, 0]  # subnormal, nothing left, subnormal, as it was
-    source = write(tmp_path / "in.svm", svmlight_text(matrix, labels))
+    source = write_text(tmp_path / "in.svm", svmlight_text(matrix, labels))
     store = convert([source], tmp_path / "store", plain(features=200, values=values, normalize=normalize))
     exact = matrix.copy()
     if normalize:
@@ -416,7 +411,7 @@ def test_rounded_values_that_are_few_take_a_byte(tmp_path):
     assert same_matrix(store.to_scipy()[0], matrix)
     ones = convert([source], tmp_path / "ones", plain(values="bfloat16", features=None))
     assert ones.manifest.layout.values == "code8"
-    close = write(tmp_path / "close.svm", "1 1:1.00001 2:1\n-1 2:0.99999\n")
+    close = write_text(tmp_path / "close.svm", "1 1:1.00001 2:1\n-1 2:0.99999\n")
     store = convert([close], tmp_path / "close", plain(values="bfloat16"))
     assert (store.manifest.layout.values, store.manifest.recipe.values) == (None, "bfloat16")
     assert store.manifest.statistics.rounding_error == pytest.approx(1e-5, rel=0.01)
@@ -432,11 +427,11 @@ def test_rounded_values_that_are_few_take_a_byte(tmp_path):
 )
 def test_values_that_would_be_infinite(tmp_path, values, fits, beyond, use):
     good = "".join(f"1 1:{i}\n-1 2:{fits}\n" for i in range(50))
-    source = write(tmp_path / "in.svm", good)
+    source = write_text(tmp_path / "in.svm", good)
     config = plain(values=values)
     store = convert([source], tmp_path / "store", config)
     assert store.to_scipy()[0].data.max() == LARGEST[values]
-    write(tmp_path / "in.svm", f"{good}1 1:1 2:{beyond}\n{good}")
+    write_text(tmp_path / "in.svm", f"{good}1 1:1 2:{beyond}\n{good}")
     with pytest.raises(InputError, match=rf"in\.svm:101: the value .* is too large for {values}; use values={use}$"):
         convert([source], tmp_path / "other", config)
     assert not (tmp_path / "other").exists()
@@ -456,8 +451,8 @@ def test_values_that_would_be_infinite(tmp_path, values, fits, beyond, use):
 def test_append_rounds_as_the_store_does(tmp_path):
     matrix, labels = random_rows(300, 50, 5, 0.3)
     more, others = random_rows(200, 50, 6, 0.3)
-    first = write(tmp_path / "a.svm", svmlight_text(matrix, labels))
-    second = write(tmp_path / "b.svm", svmlight_text(more, others))
+    first = write_text(tmp_path / "a.svm", svmlight_text(matrix, labels))
+    second = write_text(tmp_path / "b.svm", svmlight_text(more, others))
     convert([first], tmp_path / "store", plain(values="float16"))
     for wrong in ("bfloat16", "float32"):
         with pytest.raises(UsageError, match=f"values={wrong}: the store was made with float16; leave it out to app"):
@@ -512,10 +507,10 @@ def test_killed_and_resumed_gives_the_same_bytes(tmp_path, options, levels, codi
     matrix, labels = random_rows(6_000, 300, 7, 0.03)
     if levels:
         matrix.data = (1 + np.arange(len(matrix.data)) % levels).astype(np.float32)
-    source = write(tmp_path / "in.svm", svmlight_text(matrix, labels))
+    source = write_text(tmp_path / "in.svm", svmlight_text(matrix, labels))
 
-    def start(target: Path) -> Forked:
-        return Forked(CHILD, source, target, json.dumps(options))
+    def start(target: Path) -> Process:
+        return program(CHILD, source, target, json.dumps(options))
 
     def finish(target: Path) -> dict[str, bytes]:
         child = start(target)
@@ -582,7 +577,7 @@ def test_scores_of_text_and_of_its_store_are_the_same_bits(tmp_path, values, lev
     matrix, labels = random_rows(500, 300, 10, 0.05)
     if levels:
         matrix.data = (1 + np.arange(len(matrix.data)) % levels / 7).astype(np.float32)
-    source = write(tmp_path / "in.svm", svmlight_text(matrix, labels))
+    source = write_text(tmp_path / "in.svm", svmlight_text(matrix, labels))
     config = ConvertConfig(shuffle=False, values=values, normalize=normalize, chunk_size=3000)
     store = convert([source], tmp_path / "store", config)
     model = model_for(store)
@@ -591,14 +586,14 @@ def test_scores_of_text_and_of_its_store_are_the_same_bits(tmp_path, values, lev
     assert len(from_text) == 500
     assert np.array_equal(from_text.view(np.uint64), from_store.view(np.uint64))
     if values == "float16" and not normalize:
-        write(tmp_path / "in.svm", f"1 1:1\n-1 2:1e6 {store.features + 5}:1\n")
+        write_text(tmp_path / "in.svm", f"1 1:1\n-1 2:1e6 {store.features + 5}:1\n")
         with pytest.raises(InputError, match=r"the value 1e\+06 is too large for float16"):
             list(score(model, source, 2, False))
 
 
 def test_the_command_says_what_rounding_did(tmp_path, oocpeg):
     matrix, labels = random_rows(300, 50, 11)
-    write(tmp_path / "in.svm", svmlight_text(matrix, labels))
+    write_text(tmp_path / "in.svm", svmlight_text(matrix, labels))
     done = oocpeg("convert", "in.svm", "-o", "half", "--values", "float16")
     error = Store.open(tmp_path / "half").manifest.statistics.rounding_error
     line = next(line for line in done.stdout.splitlines() if line.startswith("values"))
@@ -611,7 +606,7 @@ def test_the_command_says_what_rounding_did(tmp_path, oocpeg):
     done = oocpeg("convert", "in.svm", "-o", "exact", "--json")
     assert json.loads(done.stdout.splitlines()[-1])["rounding_error"] == 0
     assert "rounded" not in oocpeg("convert", "in.svm", "-o", "again").stdout
-    write(tmp_path / "few.svm", "1 1:0.5\n-1 2:3\n")
+    write_text(tmp_path / "few.svm", "1 1:0.5\n-1 2:3\n")
     done = oocpeg("convert", "few.svm", "-o", "few", "--values", "float16")
     assert "values rounded to float16: none changed by it" in done.stdout
     done = oocpeg("convert", "in.svm", "-o", "wrong", "--values", "float64", code=2)

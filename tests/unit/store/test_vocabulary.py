@@ -46,7 +46,7 @@ def texts_file(folder, rows=300, seed=0, name="in.parquet"):
     return str(folder / name), table.column("words").to_pylist()
 
 
-def events(rows=300, seed=0):
+def table_of_cities(rows=300, seed=0):
     rng = np.random.default_rng(seed)
     return pa.table(
         {
@@ -58,7 +58,7 @@ def events(rows=300, seed=0):
     )
 
 
-def options(**more):
+def config_of_vocabulary(**more):
     return ConvertConfig(**({"shuffle": False, "values": "float32"} | more))
 
 
@@ -79,7 +79,7 @@ def test_tf_idf_of_hashed_words_is_that_of_scikit_learn(tmp_path, signed, kind):
     else:
         source, documents = folders_of(tmp_path, texts_of())
         columns = {}
-    made = options(hash_bits=12, hash_signed=signed, idf=True, ngrams="1:2", block_size=3000, **columns)
+    made = config_of_vocabulary(hash_bits=12, hash_signed=signed, idf=True, ngrams="1:2", block_size=3000, **columns)
     store = convert([source], tmp_path / "store", made)
     hashed = HashingVectorizer(n_features=2**12, alternate_sign=signed, norm=None, ngram_range=(1, 2))
     counts = hashed.transform(documents)
@@ -93,7 +93,7 @@ def test_tf_idf_of_hashed_words_is_that_of_scikit_learn(tmp_path, signed, kind):
 @pytest.mark.parametrize(("ngrams", "characters"), [("1", False), ("1:3", False), ("2:3", True)])
 def test_a_dictionary_of_words_is_that_of_scikit_learn(tmp_path, ngrams, characters):
     source, documents = texts_file(tmp_path)
-    made = options(text=("words",), dictionary=10_000, ngrams=ngrams, characters=characters)
+    made = config_of_vocabulary(text=("words",), dictionary=10_000, ngrams=ngrams, characters=characters)
     store = convert([source], tmp_path / "store", made)
     least, _, most = ngrams.partition(":")
     counted = CountVectorizer(ngram_range=(int(least), int(most or least)), analyzer="char" if characters else "word")
@@ -108,7 +108,7 @@ def test_a_dictionary_of_words_is_that_of_scikit_learn(tmp_path, ngrams, charact
 def test_tf_idf_of_a_dictionary_with_rows_of_length_1(tmp_path, kind):
     source, documents = texts_file(tmp_path) if kind == "table" else folders_of(tmp_path, texts_of())
     columns = {"text": ("words",)} if kind == "table" else {}
-    made = options(dictionary=10_000, idf=True, normalize="l2", **columns)
+    made = config_of_vocabulary(dictionary=10_000, idf=True, normalize="l2", **columns)
     store = convert([source], tmp_path / "store", made)
     expected = TfidfVectorizer().fit_transform(documents)
     np.testing.assert_allclose(store.to_scipy()[0].toarray(), expected.toarray(), rtol=2e-6)
@@ -116,12 +116,12 @@ def test_tf_idf_of_a_dictionary_with_rows_of_length_1(tmp_path, kind):
 
 @pytest.mark.parametrize("dictionaries", [True, False])
 def test_a_dictionary_of_columns_is_that_of_scikit_learn(tmp_path, dictionaries):
-    table = events()
+    table = table_of_cities()
     given = table
     if dictionaries:
         given = table.set_column(2, "city", table.column("city").dictionary_encode())
     pq.write_table(given, tmp_path / "in.parquet", row_group_size=70)
-    made = options(dictionary=1000, numeric=("price",), categorical=("city", "zone"))
+    made = config_of_vocabulary(dictionary=1000, numeric=("price",), categorical=("city", "zone"))
     store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", made)
     rows = [
         {name: str(value) if name == "zone" else value for name, value in row.items() if value is not None}
@@ -140,7 +140,7 @@ def test_the_names_in_most_rows_are_kept(tmp_path, capsys):
     by_rows = sorted(rows, key=lambda word: (-rows[word], word.encode()))
     for most in (1, 3, len(rows) - 1, len(rows)):
         notes = []
-        made = options(text=("words",), dictionary=most)
+        made = config_of_vocabulary(text=("words",), dictionary=most)
         shown = preview([source], made)
         store = convert([source], tmp_path / f"store{most}", made)
         names = of_store(store.path, store.manifest).known_names()
@@ -152,33 +152,33 @@ def test_the_names_in_most_rows_are_kept(tmp_path, capsys):
 
 
 def test_columns_come_before_words(tmp_path):
-    pq.write_table(events(), tmp_path / "in.parquet")
+    pq.write_table(table_of_cities(), tmp_path / "in.parquet")
     made = {"numeric": ("price",), "categorical": ("city",), "nulls": "mark"}
-    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", options(dictionary=4, **made))
+    store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", config_of_vocabulary(dictionary=4, **made))
     names = of_store(store.path, store.manifest).known_names()
     assert {"price", "price=null", "city=null"} < set(names.values())
     assert len(names) == 4
     with pytest.raises(UsageError, match="the columns alone need 3 names; raise it"):
-        convert([str(tmp_path / "in.parquet")], tmp_path / "other", options(dictionary=2, **made))
+        convert([str(tmp_path / "in.parquet")], tmp_path / "other", config_of_vocabulary(dictionary=2, **made))
 
 
-def scores_of(model, source):
+def scores_by(model, source):
     return np.concatenate([part.scores for part in score(model, source, 2, False)])
 
 
 def test_new_files_are_scored_with_the_same_vocabulary(tmp_path):
     source, documents = texts_file(tmp_path)
-    made = options(text=("words",), dictionary=6, idf=True, normalize="l2")
+    made = config_of_vocabulary(text=("words",), dictionary=6, idf=True, normalize="l2")
     store = convert([source], tmp_path / "store", made)
     train(store, TrainConfig(lam=1e-2)).model.save(tmp_path / "model")
     model = Model.load(tmp_path / "model")
     new, others = texts_file(tmp_path, 50, 1, "new.parquet")
     vocabulary = list(of_store(store.path, store.manifest).known_names().values())
     expected = TfidfVectorizer(vocabulary=vocabulary).fit(documents).transform(others) @ model.weights
-    np.testing.assert_allclose(scores_of(model, new), expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(scores_by(model, new), expected, rtol=1e-5, atol=1e-7)
     assert predict(model, new, tmp_path / "out.csv") == 50
     # what the model says of its own data does not depend on whether it is read from the store
-    np.testing.assert_allclose(scores_of(model, str(store.path)), scores_of(model, source), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(scores_by(model, str(store.path)), scores_by(model, source), rtol=1e-6, atol=1e-9)
 
 
 def test_a_store_with_a_vocabulary_of_its_own_is_refused(tmp_path):
@@ -187,22 +187,25 @@ def test_a_store_with_a_vocabulary_of_its_own_is_refused(tmp_path):
     others = pa.table({"y": [0, 1] * 150, "words": [" ".join(rng.permutation(WORDS[3:])[:4]) for _ in range(300)]})
     new = str(tmp_path / "new.parquet")
     pq.write_table(others, new)
-    for made in (options(text=("words",), dictionary=6), options(text=("words",), idf=True, hash_bits=10)):
+    for made in (
+        config_of_vocabulary(text=("words",), dictionary=6),
+        config_of_vocabulary(text=("words",), idf=True, hash_bits=8),
+    ):
         existing = Existing(force=True)
         store = convert([source], tmp_path / "store", made, existing=existing)
         other = convert([new], tmp_path / "other", made, existing=existing)
         model = train(store, TrainConfig(lam=1e-2, max_epochs=3)).model
         with pytest.raises(InputError, match=r"vocabulary of its own.*give the files"):
-            scores_of(model, str(other.path))
+            scores_by(model, str(other.path))
 
 
 def test_appended_rows_have_the_same_indices(tmp_path):
     first, documents = texts_file(tmp_path)
     second, others = texts_file(tmp_path, 40, 1, "new.parquet")
-    made = options(text=("words",), dictionary=5, idf=True)
+    made = config_of_vocabulary(text=("words",), dictionary=5, idf=True)
     store = convert([first], tmp_path / "store", made)
     names = of_store(store.path, store.manifest)
-    store = convert([second], tmp_path / "store", options(), existing=Existing(append=True))
+    store = convert([second], tmp_path / "store", config_of_vocabulary(), existing=Existing(append=True))
     assert of_store(store.path, store.manifest).serves_as(names, store.manifest.recipe)
     vectorizer = TfidfVectorizer(vocabulary=list(names.known_names().values()), norm=None).fit(documents)
     expected = vectorizer.transform(documents + others)
@@ -211,7 +214,7 @@ def test_appended_rows_have_the_same_indices(tmp_path):
 
 def test_a_resumed_conversion_keeps_the_vocabulary(tmp_path, monkeypatch):
     source, _documents = texts_file(tmp_path)
-    made = options(text=("words",), dictionary=6, idf=True, shuffle=True)
+    made = config_of_vocabulary(text=("words",), dictionary=6, idf=True, shuffle=True)
     whole = convert([source], tmp_path / "whole", made)
 
     def interrupted(*_arguments):
@@ -231,34 +234,42 @@ def test_a_resumed_conversion_keeps_the_vocabulary(tmp_path, monkeypatch):
 def test_resume_of_a_finished_store(tmp_path):
     source, _documents = texts_file(tmp_path)
     made = {"text": ("words",), "dictionary": 6, "idf": True}
-    store = convert([source], tmp_path / "store", options(**made))
+    store = convert([source], tmp_path / "store", config_of_vocabulary(**made))
     again = Existing(resume=True)
-    assert convert([source], store.path, options(**made), existing=again).manifest == store.manifest
+    assert convert([source], store.path, config_of_vocabulary(**made), existing=again).manifest == store.manifest
     for other in ({"idf": False}, {"dictionary": 5}, {"dictionary": None}, {"ngrams": "1:2"}, {"text": ("*",)}):
         if other == {"text": ("*",)}:  # the same columns
-            assert convert([source], store.path, options(**made | other), existing=again).rows == store.rows
+            assert (
+                convert([source], store.path, config_of_vocabulary(**made | other), existing=again).rows == store.rows
+            )
             continue
         with pytest.raises(InputError, match="with other options"):
-            convert([source], store.path, options(**made | other), existing=again)
+            convert([source], store.path, config_of_vocabulary(**made | other), existing=again)
 
 
 def test_names_of_hashed_words(tmp_path):
     source, documents = texts_file(tmp_path)
-    store = convert([source], tmp_path / "store", options(text=("words",), hash_bits=18, feature_names=1000))
+    store = convert(
+        [source], tmp_path / "store", config_of_vocabulary(text=("words",), hash_bits=18, feature_names=1000)
+    )
     names = of_store(store.path, store.manifest).known_names()
     counted = CountVectorizer().fit(documents)
     assert sorted(names.values()) == counted.get_feature_names_out().tolist()
     hashed = HashingVectorizer(n_features=2**18, norm=None)
     for place, name in names.items():
         assert hashed.transform([name]).indices.tolist() == [place]
-    few = convert([source], tmp_path / "few", options(text=("words",), hash_bits=18, feature_names=4, block_size=2000))
+    few = convert(
+        [source],
+        tmp_path / "few",
+        config_of_vocabulary(text=("words",), hash_bits=18, feature_names=4, block_size=2000),
+    )
     met = list(dict.fromkeys(word for text in documents for word in re.findall(r"\w\w+", text.lower())))
     assert set(of_store(few.path, few.manifest).known_names().values()) == set(met[:4])
 
 
 def test_incompatible_options(tmp_path):
     source, _documents = texts_file(tmp_path)
-    pq.write_table(events(), tmp_path / "events.parquet")
+    pq.write_table(table_of_cities(), tmp_path / "events.parquet")
     numbers = str(tmp_path / "events.parquet")
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     for where, wrong, message in (
@@ -270,7 +281,7 @@ def test_incompatible_options(tmp_path):
         (str(tmp_path / "a.svm"), {"idf": True}, "idf is for tables"),
     ):
         with pytest.raises(UsageError, match=message):
-            convert([where], tmp_path / "store", options(**wrong))
+            convert([where], tmp_path / "store", config_of_vocabulary(**wrong))
         assert not list(tmp_path.glob("store*"))
 
 
@@ -279,12 +290,16 @@ def test_more_names_than_fit_are_refused(tmp_path):
     words = [" ".join(map(str, rng.integers(10**9, 10**10, 2000))) for _ in range(400)]
     pq.write_table(pa.table({"y": [0, 1] * 200, "words": words}), tmp_path / "in.parquet")
     with pytest.raises(UsageError, match=r"different names so far.*raise it, or leave dictionary out"):
-        convert([str(tmp_path / "in.parquet")], tmp_path / "s", options(text=("words",), dictionary=9, memory=32 << 20))
+        convert(
+            [str(tmp_path / "in.parquet")],
+            tmp_path / "s",
+            config_of_vocabulary(text=("words",), dictionary=9, memory=32 << 20),
+        )
 
 
 def test_a_damaged_vocabulary_is_noticed(tmp_path):
     source, _documents = texts_file(tmp_path)
-    store = convert([source], tmp_path / "store", options(text=("words",), dictionary=6))
+    store = convert([source], tmp_path / "store", config_of_vocabulary(text=("words",), dictionary=6))
     train(store, TrainConfig(lam=1e-2, max_epochs=2)).model.save(tmp_path / "model")
     file = store.path / store.manifest.vocabulary.file
     content = bytearray(file.read_bytes())
@@ -292,7 +307,7 @@ def test_a_damaged_vocabulary_is_noticed(tmp_path):
     file.write_bytes(content)
     assert any("checksum does not match" in problem for problem in verify(store).problems)
     with pytest.raises(CorruptFileError, match="checksum does not match"):
-        convert([source], store.path, options(), existing=Existing(append=True))
+        convert([source], store.path, config_of_vocabulary(), existing=Existing(append=True))
     manifest = json.loads((store.path / "manifest.json").read_text())
     assert os.path.basename(file) == manifest["vocabulary"]["file"]
 
@@ -335,7 +350,7 @@ def test_many_names(tmp_path):
 
 def test_a_store_opens_without_its_vocabulary_being_read(tmp_path):
     source, _documents = texts_file(tmp_path)
-    store = convert([source], tmp_path / "store", options(text=("words",), dictionary=6))
+    store = convert([source], tmp_path / "store", config_of_vocabulary(text=("words",), dictionary=6))
     (store.path / store.manifest.vocabulary.file).unlink()
     assert Store.open(store.path).rows == 300
     with pytest.raises(CorruptFileError, match="No such file"):

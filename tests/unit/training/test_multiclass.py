@@ -27,6 +27,7 @@ from ooc_pegasos.util import json_checksum
 from ooc_pegasos.util.checksums import xxh64_hex
 from support.rows import svmlight_text
 from support.stores import around_present, least_memory, store_of
+from support.subsets import covering
 
 HINGE, LOGISTIC = "multiclass-hinge", "multiclass-logistic"
 
@@ -98,11 +99,11 @@ def rows_of_classes(rows: int, features: int, classes: int, seed: int) -> tuple[
     return matrix, labels
 
 
-def store_for(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
+def multiclass_store(folder: Path, matrix: sp.csr_matrix, labels: np.ndarray, **options: object) -> Store:
     return store_of(folder, matrix, labels, **{"task": "multiclass", "classes": (), **options})
 
 
-def primal(name, w, x, y, lam, c, costs) -> float:
+def multiclass_primal(name, w, x, y, lam, c, costs) -> float:
     """Equation (1); w has a column a class."""
     return lam / 2 * float((w**2).sum()) + float((c * value_of(name, x @ w, y, costs)).mean())
 
@@ -139,7 +140,7 @@ def around_the_hinge_optimum(x, y, lam, c, costs) -> tuple[float, float]:
             ahead = alpha + (momentum - 1) / later * (alpha - before)
         momentum = later
         if step % 200 == 199:
-            best = min(best, primal(HINGE, weights_of(alpha), x, y, lam, c, costs))
+            best = min(best, multiclass_primal(HINGE, weights_of(alpha), x, y, lam, c, costs))
             if best - dual_of(alpha) < 1e-8 * best:
                 break
     assert best - dual_of(alpha) < 1e-5 * best
@@ -152,7 +153,7 @@ def logistic_optimum(x, y, lam, c, classes) -> float:
     def value_and_slope(flat):
         w = flat.reshape(shape)
         slope = x.T @ (c[:, None] * (softmax(x @ w, axis=1) - np.eye(classes)[y])) / len(y)
-        return primal(LOGISTIC, w, x, y, lam, c, np.zeros((classes, classes))), (lam * w + slope).ravel()
+        return multiclass_primal(LOGISTIC, w, x, y, lam, c, np.zeros((classes, classes))), (lam * w + slope).ravel()
 
     options = {"ftol": 1e-16, "gtol": 1e-12, "maxiter": 20_000, "maxfun": 100_000}
     return float(minimize(value_and_slope, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options=options).fun)
@@ -174,29 +175,31 @@ def test_the_hinge_is_crammer_and_singers(tmp_path, lam):
     known = {"multi_class": "crammer_singer", "fit_intercept": False, "tol": 1e-10, "max_iter": 1_000_000}
     svm = LinearSVC(C=1 / (lam * rows), random_state=0, **known).fit(x, labels)
     costs, c = 1.0 - np.eye(4), np.ones(rows)
-    best = primal(HINGE, svm.coef_.T, x, labels, lam, c, costs)
+    best = multiclass_primal(HINGE, svm.coef_.T, x, labels, lam, c, costs)
     config = TrainConfig(lam=lam, loss=HINGE, tolerance=1e-3, max_epochs=400, coefficient=1e30)
-    result = train(store_for(tmp_path, matrix, labels), config)
+    result = train(multiclass_store(tmp_path, matrix, labels), config)
     check_history(result, best, best)
     found = result.model.info.certificate
     assert result.converged or lam * rows < 20
     assert found.gap < 0.05
     assert result.model.weights.shape == (7, 4)
-    exact = primal(HINGE, result.model.weights, x, labels, lam, c, costs)
+    exact = multiclass_primal(HINGE, result.model.weights, x, labels, lam, c, costs)
     assert found.primal == pytest.approx(exact, rel=1e-12)
     assert result.algorithm == "sgd-s"
 
 
-@pytest.mark.parametrize("classes", [3, 9])  # 9 take more than the eight columns of a panel
-@pytest.mark.parametrize("lam", [1.0, 0.1, 0.003])
+@pytest.mark.parametrize(
+    ("lam", "classes"),
+    covering([1.0, 0.1, 0.003], [3, 9]),  # 9 take more than the eight columns of a panel
+)
 def test_the_logistic_loss_is_multinomial_regression(tmp_path, lam, classes):
     matrix, labels = rows_of_classes(300, 7, classes, 2)
     x, rows, costs = matrix.toarray().astype(np.float64), 300, np.zeros((classes, classes))
     known = {"fit_intercept": False, "tol": 1e-10, "max_iter": 100_000}
     theirs = LogisticRegression(C=1 / (lam * rows), **known).fit(x, labels)
-    best = primal(LOGISTIC, theirs.coef_.T, x, labels, lam, np.ones(rows), costs)
+    best = multiclass_primal(LOGISTIC, theirs.coef_.T, x, labels, lam, np.ones(rows), costs)
     config = TrainConfig(lam=lam, loss=LOGISTIC, tolerance=1e-3, max_epochs=400, coefficient=1e30)
-    result = train(store_for(tmp_path, matrix, labels), config)
+    result = train(multiclass_store(tmp_path, matrix, labels), config)
     check_history(result, best, best)
     assert result.converged or lam * rows < 20
     assert result.model.info.certificate.gap < 0.02
@@ -225,8 +228,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("loss", [HINGE, LOGISTIC])
+@pytest.mark.parametrize(("loss", "options"), covering([HINGE, LOGISTIC], OPTIONS))
 def test_the_certificate(tmp_path, loss, options):
     chosen, classes, rows = dict(options), 4, 80
     rng = np.random.default_rng(5)
@@ -240,7 +242,7 @@ def test_the_certificate(tmp_path, loss, options):
         c = np.round(rng.exponential(size=rows) * 8 + 1) / 8
         (tmp_path / "weights.txt").write_text("".join(f"{weight}\n" for weight in c))
         files["weights"] = str(tmp_path / "weights.txt")
-    store = store_for(tmp_path, matrix, labels, **files)
+    store = multiclass_store(tmp_path, matrix, labels, **files)
     weights = chosen.get("class_weight", (1.0,) * classes)
     if weights == "balanced":
         weights = rows / (classes * np.bincount(labels))
@@ -261,7 +263,7 @@ def test_the_certificate(tmp_path, loss, options):
         assert kept.gap == pytest.approx((kept.primal - kept.lower_bound) / kept.primal)
         assert kept.gap < (0.01 if lam * rows >= 20 else 0.2)
         w = np.vstack([result.model.weights, result.model.bias / scale]) if scale else result.model.weights
-        assert kept.primal == pytest.approx(primal(loss, w, x, labels, lam, c, costs), rel=1e-12)
+        assert kept.primal == pytest.approx(multiclass_primal(loss, w, x, labels, lam, c, costs), rel=1e-12)
 
 
 @pytest.mark.slow
@@ -270,7 +272,7 @@ def test_the_bound_on_any_data(tmp_path_factory, seed, rows, features, lam):
     rng = np.random.default_rng(seed)
     matrix = sp.csr_matrix(np.round(rng.standard_normal((rows, features)), 1), dtype=np.float32)
     labels = rng.integers(0, 3, rows)
-    store = store_for(tmp_path_factory.mktemp("any"), matrix, labels, classes=("0", "1", "2"))
+    store = multiclass_store(tmp_path_factory.mktemp("any"), matrix, labels, classes=("0", "1", "2"))
     costs = random_costs(3, rng)
     cost = tuple(map(tuple, costs.tolist()))
     x, c = matrix.toarray().astype(np.float64), np.ones(rows)
@@ -280,7 +282,7 @@ def test_the_bound_on_any_data(tmp_path_factory, seed, rows, features, lam):
         # the bounds of a run are below all its objectives, and those below that of any weights
         lowest = min(entry.primal for entry in history)
         at = result.model.weights * rng.uniform(0.5, 1.5, (20, 1, 1))
-        anything = [primal(loss, w, x, labels, lam, c, costs) for w in [*at, np.zeros((features, 3))]]
+        anything = [multiclass_primal(loss, w, x, labels, lam, c, costs) for w in [*at, np.zeros((features, 3))]]
         for entry in history:
             assert entry.lower_bound <= min(lowest, *anything) * (1 + 1e-9) + 1e-12
 
@@ -288,7 +290,7 @@ def test_the_bound_on_any_data(tmp_path_factory, seed, rows, features, lam):
 # --- what must not matter -----------------------------------------------------------------------
 
 
-def held_out(rows: int, fraction: float) -> np.ndarray:
+def is_held_out(rows: int, fraction: float) -> np.ndarray:
     """Mask of the holdout rows: those with a small hash."""
 
     def splitmix(row: int) -> float:
@@ -307,8 +309,8 @@ def test_holdout_rows(tmp_path, loss):
     costs, lam = (random_costs(5, rng) if loss == HINGE else 1.0 - np.eye(5)), 0.1
     given_costs = tuple(map(tuple, costs.tolist())) if loss == HINGE else None
     config = TrainConfig(lam=lam, loss=loss, cost=given_costs, holdout=0.3, bias="feature")
-    result = train(store_for(tmp_path, matrix, labels), config)
-    held = held_out(600, 0.3)
+    result = train(multiclass_store(tmp_path, matrix, labels), config)
+    held = is_held_out(600, 0.3)
     scores = matrix.astype(np.float64) @ result.model.weights + result.model.bias
     losses = value_of(loss, scores, labels, costs)
     assert result.holdout.loss == pytest.approx(losses[held].mean(), rel=1e-12)
@@ -329,7 +331,7 @@ def test_holdout_rows(tmp_path, loss):
 @pytest.mark.parametrize("loss", [HINGE, LOGISTIC])
 def test_several_lambdas_are_separate_runs(tmp_path, loss):
     matrix, labels = rows_of_classes(500, 8, 3, 7)
-    store = store_for(tmp_path, matrix, labels)
+    store = multiclass_store(tmp_path, matrix, labels)
     same = {"loss": loss, "holdout": 0.2, "tolerance": 0.02, "max_epochs": 12, "bias": "feature"}
     together = train(store, TrainConfig(lam=(1.0, 0.1, 0.01), **same))
     for model in together.models:
@@ -346,7 +348,7 @@ def test_interrupted_and_resumed_to_the_same_bytes(tmp_path, monkeypatch, loss, 
     import signal
 
     matrix, labels = rows_of_classes(900, 8, 3, 8)
-    store = store_for(tmp_path, matrix, labels, chunk_size=6000)
+    store = multiclass_store(tmp_path, matrix, labels, chunk_size=6000)
     config = TrainConfig(
         lam=(0.01, 0.003), loss=loss, memory=least_memory(store), max_epochs=4, tolerance=1e-9, bias="feature"
     )
@@ -373,7 +375,7 @@ def test_interrupted_and_resumed_to_the_same_bytes(tmp_path, monkeypatch, loss, 
 @pytest.mark.parametrize("loading", ["mapped", "read"])
 def test_windows_certify_too(tmp_path, loading):
     matrix, labels = rows_of_classes(900, 8, 4, 9)
-    store = store_for(tmp_path, matrix, labels, chunk_size=4096)
+    store = multiclass_store(tmp_path, matrix, labels, chunk_size=4096)
     options = {"memory": least_memory(store)} if loading == "read" else {}
     result = train(store, TrainConfig(lam=0.1, loss=HINGE, tolerance=0.005, max_epochs=200, loading=loading, **options))
     assert (result.windows > 3) == (loading == "read")
@@ -384,7 +386,7 @@ def test_windows_certify_too(tmp_path, loading):
 
 def test_iid_rows_have_no_certificate(tmp_path):
     matrix, labels = rows_of_classes(200, 5, 3, 10)
-    result = train(store_for(tmp_path, matrix, labels), TrainConfig(lam=0.1, loss=HINGE, sampling="iid"))
+    result = train(multiclass_store(tmp_path, matrix, labels), TrainConfig(lam=0.1, loss=HINGE, sampling="iid"))
     assert "iid sampling" in result.why_uncertified
     assert result.model.info.certificate.lower_bound is None
 
@@ -392,7 +394,7 @@ def test_iid_rows_have_no_certificate(tmp_path):
 def test_folds(tmp_path):
     """Each fold's model is trained on the others, and measured on its own."""
     matrix, labels = rows_of_classes(300, 5, 3, 11)
-    result = train(store_for(tmp_path, matrix, labels), TrainConfig(lam=(1.0, 0.1), loss=LOGISTIC, folds=3))
+    result = train(multiclass_store(tmp_path, matrix, labels), TrainConfig(lam=(1.0, 0.1), loss=LOGISTIC, folds=3))
     assert [model.fold for model in result.models] == [0, 1, 2, None] * 2
     x = matrix.toarray().astype(np.float64)
     for model in result.models:
@@ -420,7 +422,7 @@ def test_folds(tmp_path):
 )
 def test_unsupported_options_of_joint_losses(tmp_path, options, problem):
     matrix, labels = rows_of_classes(60, 4, 3, 12)
-    store = store_for(tmp_path, matrix, labels)
+    store = multiclass_store(tmp_path, matrix, labels)
     with pytest.raises(UsageError, match=problem):
         train(store, TrainConfig(lam=0.1, loss=HINGE, **options))
 
@@ -430,7 +432,7 @@ def test_a_binary_model_is_no_warm_start_for_joint_losses(tmp_path):
     matrix, labels = rows_of_classes(60, 4, 3, 12)
     two = train(store_of(tmp_path, matrix, labels % 2, classes=()), TrainConfig(lam=0.1)).model
     with pytest.raises(UsageError, match="warm_start"):
-        train(store_for(tmp_path, matrix, labels), TrainConfig(lam=0.1, loss=HINGE), warm_start=two)
+        train(multiclass_store(tmp_path, matrix, labels), TrainConfig(lam=0.1, loss=HINGE), warm_start=two)
 
 
 def test_other_labels_are_refused(tmp_path):
@@ -448,7 +450,7 @@ def test_models_come_back_alike(tmp_path, loss):
     names = np.array(["ant", "bee", "cat"])[labels]
     cost = ((0.0, 1.0, 2.0), (1.0, 0.0, 1.0), (2.0, 1.0, 0.0)) if loss == HINGE else None
     config = TrainConfig(lam=0.05, loss=loss, cost=cost, bias="feature", bias_scale=3.0)
-    model = train(store_for(tmp_path, matrix, names), config).model
+    model = train(multiclass_store(tmp_path, matrix, names), config).model
     model.save(tmp_path / "m")
     loaded = Model.load(tmp_path / "m")
     assert loaded.weights.tobytes() == model.weights.tobytes()
@@ -465,7 +467,7 @@ def test_models_come_back_alike(tmp_path, loss):
 
 def test_probabilities_of_scores_far_out(tmp_path):
     matrix, labels = rows_of_classes(60, 4, 3, 12)
-    model = train(store_for(tmp_path, matrix, labels), TrainConfig(lam=1.0, loss=LOGISTIC)).model
+    model = train(multiclass_store(tmp_path, matrix, labels), TrainConfig(lam=1.0, loss=LOGISTIC)).model
     found = model.probabilities_of(np.array([[1e300, -1e300, 0], [-1e5, -1e5, -1e5], [0, 800, 801]]))
     np.testing.assert_allclose(found, [[1, 0, 0], [1 / 3] * 3, softmax([0, 800, 801])], rtol=1e-12)
 
@@ -477,7 +479,7 @@ def test_probabilities_of_scores_far_out(tmp_path):
 )
 def test_the_commands(oocpeg, tmp_path, loss, options):
     matrix, labels = rows_of_classes(400, 6, 3, 14)
-    store = store_for(tmp_path, matrix, labels)
+    store = multiclass_store(tmp_path, matrix, labels)
     costs = 1.0 - np.eye(3)
     if options[:1] == ["--cost"]:
         costs = np.array([[0, 1, 4], [1, 0, 1], [4, 1, 0.0]])
@@ -536,7 +538,7 @@ def test_costs_that_make_no_sense(tmp_path, cost, loss, problem):
     matrix, labels = rows_of_classes(60, 4, 3, 12)
     table = tuple(tuple(map(float, line.split())) for line in cost.split("/"))
     with pytest.raises(UsageError, match=problem):
-        train(store_for(tmp_path, matrix, labels), TrainConfig(lam=0.1, loss=loss, cost=table))
+        train(multiclass_store(tmp_path, matrix, labels), TrainConfig(lam=0.1, loss=loss, cost=table))
 
 
 @pytest.mark.parametrize(
@@ -549,7 +551,7 @@ def test_costs_that_make_no_sense(tmp_path, cost, loss, problem):
 )
 def test_files_of_costs_that_cannot_be_read(oocpeg, tmp_path, text, code, problem):
     matrix, labels = rows_of_classes(60, 4, 3, 12)
-    store_for(tmp_path, matrix, labels)
+    multiclass_store(tmp_path, matrix, labels)
     if text is not None:
         (tmp_path / "costs.txt").write_text(text)
     words = ["train", "store", "-o", "m", "--lambda", "0.1", "--loss", HINGE, "--cost", "costs.txt"]
@@ -589,7 +591,7 @@ def test_calibration_is_scikit_learns_on_the_holdout_rows(tmp_path, kind, task):
     loss = HINGE if task == HINGE else "hinge"
     config = TrainConfig(lam=0.01, loss=loss, bias="feature", calibrate=kind, holdout=0.4, max_epochs=20)
     model = train(store, config).model
-    held = held_out(3000, 0.4)
+    held = is_held_out(3000, 0.4)
     scores = (matrix.astype(np.float64) @ model.weights + model.bias).reshape(3000, -1)
     columns = [1] if task == "binary" else [0, 1, 2]
     expected = [
@@ -617,7 +619,7 @@ def test_calibration_is_scikit_learns_on_the_holdout_rows(tmp_path, kind, task):
 @pytest.mark.parametrize("loss", ["hinge", HINGE])
 def test_a_class_without_holdout_rows_is_improbable(tmp_path, kind, loss):
     matrix, labels = rows_of_classes(300, 6, 3, 17)
-    held = held_out(300, 0.2)
+    held = is_held_out(300, 0.2)
     labels[(labels == 2) & held] = 1
     store = store_of(tmp_path, matrix, labels, task="multiclass", classes=())
     model = train(store, TrainConfig(lam=0.01, loss=loss, calibrate=kind, holdout=0.2, max_epochs=20)).model
@@ -632,7 +634,7 @@ def test_a_class_without_holdout_rows_is_improbable(tmp_path, kind, loss):
 
 def test_holdout_rows_of_one_class_are_refused_before_training(tmp_path, monkeypatch):
     matrix, labels = rows_of_classes(300, 6, 2, 17)
-    held = held_out(300, 0.2)
+    held = is_held_out(300, 0.2)
     monkeypatch.setattr("ooc_pegasos.training.run.Run.go", None)  # nobody gets there
     config = TrainConfig(lam=0.01, calibrate="platt", holdout=0.2)
     with pytest.raises(UsageError, match="all holdout rows are of one class"):

@@ -63,7 +63,7 @@ class Signs:
         return 1 if weights @ x > 0 else -1
 
 
-def rows(m, d, k, seed):
+def structured_rows(m, d, k, seed):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((m, d))
     return x, (x @ rng.standard_normal((d, k)) + rng.standard_normal((m, k))).argmax(axis=1)
@@ -98,7 +98,7 @@ def check_certificate(result, optimum, tolerance):
 
 @pytest.mark.parametrize("lam", [0.3, 0.03, 0.003])
 def test_two_outputs_are_the_binary_svm(lam):
-    x, y = rows(300, 8, 2, 1)
+    x, y = structured_rows(300, 8, 2, 1)
     y = 2 * y - 1
     svm = LinearSVC(C=1 / (lam * 300), loss="hinge", fit_intercept=False, tol=1e-10, max_iter=3_000_000, dual=True)
     w = svm.fit(x, y).coef_.ravel()
@@ -113,7 +113,7 @@ def test_two_outputs_are_the_binary_svm(lam):
 @pytest.mark.parametrize("lam", [0.1, 0.02])
 def test_classes_are_crammer_and_singers_svm(lam):
     k, d, m = 5, 10, 400
-    x, y = rows(m, d, k, 2)
+    x, y = structured_rows(m, d, k, 2)
     svm = LinearSVC(
         C=1 / (lam * m), multi_class="crammer_singer", fit_intercept=False, tol=1e-9, max_iter=1_000_000, random_state=0
     )
@@ -134,7 +134,7 @@ def test_classes_are_crammer_and_singers_svm(lam):
 
 
 def test_costs_and_lambda_of_the_same_ratio_are_the_same_problem():
-    x, y = rows(200, 6, 3, 5)
+    x, y = structured_rows(200, 6, 3, 5)
     examples = list(zip(x, y.tolist(), strict=True))
     task, dear = Classes(3, 6), Classes(3, 6, 8.0 * (1.0 - np.eye(3)))
     one = train_structured(task, examples, 18, StructuredConfig(0.08, 1e-9, 10))
@@ -225,7 +225,7 @@ def optimum_by_quadratic_programming(costs, changes, lam):
 @pytest.mark.parametrize("lam", [2.0, 0.3, 0.05])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_certificate_on_chains_against_a_quadratic_program(seed, lam, monkeypatch):
-    monkeypatch.setattr(structured, "_COEFFICIENT", np.inf)  # measured after each epoch
+    monkeypatch.setattr(structured, "COEFFICIENT", np.inf)  # measured after each epoch
     task, examples = tiny_chains(seed)
     lower, upper = optimum_by_quadratic_programming(*enumerated(task, examples, all_tags(2)), lam)
     result = train_structured(task, examples, task.n_features, StructuredConfig(lam, 0.005, 3000))
@@ -278,7 +278,7 @@ def test_the_same_bytes_twice_and_others_with_another_seed():
 
 
 def test_examples_may_come_from_disk_and_are_asked_for_equally_often(tmp_path):
-    x, y = rows(50, 4, 3, 1)
+    x, y = structured_rows(50, 4, 3, 1)
     np.savez(tmp_path / "rows.npz", x=x, y=y)
 
     class OnDisk:
@@ -308,7 +308,7 @@ def test_indices_that_repeat_add_up():
             indices, values = super().features(x, y)
             return np.concatenate([indices, indices]), np.concatenate([values / 4, 3 * values / 4])
 
-    x, y = rows(60, 4, 3, 1)
+    x, y = structured_rows(60, 4, 3, 1)
     examples = list(zip(x, y.tolist(), strict=True))
     config = StructuredConfig(0.1, 1e-9, 5)
     results = [train_structured(task, examples, 12, config) for task in (Classes(3, 4), Twice(3, 4))]
@@ -328,12 +328,12 @@ class Recording(Classes):
         return self.answers[-1]
 
 
-@pytest.mark.parametrize("stale", [1.0, structured._STALE])
+@pytest.mark.parametrize("stale", [1.0, structured.STALE])
 def test_the_iterates_are_those_of_equation_2(stale, monkeypatch):
     """And the candidates the last of them and their mean (2a), and the bound (3) or (5): all counted again here."""
-    monkeypatch.setattr(structured, "_STALE", stale)
+    monkeypatch.setattr(structured, "STALE", stale)
     m, k, d, lam = 80, 3, 5, 0.01
-    x, y = rows(m, d, k, 6)
+    x, y = structured_rows(m, d, k, 6)
     task = Recording(k, d)
     result = train_structured(task, list(zip(x, y.tolist(), strict=True)), k * d, StructuredConfig(lam, 1e-9, 2))
     delay = max(2 * (row @ row) for row in x) / lam
@@ -369,7 +369,7 @@ def test_nothing_to_learn_is_optimal_at_once():
 
 
 def test_a_run_that_stops_at_the_limit_says_so():
-    x, y = rows(100, 5, 4, 3)
+    x, y = structured_rows(100, 5, 4, 3)
     result = train_structured(Classes(4, 5), list(zip(x, y.tolist(), strict=True)), 20, StructuredConfig(1e-4, 1e-3, 2))
     assert not result.converged
     assert result.history.num_rows == 2
@@ -440,7 +440,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_errors_of_a_task(name):
     function, definition, message = WRONG[name]
-    x, y = rows(60, 2, 3, 1)
+    x, y = structured_rows(60, 2, 3, 1)
     with pytest.raises(InputError, match=message) as raised:
         train_structured(
             wrong(function, definition), list(zip(x, y.tolist(), strict=True)), 6, StructuredConfig(0.01, 1e-6)
@@ -451,7 +451,7 @@ def test_errors_of_a_task(name):
 
 def test_an_objective_below_its_bound_is_an_error():
     """Wrong only in the exact pass, and only on examples nobody watches: 1 of 2."""
-    x, y = rows(200, 2, 3, 1)
+    x, y = structured_rows(200, 2, 3, 1)
 
     class Wrong(Classes):
         calls = 0

@@ -21,23 +21,24 @@ from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.solvers.registry import row_bytes
 from support.rows import random_rows
 from support.stores import all_memory, around_present, least_memory, store_of
+from support.subsets import covering
 
 
-def optimum(matrix, labels, lam, class_weight=None, row_weights=None) -> float:
+def liblinear_optimum(matrix, labels, lam, class_weight=None, row_weights=None) -> float:
     """The least value of (1), by LIBLINEAR to a tight tolerance."""
     rows = matrix.shape[0]
     weight = {-1: class_weight[0], 1: class_weight[1]} if class_weight else None
     options = {"loss": "hinge", "fit_intercept": False, "tol": 1e-10, "max_iter": 3_000_000, "dual": True}
     svm = LinearSVC(C=1 / (lam * rows), class_weight=weight, **options)
     svm.fit(matrix.astype(np.float64), labels, sample_weight=row_weights)
-    return objective(svm.coef_.ravel(), matrix, labels, lam, class_weight)
+    return svm_objective(svm.coef_.ravel(), matrix, labels, lam, class_weight)
 
 
 def windows_of(store: Store, memory: int) -> int:
     return len(open_loader(store, memory, row_bytes=row_bytes(TrainConfig(lam=1.0), 1)).in_order())
 
 
-def objective(w, matrix, labels, lam, class_weight=None) -> float:
+def svm_objective(w, matrix, labels, lam, class_weight=None) -> float:
     c = np.where(labels > 0, class_weight[1], class_weight[0]) if class_weight else 1.0
     hinge = np.maximum(0, 1 - labels * (matrix.astype(np.float64) @ w))
     return lam / 2 * float(w @ w) + float((c * hinge).mean())
@@ -69,20 +70,19 @@ ALGORITHMS = [
 ]
 
 
-@pytest.mark.parametrize("options", ALGORITHMS, ids=str)
-@pytest.mark.parametrize("name", data_sets(None))
+@pytest.mark.parametrize(("name", "options"), covering(data_sets(None), ALGORITHMS))
 def test_the_bound_is_below_and_the_objective_above_the_optimum(tmp_path, name, options):
     matrix, labels, lam = data_sets(None)[name]
     store = store_of(tmp_path, matrix, labels, chunk_size=4096)
     weights = options.get("class_weight")
-    best = optimum(matrix, labels, lam, weights)
+    best = liblinear_optimum(matrix, labels, lam, weights)
     result = train(store, TrainConfig(lam=lam, max_epochs=30, tolerance=1e-5, coefficient=1e30, **options))
     assert len(result.model.info.history) > 3 or result.converged
     for entry in result.model.info.history:
         assert entry.lower_bound <= best * (1 + 1e-7)
         assert entry.primal >= best * (1 - 1e-7)
     found = result.model.info.certificate
-    assert found.primal == pytest.approx(objective(result.model.weights, matrix, labels, lam, weights), rel=1e-9)
+    assert found.primal == pytest.approx(svm_objective(result.model.weights, matrix, labels, lam, weights), rel=1e-9)
     assert found.gap == pytest.approx((found.primal - found.lower_bound) / found.primal)
 
 
@@ -106,7 +106,7 @@ def test_the_bound_on_real_data(tmp_path, shared_data, name):
     lam = 20 / len(labels)
     store = store_of(tmp_path, matrix, labels)
     result = train(store, TrainConfig(lam=lam, tolerance=1e-4, max_epochs=2000))
-    best = optimum(matrix, labels, lam)
+    best = liblinear_optimum(matrix, labels, lam)
     assert result.model.info.certificate.lower_bound <= best * (1 + 1e-7)
     assert result.model.info.certificate.primal >= best * (1 - 1e-7)
     assert result.converged, result.model.info.certificate  # the gap reaches 1e-4 where lam m >= 20
@@ -163,7 +163,7 @@ def test_models_without_a_certificate(tmp_path):
         assert "iid sampling" in result.why_uncertified
         assert result.model.info.certificate.lower_bound is None
         assert result.model.info.epochs == 10
-        exact = objective(result.model.weights, matrix, labels, 0.01)
+        exact = svm_objective(result.model.weights, matrix, labels, 0.01)
         assert result.model.info.certificate.primal == pytest.approx(exact, rel=1e-9)
 
 
@@ -226,7 +226,7 @@ def test_small_windows_still_certify(tmp_path):
     result = train(store, TrainConfig(lam=0.02, tolerance=0.01, memory=least_memory(store)))
     assert result.windows == len(store.manifest.chunks) > 3
     assert result.converged
-    assert result.model.info.certificate.lower_bound <= optimum(matrix, labels, 0.02) * (1 + 1e-7)
+    assert result.model.info.certificate.lower_bound <= liblinear_optimum(matrix, labels, 0.02) * (1 + 1e-7)
 
 
 def test_the_holdout_is_always_the_same_and_never_trained_on(tmp_path):
@@ -244,8 +244,8 @@ def test_the_holdout_is_always_the_same_and_never_trained_on(tmp_path):
     assert 0.2 < held.mean() < 0.3
     kept, kept_labels = matrix[~held], labels[~held]
     found = result.model.info.certificate
-    assert found.primal == pytest.approx(objective(result.model.weights, kept, kept_labels, 0.01), rel=1e-9)
-    assert found.lower_bound <= optimum(kept, kept_labels, 0.01) * (1 + 1e-7)
+    assert found.primal == pytest.approx(svm_objective(result.model.weights, kept, kept_labels, 0.01), rel=1e-9)
+    assert found.lower_bound <= liblinear_optimum(kept, kept_labels, 0.01) * (1 + 1e-7)
     scores = matrix[held].astype(np.float64) @ result.model.weights
     assert result.holdout.error == pytest.approx(((scores > 0) != (labels[held] > 0)).mean())
     assert result.holdout.loss == pytest.approx(np.maximum(0, 1 - labels[held] * scores).mean())
@@ -257,7 +257,7 @@ def test_warm_start_is_certified_and_helps(tmp_path):
     good = train(store, TrainConfig(lam=0.01, tolerance=1e-3, max_epochs=300)).model
     config = TrainConfig(lam=0.01, max_epochs=4, tolerance=1e-7, coefficient=1e9)
     again, cold = train(store, config, warm_start=good), train(store, config)
-    best = optimum(matrix, labels, 0.01)
+    best = liblinear_optimum(matrix, labels, 0.01)
     for entry in again.model.info.history:
         assert entry.lower_bound <= best * (1 + 1e-7)
     assert again.model.info.history[0].primal < cold.model.info.history[0].primal
@@ -274,7 +274,7 @@ def test_balanced_class_weights(tmp_path):
     store = store_of(tmp_path, matrix, labels)
     result = train(store, TrainConfig(lam=0.01, class_weight="balanced", tolerance=1e-3, max_epochs=500))
     weights = (900 / (2 * 750), 900 / (2 * 150))
-    best = optimum(matrix, labels, 0.01, weights)
+    best = liblinear_optimum(matrix, labels, 0.01, weights)
     assert result.model.info.certificate.lower_bound <= best * (1 + 1e-7)
     assert result.model.info.certificate.primal == pytest.approx(best, rel=2e-3)
 
@@ -567,7 +567,7 @@ def test_resume_with_fewer_epochs_than_are_done(tmp_path):
     config = {"lam": 1e-3, "tolerance": 1e-9, "checkpoint_epochs": 1}
     train(store, TrainConfig(**config, max_epochs=4), checkpoint=tmp_path / "c")
     result = train(store, TrainConfig(**config, max_epochs=2), checkpoint=tmp_path / "c", resume=True)
-    exact = objective(result.model.weights, matrix, labels, 1e-3)
+    exact = svm_objective(result.model.weights, matrix, labels, 1e-3)
     assert result.model.info.certificate.primal == pytest.approx(exact, rel=1e-9)
 
 
@@ -596,7 +596,7 @@ def test_out_of_time_leaves_a_checkpoint_and_a_measured_model(tmp_path):
     result = train(store, config, checkpoint=tmp_path / "c")
     assert result.stopped_by == "seconds"
     assert (tmp_path / "c" / "training.checkpoint").exists()
-    exact = objective(result.model.weights, matrix, labels, 1e-5)
+    exact = svm_objective(result.model.weights, matrix, labels, 1e-5)
     assert result.model.info.certificate.primal == pytest.approx(exact, rel=1e-9)
 
 
@@ -641,6 +641,7 @@ def test_values_that_no_lambda_suits(tmp_path):
     assert result.model.info.certificate.lower_bound <= result.model.info.certificate.primal
 
 
+@pytest.mark.slow
 def test_targets_that_cannot_be_squared(tmp_path):
     """The standard error of the holdout losses would not be finite."""
     matrix, labels = random_rows(400, 9, 21, 0.5)

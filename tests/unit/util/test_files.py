@@ -22,7 +22,7 @@ from ooc_pegasos.store.chunk_file import ChecksummedFile
 from ooc_pegasos.training.api import train
 from ooc_pegasos.util.files import create_file, cut_file, open_in_place, replacing, write_atomically
 from ooc_pegasos.util.locks import making
-from support.nights import job_of, night, put
+from support.nights import clock_of, job_of, put_day
 from support.rows import random_rows
 from support.stores import store_of
 
@@ -79,7 +79,7 @@ LOCKS = {
     "store.unfinished/lock": lambda tmp_path: expire(tmp_path / "store", 0),
     "ck/lock": train_with_checkpoint,
     ".model.lock": make_model,
-    "models/.lock": lambda tmp_path: run(job_of(tmp_path), now=night(1)),
+    "models/.lock": lambda tmp_path: run(job_of(tmp_path), now=clock_of(1)),
 }
 
 
@@ -159,10 +159,10 @@ def test_a_log_that_is_a_link_is_refused(tmp_path, precious, monkeypatch, kind):
     with pytest.raises(InputError) as refused:
         train(small_store(tmp_path), TrainConfig(lam=0.1), log=log)
     assert str(refused.value) == f"{log}: {KINDS[kind]}; remove it or choose another name"
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     notes, progress = [], Progress()
     monkeypatch.setattr(progress, "note", notes.append)
-    assert run(job_of(tmp_path), now=night(1), progress=progress)["outcome"] == "promoted"
+    assert run(job_of(tmp_path), now=clock_of(1), progress=progress)["outcome"] == "promoted"
     assert f"the log could not be written: {log}: {KINDS[kind]}" in notes
 
 

@@ -14,7 +14,7 @@ import pytest
 from ooc_pegasos.errors import LockedError
 from ooc_pegasos.util import locks
 from ooc_pegasos.util.locks import Owner, locked, making
-from support.nights import job_of, put, rows_of
+from support.nights import job_of, job_rows, put_day
 from support.preloaded import library_in, with_library
 from support.rows import svmlight_text
 from support.soak import in_soak
@@ -116,7 +116,7 @@ def test_a_file_system_without_hard_links_either(tmp_path, monkeypatch):
 
 
 def test_a_note_is_given_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "_noted", set())
+    monkeypatch.setattr(locks, "noted_devices", set())
     notes = []
     for name in ("one", "other"):
         with hold(tmp_path / name, note=notes.append):
@@ -303,12 +303,12 @@ for words in json.loads(sys.argv[1]):
 @pytest.mark.slow
 def test_commands_without_flock_open_no_link(tmp_path):
     """Every command works where flock fails, and says so once; none opens a file to change it through a link."""
-    text = svmlight_text(*rows_of(400, 5))
+    text = svmlight_text(*job_rows(400, 5))
     (tmp_path / "in.svm").write_text(text + "x bad row\n")
-    (tmp_path / "more.svm").write_text(svmlight_text(*rows_of(300, 6)))
+    (tmp_path / "more.svm").write_text(svmlight_text(*job_rows(300, 6)))
     (tmp_path / "bad.svm").write_text("nothing\n")
     job_of(tmp_path)
-    put(tmp_path, 1)
+    put_day(tmp_path, 1)
     how = ["--features", "40", "--on-bad-row", "skip"]
     more = ["--max-epochs", "3", "--tolerance", "1e-9", "--checkpoint", "ck", "--checkpoint-epochs", "1"]
     train = ["train", "store", "--lambda", "1e-4", *more]

@@ -110,7 +110,7 @@ def train_dask(
             with writing_errors(Path(log)):
                 report.log = stack.enter_context(open_log(Path(log), run.state.epochs))
         stack.enter_context(stop.listening())
-        return run.go()
+        return run.execute()
 
 
 def _new_setup(store: Store, config: TrainConfig, warm_start: Model | None) -> RunSetup:

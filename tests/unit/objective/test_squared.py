@@ -115,7 +115,7 @@ def test_options_that_do_not_fit(rows, tmp_path, oocpeg):
     ):
         with pytest.raises(UsageError, match=message):
             train(store, TrainConfig(lam=0.1, loss="squared", **options))
-    with pytest.raises(UsageError, match="sdca.*warm_start"):
+    with pytest.raises(UsageError, match=r"sdca.*warm_start"):
         train(store, TrainConfig(lam=0.1, loss="squared"), warm_start=train(store, TrainConfig(lam=0.1)).model)
     done = oocpeg("train", store.path, "-o", "m", "--loss", "squared", "--lambda", "0.1", "--json")
     assert json.loads(done.stdout)["loss"] == "squared"

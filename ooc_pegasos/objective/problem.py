@@ -118,7 +118,7 @@ class Problem:
 
     @property
     def has_free_bias(self) -> bool:
-        """True if the bias is not regularised."""
+        """True if the bias is unregularized."""
         return self.free != NO_FREE_BIAS
 
     @property

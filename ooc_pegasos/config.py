@@ -479,8 +479,7 @@ class TrainConfig:
     threads: int | None = option(
         None,
         "Threads that train concurrently and average, where that is faster; the result depends on N. Loading and "
-        "measuring "
-        "use all cores in any case.",
+        "measuring use all cores in any case.",
         "Machine",
         metavar="N",
         default_text="1",

@@ -319,8 +319,7 @@ class ArraysReader:
         if count == 1 and entries > max(matrix.columns, _LONG_ROW):
             raise InputError(
                 f"{row_location(name, self.unit, at + 1)}: {entries:,} entries, but only {matrix.columns:,} "
-                "columns; call "
-                "sum_duplicates() on the matrix and save it again"
+                "columns; call sum_duplicates() on the matrix and save it again"
             )
         matrix.indptr.take(count)
         self._entry = int(indptr[count])

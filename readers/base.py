@@ -122,9 +122,7 @@ class Reader(Protocol):
         """Yield all tasks in order, from position `start` of input number `source` on."""
 
     def read(self, task: Any) -> ParsedBlock:
-        """Parse a task; several threads may do so at a time. Raises InputError for problems that concern more "
-        "than a row.
-        """
+        """Parse a task, thread-safe. Raises InputError for problems that concern more than a row."""
 
     def release(self, parsed: ParsedBlock) -> None:
         """Take back the arrays of `parsed` for another block."""

@@ -411,7 +411,7 @@ def _without_bad_rows(
 
 
 def _good_text(every: Any, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (mask of the lines that are good so span, their text)."""
+    """Return (numbers of the lines that are good so far, their text)."""
     import pyarrow as pa
 
     good = state == _GOOD

@@ -141,8 +141,8 @@ class FolderSource:
         known = self.documents[start - 1].name if start <= len(self.documents) else ""
         if state is None or state["last"] != _printable(known):
             raise InputError(
-                f"{_printable(self.name)}: other files than in the interrupted conversion; start over without "
-                f"{{resume}}"
+                f"{_printable(self.name)}: other files than in the interrupted conversion; start over "
+                "without {resume}"
             )
         self._hash, self._bytes = RunningHash.resume(state["hash"]), state["bytes"]
 

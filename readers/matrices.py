@@ -204,9 +204,8 @@ class _TextLabels:
     def finish(self) -> None:
         if self._unread() is not None:
             raise InputError(
-                f"{self._display_name}:{self._done + 1}: a label too many: there are {self.length:,} rows; give "
-                "every row of "
-                "the inputs that have no labels of their own one, in their order"
+                f"{self._display_name}:{self._done + 1}: a label too many: there are {self.length:,} rows; "
+                f"give every row of the inputs that have no labels of their own one, in their order"
             )
 
     def _unread(self) -> TextBlock | None:

@@ -106,9 +106,9 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
     lists = [column for column in columns if column.kind == "entries"]
     if lists and len(columns) > 1:
         raise UsageError(
-            f"{display_name(name)}: column '{lists[0].name}' has indices of its own, which do not go together with "
-            "hashed "
-            "columns; leave the others out by naming columns with {numeric}, {categorical} or {text}"
+            f"{display_name(name)}: column '{lists[0].name}' has indices of its own, which do not go "
+            "together with hashed columns; leave the others out by naming columns with {numeric}, {categorical} "
+            "or {text}"
         )
     if lists and wanted.get("nulls") == "mark":
         raise UsageError(f"{{nulls=mark}}: the indices of column '{lists[0].name}' have no room for it; leave it out")

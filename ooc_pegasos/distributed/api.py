@@ -113,7 +113,7 @@ def train_dask(
             with writing_errors(Path(log)):
                 report.log = stack.enter_context(open_log(Path(log), run.state.epochs))
         stack.enter_context(stop.listening())
-        return run.go()
+        return run.execute()
 
 
 def _refuse_loss_of_collection(config: TrainConfig) -> None:

@@ -73,8 +73,8 @@ class DistributedSdca(RoundSolver, SdcaSolver):
     """CoCoA+: dual coordinate ascent in each part; the changes of all parts are added.
 
     The subproblem parameter sigma' of CoCoA+ is adapted from round to round, see `next_sigma`. The states of rows stay
-    on the workers. Each is the result of the one before, so Dask can recompute a lost state; now and then all states
-    are fetched to a file and restart from there, since the scheduler would otherwise keep the messages of all rounds.
+    on the workers. Each is the result of the one before, so Dask can recompute a lost state; regularly all states are
+    fetched to a file and restart from there, since the scheduler would otherwise keep the messages of all rounds.
     """
 
     def __init__(self, problem: Problem, rows: RowStates, tolerance: float, pool: WorkerPool, passes: int) -> None:

@@ -52,7 +52,7 @@ def connected(scheduler: str) -> Iterator[Any]:
     if local:
         number = int(local[1])
         if number < 1:
-            raise UsageError("{scheduler=local:N} needs at smallest one worker, like local:2")
+            raise UsageError("{scheduler=local:N} needs at least one worker, like local:2")
         local_cluster: Any = distributed.LocalCluster
         options = {
             "n_workers": number,
@@ -80,7 +80,7 @@ def connected(scheduler: str) -> Iterator[Any]:
 
 
 def _check_certificates(scheduler: str) -> None:
-    """Refuse TLS unlimited the certificates that a client needs, of which Dask would not say which is missing."""
+    """Raise InputError for a missing or unreadable TLS certificate, which Dask does not name."""
     import dask
 
     if dask.config.get("distributed.client.security-loader", None):

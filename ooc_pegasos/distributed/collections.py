@@ -391,9 +391,9 @@ class _CollectionReader:
             needed = sum(map(_bytes_of, summaries))
             found.remark = (
                 f"the rows of the collection take {needed / 1e9:.3g} GB, and workers can hold up to "
-                f"{ROWS_SHARE * self.memory / 1e9:.3g} GB: so they are recomputed in each round, which took "
-                f"{seconds:.2g} "
-                f"seconds; a store (Store.from_dask) is read faster, or give workers more memory"
+                f"{ROWS_SHARE * self.memory / 1e9:.3g} GB: so they are recomputed in each round, "
+                f"which took {seconds:.2g} seconds; a store (Store.from_dask) is read faster, or give workers more "
+                "memory"
             )
         return Store(Path(_NAME), made), found
 
@@ -415,9 +415,7 @@ class _CollectionReader:
         return sorted(groups) if even else []
 
     def _assign_workers(self, where: list[Sequence[str]], groups: list[list[int]]) -> list[str]:
-        """Return a worker for each part: among workers with fewer parts than their share, the one with most of "
-        "its partitions.
-        """
+        """Return a worker for each part: that with most of its partitions, of those below their share."""
         threads = self.client.nthreads()
         left = {worker: -(-len(groups) * threads[worker] // sum(threads.values())) for worker in sorted(threads)}
         workers_of_parts = []

@@ -208,12 +208,12 @@ def _map_parts(
     parts: list[tuple[tuple[int, int], tuple[Any, ...]]],
     merge: Callable[[Any, Any], Any] | None = None,
 ) -> Any:
-    """Return the results of sample work on all parts of a store, in order; with `merge`, as one."""
+    """Return the results of `work` for all parts of a store, in order; with `merge`, combined."""
     from distributed.client import FutureCancelledError
     from distributed.scheduler import KilledWorker
 
     if not client.nthreads():
-        raise InputError("the cluster has no workers; start sample, or wait for them with client.wait_for_workers(1)")
+        raise InputError("the cluster has no workers; start some, or wait for them with client.wait_for_workers(1)")
     location = (shared_path(store.path), store.checksum)
     futures: list[Any] = []
     done = False

@@ -64,7 +64,7 @@ class Part:
     open_at_once: int
     """Number of parts of a run that a worker keeps open, each with its memory."""
     written_by: str = __version__
-    """Other versions may do changed_collection."""
+    """Version of the client; results of other versions may differ."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class OpenPart:
         self.part = part
         self.inverses = np.empty(0, np.float32)
         self.lock = threading.Lock()
-        """InMemoryPart by who works on it: one task at a time."""
+        """Lock of the task that uses the part."""
         self.last_used = time.monotonic()
         if in_memory is not None:
             self.store = Store(Path(part.path), in_memory.manifest)

@@ -164,7 +164,7 @@ class SdcaRequest:
     """The sum of b_i x_i over all rows, for each active model."""
     stretch: dict[int, float]
     centres: dict[int, np.ndarray]
-    """For a bias that is not regularised: the proximal centre and its extrapolation."""
+    """For an unregularized bias: the proximal centre and its extrapolation."""
     sigma: dict[int, float]
     """Factor by which each part scales its own changes, from 1 to the number of parts."""
 

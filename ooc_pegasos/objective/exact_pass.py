@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.compiled.fit import sums as kernels
-from ooc_pegasos.compiled.fit.many import COMPENSATED, SCORE_ERROR
 from ooc_pegasos.compiled.fit.multiclass import sum_class_losses
+from ooc_pegasos.compiled.fit.panel_steps import COMPENSATED, SCORE_ERROR
 from ooc_pegasos.compiled.fit.pegasos import NO_FREE_BIAS
 from ooc_pegasos.compiled.fit.sums import (
     HOLDOUT_ERRORS,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooc_pegasos.compiled.fit.lanes import LANES
-from ooc_pegasos.compiled.fit.many import OFFSET
+from ooc_pegasos.compiled.fit.panel_steps import OFFSET
 
 if TYPE_CHECKING:
     from ooc_pegasos.objective.problem import Problem

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooc_pegasos.compiled.fit.many import (
+from ooc_pegasos.compiled.fit.panel_steps import (
     CLOCK,
     DELAY,
     FOLD,
@@ -118,7 +118,7 @@ class Problem:
 
     @property
     def has_free_bias(self) -> bool:
-        """True if the bias is not regularised."""
+        """True if the bias is unregularized."""
         return self.free != NO_FREE_BIAS
 
     @property
@@ -139,7 +139,7 @@ class Problem:
         delays: Sequence[float] | None = None,
         clocks: Sequence[float] | None = None,
     ) -> np.ndarray:
-        """Return the parameters of some models for kernels, one column each; see `compiled/fit/many.py`."""
+        """Return the parameters of some models for kernels, one column each; see `compiled/fit/panel_steps.py`."""
         table = np.zeros((TABLE_SIZE, width))
         table[[ONE_CLASS, FOLD]] = NONE
         for column, model in enumerate(models):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.compiled.fit import many
+from ooc_pegasos.compiled.fit import panel_steps
 from ooc_pegasos.compiled.fit.pegasos import FREE_BIAS, NO_FREE_BIAS, PROXIMAL, S
 from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.loading.window import Window
@@ -116,7 +116,7 @@ class PegasosSolver(Solver):
     def _process_panel(self, panel: Panel, window: Window, begin: int, end: int) -> int:
         block, problem = window.block, self.problem
         return int(
-            many.process_panel(
+            panel_steps.process_panel(
                 window.order,
                 begin,
                 end,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ooc_pegasos.compiled.fit import many
+from ooc_pegasos.compiled.fit import panel_steps
 from ooc_pegasos.compiled.fit import sdca as kernels
 from ooc_pegasos.compiled.fit.lanes import LANES
 from ooc_pegasos.compiled.fit.pegasos import NO_FREE_BIAS, proximal_step, square
@@ -231,7 +231,7 @@ class SdcaSolver(Solver):
     def _process_panel(self, window: Window, group: Group, panel: Panel, active_rows: np.ndarray, count: int) -> int:
         block, problem = window.block, self.problem
         return int(
-            many.ascend_panel(
+            panel_steps.ascend_panel(
                 active_rows,
                 0,
                 count,

@@ -89,7 +89,7 @@ def train(
             with writing_errors(Path(log)):
                 run.report.log = stack.enter_context(open_log(Path(log), run.state.epochs))
         stack.enter_context(run.stop.listening())
-        return run.go()
+        return run.execute()
 
 
 def _new_run(
@@ -135,7 +135,7 @@ def _search_bias(
             run = _new_run(store, remaining, progress, scratch=scratch, offsets=search.offsets)
             run.report.log = file
             with closing(run), run.stop.listening():
-                result = run.go()
+                result = run.execute()
             if search.is_over([model.certificate for model in result.models]) or result.stopped_by == "seconds":
                 note = f"the gap is that for the bias fixed at {float(result.model.bias):.6g}"
                 note += ", and another bias may be better: scale the targets" if search.gave_up else ""

@@ -56,8 +56,8 @@ def optimize_biases(state: RunState, engine: Engine) -> None:
     measurement = Measurement(state.problem, models, candidates)
     engine.measure(measurement)
     for objective, candidate in zip(measurement.result(), candidates, strict=True):
-        known = state.known[objective.model]
-        known.primal, known.holdout = objective.primal, objective.holdout
+        progress = state.progress[objective.model]
+        progress.primal, progress.holdout = objective.primal, objective.holdout
         state.best[objective.model] = candidate
 
 

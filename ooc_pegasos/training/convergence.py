@@ -24,9 +24,9 @@ _MIN_EPOCHS = 10  # epochs before a model is stopped by rounding errors
 _HOLDOUT_PATIENCE = 3  # epochs without improvement of the holdout loss, for models without a certificate
 
 
-def reason_of(known: Sequence[Progression]) -> str:
+def reason_of(progress: Sequence[Progression]) -> str:
     """Return the reason for the end of a run in which every model is finished: the worst reason of any."""
-    return min((one.finished_by for one in known), key=REASONS.index)
+    return min((one.finished_by for one in progress), key=REASONS.index)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Judge:
         estimates = {model: self._estimate(model) for model in solver.active}
         estimates |= self._recompute_sums(estimates)
         due = self._due(estimates, last)
-        measurement = self.measurement_of(due, [model for model in due if self.state.known[model].compensated])
+        measurement = self.measurement_of(due, [model for model in due if self.state.progress[model].compensated])
         is_now = self.engine.is_measuring_cheap or last
         if measurement and is_now:
             self.engine.measure(measurement)
@@ -76,16 +76,16 @@ class Judge:
 
     def _estimate(self, model: int) -> Estimate:
         """Update the best bound, and estimate objective and gap."""
-        known, solver = self.state.known[model], self.state.solver
+        progress, solver = self.state.progress[model], self.state.solver
         bound = solver.bound(model)
-        if bound is not None and (known.bound is None or max(bound.value, 0.0) >= known.bound):
-            known.bound, known.bound_rounding = max(bound.value, 0.0), bound.rounding  # losses are not negative
+        if bound is not None and (progress.bound is None or max(bound.value, 0.0) >= progress.bound):
+            progress.bound, progress.bound_rounding = max(bound.value, 0.0), bound.rounding  # losses are not negative
             solver.keep_duals(model, bound)
         estimate = solver.estimate(model)
-        if known.bound is None or bound is None:
+        if progress.bound is None or bound is None:
             return Estimate(estimate, None, bound)
-        likely_bound = max(known.bound, bound.value + bound.rounding)
-        gap = known.ratio * max((estimate - likely_bound) / estimate if estimate > 0 else 0.0, 0.0)
+        likely_bound = max(progress.bound, bound.value + bound.rounding)
+        gap = progress.ratio * max((estimate - likely_bound) / estimate if estimate > 0 else 0.0, 0.0)
         return Estimate(estimate, gap, bound)
 
     def _recompute_sums(self, estimates: Mapping[int, Estimate]) -> dict[int, Estimate]:
@@ -112,7 +112,7 @@ class Judge:
 
     def _is_near(self, model: int, gap: float | None) -> bool:
         """True if the gap is small enough to be measured, which costs about a quarter of an epoch."""
-        first = _FIRST_FACTOR if self.state.known[model].primal is None else 1.0
+        first = _FIRST_FACTOR if self.state.progress[model].primal is None else 1.0
         return gap is not None and gap <= first * self.config.coefficient * self.config.enough
 
     def _needs_holdout(self, gap: float | None) -> bool:
@@ -121,10 +121,10 @@ class Judge:
 
     def _will_be_enough(self, model: int, pending: Sequence[Objective]) -> bool:
         """True if the tolerance is certified by the candidates that were measured during this epoch."""
-        known = self.state.known[model]
-        primals = [] if known.primal is None else [known.primal]
+        progress = self.state.progress[model]
+        primals = [] if progress.primal is None else [progress.primal]
         primals += [found.primal for found in pending if found.model == model]
-        gap = relative_gap(min(primals, default=None), known.bound)
+        gap = relative_gap(min(primals, default=None), progress.bound)
         return gap is not None and gap <= self.config.enough
 
     def measurement_of(self, models: Iterable[int], compensated: Sequence[int] = ()) -> Measurement | None:
@@ -140,17 +140,17 @@ class Judge:
         pending = self.state.pending
         if pending is None:
             return {}
-        found = self.take(pending, {model: self.state.known[model].pending_gap for model in pending.models})
+        found = self.take(pending, {model: self.state.progress[model].pending_gap for model in pending.models})
         self.state.pending = None
-        for known in self.state.known:
-            known.pending_gap = None
+        for progress in self.state.progress:
+            progress.pending_gap = None
         return found
 
     def _measure_with_next_epoch(self, measurement: Measurement, gaps: Mapping[int, float | None]) -> None:
         """Measure candidates during the next epoch, which reads the data anyway."""
         self.state.pending = measurement
         for model, gap in gaps.items():
-            self.state.known[model].pending_gap = gap
+            self.state.progress[model].pending_gap = gap
 
     def take(self, measurement: Measurement, gaps: Mapping[int, float | None]) -> dict[int, Objective]:
         """Update the best candidate of each model; return the best objectives of the measurement."""
@@ -166,34 +166,35 @@ class Judge:
         return {model: objective for model, (objective, _) in best.items()}
 
     def _keep(self, model: int, found: Objective, weights: np.ndarray, estimated_gap: float | None) -> None:
-        known = self.state.known[model]
+        progress = self.state.progress[model]
         if not np.isfinite([found.primal, found.holdout.deviation if found.holdout else 0.0]).all():
             raise InputError(f"{self.name}: weights or losses became infinite; choose another lambda or scale the data")
-        if not self.state.solver.keeps_best or known.primal is None or found.primal < known.primal:
-            known.primal, known.holdout, self.state.best[model] = found.primal, found.holdout, weights.copy()
-            known.primal_rounding = found.rounding
-        known.compensated = known.compensated or found.rounding > _ROUNDING_SHARE * self.config.enough * found.primal
-        if known.gap is not None and estimated_gap:
-            known.ratio = min(max(known.ratio * known.gap / estimated_gap, 0.05), 1.5)
+        if not self.state.solver.keeps_best or progress.primal is None or found.primal < progress.primal:
+            progress.primal, progress.holdout, self.state.best[model] = found.primal, found.holdout, weights.copy()
+            progress.primal_rounding = found.rounding
+        if found.rounding > _ROUNDING_SHARE * self.config.enough * found.primal:
+            progress.compensated = True
+        if progress.gap is not None and estimated_gap:
+            progress.ratio = min(max(progress.ratio * progress.gap / estimated_gap, 0.05), 1.5)
 
     def _record(self, estimates: Mapping[int, Estimate], found: Mapping[int, Objective]) -> dict[int, EpochRecord]:
         """Append a record to the history of each active model."""
         records = {model: self._record_of(model, one, found.get(model)) for model, one in estimates.items()}
         for model, record in records.items():
-            self.state.known[model].history.append(record)
+            self.state.progress[model].history.append(record)
         return records
 
     def _record_of(self, model: int, estimate: Estimate, found: Objective | None) -> EpochRecord:
-        known = self.state.known[model]
-        is_known = found is not None or self.is_enough(known)
+        progress = self.state.progress[model]
+        is_known = found is not None or self.is_enough(progress)
         holdout = found.holdout if found else None
         return EpochRecord(
             epoch=self.state.cursor.epoch + 1,
             counts=self.state.solver.counts(model),
             estimate=estimate.objective,
-            primal=known.primal if is_known else None,
-            lower_bound=known.bound,
-            gap=known.gap if is_known else None,
+            primal=progress.primal if is_known else None,
+            lower_bound=progress.bound,
+            gap=progress.gap if is_known else None,
             estimated_gap=estimate.gap,
             holdout_loss=holdout.loss if holdout else None,
             holdout_error=holdout.error if holdout else None,
@@ -205,33 +206,33 @@ class Judge:
         """Remove the models that are finished from the pass."""
         state = self.state
         for model in state.solver.active:
-            state.known[model].finished_by = self.reason_to_finish(state.known[model])
-        finished = [model for model in state.solver.active if state.known[model].finished_by]
+            state.progress[model].finished_by = self.reason_to_finish(state.progress[model])
+        finished = [model for model in state.solver.active if state.progress[model].finished_by]
         if finished:
             state.solver.drop(finished)
 
-    def is_enough(self, known: Progression) -> bool:
+    def is_enough(self, progress: Progression) -> bool:
         """True if the tolerance is certified."""
-        return known.gap is not None and known.gap <= self.config.enough
+        return progress.gap is not None and progress.gap <= self.config.enough
 
-    def reason_to_finish(self, known: Progression) -> str:
+    def reason_to_finish(self, progress: Progression) -> str:
         """Return the reason for which a model is finished, or ""."""
-        if self.is_enough(known):
+        if self.is_enough(progress):
             return "tolerance"
-        if self._is_limited_by_rounding(known):
+        if self._is_limited_by_rounding(progress):
             return "rounding"
-        if known.bound is None and self.config.holdout_fraction:
-            losses = [record.holdout_loss for record in known.history if record.holdout_loss is not None]
+        if progress.bound is None and self.config.holdout_fraction:
+            losses = [record.holdout_loss for record in progress.history if record.holdout_loss is not None]
             if len(losses) > _HOLDOUT_PATIENCE and min(losses[-_HOLDOUT_PATIENCE:]) >= min(losses[:-_HOLDOUT_PATIENCE]):
                 return "holdout"
         return ""
 
-    def _is_limited_by_rounding(self, known: Progression) -> bool:
+    def _is_limited_by_rounding(self, progress: Progression) -> bool:
         """True if rounding errors exceed the tolerance, and are at least half of the gap."""
-        if known.gap is None or known.primal is None or known.epochs < _MIN_EPOCHS:
+        if progress.gap is None or progress.primal is None or progress.epochs < _MIN_EPOCHS:
             return False
-        estimated = known.estimated_gap
+        estimated = progress.estimated_gap
         if estimated is None or estimated > NEAR_TOLERANCE * self.config.enough:
             return False  # sums may not have been recomputed
-        rounding = (known.primal_rounding + known.bound_rounding) / known.primal
-        return rounding > self.config.enough and known.gap <= 2 * rounding
+        rounding = (progress.primal_rounding + progress.bound_rounding) / progress.primal
+        return rounding > self.config.enough and progress.gap <= 2 * rounding

@@ -124,7 +124,7 @@ class Outcome:
     """The models at the end of a run, and the selection of the best."""
 
     def __init__(self, problem: Problem, state: RunState, store: Store, config: TrainConfig) -> None:
-        self._problem, self._known, self._best = problem, state.known, state.best
+        self._problem, self._progress, self._best = problem, state.progress, state.best
         self._store, self._config = store, config
         self.trials = self._compare()
         self._selected = self._select()
@@ -146,7 +146,7 @@ class Outcome:
         specs, folds = self._problem.specs, self._config.folds is not None
         trials = []
         for lam in dict.fromkeys(spec.lam for spec in specs):
-            found = [(spec.fold, self._known[model].holdout) for model, spec in enumerate(specs) if spec.lam == lam]
+            found = [(spec.fold, self._progress[model].holdout) for model, spec in enumerate(specs) if spec.lam == lam]
             holdout = [(fold, one) for fold, one in found if one is not None]
             if holdout:
                 trial = trial_of(lam, holdout, across=folds)
@@ -162,12 +162,12 @@ class Outcome:
         if self._config.folds:
             models = [model for model in models if specs[model].fold == NONE]
         if not self.one_vs_rest:  # the best of several fixed biases
-            models = [min(models, key=lambda model: self._known[model].primal or 0.0)]
+            models = [min(models, key=lambda model: self._progress[model].primal or 0.0)]
         return models
 
     def model(self, algorithm: str) -> Model:
         """Return the selected model."""
-        problem, known, config = self._problem, [self._known[model] for model in self._selected], self._config
+        problem, progress, config = self._problem, [self._progress[model] for model in self._selected], self._config
         info = ModelInfo(
             features=self._store.features,
             lam=problem.specs[self._selected[0]].lam,
@@ -177,9 +177,9 @@ class Outcome:
             algorithm=algorithm,
             sampling=config.sampler,
             seed=config.seed,
-            epochs=max(one.epochs for one in known),
+            epochs=max(one.epochs for one in progress),
             certificate=self._certificate(),
-            history=known[0].history,
+            history=progress[0].history,
             trials=self.trials,
             calibrations=[],
             labels=self._store.manifest.labels,
@@ -192,8 +192,8 @@ class Outcome:
 
     def write_proof(self, path: Path, model: Model, record: DualRecord) -> None:
         """Write the dual variables of the selected models, with the certificate of `model`."""
-        known = [self._known[number] for number in self._selected]
-        claims = [Claim(one.primal or 0.0, max(one.bound or 0.0, 0.0)) for one in known]
+        progress = [self._progress[number] for number in self._selected]
+        claims = [Claim(one.primal or 0.0, max(one.bound or 0.0, 0.0)) for one in progress]
         holdout = self._config.holdout_fraction
         write_proof(path, self._store, model, self._problem, self._selected, claims, record, holdout)
 
@@ -213,29 +213,29 @@ class Outcome:
 
     def _certificate(self) -> Certificate:
         """Return one certificate for all selected models: the sums of objectives and bounds."""
-        known = [self._known[model] for model in self._selected]
-        primal = sum(one.primal or 0.0 for one in known)
-        bounds = [one.bound for one in known if one.bound is not None]
-        bound = sum(bounds) if len(bounds) == len(known) else None
-        gap = known[0].gap if len(known) == 1 else relative_gap(primal, bound)
-        return Certificate(primal, bound, gap, all(one.finished_by == "tolerance" for one in known))
+        progress = [self._progress[model] for model in self._selected]
+        primal = sum(one.primal or 0.0 for one in progress)
+        bounds = [one.bound for one in progress if one.bound is not None]
+        bound = sum(bounds) if len(bounds) == len(progress) else None
+        gap = progress[0].gap if len(progress) == 1 else relative_gap(primal, bound)
+        return Certificate(primal, bound, gap, all(one.finished_by == "tolerance" for one in progress))
 
     def models(self) -> list[TrainedModel]:
         """Return history and certificate of each model."""
-        return [self._trained(model) for model in range(len(self._known))]
+        return [self._trained(model) for model in range(len(self._progress))]
 
     def _trained(self, model: int) -> TrainedModel:
-        spec, known = self._problem.specs[model], self._known[model]
-        assert known.primal is not None
+        spec, progress = self._problem.specs[model], self._progress[model]
+        assert progress.primal is not None
         classes = self._store.manifest.labels.classes
         return TrainedModel(
             spec.lam,
             classes[spec.one_class] if spec.one_class != NONE else None,
             spec.fold if self._config.folds and spec.fold != NONE else None,
-            Certificate(known.primal, known.bound, known.gap, known.finished_by == "tolerance"),
-            known.epochs,
-            HoldoutResult(known.holdout.loss, known.holdout.error) if known.holdout else None,
-            known.history,
+            Certificate(progress.primal, progress.bound, progress.gap, progress.finished_by == "tolerance"),
+            progress.epochs,
+            HoldoutResult(progress.holdout.loss, progress.holdout.error) if progress.holdout else None,
+            progress.history,
         )
 
 

@@ -102,8 +102,8 @@ class Run:
 
     def _new_state(self) -> RunState:
         problem = self.setup.problem
-        known = [self.engine.new_progression(spec, self.algorithm.name) for spec in problem.specs]
-        return RunState(problem, self._new_solver(), known)
+        progress = [self.engine.new_progression(spec, self.algorithm.name) for spec in problem.specs]
+        return RunState(problem, self._new_solver(), progress)
 
     def _new_solver(self) -> Solver:
         solver = self.engine.new_solver(self.algorithm.name)
@@ -118,7 +118,7 @@ class Run:
 
     # --- the loop ---------------------------------------------------------------------------------
 
-    def go(self) -> TrainResult:
+    def execute(self) -> TrainResult:
         """Train epoch after epoch until every model is finished, or a limit is reached."""
         stopped = self._train(self.setup.config.max_epochs or self._default_limit())
         self.stop.allow_more_time()
@@ -154,7 +154,7 @@ class Run:
     def _reason_to_stop(self, limit: int) -> str:
         state = self.state
         if not state.solver.active:
-            return reason_of(state.known)
+            return reason_of(state.progress)
         if state.cursor.epoch >= limit and not state.cursor.presented:
             return "epochs"
         return ""
@@ -174,7 +174,7 @@ class Run:
         state.costs.append(cost)
         self.report.epoch_done(
             records,
-            len(state.known) > 1,
+            len(state.progress) > 1,
             lambda: {**cost.table(), **self.engine.traffic(), "elapsed": self.stop.seconds},
             config.enough,
         )
@@ -193,10 +193,10 @@ class Run:
         repeats = ALGORITHMS[self.algorithm.name].repeats
         if repeats == 1:
             return {}
-        return {model: repeats for model in self.state.solver.active if self._is_far(self.state.known[model])}
+        return {model: repeats for model in self.state.solver.active if self._is_far(self.state.progress[model])}
 
-    def _is_far(self, known: Progression) -> bool:
-        gap = known.estimated_gap if known.history else 0.0
+    def _is_far(self, progress: Progression) -> bool:
+        gap = progress.estimated_gap if progress.history else 0.0
         return gap is None or gap > 5 * self.setup.config.enough
 
     # --- from Pegasos to dual coordinate ascent -----------------------------------------------------
@@ -227,8 +227,8 @@ class Run:
         return can_take_over(self.fallback, config, setup.problem, setup.start is not None)
 
     def is_slow(self) -> bool:
-        known = [self.state.known[model] for model in self.state.solver.active]
-        gaps = [one.estimated_gap for one in known if one.epochs >= _SWITCH_AFTER]
+        progress = [self.state.progress[model] for model in self.state.solver.active]
+        gaps = [one.estimated_gap for one in progress if one.epochs >= _SWITCH_AFTER]
         return any(gap is not None and gap > 2 * self.setup.config.enough for gap in gaps)
 
     def _switch_algorithm(self) -> None:
@@ -242,7 +242,7 @@ class Run:
         """Measure models without an objective, and, if the time is over without a certificate, the last candidates."""
         state = self.state
         late = stopped == "seconds" and self.why_uncertified is not None
-        models = [model for model in state.solver.active if state.known[model].primal is None or late]
+        models = [model for model in state.solver.active if state.progress[model].primal is None or late]
         measurement = self.judge.measurement_of(models)
         if measurement:
             self.engine.measure(measurement)
@@ -270,7 +270,7 @@ class Run:
             models=outcome.models(),
             trials=outcome.trials,
             converged=stopped == "tolerance",
-            certified=all(one.gap is not None for one in state.known),
+            certified=all(one.gap is not None for one in state.progress),
             stopped_by=stopped,
             seconds=self.stop.seconds,
             seconds_computing=cost.seconds_computing,

@@ -103,7 +103,7 @@ class RunState:
 
     problem: Problem
     solver: Solver
-    known: list[Progression]
+    progress: list[Progression]
     cursor: Cursor = field(default_factory=Cursor)
     best: dict[int, np.ndarray] = field(default_factory=dict)
     """Weights of the best candidate of each model so far."""
@@ -114,7 +114,7 @@ class RunState:
     @property
     def epochs(self) -> int:
         """Number of epochs of all models, which is the number of lines of the log."""
-        return sum(known.epochs for known in self.known)
+        return sum(progress.epochs for progress in self.progress)
 
     def save(self, folder: Path, identity: dict[str, Any], budget: int) -> None:
         """Replace the checkpoint in `folder` by one of this state."""
@@ -133,7 +133,7 @@ class RunState:
                 "solver": solver,
                 "record": saved_record,
                 "cursor": dataclasses.asdict(self.cursor),
-                "known": [known.table() for known in self.known],
+                "known": [progress.table() for progress in self.progress],
                 "best": list(self.best),
                 "budget": budget,
                 "pending": [pending.models, pending.windows, pending.compensated] if pending else None,
@@ -158,23 +158,23 @@ class RunState:
         self.cursor = typed_json.load(Cursor, facts["cursor"], "cursor")
         for name, value in dataclasses.asdict(self.cursor).items():
             whole(int(value), 0, _MAX, name)
-        self.known = [Progression.load(known) for known in facts["known"]]
-        if len(self.known) != number:
-            raise ValueError(f"{len(self.known)} models instead of {number}")
+        self.progress = [Progression.load(progress) for progress in facts["known"]]
+        if len(self.progress) != number:
+            raise ValueError(f"{len(self.progress)} models instead of {number}")
         self.best = {
             whole(model, 0, number - 1, "model"): take(arrays, f"best {model}", vector) for model in facts["best"]
         }
-        for model, known in enumerate(self.known):
-            if known.holdout is not None:
-                whole(known.holdout.rows, 1, _MAX, "holdout rows")
+        for model, progress in enumerate(self.progress):
+            if progress.holdout is not None:
+                whole(progress.holdout.rows, 1, _MAX, "holdout rows")
             if model in self.solver.active:
-                if known.finished_by:
+                if progress.finished_by:
                     raise ValueError("a model that is both finished and active")
-            elif known.finished_by not in REASONS:
-                raise ValueError(f"a model that is finished by {known.finished_by!r:.40}")
-            if (known.primal is not None or model not in self.solver.active) and model not in self.best:
+            elif progress.finished_by not in REASONS:
+                raise ValueError(f"a model that is finished by {progress.finished_by!r:.40}")
+            if (progress.primal is not None or model not in self.solver.active) and model not in self.best:
                 raise ValueError("a model without weights")
-            if known.primal is None and model in self.best:
+            if progress.primal is None and model in self.best:
                 raise ValueError("weights without an objective")
         if facts["pending"]:
             models, windows, compensated = facts["pending"]

@@ -643,8 +643,12 @@ def test_slow_pegasos_is_replaced(local, tmp_path, monkeypatch):
     assert train_dask(local.client, store, config, parts=2).algorithm == "sgd-s"
     config = TrainConfig(lam=0.05, tolerance=3 / 150, max_epochs=30)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(running.Run, "is_slow", lambda mine: len(mine.state.known[0].history) >= 2)
-        patched.setattr(running.Judge, "is_enough", lambda mine, known: len(known.history) > 5 and known.gap <= 0.02)
+        patched.setattr(running.Run, "is_slow", lambda mine: len(mine.state.progress[0].history) >= 2)
+        patched.setattr(
+            running.Judge,
+            "is_enough",
+            lambda mine, done: len(done.history) > 5 and done.gap <= 0.02,
+        )
         result = train_dask(local.client, store, config, parts=2, checkpoint=tmp_path / "kept")
     assert result.algorithm == "sdca"
     assert "continuing with dual coordinate ascent" in " ".join(result.notes)

@@ -330,7 +330,7 @@ def test_a_proof_of_the_loss_is_refused(tmp_path):
 
 @pytest.mark.parametrize("bias", ["free", "unregularized", "batch"])
 def test_the_loss_finds_a_bias_that_is_not_regularised(tmp_path, bias):
-    store, *_ = rows_of(tmp_path)
+    store, *_ = stored_rows(tmp_path)
     lam, margin, more = 0.05, 3.0, {"bias": bias} | ({"batch_size": 100} if bias == "batch" else {})
     found = train(store, TrainConfig(lam=lam, loss="toy-wide", loss_parameter=margin, tolerance=0.02, **more))
     hinge = train(store, TrainConfig(lam=margin * lam, bias="free", tolerance=1e-3)).model.info.certificate
@@ -341,7 +341,7 @@ def test_the_loss_finds_a_bias_that_is_not_regularised(tmp_path, bias):
 
 
 def test_a_batch_finds_the_bias_of_the_loss_as_that_of_the_hinge(tmp_path):
-    store, *_ = rows_of(tmp_path)
+    store, *_ = stored_rows(tmp_path)
     options = {"lam": 0.05, "bias": "batch", "batch_size": 7, "max_epochs": 3, "tolerance": 1e-9}
     hinge = train(store, TrainConfig(**options)).model
     wide = train(store, TrainConfig(loss="toy-wide", loss_parameter=1.0, **options)).model
@@ -349,7 +349,7 @@ def test_a_batch_finds_the_bias_of_the_loss_as_that_of_the_hinge(tmp_path):
 
 
 def test_a_loss_that_is_the_hinge_may_take_its_shorter_ways(tmp_path):
-    store, *_ = rows_of(tmp_path)
+    store, *_ = stored_rows(tmp_path)
     functions = LossFunctions(wide_at, has_margin=True, dual=wide_dual, best_dual=wide_best_dual, is_unit_hinge=True)
     losses.register("toy-hinge", "binary", functions, 1.0)
     try:
@@ -365,7 +365,7 @@ def test_a_loss_that_is_the_hinge_may_take_its_shorter_ways(tmp_path):
 def test_workers_that_know_the_loss_and_the_sampler_certify(tmp_path):
     from ooc_pegasos.distributed.api import train_dask
 
-    store, matrix, labels = rows_of(tmp_path, chunk_size=4096)
+    store, matrix, labels = stored_rows(tmp_path, chunk_size=4096)
     with workers_of_this_process() as (_cluster, client):
         config = TrainConfig(lam=0.05, loss="toy-wide", sampling="toy-backwards", tolerance=5e-3)
         result = train_dask(client, store, config)
@@ -379,14 +379,14 @@ def test_workers_that_know_the_loss_and_the_sampler_certify(tmp_path):
 @pytest.mark.dask
 @pytest.mark.parametrize("words", [("--loss", "toy-wide"), ("--sampling", "toy-backwards")], ids=str)
 def test_workers_that_do_not_know_a_name_are_refused(tmp_path, toy_oocpeg, words):
-    rows_of(tmp_path)
+    stored_rows(tmp_path)
     error = toy_oocpeg("train", "store", "-o", "m", "--lambda", "0.05", "--scheduler", "local:1", *words, code=2).stderr
     assert f"error: {' '.join(words)} is not registered on the worker tcp://127.0.0.1:" in error
     assert not (tmp_path / "m").exists()
 
 
 def test_a_loss_without_leaning_or_kinks_has_no_such_bias(tmp_path):
-    store, *_ = rows_of(tmp_path)
+    store, *_ = stored_rows(tmp_path)
     losses.register("toy-plain", "binary", LossFunctions(wide_at, has_margin=True), 0.5)
     losses.register("toy-curve", "binary", LossFunctions(wide_at, True), 0.5, leaning=lambda _margin: 1.0)
     try:

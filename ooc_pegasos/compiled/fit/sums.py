@@ -1,11 +1,20 @@
-"""Scores and losses of rows, for single vectors and for model panels; see `compiled/fit/many.py` for `table`."""
+"""Scores and losses of rows, for single vectors and for model panels; see `compiled/fit/panel_steps.py` for `table`."""
 
 import numpy as np
 
 from ooc_pegasos.compiled.fit.exact_sums import dot_compensated
 from ooc_pegasos.compiled.fit.losses import loss_at, worst_score
-from ooc_pegasos.compiled.fit.many import COMPENSATED, FOLD, NEGATIVE, NO_FOLD, OFFSET, ONE_CLASS, POSITIVE, SCORE_ERROR
 from ooc_pegasos.compiled.fit.panel import panel_scores, row_buffers
+from ooc_pegasos.compiled.fit.panel_steps import (
+    COMPENSATED,
+    FOLD,
+    NEGATIVE,
+    NO_FOLD,
+    OFFSET,
+    ONE_CLASS,
+    POSITIVE,
+    SCORE_ERROR,
+)
 from ooc_pegasos.compiled.fit.pegasos import add_row, dot, has_valid_indices, weight_of
 from ooc_pegasos.compiled.fit.sdca import label_of
 from ooc_pegasos.compiled.jit import inlined, kernel

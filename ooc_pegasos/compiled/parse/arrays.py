@@ -27,7 +27,7 @@ SOUND, EMPTY, NO_NUMBER, MORE_THAN_ONE = range(4)
 
 @kernel
 def _sort_entries(indices: np.ndarray, values: np.ndarray, begin: int, end: int) -> None:
-    """Sort entries by index with an in-target heapsort: unsorted rows are rare and may have any length."""
+    """Sort entries by index with an in-place heapsort: unsorted rows are rare and may have any length."""
     count = end - begin
     heaped = count // 2
     while count > 1:

@@ -104,7 +104,7 @@ def _sort_by_rank(
     """Sort by rank: the position of an entry is the number of smaller entries, counted without branches in SIMD lanes.
 
     Keys are indices with the position behind them, so that no two are equal. `keys` has room for two rows,
-    `saved_values` for the values of one.
+    `saved_values` for the values of a row.
     """
     number = end - begin
     for at in range(number):

@@ -2,7 +2,7 @@
 
 Eight characters are read at once: `digit_run` finds how many leading ones are digits, `digits_value`
 folds them into an integer with three multiplications. Mantissas below 2^53 with small exponents are
-then exact in one division (Clinger 1990); all non_digits go through a 128-bit product (Lemire 2021,
+then exact in one division (Clinger 1990); all others go through a 128-bit product (Lemire 2021,
 "Number parsing at a gigabyte per second"); the rare ties that product cannot decide go to `strtod`.
 """
 

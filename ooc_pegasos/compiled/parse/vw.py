@@ -51,7 +51,7 @@ from ooc_pegasos.compiled.parse.weights import MAX_WEIGHT, MIN_WEIGHT
 ) = range(1, 27)
 
 PLAIN = -1
-"""In bucket of the number of bits: names are indices."""
+"""Instead of a number of bits: names are indices."""
 LONGEST_NAMESPACE = 4096
 """Bytes. The name is hashed again with each feature, so without a limit invalid input could take hours."""
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooc_pegasos import Store, TrainConfig, TrainResult, train
-from ooc_pegasos.compiled.fit import losses, many, panel, pegasos, sdca
+from ooc_pegasos.compiled.fit import losses, panel, panel_steps, pegasos, sdca
 from ooc_pegasos.compiled.fit import sums as totals
 from ooc_pegasos.config import parse_lambdas
 from ooc_pegasos.errors import CorruptFileError, OocPegasosError, UsageError
@@ -908,9 +908,12 @@ def new_state(width: int) -> np.ndarray:
 
 
 def table_of_weights(width: int, models: int) -> np.ndarray:
-    table = np.zeros((many.TABLE_SIZE, width))
-    table[[many.LAMBDA, many.CLOCK, many.INVERSE, many.NEGATIVE, many.POSITIVE], :models] = 1.0
-    table[[many.ONE_CLASS, many.FOLD]] = -1
+    table = np.zeros((panel_steps.TABLE_SIZE, width))
+    table[
+        [panel_steps.LAMBDA, panel_steps.CLOCK, panel_steps.INVERSE, panel_steps.NEGATIVE, panel_steps.POSITIVE],
+        :models,
+    ] = 1.0
+    table[[panel_steps.ONE_CLASS, panel_steps.FOLD]] = -1
     return table
 
 
@@ -959,7 +962,9 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
 
             weights, beyond = guarded(features, width, bias)
             state = np.zeros((pegasos.STATE_SIZE, width))
-            assert many.process_panel(order, 0, 40, *rows, *what, *shape, weights, state, None, 1, columns) in bad
+            assert (
+                panel_steps.process_panel(order, 0, 40, *rows, *what, *shape, weights, state, None, 1, columns) in bad
+            )
             assert (beyond == GUARD).all()
             assert weights.any()
 
@@ -969,7 +974,10 @@ def test_an_index_out_of_range_ends_each_kernel(coding, values):
             inverses = np.ones(40, np.float32)
             state = new_state(width)
             ascent = (inverses, np.uint8(0), next_epochs)
-            assert many.ascend_panel(order, 0, 40, *rows, *what, *ascent, *shape, weights, duals, until, state) in bad
+            assert (
+                panel_steps.ascend_panel(order, 0, 40, *rows, *what, *ascent, *shape, weights, duals, until, state)
+                in bad
+            )
             assert (beyond == GUARD).all()
             assert weights.any()
             assert (duals[40 * width :] == GUARD).all()
@@ -1007,11 +1015,11 @@ def test_rows_of_no_model_are_inactive(loss):
     left_out = set(np.flatnonzero(folds == 1))
 
     table = table_of_weights(8, 3)
-    table[many.FOLD, :3] = 1
+    table[panel_steps.FOLD, :3] = 1
     duals, until = np.zeros(40 * 8, np.float32), np.zeros(40 * 8, np.uint8)
     ascent = (loss, 0.0, 0.0, inverses, np.uint8(0), next_epochs, False, 60, table)
     state = new_state(8)
-    assert many.ascend_panel(order, 0, 40, *rows, *ascent, np.zeros(60 * 8), duals, until, state) == -1
+    assert panel_steps.ascend_panel(order, 0, 40, *rows, *ascent, np.zeros(60 * 8), duals, until, state) == -1
     assert state[sdca.VISITED].tolist() == [20.0] * 3 + [0.0] * 5
     active = set(out[: sdca.select_active_rows(order, 0, 40, until, 8, 3, np.uint8(1), out)])
     assert active

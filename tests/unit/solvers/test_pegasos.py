@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooc_pegasos.compiled.fit import losses, many, sums
+from ooc_pegasos.compiled.fit import losses, panel_steps, sums
 from ooc_pegasos.compiled.fit import pegasos as kernels
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOptions
 from ooc_pegasos.solvers.pegasos_threads import Averaging
@@ -207,9 +207,9 @@ def test_an_index_out_of_range_reaches_no_memory(monkeypatch, coding, values):
         0.0,
         0.0,
     )
-    table, totals = np.zeros((many.TABLE_SIZE, 1)), np.zeros((sums.SUMS_SIZE, 1))
+    table, totals = np.zeros((panel_steps.TABLE_SIZE, 1)), np.zeros((sums.SUMS_SIZE, 1))
     for twice in (0.0, 1.0):
-        table[many.COMPENSATED] = twice
+        table[panel_steps.COMPENSATED] = twice
         assert sums.sum_losses(0, 40, *block.entries, *rows, table, np.ones((1, features)), totals) in allowed
 
 

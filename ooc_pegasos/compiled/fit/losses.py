@@ -408,7 +408,10 @@ def _unbox(_type: Any, _loss: Any, context: Any) -> Any:
 
 
 def _by_loss(name: str, *, is_inlined: bool = False) -> Compiled:
-    """Return a kernel (loss, *arguments) that calls the function `name` of the loss, or returns its flag `name`."""
+    """Return a kernel (loss, *arguments) that calls the function `name` of the loss, or returns its flag `name`.
+
+    It is called by kernels: numba compiles a function of any number of arguments anew at each call from Python.
+    """
     by_number = [_function_of(functions, name) for functions in BUILT_IN]
     hinge, logistic, smoothed_hinge, squared_hinge, tube, absolute, huber, squared = by_number
 
@@ -454,13 +457,25 @@ def _function_of(functions: LossFunctions, name: str) -> Compiled:
 
 
 loss_at = _by_loss("at", is_inlined=True)
-dual_at = _by_loss("dual")
-best_dual = _by_loss("best_dual")
+_dual = _by_loss("dual")
+_best_dual = _by_loss("best_dual")
 slack_of = _by_loss("slack")
 kinks_of = _by_loss("kinks")
 is_unit_hinge = _by_loss("is_unit_hinge")
 has_margin = _by_loss("has_margin")
 _largest_slope = _by_loss("largest_slope")
+
+
+@kernel
+def dual_at(loss, parameter, y, b):
+    """Return -l*(-b), the term in the dual of a row whose dual variable is b."""
+    return _dual(loss, parameter, y, b)
+
+
+@kernel
+def best_dual(loss, parameter, z, y, b, r):
+    """Return the dual variable after an ascent step from b on one row."""
+    return _best_dual(loss, parameter, z, y, b, r)
 
 
 @inlined

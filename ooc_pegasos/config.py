@@ -354,6 +354,9 @@ def parse_lambdas(text: str) -> tuple[float, ...]:
         ) from None
 
 
+Bias = Literal["none", "feature", "free", "unregularized", "batch", "search"]
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """Options of `oocpeg train`. Without `lam` (--lambda) and `C` a path of lambdas is compared."""
@@ -382,7 +385,7 @@ class TrainConfig:
         metavar="P",
         allowed=Range(0, POSITIVE.most, "0 or a positive number"),
     )
-    bias: Literal["none", "feature", "free", "unregularized", "batch", "search"] | None = option(
+    bias: Bias | None = option(
         None,
         "feature: a constant feature, regularised. free: not regularised, as in the classical SVM. search: an outer "
         "search over biases. unregularized, batch: subgradient methods of the paper. Default: feature without "
@@ -406,10 +409,23 @@ class TrainConfig:
         metavar="K",
         allowed=Range(2, 100, "2 to 100"),
     )
+    select_by: Literal["loss", "error", "balanced-error", "auc", "mae", "r2"] | None = option(
+        None,
+        "Compare lambdas by this metric of the holdout rows, and by the loss where it differs by noise only. Default: "
+        "error, or loss for real targets.",
+        "Choosing lambda",
+    )
     select: Literal["best", "1se"] = option(
         "best",
-        "Keep the lambda with the least holdout loss, or the largest lambda within a standard error of it.",
+        "Keep the best lambda, or the largest lambda within a standard error of it.",
         "Choosing lambda",
+    )
+    refit: bool = option(
+        True,
+        "Train the chosen lambda once more, on all rows. Without: keep the model that was trained without the holdout "
+        "rows, and try no lambdas beyond the given ones or the default eight.",
+        "Choosing lambda",
+        flags=("--refit/--no-refit",),
     )
     calibrate: Literal["platt", "isotonic"] | None = option(
         None, "Fit probabilities to the scores of holdout rows.", "Choosing lambda"
@@ -528,6 +544,12 @@ class TrainConfig:
         if self.calibrate and self.holdout_fraction == 0:
             where = "give {holdout=0.1} instead of {folds}" if self.folds else "add {holdout}, like {holdout=0.1}"
             raise UsageError(f"{{calibrate}} needs rows that no model is trained on; {where}")
+        if self.select_by not in (None, "loss") and not (self.comparing and self.folds is None):
+            other = "{folds}" if self.folds else "a single lambda"
+            raise UsageError(
+                f"{{select_by={self.select_by}}} compares several lambdas on holdout rows, and not with {other}; "
+                "leave one of them out"
+            )
         self._check_algorithm()
         weights = self.class_weight
         if isinstance(weights, tuple) and (len(weights) < 2 or not all(1e-9 <= w <= 1e9 for w in weights)):
@@ -566,7 +588,7 @@ class TrainConfig:
         return 0.005 if self.comparing else 0.01
 
     @property
-    def biased(self) -> str:
+    def biased(self) -> Bias:
         """The kind of bias, with its default."""
         if self.bias is not None:
             return self.bias
@@ -576,6 +598,11 @@ class TrainConfig:
     def comparing(self) -> bool:
         """True if several lambdas are compared."""
         return self.C is None and (self.lambdas is None or len(self.lambdas) > 1)
+
+    @property
+    def is_search(self) -> bool:
+        """True if the best of several lambdas is trained once more on all rows."""
+        return self.comparing and self.refit and self.bias != "search"
 
     @property
     def holdout_fraction(self) -> float:

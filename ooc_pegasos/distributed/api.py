@@ -22,11 +22,12 @@ from ooc_pegasos.registry import LOSSES, SAMPLERS
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.store import Store
-from ooc_pegasos.training.report import Report, open_log
+from ooc_pegasos.training.report import Report
 from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.run import Run
-from ooc_pegasos.training.setup import RunSetup, check_rows, weights_of
-from ooc_pegasos.training.state import discard_checkpoint
+from ooc_pegasos.training.selection import EpochLog, LambdaSearch, Round, RoundResult
+from ooc_pegasos.training.setup import ONE_MODEL, RunSetup, check_rows, weights_of
+from ooc_pegasos.training.state import ROUNDS, discard_checkpoint
 from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.files import writing_errors
@@ -73,18 +74,18 @@ def train_dask(
         if progress is None:
             progress = default_training_progress()
             stack.callback(progress.end)
-        report, stop = Report(progress), StopCheck(config.max_seconds, began)
+        report = Report(progress)
         if checkpoint_folder:
             with writing_errors(checkpoint_folder):
                 stack.enter_context(locked(checkpoint_folder / "lock", str(checkpoint_folder), progress.note))
                 partition_state.remove_left_overs(checkpoint_folder)
         saved = Checkpoint.load(checkpoint_folder) if resume and checkpoint_folder else None
         stack.enter_context(scheduler_errors(client))
-        previous = _layout_of(checkpoint_folder, saved)
-        number, memory, passes = parts or previous.parts, config.memory or previous.memory, passes or previous.passes
+        previous = _layout_of(checkpoint_folder, saved) if saved else _layout_of_round(checkpoint_folder, resume)
+        layout = Layout(parts or previous.parts, config.memory or previous.memory, passes or previous.passes)
         rows: RowsOfParts | None = None
         if is_collection(store):
-            fixed_parts = number or (
+            fixed_parts = layout.parts or (
                 sum(client.nthreads().values()) if checkpoint_folder else None
             )  # a resumed run needs the same number of parts
             opened, rows = read_collection(
@@ -101,19 +102,33 @@ def train_dask(
             opened = store if isinstance(store, Store) else Store.open(store)
             stack.enter_context(in_use(opened.path))
             config = completed(config, opened.manifest.labels.task, warm_start is not None)
-        setup = _new_setup(opened, config, warm_start)
-        layout = Layout(number, memory, passes)
-        engine = Coordinator(setup, stop, report, client, rows, layout, Path(scratch) if scratch else checkpoint_folder)
-        stack.callback(engine.close)
-        run = Run(setup, engine, checkpoint_folder=checkpoint_folder, saved=saved)
-        stack.callback(run.close)
-        if checkpoint_folder and not resume:
-            discard_checkpoint(checkpoint_folder, report.note)
-        if log:
-            with writing_errors(Path(log)):
-                report.log = stack.enter_context(open_log(Path(log), run.state.epochs))
-        stack.enter_context(stop.listening())
-        return run.execute()
+        epoch_log = EpochLog(Path(log) if log else None, stack)
+
+        def train_round(one: Round) -> RoundResult:
+            setup = _new_setup(opened, one.config, warm_start)
+            stop = StopCheck(config.max_seconds, began)
+            place = Path(scratch) if scratch else checkpoint_folder
+            with ExitStack() as of_round:
+                of_round.enter_context(stop.listening())
+                engine = Coordinator(setup, stop, report, client, rows, layout, place)
+                of_round.callback(engine.close)
+                known = saved if one.number == 0 else one.load_checkpoint()
+                run = Run(setup, engine, checkpoint_folder=one.checkpoint_folder, saved=known)
+                of_round.callback(run.close)
+                if checkpoint_folder and not resume and one.is_first:
+                    discard_checkpoint(checkpoint_folder, report.note)
+                run.judge.ends_hopeless = one.ends_hopeless
+                report.log, report.round = epoch_log.opened(one.lines_before + run.state.epochs), one.number
+                return RoundResult(run.execute(), run.state.epochs, engine.identity())
+
+        if not config.is_search:
+            return train_round(Round(config, 0, 0, checkpoint_folder, resume, is_last=True)).result
+        if warm_start is not None:
+            raise UsageError(ONE_MODEL)
+        search = LambdaSearch(config, opened, train_round, progress, checkpoint_folder, resume)
+        if saved:
+            search.continue_from(saved)
+        return search.execute()
 
 
 def _refuse_loss_of_collection(config: TrainConfig) -> None:
@@ -142,6 +157,12 @@ def _layout_of(checkpoint_folder: Path | None, saved: Checkpoint | None) -> Layo
     with sound(checkpoint_folder):
         parts, memory, passes = saved.facts["identity"].get("parts") or (None, None, None)
         return Layout(*(None if one is None else whole(one, 1, 2**62, "parts") for one in (parts, memory, passes)))
+
+
+def _layout_of_round(checkpoint_folder: Path | None, resume: bool) -> Layout:
+    """Return the layout of a search for lambda that was interrupted in its first round."""
+    first = checkpoint_folder / f"{ROUNDS}1" if checkpoint_folder and resume else None
+    return _layout_of(first, Checkpoint.load(first)) if first else Layout()
 
 
 def _refuse(config: TrainConfig) -> None:

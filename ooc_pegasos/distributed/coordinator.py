@@ -16,21 +16,20 @@ from ooc_pegasos.distributed.client_solvers import DistributedPegasos, Distribut
 from ooc_pegasos.distributed.collections import RowsOfParts
 from ooc_pegasos.distributed.store_parts import Part
 from ooc_pegasos.distributed.worker_pool import WorkerPool
-from ooc_pegasos.distributed.worker_round import HoldoutRequest, ObjectiveRequest, PackedVector
+from ooc_pegasos.distributed.worker_round import ObjectiveRequest, PackedVector
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.free_bias import RowSums
 from ooc_pegasos.objective.problem import Spec
-from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.dual_store import RowStates
 from ooc_pegasos.solvers.pegasos_group import SharedOptions
 from ooc_pegasos.solvers.pegasos_threads import MIN_CLOCK
 from ooc_pegasos.solvers.registry import can_take_over, choose_algorithm, options_of, refuse_of_classes
 from ooc_pegasos.training.engine import Engine
+from ooc_pegasos.training.holdout import HoldoutRequest, HoldoutScores
 from ooc_pegasos.training.report import Report
-from ooc_pegasos.training.result import HoldoutScores
 from ooc_pegasos.training.setup import GROUPED, Algorithm, RunSetup
 from ooc_pegasos.training.state import Progression, RunState
 from ooc_pegasos.training.stop import StopCheck
@@ -207,10 +206,9 @@ class Coordinator(Engine):
         found: RowSums = self._sum("sum-rows", worker_round.sum_rows, request, worker_round.add)
         return found
 
-    def score_holdout(self, model: Model) -> HoldoutScores:
+    def score_holdout(self, request: HoldoutRequest) -> list[HoldoutScores]:
         """See `Engine`."""
-        request = HoldoutRequest(model, self.setup.config.calibrate is not None)
-        found: HoldoutScores = self._sum(
+        found: list[HoldoutScores] = self._sum(
             "score-holdout", worker_round.score_holdout, request, worker_round.merge_holdout
         )
         return found

@@ -29,14 +29,13 @@ from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.free_bias import RowSums
 from ooc_pegasos.objective.problem import Problem
-from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.dual_store import Group, RowStates
 from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.pegasos import PegasosOptions
 from ooc_pegasos.solvers.pegasos_group import PegasosSolver, SharedOptions
 from ooc_pegasos.solvers.sdca import SdcaSolver
-from ooc_pegasos.training.result import HoldoutScores, score_holdout_rows
+from ooc_pegasos.training.holdout import HoldoutRequest, HoldoutScores, score_holdout_rows
 
 CENTRES = [CENTRE, STEP_FACTOR, LAST_STEP]
 _MAX_DENSITY = 1 / 3
@@ -374,24 +373,13 @@ def measure(part: Part, request: ObjectiveRequest, in_memory: InMemoryPart | Non
         return measurement.sums
 
 
-@dataclass(frozen=True)
-class HoldoutRequest:
-    """The request for the scores of holdout rows."""
-
-    model: Model
-    calibrate: bool
-    """True if probabilities will be fitted to the scores."""
-
-
-def score_holdout(part: Part, request: HoldoutRequest, in_memory: InMemoryPart | None = None) -> HoldoutScores:
+def score_holdout(part: Part, request: HoldoutRequest, in_memory: InMemoryPart | None = None) -> list[HoldoutScores]:
     """Return statistics of the scores of the holdout rows of a part."""
     opened = open_part(part, in_memory)
     with opened.lock:
-        found = HoldoutScores(request.model, request.calibrate)
-        found.take(score_holdout_rows(request.model, opened.all_windows(), opened.loader, 1))
-        return found
+        return score_holdout_rows(request, opened.all_windows(), opened.loader, 1)
 
 
-def merge_holdout(one: HoldoutScores, other: HoldoutScores) -> HoldoutScores:
+def merge_holdout(ones: list[HoldoutScores], others: list[HoldoutScores]) -> list[HoldoutScores]:
     """Return the statistics of both; neither is changed, as the sum may be repeated."""
-    return one.merged(other)
+    return [one.merged(other) for one, other in zip(ones, others, strict=True)]

@@ -1,4 +1,4 @@
-"""The default lambda path, and the selection of a lambda."""
+"""The default lambda path, and the search for the best lambda by holdout results."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ from ooc_pegasos.store.store import Store
 
 LENGTH = 8
 _STRONG_END, _WEAK_END = 0.01, 10.0
+_STRONG_LIMIT, _WEAK_LIMIT = 1e-4, 1e4
+"""Values of R^2 / (lambda n) at the ends of the default path, and where a search for better lambdas ends."""
+_STEP = (_WEAK_END / _STRONG_END) ** (1 / (LENGTH - 1))
+"""Ratio of neighbours on the default path."""
+_MORE = 3
+"""Number of lambdas that are added beyond an end at a time."""
+FINE = 1.5
+"""Largest ratio of the best lambda and its neighbours at the end of a search."""
+_NOISE, _RISE = 0.05, 0.5
+"""Differences of losses, in standard errors of a loss, that matter to extend a search, or to end models early."""
 
 
 def default_path(store: Store, loader: Loader, bias: float) -> tuple[float, ...]:
@@ -21,8 +31,7 @@ def default_path(store: Store, loader: Loader, bias: float) -> tuple[float, ...]
     """
     square = store.manifest.statistics.mean_row_norm**2 + bias * bias
     strongest = max(square, 1e-30) / (_STRONG_END * max(loader.training_rows, 1))
-    ratio = (_WEAK_END / _STRONG_END) ** (1 / (LENGTH - 1))
-    return tuple(strongest / ratio**number for number in range(LENGTH))
+    return tuple(strongest / _STEP**number for number in range(LENGTH))
 
 
 @dataclass(frozen=True)
@@ -44,49 +53,136 @@ class Trial:
     deviation: float
     """The standard error of the loss."""
     error: float | None
+    score: float | None = None
+    """The metric by which lambdas are compared, smaller is better; None: the loss."""
+    score_deviation: float = 0.0
+    """The standard error of the score."""
+
+    @property
+    def value(self) -> float:
+        """The metric by which lambdas are compared, smaller is better."""
+        return self.loss if self.score is None else self.score
+
+    @property
+    def uncertainty(self) -> float:
+        """The standard error of the value."""
+        return self.deviation if self.score is None else self.score_deviation
 
 
 def choose(trials: Sequence[Trial], rule: str) -> int:
-    """Return the trial with the smallest loss, or with the largest lambda within a standard error of it."""
-    best = min(range(len(trials)), key=lambda number: (trials[number].loss, -trials[number].lam))
-    if rule == "best":
-        return best
-    enough = trials[best].loss + trials[best].deviation
-    within = [number for number, trial in enumerate(trials) if trial.loss <= enough]
-    return max(within, key=lambda number: trials[number].lam)
+    """Return the best trial, or the largest lambda within a standard error of it.
+
+    Errors and other metrics of few rows are noisy, and the loss is less so: of all trials within a standard error of
+    the best metric, that with the smallest loss is the best.
+    """
+    numbers = range(len(trials))
+    least = min(numbers, key=lambda number: trials[number].value)
+    enough = trials[least].value + trials[least].uncertainty
+    within = [number for number in numbers if trials[number].value <= enough]
+    if rule == "1se":
+        return max(within, key=lambda number: trials[number].lam)
+    if trials[least].score is None:
+        within = [number for number in numbers if trials[number].value == trials[least].value]
+    return min(within, key=lambda number: (trials[number].loss, -trials[number].lam))
 
 
-def remark_on(trials: Sequence[Trial]) -> str | None:
-    """Return a note if the best lambda is at an end of the path."""
-    lambdas = [trial.lam for trial in trials]
-    if len(trials) < 3:
-        return None
-    best, smallest, largest = trials[choose(trials, "best")].lam, min(lambdas), max(lambdas)
-    if best == smallest:
-        return (
-            f"the smallest lambda was best, so try smaller ones as well: --lambda {smallest / 100:.1g}:{smallest:.1g}:5"
-        )
-    if best == largest:
-        return f"the largest lambda was best, so try larger ones as well: --lambda {largest:.1g}:{largest * 100:.1g}:5"
-    return None
+@dataclass(frozen=True)
+class Range:
+    """The largest and the smallest lambda that a search tries."""
+
+    strongest: float
+    weakest: float
 
 
-def trial_of(lam: float, holdout: Sequence[tuple[int, HoldoutLoss]], *, across: bool) -> Trial:
+def range_around(lambdas: Sequence[float]) -> Range:
+    """Return the range in which a search that begins with the default path looks for the best lambda."""
+    return Range(max(lambdas) * _STRONG_END / _STRONG_LIMIT, min(lambdas) * _WEAK_END / _WEAK_LIMIT)
+
+
+def further_lambdas(trials: Sequence[Trial], limits: Range) -> tuple[float, ...]:
+    """Return the lambdas that a search tries next, strong ones first; none if the best is found.
+
+    If the best is at an end, and better than its neighbour by more than noise, the search goes beyond that end. Else
+    it looks between the best and its neighbours until the lambdas there are within a ratio of `FINE`.
+    """
+    ordered = sorted(trials, key=lambda trial: -trial.lam)
+    best = choose(ordered, "best")
+    return _beyond_the_end(ordered, best, limits) or _between(ordered, best)
+
+
+def _beyond_the_end(ordered: Sequence[Trial], best: int, limits: Range) -> tuple[float, ...]:
+    """Return lambdas beyond the end at which the best is, if it is at one."""
+    last = len(ordered) - 1
+    if last < 1 or 0 < best < last:
+        return ()
+    neighbour, ratio = (1, _STEP) if best == 0 else (last - 1, 1 / _STEP)
+    if not _is_better(ordered[best], ordered[neighbour]):
+        return ()
+    beyond = [ordered[best].lam * ratio**number for number in range(1, _MORE + 1)]
+    return tuple(
+        sorted((lam for lam in beyond if limits.weakest / 1.001 < lam < limits.strongest * 1.001), reverse=True)
+    )
+
+
+def _between(ordered: Sequence[Trial], best: int) -> tuple[float, ...]:
+    """Return lambdas between the best and its neighbours, unless they are near already."""
+    found: list[float] = []
+    for left in (best - 1, best):
+        if left >= 0 and left + 1 < len(ordered):
+            one, other = ordered[left].lam, ordered[left + 1].lam
+            number = math.ceil(math.log(one / other) / math.log(FINE) - 1e-9)
+            found += [one * (other / one) ** (part / number) for part in range(1, number)]
+    return tuple(found)
+
+
+def _is_better(one: Trial, other: Trial) -> bool:
+    """True if the difference is no noise. Both were tested on the same rows, so it varies less than each of them."""
+    by_value = other.value - one.value > _NOISE * one.uncertainty
+    return by_value or other.loss - one.loss > _NOISE * one.deviation
+
+
+def hopeless(trials: Sequence[Trial | None]) -> int:
+    """Return the number of lambdas at the weak end that cannot be the best, given trials, strong lambdas first.
+
+    None is unknown. Two losses in a row that rise by more than noise, while the error does not fall, show that the
+    best lambda is a larger one.
+    """
+    known = next((number for number, trial in enumerate(trials) if trial is None), len(trials))
+    found = [trial for trial in trials[:known] if trial is not None]
+    if len(found) < 4:
+        return 0
+    before, last = found[-2:]
+    best = min(found, key=lambda trial: trial.loss)
+    is_rising = last.loss > before.loss > best.loss and last.loss - best.loss > _RISE * best.deviation
+    is_falling = any(one.value < best.value for one in (before, last))
+    return len(trials) - known if is_rising and best is not found[0] and not is_falling else 0
+
+
+def trial_of(lam: float, holdout: Sequence[tuple[int, HoldoutLoss]], *, across: bool, by_error: bool) -> Trial:
     """Return the joint result of several models of a lambda: of classes on a holdout, or `across` folds.
 
-    The standard error across folds is that of their losses; classes share the same rows.
+    The standard error across folds is that of their losses; classes share the same rows. With `by_error` the score is
+    the error rate, where it is known.
     """
-    loss, error = _mean([found for _fold, found in holdout])
+    loss, error, rows = _mean([found for _fold, found in holdout])
     folds = sorted({fold for fold, _found in holdout})
+    deviation = sum(found.deviation for _fold, found in holdout) / len(holdout)
     if across and len(folds) > 1:
         losses = [_mean([found for other, found in holdout if other == fold])[0] for fold in folds]
         spread = sum((one - loss) ** 2 for one in losses) / (len(folds) - 1)
-        return Trial(lam, loss, math.sqrt(spread / len(folds)), error)
-    return Trial(lam, loss, sum(found.deviation for _fold, found in holdout) / len(holdout), error)
+        deviation = math.sqrt(spread / len(folds))
+    if not by_error or error is None:
+        return Trial(lam, loss, deviation, error)
+    return Trial(lam, loss, deviation, error, error, deviation_of_share(error, rows))
 
 
-def _mean(holdout: Sequence[HoldoutLoss]) -> tuple[float, float | None]:
-    """Return loss and error of all rows together."""
+def deviation_of_share(share: float, rows: int) -> float:
+    """Return the standard error of a share of some rows."""
+    return math.sqrt(max(share * (1.0 - share), 0.0) / max(rows, 1))
+
+
+def _mean(holdout: Sequence[HoldoutLoss]) -> tuple[float, float | None, int]:
+    """Return loss and error of all rows together, and their number."""
     rows = sum(found.rows for found in holdout)
     errors = [found.error * found.rows for found in holdout if found.error is not None]
-    return sum(found.loss * found.rows for found in holdout) / rows, sum(errors) / rows if errors else None
+    return sum(found.loss * found.rows for found in holdout) / rows, sum(errors) / rows if errors else None, rows

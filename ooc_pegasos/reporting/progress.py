@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FRAME_SECONDS = 0.1
 """Seconds between two updates of a status line."""
 _DAY = 86_400.0
-_HOOKS = ("__init__", "begin", "advance", "presented", "epoch_done", "note", "end")
+_HOOKS = ("__init__", "begin", "begin_step", "advance", "presented", "epoch_done", "note", "end")
 
 
 class Progress:
@@ -40,6 +40,9 @@ class Progress:
 
 class TrainingProgress:
     """Base class of displays of training, which shows nothing."""
+
+    def begin_step(self, what: str) -> None:
+        """Begin a step of a job that trains several times."""
 
     def presented(self, epoch: int, rows: int, total: int) -> None:
         """Report the number of processed rows of an epoch."""
@@ -261,13 +264,20 @@ class LiveTraining(TrainingProgress):
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._gaps: list[float] = []
-        self._known = self._left = ""
+        self._known = self._left = self._step = ""
         _line.show("loading")
+
+    def begin_step(self, what: str) -> None:
+        self._began, self._gaps = time.monotonic(), []
+        self._known = self._left = ""
+        self._step = f"{what}: "
+        _line.clear()
+        _line.show(what)
 
     def presented(self, epoch: int, rows: int, total: int) -> None:
         rate = (epoch * total + rows) / max(time.monotonic() - self._began, 1e-9)
         share = min(100 * rows // max(total, 1), 100)
-        _line.show(f"epoch {epoch + 1}, {share} % of it{self._left}, {rate:,.0f} rows/s{self._known}")
+        _line.show(f"{self._step}epoch {epoch + 1}, {share} % of it{self._left}, {rate:,.0f} rows/s{self._known}")
 
     def epoch_done(self, record: EpochRecord, tolerance: float, models: int) -> None:
         line = epoch_line(record, models)
@@ -275,7 +285,7 @@ class LiveTraining(TrainingProgress):
         gap = record.estimated_gap if record.gap is None else record.gap
         if gap is not None:
             self._extrapolate(gap, tolerance)
-        _line.show(line + self._left)
+        _line.show(self._step + line + self._left)
 
     def _extrapolate(self, gap: float, tolerance: float) -> None:
         self._gaps.append(gap)

@@ -290,7 +290,8 @@ def training_lines(result: TrainResult, output: str) -> list[str]:
     why = f" ({result.why_algorithm})" if result.why_algorithm else ""
     lines = [f"{output}: {info.algorithm}{why}"]
     lines += _trials_words(result)
-    lines.append(f"lambda {info.lam:g}, {info.epochs} epochs, {result.seconds:.2f} seconds")
+    rows = " on all rows" if result.is_refit else ""
+    lines.append(f"lambda {info.lam:g}{rows}, {info.epochs} epochs, {result.seconds:.2f} seconds")
     if found.gap is not None:
         lines.append(f"objective {found.primal:.6g}, the optimum is at least {found.lower_bound:.6g}")
         state = "certified" if result.converged else "NOT within the tolerance"

@@ -19,11 +19,13 @@ from ooc_pegasos.reporting.progress import TrainingProgress, default_training_pr
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.bias_search import BiasSearch
+from ooc_pegasos.training.holdout import check_holdout_classes
 from ooc_pegasos.training.local_engine import LocalEngine
 from ooc_pegasos.training.report import Report, open_log
-from ooc_pegasos.training.result import TrainResult, check_holdout_classes
+from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.run import Proof, Run
-from ooc_pegasos.training.setup import RunSetup, loader_of, weights_of
+from ooc_pegasos.training.selection import EpochLog, LambdaSearch, Round, RoundResult
+from ooc_pegasos.training.setup import ONE_MODEL, RunSetup, loader_of, weights_of
 from ooc_pegasos.training.state import discard_checkpoint
 from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.util.checkpoint import Checkpoint
@@ -72,24 +74,40 @@ def train(
             with writing_errors(checkpoint_folder):
                 stack.enter_context(locked(checkpoint_folder / "lock", str(checkpoint_folder), progress.note))
         saved = Checkpoint.load(checkpoint_folder) if resume and checkpoint_folder else None
-        run = _new_run(
-            store,
-            config,
-            progress,
-            warm_start=warm_start,
-            checkpoint_folder=checkpoint_folder,
-            saved=saved,
-            scratch=scratch_folder,
-            proof=Path(proof) if proof else None,
-        )
-        stack.callback(run.close)
-        if checkpoint_folder and not resume:
-            discard_checkpoint(checkpoint_folder, progress.note)
-        if log:
-            with writing_errors(Path(log)):
-                run.report.log = stack.enter_context(open_log(Path(log), run.state.epochs))
-        stack.enter_context(run.stop.listening())
-        return run.execute()
+        whole = Round(config, 0, 0, checkpoint_folder, resume, is_last=True)
+        epoch_log = EpochLog(Path(log) if log else None, stack)
+        began = time.perf_counter()
+
+        def train_round(one: Round) -> RoundResult:
+            known = saved if one is whole or one.checkpoint_folder is None else one.load_checkpoint()
+            run = _new_run(
+                store,
+                one.config,
+                progress,
+                warm_start=warm_start,
+                checkpoint_folder=one.checkpoint_folder,
+                saved=known,
+                scratch=scratch_folder or checkpoint_folder,
+                proof=Path(proof) if proof and one.is_last else None,
+                began=began,
+            )
+            with closing(run), run.stop.listening():
+                if checkpoint_folder and not resume and one.is_first:
+                    discard_checkpoint(checkpoint_folder, progress.note)
+                run.judge.ends_hopeless = one.ends_hopeless
+                run.report.log = epoch_log.opened(one.lines_before + run.state.epochs)
+                run.report.round = one.number
+                result = run.execute()
+                return RoundResult(result, run.state.epochs, run.engine.identity())
+
+        if not config.is_search:
+            return train_round(whole).result
+        if warm_start is not None:
+            raise UsageError(ONE_MODEL)
+        search = LambdaSearch(config, store, train_round, progress, checkpoint_folder, resume)
+        if saved:
+            search.continue_from(saved)
+        return search.execute()
 
 
 def _new_run(
@@ -103,10 +121,11 @@ def _new_run(
     scratch: Path | None = None,
     offsets: tuple[float, ...] = (),
     proof: Path | None = None,
+    began: float | None = None,
 ) -> Run:
     """Return a run on this machine. `offsets` are fixed biases, one for each model."""
     square_distance(np.empty(0), np.empty(0), 1.0)  # numba initialises itself at the first call
-    stop, report, background = StopCheck(config.max_seconds), Report(progress), Stopwatch()
+    stop, report, background = StopCheck(config.max_seconds, began), Report(progress), Stopwatch()
     scratch = scratch or checkpoint_folder or Path(tempfile.gettempdir())
     loader = loader_of(config, store, max(len(offsets), 1), saved, checkpoint_folder, background)
     problem = problem_of(config, store, loader)

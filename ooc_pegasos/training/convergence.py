@@ -11,6 +11,8 @@ from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.objective.certificate import Bound, relative_gap
 from ooc_pegasos.objective.exact_pass import Measurement, Objective
+from ooc_pegasos.objective.lambda_path import Trial, hopeless, trial_of
+from ooc_pegasos.objective.problem import NONE
 from ooc_pegasos.reporting.history import EpochRecord
 from ooc_pegasos.solvers.base import NEAR_TOLERANCE
 from ooc_pegasos.training.engine import Engine
@@ -47,6 +49,8 @@ class Judge:
     engine: Engine
     name: str
     """Name of the store, for error messages."""
+    ends_hopeless: bool = False
+    """True if models are ended early whose lambda cannot be the best by the holdout loss."""
 
     def judge(self, last: bool) -> dict[int, EpochRecord]:
         """Bound the optima, estimate the objectives, and measure the models that may be finished.
@@ -207,9 +211,27 @@ class Judge:
         state = self.state
         for model in state.solver.active:
             state.progress[model].finished_by = self.reason_to_finish(state.progress[model])
+        if self.ends_hopeless:
+            self._end_hopeless()
         finished = [model for model in state.solver.active if state.progress[model].finished_by]
         if finished:
             state.solver.drop(finished)
+
+    def _end_hopeless(self) -> None:
+        """End the models of lambdas that are too small, as the holdout losses of larger ones show."""
+        progress, specs = self.state.progress, self.state.problem.specs
+        models: dict[float, list[int]] = {}
+        for model, spec in enumerate(specs):
+            models.setdefault(spec.lam, []).append(model)
+        trials: list[Trial | None] = []
+        for lam in sorted(models, reverse=True):
+            found = [(specs[model].fold, progress[model].holdout) for model in models[lam] if specs[model].fold != NONE]
+            known = [(fold, one) for fold, one in found if one]
+            is_finished = known and all(progress[model].finished_by for model in models[lam])
+            trials.append(trial_of(lam, known, across=False, by_error=True) if is_finished else None)
+        for lam in sorted(models)[: hopeless(trials)]:
+            for model in models[lam]:
+                progress[model].finished_by = progress[model].finished_by or "hopeless"
 
     def is_enough(self, progress: Progression) -> bool:
         """True if the tolerance is certified."""

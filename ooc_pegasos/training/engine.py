@@ -10,10 +10,9 @@ from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.free_bias import Balance, RowSums
 from ooc_pegasos.objective.problem import Spec
-from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.base import Solver
+from ooc_pegasos.training.holdout import HoldoutRequest, HoldoutScores
 from ooc_pegasos.training.report import Report
-from ooc_pegasos.training.result import HoldoutScores
 from ooc_pegasos.training.setup import Algorithm, RunSetup
 from ooc_pegasos.training.state import Progression, RunState
 from ooc_pegasos.training.stop import StopCheck
@@ -107,8 +106,8 @@ class Engine(ABC):
         solver.init_centres()
 
     @abstractmethod
-    def score_holdout(self, model: Model) -> HoldoutScores:
-        """Return statistics of the scores of the holdout rows."""
+    def score_holdout(self, request: HoldoutRequest) -> list[HoldoutScores]:
+        """Return statistics of the scores of the holdout rows, for each model of the request."""
 
     def check_unchanged(self) -> None:  # noqa: B027
         """Raise if files of the store have changed since they were read."""

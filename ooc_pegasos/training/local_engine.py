@@ -13,12 +13,11 @@ from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.free_bias import RowSums
 from ooc_pegasos.objective.problem import Spec
 from ooc_pegasos.registry import SAMPLERS
-from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.registry import choose_algorithm, make_solver
 from ooc_pegasos.training.engine import Engine
+from ooc_pegasos.training.holdout import HoldoutRequest, HoldoutScores, score_holdout_rows
 from ooc_pegasos.training.report import Report
-from ooc_pegasos.training.result import HoldoutScores, score_holdout_rows
 from ooc_pegasos.training.setup import (
     Algorithm,
     RunSetup,
@@ -175,13 +174,11 @@ class LocalEngine(Engine):
                 found.add(window)
         return found
 
-    def score_holdout(self, model: Model) -> HoldoutScores:
+    def score_holdout(self, request: HoldoutRequest) -> list[HoldoutScores]:
         """See `Engine`."""
-        config = self.setup.config
-        found = HoldoutScores(model, config.calibrate is not None)
         windows = self._schedule.all_windows(lambda: None)  # training is complete, so it is not interrupted
-        with closing(windows), self.watch.measuring("calibrating"):
-            found.take(score_holdout_rows(model, windows, self._loader, config.workers))
+        with closing(windows), self.watch.measuring("scoring holdout rows"):
+            found = score_holdout_rows(request, windows, self._loader, self.setup.config.workers)
         self._loader.check_unchanged()
         return found
 

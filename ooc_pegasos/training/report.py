@@ -22,6 +22,8 @@ class Report:
     def __init__(self, progress: TrainingProgress) -> None:
         self.notes: list[str] = []
         self.log: io.FileIO | None = None
+        self.round = 0
+        """The number of the round in a search for lambda; 0 without one."""
         self._progress = progress
 
     def note(self, text: str) -> None:
@@ -48,7 +50,8 @@ class Report:
         self._progress.epoch_done(worst, tolerance, len(records))
         if self.log:
             spent = costs()
-            tables = {model: record.table() | spent for model, record in records.items()}
+            which = {"round": self.round} if self.round else {}
+            tables = {model: which | record.table() | spent for model, record in records.items()}
             lines = [{"model": model, **table} if several else table for model, table in tables.items()]
             self._write(self.log, "".join(json.dumps(line) + "\n" for line in lines))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,21 +11,16 @@ import numpy as np
 
 from ooc_pegasos import __version__
 from ooc_pegasos.config import TrainConfig
-from ooc_pegasos.errors import UsageError
-from ooc_pegasos.loading.loader import Loader
-from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.certificate import relative_gap
 from ooc_pegasos.objective.lambda_path import Trial, choose, trial_of
 from ooc_pegasos.objective.problem import NONE, Problem
 from ooc_pegasos.proof.proof_file import Claim, write_proof
 from ooc_pegasos.reporting.history import EpochRecord, HoldoutResult
-from ooc_pegasos.scoring.calibration import ScoreSummary, fitted
 from ooc_pegasos.scoring.model import Certificate, Model, ModelInfo
-from ooc_pegasos.scoring.score import Scorer
 from ooc_pegasos.solvers.proof_record import DualRecord
 from ooc_pegasos.store import vocabulary
 from ooc_pegasos.store.store import Store
-from ooc_pegasos.training.state import RunState, essential
+from ooc_pegasos.training.state import Progression, RunState, essential
 from ooc_pegasos.training.timing import EpochCost
 
 if TYPE_CHECKING:
@@ -78,6 +72,8 @@ class TrainResult:
     notes: list[str]
     profile: dict[str, dict[str, float]]
     """Seconds by activity, of the run (`foreground`) and of the threads that load data (`background`)."""
+    is_refit: bool = False
+    """True if the model was trained once more on all rows after lambdas were compared."""
 
     @property
     def primal(self) -> float:
@@ -142,22 +138,53 @@ class Outcome:
         return HoldoutResult(trials_of_lambda[0].loss, trials_of_lambda[0].error) if trials_of_lambda else None
 
     def _compare(self) -> list[Trial]:
-        """Return holdout loss and error of each lambda."""
+        """Return holdout loss and error of each lambda whose models were all measured."""
         specs, folds = self._problem.specs, self._config.folds is not None
         trials = []
         for lam in dict.fromkeys(spec.lam for spec in specs):
-            found = [(spec.fold, self._progress[model].holdout) for model, spec in enumerate(specs) if spec.lam == lam]
+            models = [model for model, spec in enumerate(specs) if spec.lam == lam]
+            found = [(specs[model].fold, self._progress[model].holdout) for model in models]
             holdout = [(fold, one) for fold, one in found if one is not None]
-            if holdout:
-                trial = trial_of(lam, holdout, across=folds)
+            if holdout and all(model in self._best for model in models):
                 # errors of one class against the rest are not multiclass errors
+                by_error = self._config.select_by in (None, "error") and not self.one_vs_rest
+                trial = trial_of(lam, holdout, across=folds, by_error=by_error)
                 trials.append(dataclasses.replace(trial, error=None) if self.one_vs_rest else trial)
         return trials
 
+    @property
+    def metric_to_score(self) -> str | None:
+        """The metric by which lambdas are compared, if it is known from scores of all holdout rows only."""
+        given, config = self._config.select_by, self._config
+        if given == "loss" or not config.comparing or config.folds:
+            return None
+        if given in (None, "error"):
+            return "error" if self.one_vs_rest else None
+        return given
+
+    def compare_by(self, scores: Sequence[tuple[float | None, float, float]]) -> None:
+        """Select by another metric than the loss: error, value and standard error, for each of `every_model`."""
+        self.trials = [
+            dataclasses.replace(trial, error=error, score=value, score_deviation=deviation)
+            for trial, (error, value, deviation) in zip(self.trials, scores, strict=True)
+        ]
+        self._selected = self._select()
+
+    def every_model(self, algorithm: str) -> list[Model]:
+        """Return a model for each trial."""
+        return [self.model(algorithm, self._models_of(trial.lam)) for trial in self.trials]
+
     def _select(self) -> list[int]:
         """Return the models of the selected lambda: one, or one for each class."""
-        specs, trials = self._problem.specs, self.trials
-        lam = trials[choose(trials, self._config.select)].lam if len(trials) > 1 else specs[0].lam
+        trials = self.trials
+        is_choice = len(trials) > 1
+        return self._models_of(
+            trials[choose(trials, self._config.select)].lam if is_choice else self._problem.specs[0].lam
+        )
+
+    def _models_of(self, lam: float) -> list[int]:
+        """Return the models of a lambda: one, or one for each class."""
+        specs = self._problem.specs
         models = [model for model, spec in enumerate(specs) if spec.lam == lam]
         if self._config.folds:
             models = [model for model in models if specs[model].fold == NONE]
@@ -165,12 +192,13 @@ class Outcome:
             models = [min(models, key=lambda model: self._progress[model].primal or 0.0)]
         return models
 
-    def model(self, algorithm: str) -> Model:
-        """Return the selected model."""
-        problem, progress, config = self._problem, [self._progress[model] for model in self._selected], self._config
+    def model(self, algorithm: str, selected: Sequence[int] | None = None) -> Model:
+        """Return the selected model, or that of other models of the run."""
+        selected = self._selected if selected is None else selected
+        problem, progress, config = self._problem, [self._progress[model] for model in selected], self._config
         info = ModelInfo(
             features=self._store.features,
-            lam=problem.specs[self._selected[0]].lam,
+            lam=problem.specs[selected[0]].lam,
             loss=problem.loss.name,
             parameter=problem.own_parameter,
             costs=None if problem.costs is None else problem.costs.tolist(),
@@ -178,7 +206,7 @@ class Outcome:
             sampling=config.sampler,
             seed=config.seed,
             epochs=max(one.epochs for one in progress),
-            certificate=self._certificate(),
+            certificate=self._certificate(progress),
             history=progress[0].history,
             trials=self.trials,
             calibrations=[],
@@ -188,7 +216,7 @@ class Outcome:
             store_checksum=self._store.checksum,
             versions={"ooc-pegasos": __version__, "numpy": np.__version__},
         )
-        return Model(*self._weights(info), vocabulary.of_store(self._store.path, self._store.manifest))
+        return Model(*self._weights(info, selected), vocabulary.of_store(self._store.path, self._store.manifest))
 
     def write_proof(self, path: Path, model: Model, record: DualRecord) -> None:
         """Write the dual variables of the selected models, with the certificate of `model`."""
@@ -197,23 +225,23 @@ class Outcome:
         holdout = self._config.holdout_fraction
         write_proof(path, self._store, model, self._problem, self._selected, claims, record, holdout)
 
-    def _weights(self, info: ModelInfo) -> tuple[np.ndarray, ModelInfo, np.ndarray]:
-        """Return weights and biases of the selected models."""
+    def _weights(self, info: ModelInfo, selected: Sequence[int]) -> tuple[np.ndarray, ModelInfo, np.ndarray]:
+        """Return weights and biases of some models."""
         problem, features = self._problem, self._store.features
         if problem.costs is not None:
-            table = self._best[self._selected[0]].reshape(-1, problem.width)[:, : len(problem.costs)]
+            table = self._best[selected[0]].reshape(-1, problem.width)[:, : len(problem.costs)]
             bias = table[features] * problem.bias if problem.bias else np.zeros(len(problem.costs))
             return np.ascontiguousarray(table[:features]), info, bias
-        vectors = [self._best[model] for model in self._selected]
+        vectors = [self._best[model] for model in selected]
         biases = [float(vector[-1]) * problem.bias if problem.bias else 0.0 for vector in vectors]
-        biases = [bias + problem.specs[model].offset for bias, model in zip(biases, self._selected, strict=True)]
+        biases = [bias + problem.specs[model].offset for bias, model in zip(biases, selected, strict=True)]
         if self.one_vs_rest:
             return np.stack([vector[:features] for vector in vectors], axis=1), info, np.array(biases)
         return vectors[0][:features], info, np.array(biases[0])
 
-    def _certificate(self) -> Certificate:
-        """Return one certificate for all selected models: the sums of objectives and bounds."""
-        progress = [self._progress[model] for model in self._selected]
+    @staticmethod
+    def _certificate(progress: Sequence[Progression]) -> Certificate:
+        """Return one certificate for several models: the sums of objectives and bounds."""
         primal = sum(one.primal or 0.0 for one in progress)
         bounds = [one.bound for one in progress if one.bound is not None]
         bound = sum(bounds) if len(bounds) == len(progress) else None
@@ -221,8 +249,8 @@ class Outcome:
         return Certificate(primal, bound, gap, all(one.finished_by == "tolerance" for one in progress))
 
     def models(self) -> list[TrainedModel]:
-        """Return history and certificate of each model."""
-        return [self._trained(model) for model in range(len(self._progress))]
+        """Return history and certificate of each model that was measured: of all but those ended early."""
+        return [self._trained(model) for model in range(len(self._progress)) if model in self._best]
 
     def _trained(self, model: int) -> TrainedModel:
         spec, progress = self._problem.specs[model], self._progress[model]
@@ -237,73 +265,3 @@ class Outcome:
             HoldoutResult(progress.holdout.loss, progress.holdout.error) if progress.holdout else None,
             progress.history,
         )
-
-
-def check_holdout_classes(store: Store, loader: Loader) -> None:
-    """Refuse holdout rows of a single class, to which probabilities cannot be fitted, before training begins.
-
-    Usually the first chunk has both classes.
-    """
-    found: set[float] = set()
-    for number, labels in enumerate(store.labels_by_chunk()):
-        found |= set(np.sign(labels[loader.folds.of(number) == 0]).tolist())
-        if len(found) > 1:
-            return
-    what = "all holdout rows are of one class" if found else "there are no holdout rows"
-    raise UsageError(f"{{calibrate}}: {what}, so probabilities cannot be fitted; choose a larger {{holdout}}")
-
-
-@dataclass(frozen=True)
-class ScoredRows:
-    """Scores, labels and weights of some holdout rows."""
-
-    scores: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray | None
-
-
-def score_holdout_rows(model: Model, windows: Iterator[Window], loader: Loader, threads: int) -> Iterator[ScoredRows]:
-    """Yield the scores of the holdout rows."""
-    scorer = Scorer(model, model.info.features)
-    for window in windows:
-        scores, block = scorer.window(loader, window, threads), window.block
-        for begin, end in window.row_ranges:
-            rows = begin + np.flatnonzero(window.folds[begin:end] == 0)
-            weights = None if block.weights is None else block.weights[rows]
-            yield ScoredRows(scores[rows], block.labels[rows], weights)
-
-
-class HoldoutScores:
-    """Statistics of the scores of holdout rows. Those of several machines can be merged."""
-
-    def __init__(self, model: Model, calibrate: bool) -> None:
-        self.classes = range(len(model.info.labels.classes)) if model.bias.ndim else [NONE]
-        self.summaries = [ScoreSummary() for _ in self.classes] if calibrate else []
-        self.errors = self.count = 0
-
-    def take(self, scored: Iterable[ScoredRows]) -> None:
-        """Add some rows."""
-        for some in scored:
-            scores, labels = some.scores, some.labels
-            predicted = scores.argmax(axis=1) if scores.ndim > 1 else np.where(scores > 0, 1, -1)
-            self.errors += int((predicted != labels).sum())
-            self.count += len(labels)
-            for one_class, summary in zip(self.classes, self.summaries, strict=False):
-                positive = labels > 0 if one_class == NONE else labels == one_class
-                summary.add(scores if one_class == NONE else scores[:, one_class], positive, some.weights)
-
-    def merged(self, other: HoldoutScores) -> HoldoutScores:
-        """Return the statistics of the rows of both; neither is changed."""
-        new = copy.deepcopy(self)
-        new.errors, new.count = self.errors + other.errors, self.count + other.count
-        for summary, more in zip(new.summaries, other.summaries, strict=True):
-            summary.merge(more)
-        return new
-
-    def calibrate(self, model: Model, config: TrainConfig) -> tuple[Model, float | None]:
-        """Return (the model, with probabilities fitted to these rows if requested; its error rate)."""
-        if config.calibrate:
-            found = [fitted(summary, config.calibrate, alone=len(self.summaries) == 1) for summary in self.summaries]
-            info = dataclasses.replace(model.info, calibrations=found)
-            model = dataclasses.replace(model, info=info)
-        return model, self.errors / self.count if self.count else None

@@ -10,7 +10,6 @@ from typing import Any
 from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.compiled.fit.pegasos import BY_BATCH, BY_SUBGRADIENT
 from ooc_pegasos.errors import UsageError
-from ooc_pegasos.objective.lambda_path import remark_on
 from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.solvers.base import Solver
@@ -19,6 +18,7 @@ from ooc_pegasos.solvers.registry import can_take_over, why_uncertified
 from ooc_pegasos.training.bias_search import optimize_biases
 from ooc_pegasos.training.convergence import Judge, reason_of
 from ooc_pegasos.training.engine import Engine
+from ooc_pegasos.training.holdout import HoldoutRequest
 from ooc_pegasos.training.result import Outcome, TrainResult
 from ooc_pegasos.training.setup import Algorithm, RunSetup
 from ooc_pegasos.training.state import Progression, RunState, check_same_run, identity_of
@@ -253,14 +253,19 @@ class Run:
     def result(self, stopped: str) -> TrainResult:
         setup, config, state = self.setup, self.setup.config, self.state
         outcome = Outcome(setup.problem, state, setup.store, config)
+        metric = outcome.metric_to_score
+        if metric and len(outcome.trials) > 1:
+            models = outcome.every_model(self.algorithm.name)
+            scored = self.engine.score_holdout(HoldoutRequest(models, compare=True))
+            outcome.compare_by(
+                [(one.error, *one.criterion(model, metric)) for one, model in zip(scored, models, strict=True)]
+            )
         model = outcome.model(self.algorithm.name)
-        remark = remark_on(outcome.trials)
-        if remark:
-            self.report.note(remark)
         holdout = outcome.holdout
         if config.calibrate or (outcome.one_vs_rest and config.holdout_fraction):
-            model, error = self.engine.score_holdout(model).calibrate(model, config)
-            holdout = HoldoutResult(holdout.loss if holdout else None, error)
+            (found,) = self.engine.score_holdout(HoldoutRequest([model], config.calibrate is not None))
+            model = found.calibrate(model, config)
+            holdout = HoldoutResult(holdout.loss if holdout else None, found.error)
         if self.proof and self.record:
             with self.engine.watch.measuring("writing the proof"):
                 outcome.write_proof(self.proof.path, model, self.record)

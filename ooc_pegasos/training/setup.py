@@ -23,6 +23,7 @@ from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.stopwatch import Stopwatch
 
 _AVERAGED_RATIO = 0.35  # initial `Progression.ratio` where averages are candidates
+ONE_MODEL = "{warm_start} begins one model with another; leave it out, or give one {lam}"
 GROUPED = 0.1
 """Share of the variance of labels between chunks above which rows count as grouped."""
 
@@ -101,7 +102,7 @@ def weights_of(warm_start: Model | None, config: TrainConfig, problem: Problem) 
     if config.project:
         raise UsageError("{warm_start} and {project} together leave no certificate; leave one of them out")
     if len(problem.specs) > 1 or problem.costs is not None or warm_start.weights.ndim > 1:
-        raise UsageError("{warm_start} begins one model with another; leave it out, or give one {lam}")
+        raise UsageError(ONE_MODEL)
     if len(warm_start.weights) > problem.features:
         raise UsageError("{warm_start}: the model has more features than the store; choose a model for this data")
     start = np.zeros(problem.length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
     from ooc_pegasos.solvers.base import Solver
     from ooc_pegasos.store.store import Store
 
+ROUNDS = "round-"
+"""Beginning of the names of folders for the checkpoints of the rounds of a search, in the folder of its checkpoint."""
 ROWS = "rows-*.checkpoint"
 """Files of row states; the checkpoint has the names of its own files."""
 
 
-REASONS = ("rounding", "holdout", "tolerance")
+REASONS = ("rounding", "holdout", "tolerance", "hopeless")
 """Reasons for which a model is finished, the worst first."""
 _MAX = 2**62
 _KEYS = {"holdout": "apart", "finished_by": "left", "compensated": "twice"}
@@ -172,7 +175,8 @@ class RunState:
                     raise ValueError("a model that is both finished and active")
             elif progress.finished_by not in REASONS:
                 raise ValueError(f"a model that is finished by {progress.finished_by!r:.40}")
-            if (progress.primal is not None or model not in self.solver.active) and model not in self.best:
+            is_left = model not in self.solver.active and progress.finished_by != "hopeless"
+            if (progress.primal is not None or is_left) and model not in self.best:
                 raise ValueError("a model without weights")
             if progress.primal is None and model in self.best:
                 raise ValueError("weights without an objective")
@@ -236,6 +240,9 @@ def essential(config: TrainConfig) -> dict[str, Any]:
         "max_epochs",
     ):
         del settings[name]
+    for name, default in (("select_by", None), ("refit", True)):
+        if settings[name] == default:
+            del settings[name]
     settings["threads"] = config.threads or 1
     settings["bias"] = config.biased
     return settings
@@ -282,9 +289,11 @@ def check_same_run(folder: Path, expected: dict[str, Any], saved: Checkpoint, me
 
 def discard_checkpoint(folder: Path, note: Callable[[str], None]) -> None:
     """Remove the checkpoint of another run, so that --resume cannot confuse it with the run that begins."""
-    if (folder / FILE_NAME).exists():
+    if (folder / FILE_NAME).exists() or any(folder.glob(f"{ROUNDS}*/{FILE_NAME}")):
         note(f"the checkpoint in {folder} is discarded; --resume would have continued it")
     with writing_errors(folder):
         (folder / FILE_NAME).unlink(missing_ok=True)  # first: without it the files of rows are not read
         for rows in folder.glob(ROWS):
             rows.unlink()
+        for old in folder.glob(f"{ROUNDS}*"):
+            shutil.rmtree(old)

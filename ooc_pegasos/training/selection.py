@@ -1,0 +1,303 @@
+"""The search for the best lambda: rounds of models compared on holdout rows, and a last fit on all rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from ooc_pegasos.config import TrainConfig
+from ooc_pegasos.errors import CheckpointMismatchError
+from ooc_pegasos.objective.lambda_path import Trial, choose, further_lambdas, range_around
+from ooc_pegasos.reporting.history import EpochRecord, HoldoutResult
+from ooc_pegasos.reporting.progress import TrainingProgress
+from ooc_pegasos.store.store import Store
+from ooc_pegasos.training.holdout import check_criterion
+from ooc_pegasos.training.report import open_log
+from ooc_pegasos.training.result import TrainedModel, TrainResult
+from ooc_pegasos.training.state import ROUNDS, check_same_run, essential, identity_of
+from ooc_pegasos.util import typed_json
+from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
+from ooc_pegasos.util.files import writing_errors
+
+COMPARED = 0.02
+"""Tolerance of models that are only compared: the differences between lambdas are larger."""
+_SHARE_OF_TIME = 0.5
+"""Share of `max_seconds` after which no more lambdas are tried."""
+_PROBABILITIES, _LAST = "probabilities", "last"
+
+
+class EpochLog:
+    """The log of all rounds, opened when the first of them begins."""
+
+    def __init__(self, path: Path | None, stack: ExitStack) -> None:
+        self._path, self._stack = path, stack
+        self._file: IO[bytes] | None = None
+
+    def opened(self, lines: int) -> Any:
+        """Return the file, after its first `lines` if it is opened now; None without a log."""
+        if self._path and self._file is None:
+            with writing_errors(self._path):
+                self._file = self._stack.enter_context(open_log(self._path, lines))
+        return self._file
+
+
+@dataclass(frozen=True)
+class Round:
+    """A run of the search, to be made: its options, and the place of its checkpoint."""
+
+    config: TrainConfig
+    number: int
+    lines_before: int
+    """Lines of the log before this round."""
+    checkpoint_folder: Path | None
+    resume: bool
+    is_last: bool = False
+    """True for the last fit, on all rows."""
+
+    @property
+    def is_first(self) -> bool:
+        """True for the first round, and for a run without a search."""
+        return self.number <= 1
+
+    @property
+    def ends_hopeless(self) -> bool:
+        """True if models are ended early that cannot be the best."""
+        return not self.is_last
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint to resume, if there is one."""
+        return Checkpoint.load(self.checkpoint_folder) if self.resume and self.checkpoint_folder else None
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """The result of a round, the number of its lines in the log, and what identifies the machines of the run."""
+
+    result: TrainResult
+    lines: int
+    identity: dict[str, Any]
+
+
+@dataclass
+class _Found:
+    """The results of the rounds so far: all that the checkpoint of a search contains."""
+
+    trials: list[Trial] = field(default_factory=list)
+    models: list[TrainedModel] = field(default_factory=list)
+    rounds: int = 0
+    lines: int = 0
+    path: list[float] = field(default_factory=list)
+    """The lambdas of the first round."""
+
+    def table(self) -> dict[str, Any]:
+        """Return the results as a table for a checkpoint."""
+        models = [
+            dataclasses.asdict(dataclasses.replace(model, history=[]))
+            | {"history": [one.table() for one in model.history]}
+            for model in self.models
+        ]
+        return {**dataclasses.asdict(dataclasses.replace(self, models=[])), "models": models}
+
+    @classmethod
+    def load(cls, table: dict[str, Any]) -> _Found:
+        """Return the results that `table` wrote. Raises ValueError or TypeError."""
+        loaded = typed_json.load(cls, {**table, "models": []}, "rounds")
+        for model in table["models"]:
+            history = [EpochRecord.from_table(line) for line in model["history"]]
+            one = typed_json.load(TrainedModel, {**model, "history": []}, "model")
+            loaded.models.append(dataclasses.replace(one, history=history))
+        whole(loaded.rounds, 1, 1 << 20, "rounds")
+        whole(loaded.lines, 0, 1 << 62, "lines")
+        if not loaded.trials:
+            raise ValueError("rounds without a result")
+        return loaded
+
+
+class LambdaSearch:
+    """A search for the best lambda. `train_round` makes a run."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        store: Store,
+        train_round: Callable[[Round], RoundResult],
+        progress: TrainingProgress,
+        checkpoint_folder: Path | None = None,
+        resume: bool = False,
+    ) -> None:
+        check_criterion(config.select_by, store.manifest.labels.task)
+        self._config, self._store, self._progress = config, store, progress
+        self._train_round, self._folder, self._resume = train_round, checkpoint_folder, resume
+        self._found = _Found()
+        self._results: list[TrainResult] = []
+        self._began = time.perf_counter()
+
+    def continue_from(self, saved: Checkpoint) -> None:
+        """Continue the search of a checkpoint. Raises CheckpointMismatchError."""
+        assert self._folder is not None
+        with sound(self._folder):
+            parts = {name: value for name, value in saved.facts["identity"].items() if name == "parts"}
+            expected = identity_of(self._config, self._store, None) | parts
+            check_same_run(self._folder, expected, saved, self._config.memory)
+            if "search" not in saved.facts:
+                raise CheckpointMismatchError(
+                    f"{self._folder}: the run to resume was started with other options; start over without {{resume}}"
+                )
+            self._found = _Found.load(saved.facts["search"])
+
+    def execute(self) -> TrainResult:
+        """Compare lambdas until the best is found, and train it on all rows."""
+        while not self._is_over():
+            lambdas = self._next_lambdas()
+            if lambdas == ():
+                break
+            self._progress.begin_step(self._describe(lambdas))
+            made = self._make(self._config_of(lambdas), self._found.rounds + 1)
+            self._take(made)
+            if made.result.stopped_by == "seconds":
+                return self._kept_without_refit()
+        return self._refit()
+
+    # --- rounds -------------------------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        limit = self._config.max_seconds
+        is_late = bool(limit) and time.perf_counter() - self._began > _SHARE_OF_TIME * (limit or 0.0)
+        return self._found.rounds > 0 and is_late
+
+    def _next_lambdas(self) -> tuple[float, ...] | None:
+        """Return the lambdas of the next round; None: the default path; none: the search is over."""
+        found = self._found
+        if not found.rounds:
+            return self._config.lambdas
+        if self._config.lambdas is not None:
+            return ()
+        return further_lambdas(found.trials, range_around(found.path))
+
+    def _describe(self, lambdas: tuple[float, ...] | None) -> str:
+        if not self._found.rounds:
+            return "comparing lambdas"
+        assert lambdas
+        known = [trial.lam for trial in self._found.trials]
+        what = "smaller" if lambdas[0] < min(known) else "larger" if lambdas[-1] > max(known) else "intermediate"
+        return f"trying {len(lambdas)} {what} lambdas"
+
+    def _config_of(self, lambdas: tuple[float, ...] | None) -> TrainConfig:
+        """Return the options of a round that compares lambdas."""
+        config = self._config
+        single = lambdas is not None and len(lambdas) == 1
+        return dataclasses.replace(
+            config,
+            lam=lambdas,
+            bias=config.biased,
+            tolerance=max(config.enough, COMPARED),
+            holdout=config.holdout_fraction if single and not config.folds else config.holdout,
+            select="best",
+            select_by=None if single else config.select_by,
+            calibrate=None,
+            refit=False,
+        )
+
+    def _make(self, config: TrainConfig, name: str | int) -> RoundResult:
+        folder = self._folder and self._folder / f"{ROUNDS}{name}"
+        number = self._found.rounds + 1
+        return self._train_round(Round(config, number, self._found.lines, folder, self._resume, name == _LAST))
+
+    def _take(self, made: RoundResult) -> None:
+        """Add the results of a round, and write the checkpoint of the search."""
+        found, result = self._found, made.result
+        found.trials = sorted([*found.trials, *result.trials], key=lambda trial: -trial.lam)
+        found.models += [model for model in result.models if model.lam in {trial.lam for trial in result.trials}]
+        found.path = found.path or [trial.lam for trial in result.trials]
+        found.rounds, found.lines = found.rounds + 1, found.lines + made.lines
+        self._results.append(result)
+        if self._folder is None or result.stopped_by == "seconds":
+            return
+        identity = identity_of(self._config, self._store, None) | made.identity
+        facts = {"identity": identity, "budget": result.memory, "search": found.table()}
+        with writing_errors(self._folder):
+            Checkpoint({}, facts).save(self._folder)
+        shutil.rmtree(self._folder / f"{ROUNDS}{found.rounds}", ignore_errors=True)
+
+    # --- the end ------------------------------------------------------------------------------------
+
+    @property
+    def _chosen(self) -> Trial:
+        trials = self._found.trials
+        return trials[choose(trials, self._config.select)]
+
+    def _refit(self) -> TrainResult:
+        """Train the chosen lambda on all rows."""
+        config, chosen = self._config, self._chosen
+        last = dataclasses.replace(
+            config,
+            lam=chosen.lam,
+            bias=config.biased,
+            tolerance=config.enough,
+            holdout=0.0,
+            folds=None,
+            select_by=None,
+            calibrate=None,
+        )
+        calibrations = []
+        if config.calibrate:
+            self._progress.begin_step("fitting probabilities")
+            tolerance = max(config.enough, COMPARED)
+            held_out = dataclasses.replace(
+                last, tolerance=tolerance, holdout=config.holdout_fraction, calibrate=config.calibrate
+            )
+            made = self._make(held_out, _PROBABILITIES)
+            calibrations = made.result.model.info.calibrations
+            self._results.append(made.result)
+            if made.result.stopped_by == "seconds":
+                return self._kept_without_refit()
+            self._found.lines += made.lines
+        self._progress.begin_step(f"training lambda {chosen.lam:.4g} on all rows")
+        result = self._make(last, _LAST).result
+        earlier = self._kept_without_refit() if self._results else None
+        is_unfinished = result.stopped_by == "seconds" and not result.converged
+        if is_unfinished and earlier and earlier.gap is not None and (result.gap is None or earlier.gap < result.gap):
+            return earlier
+        self._results.append(result)
+        return dataclasses.replace(self._joined(result, calibrations or None), is_refit=True)
+
+    def _kept_without_refit(self) -> TrainResult:
+        """Return the best of the models that were trained without the holdout rows."""
+        best = {trial.lam: trial.value for trial in self._found.trials}
+        result = min(self._results, key=lambda one: best.get(one.model.info.lam, float("inf")))
+        return self._joined(dataclasses.replace(result, stopped_by="seconds", converged=False), None)
+
+    def _joined(self, result: TrainResult, calibrations: list[Any] | None) -> TrainResult:
+        """Return the result of a round as that of the search."""
+        found, model = self._found, result.model
+        info = dataclasses.replace(model.info, trials=found.trials, config=essential(self._config))
+        if calibrations is not None:
+            info = dataclasses.replace(info, calibrations=calibrations)
+        trial = next((one for one in found.trials if one.lam == info.lam), None)
+        results = self._results
+        profile: dict[str, dict[str, float]] = {}
+        for one in results:
+            for place, seconds in one.profile.items():
+                sums = profile.setdefault(place, {})
+                for name, value in seconds.items():
+                    sums[name] = sums.get(name, 0.0) + value
+        return dataclasses.replace(
+            result,
+            model=dataclasses.replace(model, info=info),
+            models=found.models,
+            trials=found.trials,
+            holdout=HoldoutResult(trial.loss, trial.error) if trial else result.holdout,
+            seconds=time.perf_counter() - self._began,
+            seconds_computing=sum(one.seconds_computing for one in results),
+            seconds_waiting=sum(one.seconds_waiting for one in results),
+            bytes_read=sum(one.bytes_read for one in results),
+            costs=[cost for one in results for cost in one.costs],
+            notes=list(dict.fromkeys(note for one in results for note in one.notes)),
+            profile=profile,
+        )

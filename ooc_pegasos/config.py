@@ -29,10 +29,13 @@ MOST_NAMES = 2**31 - 1
 """Largest number of feature names in a dictionary."""
 MOST_THREADS, MOST_MEMORY = 4096, 1 << 62
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+LEAST_MEMORY = 32 * MIB
+"""Bytes that a conversion needs at least."""
 
 
 SEEDS = Range(0, 2**63 - 1, "0 to 2^63 - 1")
 THREADS = Range(1, MOST_THREADS, f"1 to {MOST_THREADS}")
+MEMORY = Range(1, MOST_MEMORY, "a positive size that a machine can have")
 
 
 def parse_size(text: str) -> int:
@@ -271,7 +274,7 @@ class ConvertConfig:
         metavar="SIZE",
         default_text="1GB",
         parse=parse_size,
-        allowed=Range(32 * MIB, MOST_MEMORY, "at least 32MB"),
+        allowed=MEMORY,
     )
     threads: int | None = option(None, "Threads.", "Storage", metavar="N", default_text="all cores", allowed=THREADS)
     block_size: int | None = option(
@@ -292,6 +295,11 @@ class ConvertConfig:
         if self.weight is not None and self.weights is not None:
             raise UsageError("{weight} names a column and {weights} a file; give one")
         self.declared_labels()
+
+    def check_memory(self) -> None:
+        """Raise UsageError if a conversion needs more memory; `train` takes the same option, for any store."""
+        if self.memory < LEAST_MEMORY:
+            raise UsageError(f"{{memory={self.memory:,}}} is too little for a conversion; choose at least 32MB")
 
     def declared_labels(self) -> Declared:
         """Return the declared task and classes."""
@@ -487,7 +495,7 @@ class TrainConfig:
         "Machine",
         metavar="SIZE",
         parse=parse_size,
-        allowed=Range(1, MOST_MEMORY, "a positive size that a machine can have"),
+        allowed=MEMORY,
     )
     loading: Literal["mapped", "read"] | None = option(
         None, "Map the store into memory or read it ahead. Default: mapped if it fits --memory.", "Machine"

@@ -33,7 +33,7 @@ _LOCK = "lock"
 
 def store_from_arrow(data: Any, path: str | Path, config: ConvertConfig | None, existing: Existing | None) -> Store:
     """Make a store of a table: pyarrow, pandas, polars, or any object with an Arrow stream interface."""
-    with _staging_folder(path, existing) as folder:
+    with _staging_folder(path, config, existing) as folder:
         written = write_table(data, folder, "memory")
         if not written.rows:
             raise InputError("the table has no rows; check how it was made")
@@ -49,7 +49,7 @@ def store_from_matrix(
     existing: Existing | None,
 ) -> Store:
     """Make a store of a scipy sparse matrix or a dense numpy array, and a label for every row."""
-    with _staging_folder(path, existing) as folder:
+    with _staging_folder(path, config, existing) as folder:
         written = write_matrix(matrix, labels, weights, folder, "memory")
         if not written.rows:
             raise InputError("the matrix has no rows; check how it was made")
@@ -65,7 +65,7 @@ def store_from_dask(
     existing: Existing | None,
 ) -> Store:
     """Make a store of a dask.dataframe, a dask.bag of dictionaries, or a dask.array with labels, by partitions."""
-    with _staging_folder(path, existing) as folder:
+    with _staging_folder(path, config, existing) as folder:
         refuse_delayed(collection)
         is_array = hasattr(collection, "to_delayed") and hasattr(collection, "chunks")
         if is_array:
@@ -196,9 +196,11 @@ def _cut(given: Any, sizes: tuple[float, ...], what: str) -> list[Any]:
 
 
 @contextmanager
-def _staging_folder(path: str | Path, existing: Existing | None) -> Iterator[Path]:
+def _staging_folder(path: str | Path, config: ConvertConfig | None, existing: Existing | None) -> Iterator[Path]:
     """Yield a temporary folder for partitions, after the check that the store may be made."""
     existing = existing or Existing()
+    if config:
+        config.check_memory()
     if existing.resume:
         raise UsageError("resume: what is in memory cannot be read again later; start over without it")
     target = Path(path).absolute()

@@ -63,8 +63,9 @@ def convert(
     progress: Progress | None = None,
 ) -> Store:
     """Make the store `output` from `inputs`, one name or several, and open it."""
-    given = [str(inputs)] if isinstance(inputs, str | Path) else [str(one) for one in inputs]
+    given = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]  # str loses NamedPath
     config = config or ConvertConfig()
+    config.check_memory()
     existing = existing or Existing()
     target = Path(output)
     scratch = Path(os.path.abspath(target) + ".unfinished")

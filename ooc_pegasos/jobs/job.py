@@ -96,6 +96,7 @@ class Job:
             raise UsageError(f"reserve {str(self.reserve)[:40]} is out of range; choose a size, like '1GB', or 0")
         if self.expire_days is not None and not 0 < self.expire_days < 1e6:
             raise UsageError(f"expire_days {self.expire_days} is out of range; choose a positive number")
+        self.convert.check_memory()
         if self.train.folds or self.train.bias == "search":
             raise UsageError("train: folds and bias = 'search' have no holdout rows to compare by; leave them out")
         if self.train.holdout == 0 and not self.golden:

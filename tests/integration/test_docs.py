@@ -280,7 +280,7 @@ def options():
 
 
 def test_options_that_pages_name_exist_and_all_are_named():
-    other_programs = re.compile(r"^```(?:sh|bash|ini)\n.*?^```$|`scripts/[^`]*`", re.MULTILINE | re.DOTALL)
+    other_programs = re.compile(r"^```(?:sh|bash|ini)\n.*?^```$|`(?:scripts/|dask )[^`]*`", re.MULTILINE | re.DOTALL)
     option = re.compile(r"(?<![\w-])--?[a-zA-Z][a-z0-9-]*")
     named = {page: set(option.findall(other_programs.sub("", text))) for page, text in PAGES.items()}
     known = {"--help"}.union(*options())

@@ -90,7 +90,7 @@ def run_before(patched, name, act):
     ("config", "names"),
     [
         (TrainConfig(**SETTINGS, algorithm="sdca"), {"sdca-round", "row-states", "change", "sum", "measure"}),
-        (TrainConfig(**SETTINGS, algorithm="sgd-s"), {"pegasos", "sum", "measure"}),
+        (TrainConfig(**SETTINGS, algorithm="sgd-s"), {"descent", "sum", "measure"}),
     ],
 )
 def test_names_of_tasks(local, tmp_path, monkeypatch, config, names):

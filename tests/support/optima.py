@@ -39,6 +39,8 @@ SLOPES = DERIVATIVES | {
     "epsilon-insensitive": lambda z, y, p: np.where(abs(z - y) > p, np.sign(z - y), 0.0),
     "absolute": lambda z, y, _p: np.sign(z - y),
 }
+LIPSCHITZ = tuple(name for name in FORMULAS if LOSSES[name].largest_dual is None)
+"""Losses with a largest slope, which Pegasos can minimise."""
 EXACT = ("hinge", "logistic", "epsilon-insensitive", "absolute")
 """Losses that scikit-learn minimises with a free bias."""
 

@@ -31,7 +31,7 @@ from ooc_pegasos.util import typed_json
         (TrainConfig, {"bias": True}, "'bias' should be none or feature or .*, not bool True"),
         (TrainConfig, {"bias": "Feature"}, "'bias' should be none or feature or"),
         (TrainConfig, {"algorithm": "SDCA"}, "algorithm=SDCA is unknown; choose one of auto, sdca, "),
-        (TrainConfig, {"loss": "Hinge"}, "loss=Hinge is unknown; choose one of hinge, "),
+        (TrainConfig, {"loss": "hing"}, "loss=hing is unknown; choose one of hinge, "),
         (TrainConfig, {"class_weight": {0: 1, 1: 2}}, "'class_weight' should be balanced or list of float or None"),
         (TrainConfig, {"cost": 1.0}, "'cost' should be list of list of float or None"),
         (TrainConfig, {"max_epochs": 1.5}, "'max_epochs' should be int or None, not float 1.5"),
@@ -82,6 +82,7 @@ def test_defaults_pass_the_check_they_are_spared(cls):
 @pytest.mark.parametrize(
     ("given", "ours"),
     [
+        ("Hinge", "hinge"),
         ("svm", "hinge"),
         ("log", "logistic"),
         ("Log_Loss", "logistic"),

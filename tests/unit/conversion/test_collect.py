@@ -21,6 +21,7 @@ import sparse
 from dask.delayed import delayed
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert
+from ooc_pegasos.conversion import from_memory
 from ooc_pegasos.errors import InputError, LockedError, UsageError
 from ooc_pegasos.util.locks import Owner
 from support.file_bytes import folder_bytes
@@ -503,6 +504,13 @@ def test_no_more_than_a_partition_a_worker(tmp_path):
 
 
 # --- what is there already, and what is left ----------------------------------------------------------
+
+
+def test_too_little_memory_is_refused_before_anything_is_staged(tmp_path, monkeypatch):
+    monkeypatch.setattr(from_memory, "write_matrix", None)
+    with pytest.raises(UsageError, match=r"^memory=1,000,000 is too little for a conversion; choose at least 32MB$"):
+        Store.from_scipy(DENSE, [1, 2, 1], tmp_path / "s", config=ConvertConfig(memory=10**6))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_that_exists(tmp_path):

@@ -14,7 +14,7 @@ from ooc_pegasos.compiled.fit import losses as kernels
 from ooc_pegasos.compiled.jit import kernel
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import LOSSES, Loss
-from support.optima import FORMULAS, least_objective, primal
+from support.optima import FORMULAS, LIPSCHITZ, least_objective, primal
 from support.stores import store_of
 from support.subsets import covering
 
@@ -22,8 +22,12 @@ from support.subsets import covering
 
 
 PARAMETERS = {"smoothed-hinge": (1.0, 0.1, 3.0), "epsilon-insensitive": (0.1, 0.0, 2.0), "huber": (1.0, 0.05, 10.0)}
+LIMITS = {"squared-hinge": (64.0, 3.0), "squared": (16.0, 1.0)}
+"""Of losses without a largest slope the parameter of the kernels is the largest dual variable."""
 ONE_SCORE = {name: loss for name, loss in LOSSES.items() if loss.task != "multiclass"}
-CASES = [(name, parameter) for name in ONE_SCORE for parameter in PARAMETERS.get(name, (0.0,))]
+CASES = [(name, parameter) for name in ONE_SCORE for parameter in (PARAMETERS | LIMITS).get(name, (0.0,))]
+TRAINED = [(name, parameter) for name in ONE_SCORE for parameter in PARAMETERS.get(name, (0.0,))]
+"""With the parameters that a user can choose."""
 
 # --- functions of a score -----------------------------------------------------------------------
 
@@ -43,7 +47,11 @@ def labels_for(loss: Loss) -> st.SearchStrategy[float]:
 
 
 def bounds_of(loss: Loss, parameter: float, y: float) -> tuple[float, float]:
-    """Between which two numbers a dual variable is: minus the slopes of the loss far out on both sides."""
+    """Between which two numbers a dual variable is: minus the slopes of the loss far out on both sides, or a limit."""
+    if loss.name == "squared":
+        return -parameter, parameter
+    if loss.name == "squared-hinge":
+        return min(0.0, parameter * y), max(0.0, parameter * y)
     far = 1e4
     slopes = [float(_loss_at(loss.number, parameter, z, y)[1]) for z in (-far, far)]
     return -slopes[1] + 0.0, -slopes[0] + 0.0
@@ -61,6 +69,7 @@ def least(function, low: float, high: float, start: float) -> float:
 def test_all_losses_have_a_formula_here():
     assert set(FORMULAS) == set(ONE_SCORE)
     assert all((loss.parameter is not None) == (name in PARAMETERS) for name, loss in ONE_SCORE.items())
+    assert all((loss.largest_dual is not None) == (name in LIMITS) for name, loss in ONE_SCORE.items())
 
 
 @pytest.mark.parametrize(("name", "parameter"), CASES)
@@ -83,7 +92,7 @@ def test_value_slope_and_dual_term(name, parameter):
         left, here, right = (float(formula(at, y, parameter)) for at in (z - h, z, z + h))
         assert (here - left) / h - 1e-4 <= slope <= (right - here) / h + 1e-4
         low, high = bounds_of(loss, parameter, y)
-        assert low <= -slope <= high
+        assert low <= -slope <= high or name in LIMITS
 
     check()
 
@@ -201,7 +210,7 @@ def test_the_box_is_rounded_down_to_float32(case, c):
     limit = c * max(bounds_of(loss, parameter, 1.0)[1], -bounds_of(loss, parameter, -1.0)[0])
     assert float(np.float32(found)) == found
     assert limit * (1 - 2.0**-22) <= found <= limit * (1 + 1e-15)
-    assert found <= (c * parameter if name == "huber" else c)
+    assert found <= (c * parameter if name in ("huber", *LIMITS) else c)
 
 
 # --- certificates -------------------------------------------------------------------------------
@@ -237,7 +246,14 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "parameter", "algorithm", "options"), covering(CASES, ["sdca", "sgd-s"], OPTIONS))
+LARGEST_SLOPE = [case for case in TRAINED if case[0] in LIPSCHITZ]
+NO_LARGEST_SLOPE = [case for case in TRAINED if case not in LARGEST_SLOPE]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "algorithm", "options"),
+    covering(LARGEST_SLOPE, ["sdca", "sgd-s"], OPTIONS) + covering(NO_LARGEST_SLOPE, ["sdca"], OPTIONS),
+)
 def test_the_certificate(tmp_path, name, parameter, algorithm, options):
     loss, chosen = LOSSES[name], dict(options)
     if loss.task == "regression":
@@ -286,8 +302,9 @@ def test_repeated_updates_are_for_the_hinge_only(tmp_path, name):
         train(store, TrainConfig(lam=0.1, loss=name, algorithm="sgd-m"))
 
 
-@pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-@pytest.mark.parametrize("name", ONE_SCORE)
+@pytest.mark.parametrize(
+    ("name", "algorithm"), [(name, "sdca") for name in ONE_SCORE] + [(name, "sgd-s") for name in LIPSCHITZ]
+)
 def test_a_row_that_counts_twice_is_the_row_twice(tmp_path, name, algorithm):
     loss = LOSSES[name]
     parameter = loss.parameter or 0.0

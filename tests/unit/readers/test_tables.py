@@ -475,7 +475,7 @@ def test_a_file_of_weights_when_many_rows_are_bad(tmp_path):
 
 
 @pytest.fixture
-def train_on_table(tmp_path):
+def trained_on_table(tmp_path):
     data = arrow_table(mixed(400, seed=3))
     data = data.append_column("who", pa.array([f"id {i}" for i in range(400)])).append_column(
         "w", pa.array([1.0] * 400)
@@ -496,8 +496,8 @@ def read_scores(path):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_models_take_other_formats(tmp_path, trained, form):
-    model, store, data = trained
+def test_models_take_other_formats(tmp_path, trained_on_table, form):
+    model, store, data = trained_on_table
     file = write_table(data.append_column("extra", pa.array(range(400))).drop_columns("w"), tmp_path / form)
     expected = metrics_of(model, store.path)
     assert metrics_of(model, file) == expected
@@ -514,8 +514,8 @@ def test_models_take_other_formats(tmp_path, trained, form):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_files_that_do_not_fit_a_model(tmp_path, trained, form):
-    model, _store, data = trained
+def test_files_that_do_not_fit_a_model(tmp_path, trained_on_table, form):
+    model, _store, data = trained_on_table
     with pytest.raises(InputError, match=r"no column 't'"):
         predict(model, write_table(data.drop_columns("t"), tmp_path / form), tmp_path / "o.csv")
     numbers = data.rename_columns({"x": "xx"})

@@ -254,7 +254,7 @@ def test_folders_are_cut_by_size(tmp_path, monkeypatch):
 
 
 def test_folders_are_resumed(tmp_path):
-    root = write_files(tmp_path)
+    root = write_files(tmp_path, DOCUMENTS)
     whole = reader_of(root, block_documents=2)
     matrix, keys, _ = rows_read_by(whole)
     for task in list(whole.tasks())[:-1]:

@@ -190,7 +190,7 @@ def test_the_commands(oocpeg, tmp_path):
         (["train", "store", "-o", "m", "--lambda", "1", "--delay", "soon"], 2, "--delay: 'soon' is not a number"),
         (["train", "store", "-o", "m", "--lambda", "1", "--class-weight", "a,b"], 2, "numbers like 1,5"),
         (["train", "store", "-o", "m", "--lambda", "1", "--resume"], 2, "--checkpoint"),
-        (["train", "nowhere", "-o", "m", "--lambda", "1"], 3, "no such store"),
+        (["train", "nowhere", "-o", "m", "--lambda", "1"], 3, "nowhere: no such file"),
         (["train", "store", "-o", "no/m", "--lambda", "1"], 3, "no such folder"),
         (["train", "store", "-o", "store", "--lambda", "1"], 3, "is a folder"),
         (["evaluate", "nowhere", "store"], 3, "no such file"),

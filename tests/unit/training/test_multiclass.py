@@ -635,7 +635,7 @@ def test_a_class_without_holdout_rows_is_improbable(tmp_path, kind, loss):
 def test_holdout_rows_of_one_class_are_refused_before_training(tmp_path, monkeypatch):
     matrix, labels = rows_of_classes(300, 6, 2, 17)
     held = is_held_out(300, 0.2)
-    monkeypatch.setattr("ooc_pegasos.training.run.Run.go", None)  # nobody gets there
+    monkeypatch.setattr("ooc_pegasos.training.run.Run.execute", None)  # nobody gets there
     config = TrainConfig(lam=0.01, calibrate="platt", holdout=0.2)
     with pytest.raises(UsageError, match="all holdout rows are of one class"):
         train(store_of(tmp_path, matrix, np.where(held, 0, labels), classes=(), chunk_size=1024), config)

@@ -118,8 +118,8 @@ def train_dask(
                 if checkpoint_folder and not resume and one.is_first:
                     discard_checkpoint(checkpoint_folder, report.note)
                 run.judge.ends_hopeless = one.ends_hopeless
-                report.log, report.round = epoch_log.opened(one.lines_before + run.state.epochs), one.number
-                return RoundResult(run.execute(), run.state.epochs, engine.identity())
+                report.log, report.round = epoch_log.opened(one.lines_before + run.lines), one.number
+                return RoundResult(run.execute(), run.lines, engine.identity())
 
         if not config.is_search:
             return train_round(Round(config, 0, 0, checkpoint_folder, resume, is_last=True)).result

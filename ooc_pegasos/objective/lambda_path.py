@@ -19,6 +19,8 @@ _MORE = 3
 """Number of lambdas that are added beyond an end at a time."""
 FINE = 1.5
 """Largest ratio of the best lambda and its neighbours at the end of a search."""
+COARSE = FINE * FINE
+"""Ratio of neighbours while a search looks for the region of the best lambda."""
 _NOISE, _RISE = 0.05, 0.5
 """Differences of losses, in standard errors of a loss, that matter to extend a search, or to end models early."""
 
@@ -88,15 +90,56 @@ def choose(trials: Sequence[Trial], rule: str) -> int:
 
 @dataclass(frozen=True)
 class Range:
-    """The largest and the smallest lambda that a search tries."""
+    """The lambdas of a search: the ends of the default path, and beyond them the largest and smallest ever tried."""
 
-    strongest: float
-    weakest: float
+    strong_end: float
+    weak_end: float
+
+    @property
+    def strongest(self) -> float:
+        """The largest lambda."""
+        return self.strong_end * _STRONG_END / _STRONG_LIMIT
+
+    @property
+    def weakest(self) -> float:
+        """The smallest lambda."""
+        return self.weak_end * _WEAK_END / _WEAK_LIMIT
 
 
-def range_around(lambdas: Sequence[float]) -> Range:
-    """Return the range in which a search that begins with the default path looks for the best lambda."""
-    return Range(max(lambdas) * _STRONG_END / _STRONG_LIMIT, min(lambdas) * _WEAK_END / _WEAK_LIMIT)
+def next_lambda(trials: Sequence[Trial], limits: Range) -> float | None:
+    """Return the lambda that a search tries next which trains one after the other; None if the best is found.
+
+    It goes from strong to weak in steps of `COARSE` until the best is passed, and then looks around the best.
+    """
+    if not trials:
+        return limits.strong_end
+    ordered = sorted(trials, key=lambda trial: -trial.lam)
+    step = round(math.log(limits.strong_end / ordered[-1].lam) / math.log(COARSE)) + 1
+    weaker = limits.strong_end / COARSE**step
+    coarse = [trial for trial in ordered if _is_on_grid(trial.lam, limits)]
+    if weaker > limits.weakest / 1.001 and not _is_past_best(coarse, limits):
+        return weaker
+    best = choose(ordered, "best")
+    stronger = ordered[0].lam * COARSE
+    is_first = best == 0 and len(ordered) > 1 and _is_better(ordered[0], ordered[1])
+    if is_first and stronger < limits.strongest * 1.001:
+        return stronger
+    between = _between(ordered, best)
+    return min(between, default=None)  # the duals of a near lambda are there to begin with
+
+
+def _is_on_grid(lam: float, limits: Range) -> bool:
+    steps = math.log(limits.strong_end / lam) / math.log(COARSE)
+    return abs(steps - round(steps)) < 1e-6
+
+
+def _is_past_best(coarse: Sequence[Trial], limits: Range) -> bool:
+    """True if weaker lambdas than those on the grid cannot be the best."""
+    if hopeless([*coarse, None]):
+        return True
+    if len(coarse) < 2 or coarse[-1].lam > limits.weak_end:
+        return False
+    return choose(coarse, "best") < len(coarse) - 1 or not _is_better(coarse[-1], coarse[-2])
 
 
 def further_lambdas(trials: Sequence[Trial], limits: Range) -> tuple[float, ...]:
@@ -119,9 +162,8 @@ def _beyond_the_end(ordered: Sequence[Trial], best: int, limits: Range) -> tuple
     if not _is_better(ordered[best], ordered[neighbour]):
         return ()
     beyond = [ordered[best].lam * ratio**number for number in range(1, _MORE + 1)]
-    return tuple(
-        sorted((lam for lam in beyond if limits.weakest / 1.001 < lam < limits.strongest * 1.001), reverse=True)
-    )
+    inside = (lam for lam in beyond if limits.weakest / 1.001 < lam < limits.strongest * 1.001)
+    return tuple(sorted(inside, reverse=True))
 
 
 def _between(ordered: Sequence[Trial], best: int) -> tuple[float, ...]:

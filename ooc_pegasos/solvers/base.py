@@ -54,6 +54,10 @@ class Solver(ABC):
         self.active = list(range(len(problem.specs)))
         self.lines = {model: Lines() for model in self.active}
 
+    def change_problem(self, problem: Problem) -> None:
+        """Continue with other lambdas, from the variables of these."""
+        raise NotImplementedError
+
     def rows_at_a_time(self, block: CsrBlock) -> int:
         """Number of rows of a block in a slice."""
         return max(1, SLICE_ENTRIES * block.rows // max(len(block.indices) * -(-len(self.active) // 4), 1))

@@ -34,7 +34,7 @@ from ooc_pegasos.compiled.fit.sdca import (
 )
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.certificate import Bound, best_scale
-from ooc_pegasos.objective.free_bias import BalancedBound, DualPoint
+from ooc_pegasos.objective.free_bias import BalancedBound, DualPoint, Lines
 from ooc_pegasos.objective.model_panel import Panel, panels_of, width_of
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.objective.rounding import UNIT_ROUNDOFF, norm_upper_bound, rounded_up, sum_error, vector_error
@@ -125,6 +125,15 @@ class SdcaSolver(Solver):
             bound = (state[DUAL] - self._square(model) / self._clock(model) / 2) / rows
             solved = state[GAP] / rows < 2 * self.tolerance * bound
             state[LAMBDA_FACTOR] = max(1.0, state[LAMBDA_FACTOR] * (_FAST_DECAY if solved else _SLOW_DECAY))
+
+    def change_problem(self, problem: Problem) -> None:
+        """See `Solver`. Neither `a` nor the box depends on lambda, but the scores do, so all rows become active."""
+        self.problem = problem
+        for model in self.active:
+            self.state[model][LAMBDA_FACTOR] = 1.0
+            self.mean[model][:] = self._iterate(model)
+            self.lines[model] = Lines()
+        self._set_epoch(self._epoch + PERIODS[-1])
 
     def _clock(self, model: int) -> float:
         return self.problem.specs[model].clock * float(self.state[model][LAMBDA_FACTOR])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ooc_pegasos.algorithms import SDCA
 from ooc_pegasos.compiled.fit.pegasos import square_distance
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import UsageError
@@ -17,10 +18,12 @@ from ooc_pegasos.objective.losses import completed
 from ooc_pegasos.objective.problem import fixed_bias, problem_of
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.solvers.registry import choose_algorithm
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.bias_search import BiasSearch
 from ooc_pegasos.training.holdout import check_holdout_classes
 from ooc_pegasos.training.local_engine import LocalEngine
+from ooc_pegasos.training.path_run import PathRun, limits_of
 from ooc_pegasos.training.report import Report, open_log
 from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.run import Proof, Run
@@ -90,15 +93,16 @@ def train(
                 scratch=scratch_folder or checkpoint_folder,
                 proof=Path(proof) if proof and one.is_last else None,
                 began=began,
+                is_search=config.is_search and config.lambdas is None and not one.is_last,
             )
             with closing(run), run.stop.listening():
                 if checkpoint_folder and not resume and one.is_first:
                     discard_checkpoint(checkpoint_folder, progress.note)
                 run.judge.ends_hopeless = one.ends_hopeless
-                run.report.log = epoch_log.opened(one.lines_before + run.state.epochs)
+                run.report.log = epoch_log.opened(one.lines_before + run.lines)
                 run.report.round = one.number
                 result = run.execute()
-                return RoundResult(result, run.state.epochs, run.engine.identity())
+                return RoundResult(result, run.lines, run.engine.identity(), run.is_search)
 
         if not config.is_search:
             return train_round(whole).result
@@ -122,19 +126,32 @@ def _new_run(
     offsets: tuple[float, ...] = (),
     proof: Path | None = None,
     began: float | None = None,
+    is_search: bool = False,
 ) -> Run:
-    """Return a run on this machine. `offsets` are fixed biases, one for each model."""
+    """Return a run on this machine. `offsets` are fixed biases, one for each model.
+
+    A search without given lambdas follows their path if the algorithm can.
+    """
     square_distance(np.empty(0), np.empty(0), 1.0)  # numba initialises itself at the first call
     stop, report, background = StopCheck(config.max_seconds, began), Report(progress), Stopwatch()
     scratch = scratch or checkpoint_folder or Path(tempfile.gettempdir())
     loader = loader_of(config, store, max(len(offsets), 1), saved, checkpoint_folder, background)
     problem = problem_of(config, store, loader)
+    limits = None
+    if is_search and config.lam is None and choose_algorithm(config, problem, False)[0] == SDCA:
+        limits = limits_of(problem)
+        config = dataclasses.replace(config, lam=limits.strong_end, algorithm=SDCA, holdout=config.holdout_fraction)
+        problem = dataclasses.replace(
+            problem, specs=tuple(one for one in problem.specs if one.lam == limits.strong_end)
+        )
     if config.calibrate and store.manifest.labels.task == "binary":
         check_holdout_classes(store, loader)
     if offsets:
         problem = fixed_bias(problem, offsets)
     setup = RunSetup(store, config, loader, problem, weights_of(warm_start, config, problem))
     engine = LocalEngine(setup, stop, report, background, scratch)
+    if limits:
+        return PathRun(setup, engine, limits, checkpoint_folder, saved)
     return Run(
         setup, engine, checkpoint_folder=checkpoint_folder, saved=saved, proof=Proof(proof, scratch) if proof else None
     )

@@ -110,7 +110,8 @@ class Judge:
         return [
             model
             for model, one in estimates.items()
-            if (last or self._is_near(model, one.gap) or self._needs_holdout(one.gap))
+            if not self.state.progress[model].finished_by
+            and (last or self._is_near(model, one.gap) or self._needs_holdout(one.gap))
             and (self.engine.is_measuring_cheap or not self._will_be_enough(model, pending))
         ]
 

@@ -15,31 +15,19 @@ from ooc_pegasos.objective.certificate import relative_gap
 from ooc_pegasos.objective.lambda_path import Trial, choose, trial_of
 from ooc_pegasos.objective.problem import NONE, Problem
 from ooc_pegasos.proof.proof_file import Claim, write_proof
-from ooc_pegasos.reporting.history import EpochRecord, HoldoutResult
+from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.scoring.model import Certificate, Model, ModelInfo
 from ooc_pegasos.solvers.proof_record import DualRecord
 from ooc_pegasos.store import vocabulary
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.state import Progression, RunState, essential
 from ooc_pegasos.training.timing import EpochCost
+from ooc_pegasos.training.trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """One of the models of a run."""
-
-    lam: float
-    one_class: str | None
-    fold: int | None
-    certificate: Certificate
-    epochs: int
-    holdout: HoldoutResult | None
-    history: list[EpochRecord]
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,7 +144,7 @@ class Outcome:
     def metric_to_score(self) -> str | None:
         """The metric by which lambdas are compared, if it is known from scores of all holdout rows only."""
         given, config = self._config.select_by, self._config
-        if given == "loss" or not config.comparing or config.folds:
+        if given == "loss" or config.refit or config.folds:
             return None
         if given in (None, "error"):
             return "error" if self.one_vs_rest else None

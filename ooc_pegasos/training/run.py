@@ -120,7 +120,7 @@ class Run:
 
     def execute(self) -> TrainResult:
         """Train epoch after epoch until every model is finished, or a limit is reached."""
-        stopped = self._train(self.setup.config.max_epochs or self._default_limit())
+        stopped = self._train()
         self.stop.allow_more_time()
         try:
             self._measure_remaining(stopped)
@@ -130,11 +130,11 @@ class Run:
         self.engine.check_unchanged()
         return self.result(stopped)
 
-    def _train(self, limit: int) -> str:
+    def _train(self) -> str:
         """Return the reason for the end: that of the models, "epochs" or "seconds"."""
         try:
-            while not (stopped := self._reason_to_stop(limit)):
-                self._epoch(limit)
+            while not (stopped := self._reason_to_stop(self._limit())):
+                self._epoch(self._limit())
             return stopped
         except OutOfTimeError:
             self.save_checkpoint()
@@ -144,6 +144,14 @@ class Run:
             raise
         finally:
             self.engine.end_training()
+
+    def _limit(self) -> int:
+        """Return the number of epochs at which training ends."""
+        return self.setup.config.max_epochs or self._default_limit()
+
+    def _horizon(self) -> int:
+        """Return an upper bound on the number of epochs, up to which rows may be read ahead."""
+        return self._limit()
 
     def _default_limit(self) -> int:
         if self.why_uncertified:
@@ -166,7 +174,7 @@ class Run:
         if not cursor.begun:
             cursor.begun = True
             state.solver.begin_epoch(self._repeats())
-        self.engine.train_pass(state, limit, self._save_if_due)
+        self.engine.train_pass(state, self._horizon(), self._save_if_due)
         with self.engine.watch.measuring("bounding the optimum"):
             state.solver.end_epoch()
         records = self.judge.judge(last=cursor.epoch + 1 >= limit)
@@ -178,7 +186,7 @@ class Run:
             lambda: {**cost.table(), **self.engine.traffic(), "elapsed": self.stop.seconds},
             config.enough,
         )
-        self.judge.remove_finished()
+        self._finish_models()
         self._replace_slow_pegasos()
         cursor.epoch += 1
         cursor.window = cursor.position = cursor.presented = 0
@@ -187,6 +195,20 @@ class Run:
             self.save_checkpoint()
         else:
             self._save_if_due()
+
+    def _finish_models(self) -> None:
+        """Remove the models that are finished from the next passes."""
+        self.judge.remove_finished()
+
+    @property
+    def is_search(self) -> bool:
+        """True if the run itself looks for the best lambda."""
+        return False
+
+    @property
+    def lines(self) -> int:
+        """The number of records of models at the ends of epochs, which is the number of lines of the log."""
+        return self.state.epochs
 
     def _repeats(self) -> dict[int, int]:
         """Return the number of updates, equation (6), for models whose gap is large."""
@@ -252,14 +274,7 @@ class Run:
 
     def result(self, stopped: str) -> TrainResult:
         setup, config, state = self.setup, self.setup.config, self.state
-        outcome = Outcome(setup.problem, state, setup.store, config)
-        metric = outcome.metric_to_score
-        if metric and len(outcome.trials) > 1:
-            models = outcome.every_model(self.algorithm.name)
-            scored = self.engine.score_holdout(HoldoutRequest(models, compare=True))
-            outcome.compare_by(
-                [(one.error, *one.criterion(model, metric)) for one, model in zip(scored, models, strict=True)]
-            )
+        outcome = self._compared(Outcome(setup.problem, state, setup.store, config))
         model = outcome.model(self.algorithm.name)
         holdout = outcome.holdout
         if config.calibrate or (outcome.one_vs_rest and config.holdout_fraction):
@@ -293,6 +308,17 @@ class Run:
             notes=self.report.notes,
             profile=cost.profile,
         )
+
+    def _compared(self, outcome: Outcome) -> Outcome:
+        """Return an outcome with the metric by which lambdas are compared."""
+        metric = outcome.metric_to_score
+        if metric and outcome.trials:
+            models = outcome.every_model(self.algorithm.name)
+            scored = self.engine.score_holdout(HoldoutRequest(models, compare=True))
+            outcome.compare_by(
+                [(one.error, *one.criterion(model, metric)) for one, model in zip(scored, models, strict=True)]
+            )
+        return outcome
 
     # --- checkpoints ----------------------------------------------------------------------------------
 

@@ -13,14 +13,15 @@ from typing import IO, Any
 
 from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.errors import CheckpointMismatchError
-from ooc_pegasos.objective.lambda_path import Trial, choose, further_lambdas, range_around
-from ooc_pegasos.reporting.history import EpochRecord, HoldoutResult
+from ooc_pegasos.objective.lambda_path import Range, Trial, choose, further_lambdas
+from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.reporting.progress import TrainingProgress
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.holdout import check_criterion
 from ooc_pegasos.training.report import open_log
-from ooc_pegasos.training.result import TrainedModel, TrainResult
+from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.state import ROUNDS, check_same_run, essential, identity_of
+from ooc_pegasos.training.trained_model import TrainedModel
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.files import writing_errors
@@ -82,6 +83,8 @@ class RoundResult:
     result: TrainResult
     lines: int
     identity: dict[str, Any]
+    is_search: bool = False
+    """True if the run itself looked for the best lambda, so that no other round is needed."""
 
 
 @dataclass
@@ -94,24 +97,19 @@ class _Found:
     lines: int = 0
     path: list[float] = field(default_factory=list)
     """The lambdas of the first round."""
+    is_complete: bool = False
+    """True if no other round is needed."""
 
     def table(self) -> dict[str, Any]:
         """Return the results as a table for a checkpoint."""
-        models = [
-            dataclasses.asdict(dataclasses.replace(model, history=[]))
-            | {"history": [one.table() for one in model.history]}
-            for model in self.models
-        ]
+        models = [model.table() for model in self.models]
         return {**dataclasses.asdict(dataclasses.replace(self, models=[])), "models": models}
 
     @classmethod
     def load(cls, table: dict[str, Any]) -> _Found:
         """Return the results that `table` wrote. Raises ValueError or TypeError."""
         loaded = typed_json.load(cls, {**table, "models": []}, "rounds")
-        for model in table["models"]:
-            history = [EpochRecord.from_table(line) for line in model["history"]]
-            one = typed_json.load(TrainedModel, {**model, "history": []}, "model")
-            loaded.models.append(dataclasses.replace(one, history=history))
+        loaded.models += [TrainedModel.from_table(model) for model in table["models"]]
         whole(loaded.rounds, 1, 1 << 20, "rounds")
         whole(loaded.lines, 0, 1 << 62, "lines")
         if not loaded.trials:
@@ -161,8 +159,8 @@ class LambdaSearch:
             made = self._make(self._config_of(lambdas), self._found.rounds + 1)
             self._take(made)
             if made.result.stopped_by == "seconds":
-                return self._kept_without_refit()
-        return self._refit()
+                break
+        return self._refit() if self._found.trials else self._kept_without_refit()
 
     # --- rounds -------------------------------------------------------------------------------------
 
@@ -176,9 +174,9 @@ class LambdaSearch:
         found = self._found
         if not found.rounds:
             return self._config.lambdas
-        if self._config.lambdas is not None:
+        if self._config.lambdas is not None or found.is_complete:
             return ()
-        return further_lambdas(found.trials, range_around(found.path))
+        return further_lambdas(found.trials, Range(max(found.path), min(found.path)))
 
     def _describe(self, lambdas: tuple[float, ...] | None) -> str:
         if not self._found.rounds:
@@ -202,6 +200,7 @@ class LambdaSearch:
             select_by=None if single else config.select_by,
             calibrate=None,
             refit=False,
+            max_seconds=config.max_seconds and _SHARE_OF_TIME * config.max_seconds,
         )
 
     def _make(self, config: TrainConfig, name: str | int) -> RoundResult:
@@ -215,6 +214,7 @@ class LambdaSearch:
         found.trials = sorted([*found.trials, *result.trials], key=lambda trial: -trial.lam)
         found.models += [model for model in result.models if model.lam in {trial.lam for trial in result.trials}]
         found.path = found.path or [trial.lam for trial in result.trials]
+        found.is_complete = made.is_search
         found.rounds, found.lines = found.rounds + 1, found.lines + made.lines
         self._results.append(result)
         if self._folder is None or result.stopped_by == "seconds":

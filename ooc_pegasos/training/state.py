@@ -20,10 +20,11 @@ from ooc_pegasos.errors import CheckpointMismatchError
 from ooc_pegasos.loading.window_schedule import Cursor
 from ooc_pegasos.objective.certificate import relative_gap
 from ooc_pegasos.objective.exact_pass import Measurement
-from ooc_pegasos.objective.lambda_path import HoldoutLoss
+from ooc_pegasos.objective.lambda_path import HoldoutLoss, Trial
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.reporting.history import EpochRecord
 from ooc_pegasos.training.timing import EpochCost
+from ooc_pegasos.training.trained_model import TrainedModel
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.checkpoint import FILE_NAME, Checkpoint, take, whole
 from ooc_pegasos.util.files import writing_errors
@@ -101,6 +102,36 @@ class Progression:
 
 
 @dataclass
+class PathState:
+    """The state of a run that follows the path of lambdas."""
+
+    lam: float
+    """The lambda that is trained."""
+    began: int = 0
+    """The epoch in which it began."""
+    records: int = 0
+    """Records of epochs of finished lambdas."""
+    trials: list[Trial] = field(default_factory=list)
+    models: list[TrainedModel] = field(default_factory=list)
+
+    def table(self) -> dict[str, Any]:
+        """Return the state as a table for a checkpoint."""
+        rest = dataclasses.asdict(dataclasses.replace(self, models=[]))
+        return rest | {"models": [model.table() for model in self.models]}
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> PathState:
+        """Return the state that `table` wrote. Raises ValueError or TypeError."""
+        loaded = typed_json.load(cls, {**table, "models": []}, "path")
+        loaded.models += [TrainedModel.from_table(model) for model in table["models"]]
+        if not 1e-60 < loaded.lam < 1e60:
+            raise ValueError(f"lambda {loaded.lam!r:.40}")
+        for name in ("began", "records"):
+            whole(getattr(loaded, name), 0, _MAX, name)
+        return loaded
+
+
+@dataclass
 class RunState:
     """The state of a run: all that a checkpoint contains."""
 
@@ -113,6 +144,8 @@ class RunState:
     pending: Measurement | None = None
     """Candidates from the end of the last epoch, measured while the rows of this epoch are processed."""
     costs: list[EpochCost] = field(default_factory=list)
+    path: PathState | None = None
+    """For a run that follows the path of lambdas."""
 
     @property
     def epochs(self) -> int:
@@ -142,6 +175,7 @@ class RunState:
                 "pending": [pending.models, pending.windows, pending.compensated] if pending else None,
                 "costs": [cost.table() for cost in self.costs],
             }
+            facts |= {"path": self.path.table()} if self.path else {}
             Checkpoint(arrays, facts).save(folder)
             _keep_only(folder, facts)
 
@@ -171,7 +205,7 @@ class RunState:
             if progress.holdout is not None:
                 whole(progress.holdout.rows, 1, _MAX, "holdout rows")
             if model in self.solver.active:
-                if progress.finished_by:
+                if progress.finished_by and not self.path:
                     raise ValueError("a model that is both finished and active")
             elif progress.finished_by not in REASONS:
                 raise ValueError(f"a model that is finished by {progress.finished_by!r:.40}")
@@ -189,6 +223,7 @@ class RunState:
             self.pending.sums = arrays["pending sums"].reshape(self.pending.sums.shape).copy()
             self.pending.windows = whole(windows, 0, _MAX, "windows")
         self.costs = [typed_json.load(EpochCost, cost, "costs") for cost in facts["costs"]]
+        self.path = PathState.from_table(facts["path"]) if self.path else None
 
 
 def next_number(folder: Path) -> int:

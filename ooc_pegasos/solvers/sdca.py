@@ -83,6 +83,7 @@ class SdcaSolver(Solver):
             state[SLACK_UNIT] = 1.0 if problem.loss.is_unit_hinge else 0.0
             state[STEP_FACTOR] = 1.0
         self._epoch = -1
+        self._squares: dict[int, float] | None = None
         self._next_epochs = np.zeros(len(PERIODS), np.uint8)
         self._panels: dict[int, Panel] = {}
         self._separate: set[int] = set()
@@ -115,6 +116,7 @@ class SdcaSolver(Solver):
             else:
                 state[SLACK_UNIT] = state[DEVIATION] / state[VISITED] if state[VISITED] else state[SLACK_UNIT]
             state[[GAP, VISITED, CHANGED, DEVIATION, MAGNITUDE, RECOMPUTED]] = 0.0
+        self._squares = None
         self._set_epoch(self._epoch + 1)
 
     def _continue_lambda(self, model: int) -> None:
@@ -139,7 +141,12 @@ class SdcaSolver(Solver):
         return self.problem.specs[model].clock * float(self.state[model][LAMBDA_FACTOR])
 
     def _square(self, model: int) -> float:
-        return square(self.a[model])
+        """Return ||a||^2, which is computed once between two epochs."""
+        if self._squares is None:
+            return square(self.a[model])
+        if model not in self._squares:
+            self._squares[model] = square(self.a[model])
+        return self._squares[model]
 
     @property
     def separate(self) -> set[int]:
@@ -179,6 +186,7 @@ class SdcaSolver(Solver):
 
     def process(self, window: Window, begin: int, end: int) -> int:
         """See `Solver`. Groups are independent, so each can have a thread."""
+        self._squares = None
         groups = list(enumerate(self.rows.groups))
 
         def work(job: tuple[int, Group]) -> int:
@@ -273,6 +281,7 @@ class SdcaSolver(Solver):
     def end_epoch(self) -> None:
         """See `Solver`."""
         self._write_back_panels()
+        self._squares = {}
         # models with few active rows each are cheaper to train separately
         for number, rows in self._panel_rows.items():
             group = self.rows.groups[number]
@@ -390,6 +399,7 @@ class SdcaSolver(Solver):
         """Replace the running sums of a model."""
         state, rows = self.state[found.model], self.problem.specs[found.model].rows
         self.a[found.model][:] = found.vector()
+        self._squares = None
         state[DUAL] = found.dual
         state[DUAL_ERROR] = found.dual_error(rows)
         state[VECTOR_ERROR] = found.vector_error(rows)

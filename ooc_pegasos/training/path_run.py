@@ -16,6 +16,9 @@ from ooc_pegasos.util.checkpoint import Checkpoint
 
 _MOST_EPOCHS = 100
 """Epochs for one lambda, unless the limit is given."""
+_COLD_ABOVE = 1.0
+"""lambda m, in squared norms of a row, above which dual variables begin at 0: a few rows then change the weights much
+less than all of them, and variables reach their bounds in the first epoch."""
 
 
 class PathRun(Run):
@@ -90,9 +93,13 @@ class PathRun(Run):
         state = self.state
         self.path.lam = lam
         self._use_lambda(state, lam)
-        state.solver.change_problem(state.problem)
-        if state.solver.needs_balance:
-            self.engine.set_balance(state.solver)
+        if min(spec.clock for spec in state.problem.specs) > _COLD_ABOVE * self._square:
+            state.solver.close()
+            state.solver = self._new_solver()
+        else:
+            state.solver.change_problem(state.problem)
+            if state.solver.needs_balance:
+                self.engine.set_balance(state.solver)
         state.best.clear()
         state.pending = None
         ratios = [progress.ratio for progress in state.progress]
@@ -100,6 +107,11 @@ class PathRun(Run):
             dataclasses.replace(self.engine.new_progression(spec, self.algorithm.name), ratio=ratio)
             for spec, ratio in zip(state.problem.specs, ratios, strict=True)
         ]
+
+    @property
+    def _square(self) -> float:
+        """The mean squared norm of a row."""
+        return self.setup.store.manifest.statistics.mean_row_norm**2 + self.setup.problem.bias**2
 
     def _use_lambda(self, state: RunState, lam: float) -> None:
         """Replace the lambda of all models."""

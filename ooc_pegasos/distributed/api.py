@@ -25,7 +25,7 @@ from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.report import Report
 from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.run import Run
-from ooc_pegasos.training.selection import EpochLog, LambdaSearch, Round, RoundResult
+from ooc_pegasos.training.selection import EpochLog, LambdaSearch, Round, RoundResult, with_test_rows
 from ooc_pegasos.training.setup import ONE_MODEL, RunSetup, check_rows, weights_of
 from ooc_pegasos.training.state import ROUNDS, discard_checkpoint
 from ooc_pegasos.training.stop import StopCheck
@@ -102,6 +102,7 @@ def train_dask(
             opened = store if isinstance(store, Store) else Store.open(store)
             stack.enter_context(in_use(opened.path))
             config = completed(config, opened.manifest.labels.task, warm_start is not None)
+        config = with_test_rows(config, opened)
         epoch_log = EpochLog(Path(log) if log else None, stack)
 
         def train_round(one: Round) -> RoundResult:

@@ -27,7 +27,7 @@ from ooc_pegasos.training.path_run import PathRun, limits_of
 from ooc_pegasos.training.report import Report, open_log
 from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.run import Proof, Run
-from ooc_pegasos.training.selection import EpochLog, LambdaSearch, Round, RoundResult
+from ooc_pegasos.training.selection import EpochLog, LambdaSearch, Round, RoundResult, with_test_rows
 from ooc_pegasos.training.setup import ONE_MODEL, RunSetup, loader_of, weights_of
 from ooc_pegasos.training.state import discard_checkpoint
 from ooc_pegasos.training.stop import StopCheck
@@ -56,6 +56,7 @@ def train(
     """
     store = store if isinstance(store, Store) else Store.open(store)
     config = completed(config or TrainConfig(), store.manifest.labels.task, warm_start is not None)
+    config = with_test_rows(config, store)
     if resume and checkpoint is None:
         raise UsageError("{resume} continues from a checkpoint; give its folder with {checkpoint=DIR}")
     checkpoint_folder = Path(checkpoint) if checkpoint else None

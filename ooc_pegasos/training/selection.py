@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from ooc_pegasos.config import TrainConfig
+from ooc_pegasos.config import HOLDOUT, TrainConfig
 from ooc_pegasos.errors import CheckpointMismatchError
 from ooc_pegasos.objective.lambda_path import Range, Trial, choose, further_lambdas
 from ooc_pegasos.reporting.history import HoldoutResult
@@ -28,9 +28,29 @@ from ooc_pegasos.util.files import writing_errors
 
 COMPARED = 0.02
 """Tolerance of models that are only compared: the differences between lambdas are larger."""
+FOLDS = 5
+_FOLDS_TO, _ROWS_PER_FEATURE = 10_000, 10
+"""The most rows, and the fewest rows a feature, with which lambdas are compared by cross-validation by default."""
+_ENOUGH_ROWS, _MOST_HOLDOUT = 10_000, 1 / 3
+"""Holdout rows for which the fraction is increased, and the largest fraction."""
 _SHARE_OF_TIME = 0.5
 """Share of `max_seconds` after which no more lambdas are tried."""
 _PROBABILITIES, _LAST = "probabilities", "last"
+
+
+def with_test_rows(config: TrainConfig, store: Store) -> TrainConfig:
+    """Return the options of a search with the default rows for the comparison: of few rows, more.
+
+    A tenth of few rows is too small to tell lambdas apart. Of very few rows all are used, by cross-validation, unless
+    there are so many features that a pass for several models takes much longer than for one.
+    """
+    rows = store.rows
+    if not config.is_search or config.holdout is not None or config.folds is not None:
+        return config
+    by_loss_or_error = config.select_by in (None, "loss") and config.calibrate is None
+    if by_loss_or_error and FOLDS * 20 <= rows <= _FOLDS_TO and store.features * _ROWS_PER_FEATURE <= rows:
+        return dataclasses.replace(config, folds=FOLDS)
+    return dataclasses.replace(config, holdout=min(max(HOLDOUT, _ENOUGH_ROWS / max(rows, 1)), _MOST_HOLDOUT))
 
 
 class EpochLog:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
@@ -42,6 +42,11 @@ from ooc_pegasos.store.labels import LabelCollector, LabelMap, allowed_keys, set
 from ooc_pegasos.store.manifest import Layout, Manifest, Recipe
 from ooc_pegasos.store.store import Store
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from ooc_pegasos.aliases import DaskCollection
+
 _NAME = "the collection"
 ROWS_SHARE = 0.4
 """Share of the workers' memory for rows, which are in memory twice while parts are made."""
@@ -56,7 +61,7 @@ _MAX_IMBALANCE = 1.25
 _DEFAULTS = ConvertConfig()
 
 
-def is_collection(given: Any) -> bool:
+def is_collection(given: object) -> TypeIs[DaskCollection]:
     """True if this is a Dask collection."""
     return hasattr(given, "__dask_graph__")
 

@@ -257,7 +257,7 @@ class _CollectionReader:
             raise UsageError("a dask.array is read as arrays, with labels=; leave out {format} and {label}")
         blocks = blocks_of_array(collection, labels, weights, "train_dask(client, x, labels=y)")
         self.locations = self._locations(collection, len(blocks))
-        recipe = new_recipe(dataclasses.replace(config, format=ArraysFormat.name), [_NAME], self.note)
+        recipe = new_recipe(config.of_format(ArraysFormat.name), [_NAME], self.note)
         text = config.declared_labels().wants_text()
         if text is None:
             text = (labels if hasattr(labels, "dtype") else np.asarray(labels)).dtype.kind in "OUT"
@@ -319,8 +319,7 @@ class _CollectionReader:
             file, schema = Path(folder) / "empty.arrow", pa.schema(list(known.items()))
             with pa.ipc.new_file(str(file), schema):
                 pass
-            config = dataclasses.replace(self.config, format=TablesFormat.name)
-            return new_recipe(config, [NamedPath(file, _NAME)], self.note)
+            return new_recipe(self.config.of_format(TablesFormat.name), [NamedPath(file, _NAME)], self.note)
 
     def _settings(self, recipe: Recipe, text: bool) -> Settings:
         declared = self.config.declared_labels()

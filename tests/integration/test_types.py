@@ -13,6 +13,7 @@ import ooc_pegasos.distributed
 from support.paths import ROOT
 
 SCRIPT = """
+import os
 from pathlib import Path
 
 import dask.array as da
@@ -21,8 +22,9 @@ from distributed import Client
 
 from ooc_pegasos import ConvertConfig, Existing, Model, OocPegasosError, Store, TrainConfig, TrainResult, convert, train
 from ooc_pegasos.distributed import predict_dask, predict_store, train_dask
+from ooc_pegasos.registry import Registered
 
-store: Store = convert(["clicks.csv"], "clicks.store", ConvertConfig(label="clicked", hash_bits=18))
+store: Store = convert(["clicks.csv"], "clicks.store", ConvertConfig(label="clicked", hash_bits=18, format="table"))
 rows: int = store.rows
 config = TrainConfig(lam=1e-4, loss="logistic", bias="feature", tolerance=0.01, class_weight=(1.0, 2.0))
 result: TrainResult = train(store, config, checkpoint=Path("checkpoints"), resume=True)
@@ -32,7 +34,8 @@ scores: np.ndarray = Model.load(Path("clicks.model")).decision_function([[0.0, 1
 other = Store.from_scipy(np.eye(3), [1, -1, 1], "other.store", existing=Existing(force=True))
 weights: np.ndarray = other.weights()
 try:
-    train(other, TrainConfig(lam=(1e-3, 1e-4), folds=3))
+    train(other, TrainConfig(lam=(1e-3, 1e-4), folds=3, algorithm="sdca", sampling="fixed"))
+    train(other, TrainConfig(loss=Registered("mine"), algorithm=Registered(os.environ["ALGORITHM"])))
 except OocPegasosError as error:
     code: int = error.exit_code
 
@@ -45,6 +48,10 @@ def on_workers(client: Client, rows: da.Array, labels: da.Array) -> None:
 """
 MISTAKES = {
     "option": ("tolerance=0.01", "tolerence=0.01"),
+    "loss": ('loss="logistic"', 'loss="logistik"'),
+    "algorithm": ('algorithm="sdca"', 'algorithm="sdac"'),
+    "sampling": ('sampling="fixed"', 'sampling="fixd"'),
+    "format": ('format="table"', 'format="tabel"'),
     "choice": ('bias="feature"', 'bias="fixture"'),
     "type": ("hash_bits=18", 'hash_bits="18"'),
     "argument": ("resume=True", "resumed=True"),

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ooc_pegasos.registry import Registry
 
-ANY = "auto"
+ANY: Final = "auto"
 """The choice that leaves the algorithm to the program."""
 SDCA, SGD = "sdca", "sgd-s"
 """The algorithms that the program chooses: SGD supports all options, SDCA needs fewer passes for a small lambda."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ooc_pegasos.util.checksums import xxh64_hex
 from ooc_pegasos.util.files import unreadable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import scipy.sparse
 
     from ooc_pegasos.aliases import ArrowTable, DaskCollection, Labels, Matrix
@@ -152,7 +153,7 @@ class Store:
             )
         return self.parse(number, buffer)
 
-    def parse(self, number: int, content: Any) -> CsrBlock:
+    def parse(self, number: int, content: bytes | np.ndarray | pa.Buffer) -> CsrBlock:
         """Return chunk `number` as views of the bytes of its file, whose checksum was checked."""
         import pyarrow as pa
 
@@ -171,14 +172,14 @@ class Store:
         for number in range(len(self.manifest.chunks)):
             yield self.block(number)
 
-    def ids(self, number: int) -> Any:
+    def ids(self, number: int) -> pa.Array | None:
         """Return the row identifiers of chunk `number` after a check of their checksum; None if there are none."""
         from ooc_pegasos.store import row_ids
 
         chunk = self.manifest.chunks[number]
         return row_ids.read(self.path / chunk.ids.file, chunk.ids, chunk.rows) if chunk.ids else None
 
-    def id_type(self) -> Any:
+    def id_type(self) -> pa.DataType | None:
         """Return the common Arrow type of the ids of all chunks; None if the store has no ids."""
         from ooc_pegasos.store import row_ids
 

@@ -12,7 +12,8 @@ from ooc_pegasos.registry import Registry
 
 ANY: Final = "auto"
 """The choice that leaves the algorithm to the program."""
-SDCA, SGD = "sdca", "sgd-s"
+SDCA: Final = "sdca"
+SGD: Final = "sgd-s"
 """The algorithms that the program chooses: SGD supports all options, SDCA needs fewer passes for a small lambda."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -130,6 +131,23 @@ class Store:
         for chunk in self.manifest.chunks:
             self.check_size(chunk)
             yield np.fromfile(self.path / chunk.file, kind, chunk.rows, offset=chunk.starts.labels)
+
+    @property
+    def has_files(self) -> bool:
+        """True if the store is a folder; rows of Dask collections are in the memory of workers."""
+        return (self.path / manifests.FILE_NAME).exists()
+
+    def deviation_of_labels(self) -> float:
+        """Return the standard deviation of real targets; 0 without rows."""
+        rows, mean, spread = 0, 0.0, 0.0
+        for labels in self.labels_by_chunk():
+            values = labels.astype(np.float64)
+            more, between = len(values), float(values.mean()) - mean if len(values) else 0.0
+            if more:
+                spread += float(((values - values.mean()) ** 2).sum()) + between**2 * rows * more / (rows + more)
+                mean += between * more / (rows + more)
+                rows += more
+        return math.sqrt(spread / rows) if rows else 0.0
 
     def largest_label(self) -> float:
         """Return the largest absolute value of a label."""

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from ooc_pegasos import formats, options
 from ooc_pegasos.algorithms import ALGORITHMS, ANY, Algorithm, lacking
 from ooc_pegasos.declared_labels import Declared, TaskChoice
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.options import POSITIVE, Described, Range, option, options_of
-from ooc_pegasos.registry import LOSSES, SAMPLERS
+from ooc_pegasos.registry import LOSSES, SAMPLERS, Registered
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.memory_limits import available_memory
 from ooc_pegasos.util.thread_map import cores
+
+if TYPE_CHECKING:
+    from ooc_pegasos.registry import AlgorithmName, FormatName, LossName, SamplerName
+else:
+    AlgorithmName = FormatName = LossName = SamplerName = str  # the registries check them when the program runs
 
 Config = TypeVar("Config")
 VECTORS = 10
@@ -168,7 +174,7 @@ class ConvertConfig:
         "Labels",
         metavar="FILE",
     )
-    format: str = option(
+    format: FormatName = option(
         formats.ANY,
         "Format of the inputs. table: Parquet, Arrow, CSV, TSV, JSON lines. arrays: .npz, .npy. folders: a folder of "
         "text files for each class. auto: by first bytes and names.",
@@ -301,6 +307,10 @@ class ConvertConfig:
         if self.memory < LEAST_MEMORY:
             raise UsageError(f"{{memory={self.memory:,}}} is too little for a conversion; choose at least 32MB")
 
+    def of_format(self, name: str) -> ConvertConfig:
+        """Return the options with a format."""
+        return dataclasses.replace(self, format=Registered(name))
+
     def declared_labels(self) -> Declared:
         """Return the declared task and classes."""
         return Declared(self.task, self.classes, self.positive_label)
@@ -378,7 +388,7 @@ class TrainConfig:
         parse_words=number_or_text,
     )
     C: float | None = option(None, "The same as --lambda 1 / (C rows).", "Problem", flags=("--C",), allowed=POSITIVE)
-    loss: str | None = option(
+    loss: LossName | None = option(
         None,
         "The loss. Default: hinge for classes (one against the rest where there are several), squared for real "
         "targets; epsilon-insensitive where an option needs Pegasos.",
@@ -455,7 +465,7 @@ class TrainConfig:
         allowed=POSITIVE,
     )
     max_seconds: float | None = option(None, "Stop after S seconds.", "Stopping", metavar="S", allowed=POSITIVE)
-    algorithm: str = option(
+    algorithm: AlgorithmName = option(
         ANY,
         "sdca: dual coordinate ascent. sgd-s: epochs of Pegasos with a certified stop. sgd-m: hinge loss, rows several "
         "times at once while the gap is large. sgd-r: i.i.d. rows, a fixed number of steps. pegasos: as in the paper. "
@@ -463,7 +473,7 @@ class TrainConfig:
         "Algorithm",
         one_of=lambda: (ANY, *ALGORITHMS),
     )
-    sampling: str | None = option(
+    sampling: SamplerName | None = option(
         None,
         "Order of rows. Default: permutation, or that of the algorithm.",
         "Algorithm",

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
@@ -42,6 +42,11 @@ from ooc_pegasos.store.labels import LabelCollector, LabelMap, allowed_keys, set
 from ooc_pegasos.store.manifest import Layout, Manifest, Recipe
 from ooc_pegasos.store.store import Store
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from ooc_pegasos.aliases import DaskCollection
+
 _NAME = "the collection"
 ROWS_SHARE = 0.4
 """Share of the workers' memory for rows, which are in memory twice while parts are made."""
@@ -56,7 +61,7 @@ _MAX_IMBALANCE = 1.25
 _DEFAULTS = ConvertConfig()
 
 
-def is_collection(given: Any) -> bool:
+def is_collection(given: object) -> TypeIs[DaskCollection]:
     """True if this is a Dask collection."""
     return hasattr(given, "__dask_graph__")
 
@@ -252,7 +257,7 @@ class _CollectionReader:
             raise UsageError("a dask.array is read as arrays, with labels=; leave out {format} and {label}")
         blocks = blocks_of_array(collection, labels, weights, "train_dask(client, x, labels=y)")
         self.locations = self._locations(collection, len(blocks))
-        recipe = new_recipe(dataclasses.replace(config, format=ArraysFormat.name), [_NAME], self.note)
+        recipe = new_recipe(config.of_format(ArraysFormat.name), [_NAME], self.note)
         text = config.declared_labels().wants_text()
         if text is None:
             text = (labels if hasattr(labels, "dtype") else np.asarray(labels)).dtype.kind in "OUT"
@@ -314,8 +319,7 @@ class _CollectionReader:
             file, schema = Path(folder) / "empty.arrow", pa.schema(list(known.items()))
             with pa.ipc.new_file(str(file), schema):
                 pass
-            config = dataclasses.replace(self.config, format=TablesFormat.name)
-            return new_recipe(config, [NamedPath(file, _NAME)], self.note)
+            return new_recipe(self.config.of_format(TablesFormat.name), [NamedPath(file, _NAME)], self.note)
 
     def _settings(self, recipe: Recipe, text: bool) -> Settings:
         declared = self.config.declared_labels()

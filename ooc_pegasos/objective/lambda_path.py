@@ -25,14 +25,14 @@ _NOISE, _RISE = 0.05, 0.5
 """Differences of losses, in standard errors of a loss, that matter to extend a search, or to end models early."""
 
 
-def default_path(store: Store, loader: Loader, bias: float) -> tuple[float, ...]:
+def default_path(store: Store, loader: Loader, bias: float, unit: float = 1.0) -> tuple[float, ...]:
     """Return eight lambdas in geometric progression, from strong to weak, in the units of the data.
 
-    With n rows of mean norm R, a row alone moves its own margin by at most R^2 / (lambda n): 0.01 at the strong end, 10
-    at the weak end.
+    With n rows of mean norm R, a row alone moves its own score by at most R^2 / (lambda n): 0.01 `unit` at the strong
+    end, 10 `unit` at the weak end. The unit is the size of scores: 1 for margins.
     """
     square = store.manifest.statistics.mean_row_norm**2 + bias * bias
-    strongest = max(square, 1e-30) / (_STRONG_END * max(loader.training_rows, 1))
+    strongest = max(square, 1e-30) / (_STRONG_END * unit * max(loader.training_rows, 1))
     return tuple(strongest / _STEP**number for number in range(LENGTH))
 
 

@@ -88,12 +88,13 @@ class RowsOfParts:
         if part in self._rows_in_memory:
             return self._rows_in_memory[part]
         future = self._client.compute(self._tasks[part], workers=[worker], allow_other_workers=True)
+        self._inputs.add(future)
         if not self.max_in_memory:
             self._rows_in_memory[part] = future
         return future
 
     def close(self) -> None:
-        """Release the inputs of the parts."""
+        """Release the inputs and the rows of the parts, which several runs may have used."""
         _release(self._inputs)
 
 

@@ -177,10 +177,9 @@ class Job:
         return {name if is_clear else golden: golden for name, is_clear, golden in named}
 
     def training(self) -> TrainConfig:
-        """Return the options of training, with holdout rows for the comparison of models."""
-        if self.train.holdout is None:
-            return dataclasses.replace(self.train, holdout=_DEFAULT_HOLDOUT)
-        return self.train
+        """Return the options of training, with holdout rows for the comparison of models, which are not trained on."""
+        holdout = _DEFAULT_HOLDOUT if self.train.holdout is None else self.train.holdout
+        return dataclasses.replace(self.train, holdout=holdout, refit=self.train.refit and not self.train.comparing)
 
 
 def _complete(table: dict[str, Any]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.store.store import Store
+from ooc_pegasos.util import typed_json
 
 LENGTH = 8
 _STRONG_END, _WEAK_END = 0.01, 10.0
@@ -69,6 +71,15 @@ class Trial:
     def uncertainty(self) -> float:
         """The standard error of the value."""
         return self.deviation if self.score is None else self.score_deviation
+
+    def table(self) -> dict[str, Any]:
+        """Return the trial as a table for models, without the score if the loss is the metric."""
+        return {name: value for name, value in vars(self).items() if self.score is not None or "score" not in name}
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> Trial:
+        """Return the trial that `table` wrote. Raises ValueError."""
+        return typed_json.load(cls, table, "trial")
 
 
 def choose(trials: Sequence[Trial], rule: str) -> int:

@@ -135,7 +135,7 @@ class Outcome:
             holdout = [(fold, one) for fold, one in found if one is not None]
             if holdout and all(model in self._best for model in models):
                 # errors of one class against the rest are not multiclass errors
-                by_error = self._config.select_by in (None, "error") and not self.one_vs_rest
+                by_error = not self._config.refit and self._config.select_by in (None, "error") and not self.one_vs_rest
                 trial = trial_of(lam, holdout, across=folds, by_error=by_error)
                 trials.append(dataclasses.replace(trial, error=None) if self.one_vs_rest else trial)
         return trials

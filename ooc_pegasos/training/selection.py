@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.config import HOLDOUT, TrainConfig
 from ooc_pegasos.errors import CheckpointMismatchError
 from ooc_pegasos.objective.lambda_path import Range, Trial, choose, further_lambdas, remark_on
@@ -18,6 +19,7 @@ from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.reporting.progress import TrainingProgress
 from ooc_pegasos.scoring.calibration import Calibration
 from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.solvers.registry import OF_PLAIN_MODELS
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.holdout import check_criterion
 from ooc_pegasos.training.report import open_log
@@ -50,9 +52,20 @@ def with_test_rows(config: TrainConfig, store: Store) -> TrainConfig:
     if not config.is_search or config.holdout is not None or config.folds is not None:
         return config
     by_loss_or_error = config.select_by in (None, "loss") and config.calibrate is None
-    if by_loss_or_error and FOLDS * 20 <= rows <= _FOLDS_TO and store.features * _ROWS_PER_FEATURE <= rows:
+    if (
+        by_loss_or_error
+        and _can_have_folds(config)
+        and FOLDS * 20 <= rows <= _FOLDS_TO
+        and store.features * _ROWS_PER_FEATURE <= rows
+    ):
         return dataclasses.replace(config, folds=FOLDS)
     return dataclasses.replace(config, holdout=min(max(HOLDOUT, _ENOUGH_ROWS / max(rows, 1)), _MOST_HOLDOUT))
+
+
+def _can_have_folds(config: TrainConfig) -> bool:
+    """True if several models with different rows can have the options."""
+    is_known = config.algorithm == ANY or "several models" in ALGORITHMS[config.algorithm].supports
+    return is_known and not any(name in OF_PLAIN_MODELS for name in config.demands)
 
 
 class EpochLog:

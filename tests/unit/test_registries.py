@@ -362,7 +362,13 @@ def test_a_loss_that_is_the_hinge_may_take_its_shorter_ways(tmp_path):
     losses.register("toy-hinge", "binary", functions, 1.0)
     try:
         for algorithm in ("sdca", "sgd-s"):
-            options = {"lam": (0.2, 0.1, 0.05), "algorithm": algorithm, "max_epochs": 5, "tolerance": 1e-9}
+            options = {
+                "lam": (0.2, 0.1, 0.05),
+                "algorithm": algorithm,
+                "max_epochs": 5,
+                "tolerance": 1e-9,
+                "refit": False,
+            }
             hinge, toy = (train(store, TrainConfig(loss=loss, **options)) for loss in ("hinge", "toy-hinge"))
             assert toy.model.weights.tobytes() == hinge.model.weights.tobytes()
     finally:

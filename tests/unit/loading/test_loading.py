@@ -150,7 +150,7 @@ def decoded(block):
         {"holdout": 0.2},
         {"sampling": "iid"},
         {"class_weight": (1.0, 3.0)},
-        {"lam": "0.001:0.1:4"},
+        {"lam": "0.001:0.1:4", "refit": False},
     ],
     ids=str,
 )

@@ -562,7 +562,9 @@ class TrainConfig:
         if self.calibrate and self.holdout_fraction == 0:
             where = "give {holdout=0.1} instead of {folds}" if self.folds else "add {holdout}, like {holdout=0.1}"
             raise UsageError(f"{{calibrate}} needs rows that no model is trained on; {where}")
-        if self.select_by not in (None, "loss") and not (self.comparing and self.folds is None):
+        # a run of a search has one lambda as well
+        is_alone = not self.comparing and (self.refit or not self.holdout_fraction)
+        if self.select_by not in (None, "loss") and (is_alone or self.folds is not None):
             other = "{folds}" if self.folds else "a single lambda"
             raise UsageError(
                 f"{{select_by={self.select_by}}} compares several lambdas on holdout rows, and not with {other}; "

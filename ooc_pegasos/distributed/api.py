@@ -123,6 +123,7 @@ def train_dask(
                     discard_checkpoint(checkpoint_folder, report.note)
                 run.judge.ends_hopeless = one.ends_hopeless
                 report.log, report.round = epoch_log.opened(one.lines_before + run.lines), one.number
+                run.complete = one.complete
                 return RoundResult(run.execute(), run.lines, engine.identity())
 
         if not config.is_search:

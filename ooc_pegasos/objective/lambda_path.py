@@ -78,7 +78,7 @@ def choose(trials: Sequence[Trial], rule: str) -> int:
     the best metric, that with the smallest loss is the best.
     """
     numbers = range(len(trials))
-    least = min(numbers, key=lambda number: trials[number].value)
+    least = min(numbers, key=lambda number: (trials[number].value, -trials[number].lam))
     enough = trials[least].value + trials[least].uncertainty
     within = [number for number in numbers if trials[number].value <= enough]
     if rule == "1se":
@@ -198,6 +198,19 @@ def hopeless(trials: Sequence[Trial | None]) -> int:
     is_rising = last.loss > before.loss > best.loss and last.loss - best.loss > _RISE * best.deviation
     is_falling = any(one.value < best.value for one in (before, last))
     return len(trials) - known if is_rising and best is not found[0] and not is_falling else 0
+
+
+def remark_on(trials: Sequence[Trial]) -> str | None:
+    """Return a note if the best of some given lambdas is the largest or the smallest of them."""
+    if len(trials) < 3:
+        return None
+    lambdas = [trial.lam for trial in trials]
+    best, smallest, largest = trials[choose(trials, "best")].lam, min(lambdas), max(lambdas)
+    if best == smallest:
+        return f"the smallest lambda was best; try smaller ones: --lambda {smallest / 100:.1g}:{smallest:.1g}:5"
+    if best == largest:
+        return f"the largest lambda was best; try larger ones: --lambda {largest:.1g}:{largest * 100:.1g}:5"
+    return None
 
 
 def trial_of(lam: float, holdout: Sequence[tuple[int, HoldoutLoss]], *, across: bool, by_error: bool) -> Trial:

@@ -105,7 +105,7 @@ def train(
                     discard_checkpoint(checkpoint_folder, progress.note)
                 run.judge.ends_hopeless = one.ends_hopeless
                 run.report.log = epoch_log.opened(one.lines_before + run.lines)
-                run.report.round = one.number
+                run.report.round, run.complete = one.number, one.complete
                 result = run.execute()
                 return RoundResult(result, run.lines, run.engine.identity(), run.is_search)
 
@@ -113,7 +113,7 @@ def train(
             return train_round(whole).result
         if warm_start is not None:
             raise UsageError(ONE_MODEL)
-        search = LambdaSearch(config, store, train_round, progress, checkpoint_folder, resume)
+        search = LambdaSearch(config, store, train_round, progress, checkpoint_folder, resume, proof is not None)
         if saved:
             search.continue_from(saved)
         return search.execute()

@@ -73,7 +73,8 @@ def test_many_models_have_their_own_bias(tmp_path, algorithm):
     same = {"bias": "free", "algorithm": algorithm, "max_epochs": 500}
     kept = holdout_masks(600, 0.2)[1]
     for name in ("hinge", "logistic"):
-        path = TrainConfig(lam=(1.0, 0.3, 0.1, 0.03, 0.01), loss=name, holdout=0.2, tolerance=0.005, **same)
+        lambdas = (1.0, 0.3, 0.1, 0.03, 0.01)
+        path = TrainConfig(lam=lambdas, loss=name, holdout=0.2, tolerance=0.005, refit=False, **same)
         for one in train(store, path).models:
             check_bound(one.certificate, optimum_with_bias(name, x[kept], labels[kept], one.lam), 0.005)
     marks = np.empty(600, np.uint8)
@@ -106,7 +107,7 @@ def test_windows_and_a_resumed_run_have_the_same_bytes(tmp_path, monkeypatch, al
     store = store_of_task(tmp_path, "regression", matrix, labels, chunk_size=6000)
     name = "epsilon-insensitive"
     same = {"loss": name, "bias": "free", "algorithm": algorithm, "tolerance": 0.01, "max_epochs": 300}
-    config = TrainConfig(lam=(0.1, 0.03, 0.01), memory=120_000, holdout=0.1, **same)
+    config = TrainConfig(lam=(0.1, 0.03, 0.01), memory=120_000, holdout=0.1, refit=False, **same)
     whole = train(store, config)
     assert whole.windows > 1
     x, y = matrix.toarray().astype(np.float64), store.to_scipy()[1].astype(np.float64)

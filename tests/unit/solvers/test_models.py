@@ -90,7 +90,7 @@ def assert_as_if_separate(store: Store, lambdas: tuple[float, ...], windows: str
     options = {"holdout": 0.2, **FOLLOWED, **options}
 
     def config(lam: float | tuple[float, ...], models: int) -> TrainConfig:
-        found = TrainConfig(lam=lam, **options)
+        found = TrainConfig(lam=lam, refit=False, **options)
         return dataclasses.replace(found, memory=memory_of(store, found, models)) if windows == "several" else found
 
     joint, best = train_and_record(store, config(lambdas, len(lambdas)))
@@ -158,7 +158,7 @@ def test_results_do_not_depend_on_the_run_or_threads(tmp_path, algorithm, window
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     found = []
     for threads in (None, 1, 1, 3):
-        config = TrainConfig(lam=LAMBDAS[:4], algorithm=algorithm, threads=threads, **FOLLOWED)
+        config = TrainConfig(lam=LAMBDAS[:4], algorithm=algorithm, threads=threads, refit=False, **FOLLOWED)
         memory = memory_of(store, config, 4) if windows == "several" else None
         _result, best = train_and_record(store, dataclasses.replace(config, memory=memory))
         found.append([weights.tobytes() for weights in best.values()])
@@ -175,7 +175,7 @@ def test_finished_models_do_not_affect_others(tmp_path, algorithm, windows):
     tolerance = 1e-3 if algorithm == "sdca" else 0.05
     options = {"algorithm": algorithm, "tolerance": tolerance, "max_epochs": 200}
     assert_as_if_separate(store, LAMBDAS, windows, **options)
-    epochs = [model.epochs for model in train(store, TrainConfig(lam=LAMBDAS, **options)).models]
+    epochs = [model.epochs for model in train(store, TrainConfig(lam=LAMBDAS, refit=False, **options)).models]
     assert len(set(epochs)) > 4, epochs
 
 
@@ -186,7 +186,7 @@ def test_repeated_updates_for_models_with_a_large_gap(tmp_path, windows):
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     options = {"algorithm": "sgd-m", "tolerance": 0.02, "max_epochs": 12}
     assert_as_if_separate(store, LAMBDAS[:5], windows, **options)
-    found = train(store, TrainConfig(lam=LAMBDAS[:5], **options)).models
+    found = train(store, TrainConfig(lam=LAMBDAS[:5], refit=False, **options)).models
     repeats = [[entry.counts["repeats"] for entry in model.history] for model in found]
     assert {5} < {*repeats[0], *repeats[4]}
     assert repeats[0][:2] != repeats[4][:2]
@@ -200,7 +200,7 @@ def test_models_finished_without_a_certificate(tmp_path, options):
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     options = {"algorithm": "pegasos", "max_epochs": 30, **options}
     assert_as_if_separate(store, LAMBDAS, "several", **options)
-    config = TrainConfig(lam=LAMBDAS, holdout=0.2, **options)
+    config = TrainConfig(lam=LAMBDAS, holdout=0.2, refit=False, **options)
     result = train(store, dataclasses.replace(config, memory=memory_of(store, config, len(LAMBDAS))))
     assert len({model.epochs for model in result.models}) > 1
 
@@ -221,11 +221,12 @@ def test_models_of_a_run_converge_together(tmp_path):
     """`converged` speaks of all; the largest lambda is done first and waits for nobody."""
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels)
-    result = train(store, TrainConfig(lam=(1e-3, 1.0), tolerance=1e-3, max_epochs=1000))
+    both = {"lam": (1e-3, 1.0), "tolerance": 1e-3, "refit": False}
+    result = train(store, TrainConfig(**both, max_epochs=1000))
     assert result.converged
     assert [model.certificate.converged for model in result.models] == [True, True]
     assert result.models[1].epochs < result.models[0].epochs
-    short = train(store, TrainConfig(lam=(1e-3, 1.0), tolerance=1e-3, max_epochs=result.models[1].epochs))
+    short = train(store, TrainConfig(**both, max_epochs=result.models[1].epochs))
     assert (short.converged, short.stopped_by) == (False, "epochs")
     assert [model.certificate.converged for model in short.models] == [False, True]
 
@@ -279,7 +280,8 @@ def test_folds(tmp_path, algorithm, tolerance, windows):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     lambdas = (0.3, 0.05, 0.1)
-    config = TrainConfig(lam=lambdas, folds=4, algorithm=algorithm, tolerance=tolerance, max_epochs=1000)
+    same = {"select_by": "loss", "refit": False, "max_epochs": 1000}
+    config = TrainConfig(lam=lambdas, folds=4, algorithm=algorithm, tolerance=tolerance, **same)
     if windows == "several":
         config = dataclasses.replace(config, memory=memory_of(store, config, 15))
     result, best = train_and_record(store, config)
@@ -390,7 +392,8 @@ def test_classes_and_lambdas_and_a_bias(tmp_path):
     matrix, labels = classes_of(4, 2)
     store = store_of(tmp_path, matrix, labels, classes=(), task="multiclass")
     lambdas = (1.0, 0.01, 0.1)
-    config = TrainConfig(lam=lambdas, bias="feature", bias_scale=2.0, tolerance=1e-4, max_epochs=2000, holdout=0.3)
+    same = {"tolerance": 1e-4, "max_epochs": 2000, "holdout": 0.3, "select_by": "loss", "refit": False}
+    config = TrainConfig(lam=lambdas, bias="feature", bias_scale=2.0, **same)
     result, best = train_and_record(store, config)
     apart = np.array([splitmix(row) / 2**53 < 0.3 for row in range(len(labels))])
     x = np.column_stack([matrix.toarray().astype(np.float64), np.full(len(labels), 2.0)])
@@ -422,7 +425,7 @@ def test_folds_of_classes(tmp_path):
     """The standard error is that across folds, not across classes."""
     matrix, labels = classes_of(3, 4)
     store = store_of(tmp_path, matrix, labels, classes=(), task="multiclass")
-    result = train(store, TrainConfig(lam=(0.1, 0.01), folds=4, tolerance=1e-3, max_epochs=1000))
+    result = train(store, TrainConfig(lam=(0.1, 0.01), folds=4, tolerance=1e-3, max_epochs=1000, refit=False))
     rows = np.bincount([splitmix(row) * 4 >> 53 for row in range(len(labels))])
     for trial in result.trials:
         of_it = [model for model in result.models if model.lam == trial.lam and model.fold is not None]
@@ -476,7 +479,7 @@ def test_one_lambda_of_any_kind(tmp_path, lam):
 def test_without_a_lambda_eight_are_tried(tmp_path):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels)
-    result, best = train_and_record(store, TrainConfig(tolerance=1e-3, bias="none"))
+    result, best = train_and_record(store, TrainConfig(tolerance=1e-3, bias="none", refit=False, select_by="loss"))
     apart = np.array([splitmix(row) / 2**53 < 0.1 for row in range(300)])
     assert 10 < apart.sum() < 50
     lambdas = [model.lam for model in result.models]
@@ -505,8 +508,9 @@ def test_without_a_lambda_eight_are_tried(tmp_path):
 def test_a_best_lambda_at_an_end_of_the_path_is_noted(tmp_path):
     matrix, labels = random_rows(300, 40, 3)
     store = store_of(tmp_path, matrix, labels)
-    notes = train(store, TrainConfig(lam=(3e3, 1e3, 300.0), holdout=0.2)).notes
-    assert any("smallest lambda was best" in note and "--lambda 3:3e+02:5" in note for note in notes)
+    for refit in (True, False):
+        notes = train(store, TrainConfig(lam=(3e3, 1e3, 300.0), holdout=0.2, refit=refit, select_by="loss")).notes
+        assert notes == ["the smallest lambda was best; try smaller ones: --lambda 3:3e+02:5"]
     parse_lambdas("3:3e+02:5")
     losses = {1.0: 0.4, 0.1: 0.3, 0.01: 0.5}
     assert remark_on([Trial(lam, loss, 0.1, None) for lam, loss in losses.items()]) is None
@@ -517,11 +521,12 @@ def test_a_best_lambda_at_an_end_of_the_path_is_noted(tmp_path):
 def test_the_largest_lambda_within_a_standard_error(tmp_path):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels)
-    found = train(store, TrainConfig(lam="0.0003:3:9", holdout=0.3, select="1se"))
+    path = {"lam": "0.0003:3:9", "holdout": 0.3, "select_by": "loss", "refit": False}
+    found = train(store, TrainConfig(**path, select="1se"))
     best = min(found.trials, key=lambda trial: trial.loss)
     enough = best.loss + best.deviation
     assert found.model.info.lam == max(trial.lam for trial in found.trials if trial.loss <= enough) > best.lam
-    assert train(store, TrainConfig(lam="0.0003:3:9", holdout=0.3)).model.info.lam == best.lam
+    assert train(store, TrainConfig(**path)).model.info.lam == best.lam
 
 
 @given(
@@ -552,7 +557,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(store: Store, windows: str, **options: object) -> TrainConfig:
-    config = TrainConfig(algorithm="sdca", **{"max_epochs": 5, "tolerance": 1e-12, **options})
+    config = TrainConfig(algorithm="sdca", refit=False, **{"max_epochs": 5, "tolerance": 1e-12, **options})
     models = 4 if config.folds is None else 2 * (config.folds + 1)
     return dataclasses.replace(config, memory=memory_of(store, config, models) if windows == "several" else None)
 
@@ -693,7 +698,7 @@ def slow_store(folder: Path) -> Store:
 def test_interrupted_around_the_change_of_algorithm(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
     store = slow_store(tmp_path)
-    config = TrainConfig(lam=(3.0, 1.0, 0.7), tolerance=0.02)
+    config = TrainConfig(lam=(3.0, 1.0, 0.7), tolerance=0.02, refit=False)
     whole, best = train_and_record(store, config)
     assert whole.algorithm == "sdca"
     assert "Pegasos" in whole.why_algorithm
@@ -852,7 +857,7 @@ def test_slow_pegasos_is_replaced(tmp_path, monkeypatch, memory):
     store = store_of(tmp_path, matrix, labels, chunk_size=2100)
     monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
     budget = (1 << 30) if memory == "all" else 3 * least_memory(store)
-    config = TrainConfig(lam=(2e-4, 1e-2), tolerance=1e-3, memory=budget)
+    config = TrainConfig(lam=(2e-4, 1e-2), tolerance=1e-3, memory=budget, refit=False)
     whole = train(store, config)
     assert whole.algorithm == whole.model.info.algorithm == "sdca"
     assert "3 epochs of Pegasos" in whole.why_algorithm

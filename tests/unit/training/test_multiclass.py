@@ -333,7 +333,7 @@ def test_several_lambdas_are_separate_runs(tmp_path, loss):
     matrix, labels = rows_of_classes(500, 8, 3, 7)
     store = multiclass_store(tmp_path, matrix, labels)
     same = {"loss": loss, "holdout": 0.2, "tolerance": 0.02, "max_epochs": 12, "bias": "feature"}
-    together = train(store, TrainConfig(lam=(1.0, 0.1, 0.01), **same))
+    together = train(store, TrainConfig(lam=(1.0, 0.1, 0.01), refit=False, select_by="loss", **same))
     for model in together.models:
         alone = train(store, TrainConfig(lam=model.lam, **same))
         assert alone.models[0] == model
@@ -349,9 +349,8 @@ def test_interrupted_and_resumed_to_the_same_bytes(tmp_path, monkeypatch, loss, 
 
     matrix, labels = rows_of_classes(900, 8, 3, 8)
     store = multiclass_store(tmp_path, matrix, labels, chunk_size=6000)
-    config = TrainConfig(
-        lam=(0.01, 0.003), loss=loss, memory=least_memory(store), max_epochs=4, tolerance=1e-9, bias="feature"
-    )
+    same = {"memory": least_memory(store), "max_epochs": 4, "tolerance": 1e-9, "bias": "feature", "refit": False}
+    config = TrainConfig(lam=(0.01, 0.003), loss=loss, **same)
     whole = train(store, config)
     assert whole.windows > 1
     done = []
@@ -394,7 +393,9 @@ def test_iid_rows_have_no_certificate(tmp_path):
 def test_folds(tmp_path):
     """Each fold's model is trained on the others, and measured on its own."""
     matrix, labels = rows_of_classes(300, 5, 3, 11)
-    result = train(multiclass_store(tmp_path, matrix, labels), TrainConfig(lam=(1.0, 0.1), loss=LOGISTIC, folds=3))
+    result = train(
+        multiclass_store(tmp_path, matrix, labels), TrainConfig(lam=(1.0, 0.1), loss=LOGISTIC, folds=3, refit=False)
+    )
     assert [model.fold for model in result.models] == [0, 1, 2, None] * 2
     x = matrix.toarray().astype(np.float64)
     for model in result.models:

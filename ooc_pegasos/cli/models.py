@@ -24,14 +24,18 @@ def evaluate(
     """Measure a model on a store or on raw files: errors, areas under curves, loss, confusion matrix."""
     from ooc_pegasos.reporting.text import evaluation_lines
     from ooc_pegasos.scoring.evaluate import evaluate as evaluate_on
+    from ooc_pegasos.scoring.evaluate import seen_in_training
     from ooc_pegasos.scoring.model import Model
 
     loaded = Model.load(model)
     result = evaluate_on(loaded, data, threads)
+    is_seen = seen_in_training(loaded, data)
     if json_output:
-        print_json(result)
+        print_json(result | {"seen_in_training": is_seen})
     else:
         say(*evaluation_lines(result, loaded.info.labels.classes))
+        if is_seen:
+            say("  the model was trained on these rows, or some of them: expect larger errors on new ones")
 
 
 @app.command(

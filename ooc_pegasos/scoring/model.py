@@ -78,6 +78,21 @@ class ModelInfo:
     config: dict[str, Any]
     store_checksum: str
     versions: dict[str, str]
+    sources: list[str] = field(default_factory=list)
+    """Fingerprints of the first inputs of the store, see `SourceInfo.fingerprint`."""
+
+
+def _compact(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the table of a `ModelInfo` without what older versions did not have, where it says nothing more."""
+    new = ("score", "score_deviation")
+    trials = [
+        {name: value for name, value in trial.items() if name not in new}
+        if trial["score"] in (None, trial["error"])
+        else trial
+        for trial in table["trials"]
+    ]
+    rest = {name: value for name, value in table.items() if name != "sources" or value}
+    return rest | {"trials": trials}
 
 
 def _problem_of(info: ModelInfo, features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> str | None:
@@ -161,7 +176,7 @@ class Model:
         column = array_of(weights.ravel())
         if several:
             column = pa.FixedSizeListArray.from_arrays(column, weights.shape[1])
-        table = typed_json.dump(self.info)
+        table = _compact(typed_json.dump(self.info))
         content = json.dumps(table, allow_nan=False)
         head = {"format": FORMAT, "version": VERSION, "info": content, "bias": self.bias.tolist()}
         fields = [pa.field("feature", pa.uint32(), nullable=False), pa.field("weight", column.type, nullable=False)]

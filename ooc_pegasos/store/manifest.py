@@ -97,6 +97,11 @@ class SourceInfo:
     samples: str | None = None
     """XXH64 of some of its blocks, see `readers.sources.samples_of`; None if not known."""
 
+    @property
+    def fingerprint(self) -> str | None:
+        """Size and samples of the content; None if not known."""
+        return None if self.samples is None else f"{self.size}:{self.samples}"
+
 
 @dataclass(frozen=True)
 class LabelInfo:

@@ -104,8 +104,8 @@ def test_conversions_are_the_same(tmp_path, name):
 
 
 def as_before(model, golden):
-    """The bytes of a model, if the versions in it were those of the golden one."""
-    info = dataclasses.replace(model.info, versions=golden.info.versions)
+    """The bytes of a model, if the versions and the inputs in it were those of the golden one."""
+    info = dataclasses.replace(model.info, versions=golden.info.versions, sources=golden.info.sources)
     return dataclasses.replace(model, info=info).encode()
 
 

@@ -10,6 +10,15 @@ import typer
 
 from ooc_pegasos.cli.options import DataPath, Json, ModelPath, StorePath, app, check_new_file, examples, print_json
 from ooc_pegasos.cli.streams import say
+from ooc_pegasos.errors import UsageError
+
+
+def _refuse_swapped(model: Path, data: str) -> None:
+    """Refuse arguments in the wrong order."""
+    from ooc_pegasos.util.kind_of_path import kind_of_path
+
+    if kind_of_path(data) == "a model" and kind_of_path(model) not in ("a model", "a version of a job"):
+        raise UsageError(f"{data} is a model and {model} is not; give the model first, then the data")
 
 
 @app.command(
@@ -27,6 +36,7 @@ def evaluate(
     from ooc_pegasos.scoring.evaluate import seen_in_training
     from ooc_pegasos.scoring.model import Model
 
+    _refuse_swapped(model, data)
     loaded = Model.load(model)
     result = evaluate_on(loaded, data, threads)
     is_seen = seen_in_training(loaded, data)
@@ -60,6 +70,7 @@ def predict(
     from ooc_pegasos.scoring.model import Model
     from ooc_pegasos.util.files import refuse_to_write_over
 
+    _refuse_swapped(model, data)
     check_new_file(output, force)
     refuse_to_write_over("--output", output, {"the model": model, "the data": data})
     began = time.perf_counter()

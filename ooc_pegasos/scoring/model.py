@@ -22,6 +22,7 @@ from ooc_pegasos.util.arrow import array_of, numbers_of
 from ooc_pegasos.util.arrow_checksum import PLACE, is_sealed, seal
 from ooc_pegasos.util.csr_matrix import csr_of
 from ooc_pegasos.util.files import read_file, write_atomically, writing_errors
+from ooc_pegasos.util.kind_of_path import MODEL, kind_of_path
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -195,12 +196,20 @@ class Model:
         """Read a model and check every byte."""
         import pyarrow as pa
 
+        if (Path(path) / MODEL).is_file():  # a version of a job
+            path = Path(path) / MODEL
         try:
             content = read_file(Path(path))
         except OSError as error:
+            if Path(path).is_dir():
+                raise InputError(
+                    f"{path}: {kind_of_path(path)}, not a model; name a file made by 'oocpeg train'"
+                ) from error
             raise InputError(f"{path}: {(error.strerror or 'unreadable').lower()}; check the path") from error
         try:
             if not is_sealed(content):
+                if kind_of_path(path) == "":
+                    raise CorruptFileError(f"{path}: not a model; name a file made by 'oocpeg train'")
                 problem = "not a model made by oocpeg, or damaged (the checksum does not match)"
                 raise CorruptFileError(f"{path}: {problem}; train again")
             table = pa.ipc.open_file(content).read_all()

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from ooc_pegasos import Store, TrainConfig, TrainResult, train
 from ooc_pegasos.compiled.fit import losses, panel, panel_steps, pegasos, sdca
 from ooc_pegasos.compiled.fit import sums as totals
-from ooc_pegasos.config import parse_lambdas
 from ooc_pegasos.errors import CorruptFileError, OocPegasosError, UsageError
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.objective.lambda_path import Trial, choose, remark_on
+from ooc_pegasos.option_texts import parse_lambdas
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS

@@ -213,7 +213,7 @@ def test_weights_that_are_all_1_are_not_stored(tmp_path, lines, shuffle):
     assert "max_weighted_square" in (plain.path / "manifest.json").read_text()
 
 
-def test_chunks_whose_weights_are_all_1_have_no_column(tmp_path, monkeypatch, lines):
+def test_chunks_whose_weights_are_all_1_have_no_column(tmp_path, lines):
     """Also in a bucket of which some blocks have weights and some do not, whichever came first."""
     source = write_lines(tmp_path / "in.svm", lines)
     for name, weights in {"late": ["1"] * 750 + ["2"] * 750, "early": ["2"] * 750 + ["1"] * 750}.items():

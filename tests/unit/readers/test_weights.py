@@ -251,7 +251,7 @@ def test_numbers_are_those_nearest_to_what_is_written(tmp_path, texts):
 
 def test_weights_in_blocks_of_their_own(tmp_path, monkeypatch):
     """Whatever the blocks of the data and those of the weights: each is cut where it ends."""
-    monkeypatch.setattr("ooc_pegasos.readers.weights.BLOCK_BYTES", 64)
+    monkeypatch.setattr("ooc_pegasos.readers.number_lines.BLOCK_BYTES", 64)
     lines = [f"{1 - 2 * (i % 2)} 1:{i}" for i in range(500)]
     weights = random_weights(500, seed=4)
     source, file = write_lines(tmp_path / "in.svm", lines), write_lines(tmp_path / "w.txt", weights)

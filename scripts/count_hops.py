@@ -3,8 +3,8 @@
 One row has a value that no other row has. A function gives the row to another if that value, as text or as a number,
 is in the memory of an argument, or of what the function returns or yields. The hops of the row are the Python functions
 of the package on the shortest chain of such handovers between those that read, parse, scatter, encode and write the
-row, each counted once. Functions that only steer, like those of the command line, never
-hold a row, and compiled functions are not counted. Between the passes of a conversion the row is on disk.
+row, each counted once. Functions that only steer, like those of the command line, never hold a row, and compiled
+functions are not counted. Between the passes of a conversion the row is on disk.
 """
 
 import argparse

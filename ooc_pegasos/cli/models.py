@@ -10,6 +10,15 @@ import typer
 
 from ooc_pegasos.cli.options import DataPath, Json, ModelPath, StorePath, app, check_new_file, examples, print_json
 from ooc_pegasos.cli.streams import say
+from ooc_pegasos.errors import UsageError
+
+
+def _refuse_swapped(model: Path, data: str) -> None:
+    """Refuse arguments in the wrong order."""
+    from ooc_pegasos.util.kind_of_path import kind_of_path
+
+    if kind_of_path(data) == "a model" and kind_of_path(model) not in ("a model", "a version of a job"):
+        raise UsageError(f"{data} is a model and {model} is not; give the model first, then the data")
 
 
 @app.command(
@@ -24,14 +33,19 @@ def evaluate(
     """Measure a model on a store or on raw files: errors, areas under curves, loss, confusion matrix."""
     from ooc_pegasos.reporting.text import evaluation_lines
     from ooc_pegasos.scoring.evaluate import evaluate as evaluate_on
+    from ooc_pegasos.scoring.evaluate import seen_in_training
     from ooc_pegasos.scoring.model import Model
 
+    _refuse_swapped(model, data)
     loaded = Model.load(model)
     result = evaluate_on(loaded, data, threads)
+    is_seen = seen_in_training(loaded, data)
     if json_output:
-        print_json(result)
+        print_json(result | {"seen_in_training": is_seen})
     else:
         say(*evaluation_lines(result, loaded.info.labels.classes))
+        if is_seen:
+            say("  the model was trained on these rows, or some of them: expect larger errors on new ones")
 
 
 @app.command(
@@ -56,6 +70,7 @@ def predict(
     from ooc_pegasos.scoring.model import Model
     from ooc_pegasos.util.files import refuse_to_write_over
 
+    _refuse_swapped(model, data)
     check_new_file(output, force)
     refuse_to_write_over("--output", output, {"the model": model, "the data": data})
     began = time.perf_counter()

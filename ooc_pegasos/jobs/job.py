@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ooc_pegasos.config import GIB, MOST_MEMORY, ConvertConfig, TrainConfig, load_toml, parse_size
+from ooc_pegasos.config import ConvertConfig, TrainConfig, load_toml
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.option_texts import GIB, MOST_MEMORY, parse_size
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.files import is_same_file, is_within
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -14,6 +15,7 @@ import numpy as np
 from ooc_pegasos.compiled.fit.multiclass import class_losses_of
 from ooc_pegasos.compiled.fit.sums import losses_of
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.readers.sources import path_of, samples_of
 from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.scoring.metrics import (
     EXACT_ROWS,
@@ -23,8 +25,9 @@ from ooc_pegasos.scoring.metrics import (
     RegressionMetrics,
 )
 from ooc_pegasos.scoring.model import Model
-from ooc_pegasos.scoring.score import Scored, score
+from ooc_pegasos.scoring.score import Scored, files_for, is_store, score
 from ooc_pegasos.store import row_ids
+from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.arrow import array_of
 from ooc_pegasos.util.files import replacing, writing_errors
 from ooc_pegasos.util.thread_map import cores
@@ -33,6 +36,20 @@ from ooc_pegasos.util.thread_map import cores
 def evaluate(model: Model, data: str | Path, threads: int | None = None) -> dict[str, Any]:
     """Return the metrics of a model on a store or a raw file."""
     return metrics_of(model, score(model, str(data), threads or cores(), with_labels=True), str(data))
+
+
+def seen_in_training(model: Model, data: str | Path) -> bool:
+    """True if some of the data is known to be data that the model was trained on: the same store, or files in it."""
+    recipe, known = model.info.recipe, set(model.info.sources)
+    if is_store(str(data), recipe):
+        store = Store.open(data)
+        sources = store.manifest.sources
+        return store.checksum == model.info.store_checksum or any(one.fingerprint in known for one in sources)
+    try:
+        names = files_for(str(data), recipe)
+        return any(f"{os.stat(path_of(name)).st_size}:{samples_of(name)}" in known for name in names)
+    except OSError:
+        return False
 
 
 def metrics_of(model: Model, blocks: Iterable[Scored], what: str) -> dict[str, Any]:

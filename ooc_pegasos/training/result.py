@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_MOST_SOURCES = 1000
+"""Inputs whose fingerprints are kept in a model."""
+
+
 @dataclass(frozen=True, repr=False)
 class TrainResult:
     """The selected model, and statistics of the run."""
@@ -203,6 +207,7 @@ class Outcome:
             config=essential(config),
             store_checksum=self._store.checksum,
             versions={"ooc-pegasos": __version__, "numpy": np.__version__},
+            sources=[one.fingerprint for one in self._store.manifest.sources[:_MOST_SOURCES] if one.fingerprint],
         )
         return Model(*self._weights(info, selected), vocabulary.of_store(self._store.path, self._store.manifest))
 

@@ -169,7 +169,7 @@ def test_toml_and_options(oocpeg, data, tmp_path):
     assert told["chunks"] > 1
 
 
-def test_demo_prints_commands(oocpeg, tmp_path):
+def test_demo_prints_commands(oocpeg):
     text = oocpeg("demo", "--folder", "here").stdout
     assert re.findall(r"^\$ oocpeg (\w+)", text, re.MULTILINE)[:2] == ["train", "info"]
     assert "Next steps" in text

@@ -31,8 +31,6 @@ class Report:
     """Of the enclosures of the optima."""
     certified: bool = False
     resumed: bool = False
-    inflation: float = 0.0
-    """Reported objective over that of the saved model, less 1."""
 
     def check(self, holds: bool, what: str) -> None:
         """Count a statement, and keep what is wrong with it unless it holds."""
@@ -56,7 +54,6 @@ def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
             of_kept.append(_truth_of(problem, config, rows.scale, weights, bias))
             truths |= {number: of_kept[-1]} if number is not None else {}
     report.check(certificate.primal >= value, f"primal {certificate.primal!r} below the model's {float(value)!r}")
-    report.inflation = float(Fraction(certificate.primal) / value - 1) if value else 0.0
     if not certain:
         report.check((certificate.lower_bound, certificate.gap) == (None, None), "a bound where there is none")
         return report

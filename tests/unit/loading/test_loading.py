@@ -466,7 +466,7 @@ with open(sys.argv[1], "w+b") as file:
     assert done.returncode == -signal.SIGBUS
 
 
-def test_an_index_too_large_with_a_valid_checksum(store, tmp_path):
+def test_an_index_too_large_with_a_valid_checksum(store):
     """A store with valid checksums and a wrong number of features."""
     path = store.path / manifest.FILE_NAME
     table = json.loads(path.read_text())

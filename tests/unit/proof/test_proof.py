@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import signal
 import zlib
 from collections.abc import Callable
 from fractions import Fraction
@@ -22,14 +21,13 @@ from ooc_pegasos.proof.proof_file import Claim, belonging, fingerprint, read_pro
 from ooc_pegasos.reporting.text import proof_words
 from ooc_pegasos.solvers.proof_record import DualRecord
 from ooc_pegasos.training import run as running
-from ooc_pegasos.training.stop import Interrupted
 from support.file_bytes import flipped
 from support.optima import least_objective, optimum_with_bias
 from support.proof_checker import check
 from support.random_runs import can_be_free, case_of, config_of_case, judged, make_free, store_of_case
 from support.rows import random_rows
 from support.soak import in_soak
-from support.stores import around_present
+from support.stores import interrupted_after
 from support.subsets import covering
 
 BINARY = ("hinge", "logistic", "smoothed-hinge")
@@ -225,18 +223,10 @@ def test_a_resumed_run_writes_the_proof_of_an_undisturbed_one(manner, windows, s
     (tmp_path / "undisturbed").mkdir()
     proved(store, tmp_path / "undisturbed", config)
     for stop_at in (2, 5):
-        folder, pieces = tmp_path / f"stopped at {stop_at}", [0]
+        folder = tmp_path / f"stopped at {stop_at}"
         folder.mkdir()
-
-        def stop(_rows: int, stop_at=stop_at, pieces=pieces) -> None:
-            pieces[0] += 1
-            if pieces[0] == stop_at:
-                signal.raise_signal(signal.SIGINT)
-
-        with pytest.MonkeyPatch.context() as patched:
-            around_present(patched, stop)
-            with pytest.raises(Interrupted):
-                train(store, config, proof=folder / "proof", checkpoint=folder / "checkpoint")
+        with interrupted_after(stop_at):
+            train(store, config, proof=folder / "proof", checkpoint=folder / "checkpoint")
         assert not (folder / "proof").exists()
         proved(store, folder, config, checkpoint=folder / "checkpoint", resume=True)
         for name in ("proof", "model"):

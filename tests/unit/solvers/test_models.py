@@ -1,7 +1,6 @@
 """Many models in one run: results are those of separate runs, after interruptions as well."""
 
 import dataclasses
-import signal
 import time
 from pathlib import Path
 
@@ -14,20 +13,20 @@ from hypothesis import strategies as st
 from ooc_pegasos import Store, TrainConfig, TrainResult, train
 from ooc_pegasos.compiled.fit import losses, panel, panel_steps, pegasos, sdca
 from ooc_pegasos.compiled.fit import sums as totals
-from ooc_pegasos.config import parse_lambdas
 from ooc_pegasos.errors import CorruptFileError, OocPegasosError, UsageError
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.objective.lambda_path import Trial, choose, remark_on
+from ooc_pegasos.option_texts import parse_lambdas
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS
 from ooc_pegasos.training import run as running
-from ooc_pegasos.training.stop import Interrupted, StopCheck
+from ooc_pegasos.training.stop import StopCheck
 from support.codings import coded, few_values
 from support.optima import least_objective, primal
 from support.rows import random_rows
-from support.stores import around_present, least_memory, store_of
+from support.stores import around_present, interrupted_after, least_memory, store_of
 from support.subsets import covering
 
 LAMBDAS = (3.0, 1.0, 0.3, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
@@ -620,21 +619,12 @@ def test_interrupted_anywhere_and_resumed_to_the_same_bytes(tmp_path, options, w
 @pytest.mark.parametrize("windows", ["one", "several"])
 @pytest.mark.parametrize("slices", [1, 2, 3, 5, 8])
 @pytest.mark.usefixtures("small_slices")
-def test_interrupted_by_a_signal(tmp_path, monkeypatch, slices, windows):
+def test_interrupted_by_a_signal(tmp_path, slices, windows):
     store = store_of_small_chunks(tmp_path)
     config = run_of(store, windows, lam=LAMBDAS[1:5])
     whole = train(store, config)
-    done = []
-
-    def present(_rows: int) -> None:
-        done.append(1)
-        if len(done) == slices:
-            signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patched:
-        around_present(patched, present)
-        with pytest.raises(KeyboardInterrupt):
-            train(store, config, checkpoint=tmp_path / "c")
+    with interrupted_after(slices):
+        train(store, config, checkpoint=tmp_path / "c")
     again = train(store, dataclasses.replace(config, memory=None), checkpoint=tmp_path / "c", resume=True)
     assert again.model.weights.tobytes() == whole.model.weights.tobytes()
     assert again.model.info == whole.model.info
@@ -864,19 +854,9 @@ def test_slow_pegasos_is_replaced(tmp_path, monkeypatch, memory):
     assert any("continuing with dual coordinate ascent" in note for note in whole.notes)
     assert whole.converged
     assert max(model.epochs for model in whole.models) > 100  # what Pegasos is given
-    pieces = [0]
-
-    def stop(_rows: int) -> None:
-        pieces[0] += 1
-        if pieces[0] == stop_at:
-            signal.raise_signal(signal.SIGINT)
-
     for stop_at in (2, 40):
-        pieces[0] = 0
-        with monkeypatch.context() as patched:
-            around_present(patched, stop)
-            with pytest.raises(Interrupted):
-                train(store, config, checkpoint=tmp_path / str(stop_at))
+        with interrupted_after(stop_at):
+            train(store, config, checkpoint=tmp_path / str(stop_at))
         again = train(store, config, checkpoint=tmp_path / str(stop_at), resume=True)
         assert again.model.weights.tobytes() == whole.model.weights.tobytes()
         assert again.model.info == whole.model.info

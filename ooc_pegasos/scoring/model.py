@@ -84,16 +84,8 @@ class ModelInfo:
 
 
 def _compact(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the table of a `ModelInfo` without what older versions did not have, where it says nothing more."""
-    new = ("score", "score_deviation")
-    trials = [
-        {name: value for name, value in trial.items() if name not in new}
-        if trial["score"] in (None, trial["error"])
-        else trial
-        for trial in table["trials"]
-    ]
-    rest = {name: value for name, value in table.items() if name != "sources" or value}
-    return rest | {"trials": trials}
+    """Return the table of a `ModelInfo` without sources if there are none, as older versions wrote it."""
+    return {name: value for name, value in table.items() if name != "sources" or value}
 
 
 def _problem_of(info: ModelInfo, features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> str | None:

@@ -128,6 +128,10 @@ class TablesFormat(Format):
         from ooc_pegasos.readers.vectorize import features_of
 
         table = new_table(config, names[0], note)
+        if not (config.numeric or config.categorical or config.text or config.preset):
+            from ooc_pegasos.readers.column_advice import advise
+
+            advise(names, table, config.memory, note)
         features = fixed_features(features_of(table), config)
         return replace(super().recipe(config, names, note), table=table, features=features)
 

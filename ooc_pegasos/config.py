@@ -209,7 +209,7 @@ class ConvertConfig:
         "Hash feature names to 2^B buckets. 0, for Vowpal Wabbit text: names are indices.",
         "Columns",
         metavar="B",
-        default_text="22",
+        default_text="22, less for inputs below 8 MB",
         allowed=Range(0, 31, "1 to 31"),
     )
     hash_signed: bool = option(
@@ -238,8 +238,13 @@ class ConvertConfig:
     clip: float | None = option(
         None, "Clip numbers to at most this size, after --log1p.", "Columns", metavar="X", allowed=POSITIVE
     )
-    standardize: bool = option(
-        False, "Divide numbers by their standard deviation. Reads the inputs once more.", "Columns"
+    standardize: bool | None = option(
+        None,
+        "Subtract the mean of numbers and divide by the standard deviation; columns of mostly 0 keep their zeros. "
+        "Reads the inputs once more. Default: by the first rows alone, where numbers stand beside categories or "
+        "texts, or differ in size by more than a factor of 10.",
+        "Columns",
+        flags=("--standardize/--no-standardize",),
     )
     header: bool = option(
         True,

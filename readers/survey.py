@@ -29,6 +29,11 @@ from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.arrow import array_of
 from ooc_pegasos.util.thread_map import ordered_map
 
+_SAMPLED_TASKS, _SAMPLED_FILES = 8, 8
+"""Blocks of rows, and files, from which the sizes of numbers are known by default."""
+_SIMILAR = 10.0
+"""Ratio of the sizes of numeric columns up to which they are not scaled by default."""
+
 
 @dataclasses.dataclass
 class Survey:
@@ -64,7 +69,9 @@ def with_findings(recipe: Recipe, survey: Survey) -> tuple[Recipe, Vocabulary | 
         raise UsageError("{dictionary}: the columns have feature indices already; leave it out")
     if config.idf and table and not any(column.kind == "text" for column in table.columns):
         raise UsageError("{idf}: no column is text; leave it out, or name one with {text}")
-    if config.standardize and table:
+    if table and config.standardize is None:
+        recipe = dataclasses.replace(recipe, table=_scaled_by_default(table, survey))
+    elif table and config.standardize:
         recipe = dataclasses.replace(recipe, table=with_scales(table, survey))
     if config.dictionary:
         names = _dictionary(recipe, survey)
@@ -90,34 +97,108 @@ def _with(recipe: Recipe, change: Callable[[Hashing, Tokens], tuple[Hashing, Tok
 # --- scales -------------------------------------------------------------------------------------------
 
 
+@dataclasses.dataclass
+class Moments:
+    """Means and variances of the numbers of some columns, where nulls do not count."""
+
+    columns: list[Column]
+    rows: int = 0
+    """Rows, nulls included."""
+
+    def __post_init__(self) -> None:
+        number = len(self.columns)
+        self.shift, self.sums, self.squares = np.zeros(number), np.zeros(number), np.zeros(number)
+        self.others = np.zeros(number, np.int64)
+        """Numbers other than 0."""
+        self.are_binary = np.ones(number, bool)
+        """True for columns of 0 and 1."""
+
+    def add(self, rows: int, indices: np.ndarray, values: np.ndarray) -> None:
+        """Add the numbers of some rows that are not 0, with their columns."""
+        number = len(self.columns)
+        counts = np.bincount(indices, minlength=number)
+        if not self.rows:  # close to the means, so that the squared differences lose no digits
+            self.shift = np.bincount(indices, values, number) / max(rows, 1)
+        self.rows += rows
+        self.others += counts
+        self.are_binary[indices[values != 1.0]] = False
+        values = values - self.shift[indices]
+        zeros = rows - counts
+        self.sums += np.bincount(indices, values, number) - zeros * self.shift
+        self.squares += np.bincount(indices, values * values, number) + zeros * self.shift**2
+
+    @property
+    def means(self) -> np.ndarray:
+        """The mean of each column."""
+        return self.shift + self.sums / self.rows
+
+    @property
+    def deviations(self) -> np.ndarray:
+        """The standard deviation of each column."""
+        variances: np.ndarray = np.maximum(self.squares / self.rows - (self.sums / self.rows) ** 2, 0.0)
+        found: np.ndarray = np.sqrt(variances)
+        return found
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The root of the mean square of each column."""
+        found: np.ndarray = np.hypot(self.deviations, self.means)
+        return found
+
+    def scaled(self, table: Table) -> Table:
+        """Return the table whose numbers have standard deviation 1, and mean 0 unless most of them are 0."""
+        found = {}
+        moments = zip(self.columns, self.means.tolist(), self.deviations.tolist(), self.others.tolist(), strict=True)
+        for column, mean, deviation, others in moments:
+            if deviation > 1e-12 * max(abs(mean), 1e-300):
+                shift = mean if 2 * others > self.rows else 0.0
+                found[column.name] = dataclasses.replace(column, scale=1 / deviation, shift=shift)
+        return dataclasses.replace(table, columns=[found.get(column.name, column) for column in table.columns])
+
+
 def with_scales(table: Table, survey: Survey) -> Table:
-    """Return the table with the scales that give numeric columns standard deviation 1."""
+    """Return the table with the means and scales of numeric columns in all rows."""
     columns = [column for column in table.columns if column.kind == "numeric"]
     if not columns:
         raise UsageError("{standardize}: no column holds numbers; leave it out")
-    numbers = dataclasses.replace(table, columns=columns, nulls="absent")
-    settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
-    number = len(columns)
-    rows, shift, sums, squares = 0, np.zeros(number), np.zeros(number), np.zeros(number)
-    reader = tables.TablesReader(survey.names, settings, survey.config.text_block(), survey.config.memory)
-    for parsed in survey.map_tasks(reader, reader.read):
-        values, indices = parsed.block.values.astype(np.float64), parsed.block.indices
-        counts = np.bincount(indices, minlength=number)
-        if not rows:  # close to the means, so that the squared differences lose no digits
-            shift = np.bincount(indices, values, number) / max(parsed.block.rows, 1)
-        rows += parsed.block.rows
-        values -= shift[indices]
-        zeros = parsed.block.rows - counts
-        sums += np.bincount(indices, values, number) - zeros * shift
-        squares += np.bincount(indices, values * values, number) + zeros * shift**2
-        reader.release(parsed)
-    if not rows:
+    moments = Moments(columns)
+    _add_numbers(moments, table, survey, survey.names)
+    if not moments.rows:
         raise InputError(f"{display_name(survey.names[0])}: no row to keep; check the file")
-    deviation = np.sqrt(np.maximum(squares / rows - (sums / rows) ** 2, 0.0))
-    scales = {column.name: 1 / d for column, d in zip(columns, deviation.tolist(), strict=True) if d > 1e-12}
-    return dataclasses.replace(
-        table, columns=[dataclasses.replace(c, scale=scales.get(c.name, 1.0)) for c in table.columns]
-    )
+    return moments.scaled(table)
+
+
+def _add_numbers(moments: Moments, table: Table, survey: Survey, names: Sequence[str]) -> None:
+    numbers = dataclasses.replace(table, columns=moments.columns, nulls="absent")
+    settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
+    reader = tables.TablesReader(names, settings, survey.config.text_block(), survey.config.memory)
+    for parsed in survey.map_tasks(reader, reader.read):
+        moments.add(parsed.block.rows, parsed.block.indices, parsed.block.values.astype(np.float64))
+        reader.release(parsed)
+
+
+def _scaled_by_default(table: Table, survey: Survey) -> Table:
+    """Return the table with scales where numbers would dominate or vanish beside other columns."""
+    columns = [column for column in table.columns if column.kind == "numeric"]
+    if not columns or any(column.kind == "entries" for column in table.columns):
+        return table
+    some = survey.names[:: -(-len(survey.names) // _SAMPLED_FILES)]
+    sample = dataclasses.replace(survey, tasks=-(-_SAMPLED_TASKS // len(some)), advance=lambda _bytes: None)
+    moments = Moments(columns)
+    for name in some:
+        _add_numbers(moments, table, sample, [name])
+    real = ~moments.are_binary & (moments.others > 0)
+    if not moments.rows or not real.any():
+        return table
+    sizes = moments.sizes[moments.others > 0]
+    is_mixed = len(columns) < len(table.columns)
+    if not is_mixed and sizes.max() <= _SIMILAR * sizes.min():
+        return table
+    scaled = [column.name for column, is_real in zip(columns, real.tolist(), strict=True) if is_real]
+    shown = ", ".join(scaled[:3]) + (", ..." if len(scaled) > 3 else "")
+    why = "stand beside categories or texts" if is_mixed else "differ in size"
+    survey.note(f"numbers are scaled, because they {why} ({shown}); --no-standardize keeps them as they are")
+    return moments.scaled(table)
 
 
 # --- names and texts ----------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class TablesFormat(Format):
         """Return the recipe of a new store: the columns that count."""
         from ooc_pegasos.readers.vectorize import features_of
 
-        table = new_table(config, names[0], note)
+        table = new_table(config, names, note)
         features = fixed_features(features_of(table), config)
         return replace(super().recipe(config, names, note), table=table, features=features)
 

@@ -141,7 +141,9 @@ class Vectorizer:
             numbers = np.copysign(np.log1p(np.abs(numbers)), numbers)
         if self.table.clip is not None:
             numbers = np.clip(numbers, -self.table.clip, self.table.clip)
-        numbers *= np.array([column.scale for column in self.table.columns])
+        shifts, scales = np.array([(column.shift, column.scale) for column in self.table.columns]).T
+        numbers = (numbers - shifts) * scales
+        numbers[nulls] = 0.0
         with np.errstate(over="ignore"):
             values = numbers.astype(np.float32)
         if self.table.nulls == "mark":
@@ -201,7 +203,9 @@ class Vectorizer:
         index, sign = self._indices[column.name]
         self._unnamed.name(np.array([index]), lambda _at: column.name, new)
         with np.errstate(over="ignore"):
-            values = (numbers * (column.scale * sign)).astype(np.float32)
+            values = ((numbers - column.shift) * (column.scale * sign)).astype(np.float32)
+        if nulls is not None:
+            values[nulls] = 0.0
         return _single_entries(values != 0, np.full(len(values), index, np.uint32), values)
 
     def _categorical(self, column: Column, given: Any, problems: Problems, new: NewNames) -> ColumnEntries:

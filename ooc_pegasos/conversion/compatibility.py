@@ -18,9 +18,13 @@ def comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
     hashing, tokens = recipe.hashing_of_names, recipe.tokens_of_texts
     names = hashing.dictionary if hashing else 0
     scaled = recipe.table is not None and any(column.scale != 1 for column in recipe.table.columns)
-    found = (scaled, bool(tokens and tokens.texts), bool(names))
-    if found != (config.standardize, config.idf, config.dictionary is not None) or names > (config.dictionary or 0):
+    if config.standardize is not None and scaled != config.standardize:
         return False
+    found = (bool(tokens and tokens.texts), bool(names))
+    if found != (config.idf, config.dictionary is not None) or names > (config.dictionary or 0):
+        return False
+    if config.hash_bits is None and hashing:  # by the size of the inputs
+        wanted = wanted.with_bits(hashing.bits)
     known = dataclasses.replace(recipe.without_findings(), index_base=wanted.index_base)
     return known == (dataclasses.replace(wanted, features=recipe.features) if names else wanted)
 

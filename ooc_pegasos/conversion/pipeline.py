@@ -109,6 +109,12 @@ def _weights_file(given: str | None, names: list[str]) -> str | None:
     return found[0]
 
 
+def may_need_survey(config: ConvertConfig, recipe: Recipe) -> bool:
+    """True if inputs are read before rows are made, or the first of their rows."""
+    by_sample = config.standardize is None and recipe.table is not None
+    return by_sample or bool(config.standardize or config.dictionary or config.idf)
+
+
 class Conversion:
     """A conversion, new or resumed, by the process that holds the lock on the output."""
 
@@ -294,7 +300,7 @@ class Conversion:
             recipe = self.base.recipe
             return recipe, vocabulary.of_store(self.target, self.base) if recipe.needs_vocabulary else None
         recipe = registry.new_recipe(self.config, self.names, self.progress.note)
-        if not (self.config.standardize or self.config.dictionary or self.config.idf):
+        if not may_need_survey(self.config, recipe):
             return recipe, None
         from ooc_pegasos.readers.survey import Survey, with_findings
 

@@ -14,6 +14,7 @@ import numpy as np
 from ooc_pegasos.compiled.rows.values import ROUNDINGS, distinct_values
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.conversion.buckets import scatter
+from ooc_pegasos.conversion.pipeline import may_need_survey
 from ooc_pegasos.conversion.second_pass import coded_sizes
 from ooc_pegasos.errors import InputError, with_flags
 from ooc_pegasos.readers import registry, sources
@@ -79,11 +80,12 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     config = dataclasses.replace(config, format=kind)
     remarks: list[str] = []
     recipe, known = registry.new_recipe(config, names, remarks.append), None
-    if config.standardize or config.dictionary or config.idf:
+    if may_need_survey(config, recipe):
         from ooc_pegasos.readers.survey import Survey, with_findings
 
         recipe, known = with_findings(recipe, Survey(names, config, remarks.append, tasks=_SURVEYED))
-        remarks.append("dictionary, idf and standard deviations are those of the beginning of the first input only")
+        if config.standardize or config.dictionary or config.idf:
+            remarks.append("dictionary, idf and standard deviations are those of the beginning of the first input only")
     text = config.declared_labels().wants_text()
     if text is None:
         text = registry.labels_are_text(names[:1], recipe, config)

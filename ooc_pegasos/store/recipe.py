@@ -55,6 +55,8 @@ class Column:
     kind: Kind
     scale: float = 1.0
     """Factor applied to numbers as the last step."""
+    shift: float = 0.0
+    """Subtracted from numbers before they are multiplied by `scale`; a null has the value `shift`."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ def problem_of_table(table: Table) -> str | None:
         return "a column named twice"
     if not all(math.isfinite(column.scale) and column.scale > 0 for column in table.columns):
         return "a scale that is no positive number"
+    if not all(math.isfinite(column.shift) for column in table.columns):
+        return "a shift that is not finite"
     if table.clip is not None and not 0 < table.clip < math.inf:
         return "a --clip that is no positive number"
     if not is_delimiter(table.delimiter):

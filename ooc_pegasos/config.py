@@ -201,6 +201,13 @@ class ConvertConfig:
         metavar="PATTERN",
         is_repeated=True,
     )
+    like: str | None = option(
+        None,
+        "Make rows as another store has them: same columns, scales, hash and classes, so that models of one can be "
+        "evaluated on the other.",
+        "Columns",
+        metavar="STORE",
+    )
     preset: Literal["criteo"] | None = option(
         None, "criteo: tabs, no header, a label, 13 numeric and 26 categorical columns.", "Columns"
     )

@@ -39,7 +39,7 @@ def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
         mark = ("no_" if given is False else "") + name
         mark += "" if isinstance(given, bool) else f"={_text_of(given)}"
         how = "otherwise" if value is None or isinstance(value, bool) else f"with {_text_of(value)}"
-        raise UsageError(f"{{{mark}}}: the store was made {how}; leave it out to append")
+        raise UsageError(f"{{{mark}}}: the store was made {how}; leave it out")
     table = made.recipe.table
     for kind in ("numeric", "categorical", "text"):
         patterns = getattr(config, kind)
@@ -89,4 +89,4 @@ def _refuse_other_columns(kind: str, patterns: tuple[str, ...], table: Table) ->
             problem = (
                 f"column '{column.name}' is {'' if named else 'not '}among these, and is {column.kind} in the store"
             )
-            raise UsageError(f"{{{kind}={' '.join(patterns)}}}: {problem}; leave it out to append")
+            raise UsageError(f"{{{kind}={' '.join(patterns)}}}: {problem}; leave it out")

@@ -41,7 +41,7 @@ from ooc_pegasos.readers.base import LARGEST_INDEX, Reader, ReadOptions
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest, vocabulary
 from ooc_pegasos.store.labels import LabelMap, declared_by, settle
-from ooc_pegasos.store.manifest import Recipe, SourceInfo
+from ooc_pegasos.store.manifest import Manifest, Recipe, SourceInfo
 from ooc_pegasos.store.store import REJECTED_FILE, Store
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util import json_checksum, typed_json
@@ -127,6 +127,16 @@ class Conversion:
         self.config = config
         self.existing = existing
         self.progress = progress
+        self.like = Store.open(config.like) if config.like else None
+        if self.like and self.base:
+            raise UsageError("{like}: rows are appended as the store has them; leave it out")
+
+    @property
+    def pattern(self) -> tuple[Path, Manifest] | None:
+        """The store, with its path, in whose way rows are made: that to which they are appended, or another."""
+        if self.base:
+            return self.target, self.base
+        return (self.like.path, self.like.manifest) if self.like else None
 
     def run(self) -> Store:
         """Convert, and open the store. The scratch folder is kept only if the conversion can be resumed."""
@@ -135,6 +145,8 @@ class Conversion:
         try:
             if self.base:
                 refuse_contradiction(Store.open(self.target).manifest, self.config)
+            if self.like:
+                refuse_contradiction(self.like.manifest, self.config)
             self._start()
             is_started = True
             if not self.place.published():
@@ -161,7 +173,7 @@ class Conversion:
     def _start(self) -> None:
         """Resume the conversion that is recorded in the scratch folder if that is this one, else begin anew."""
         names, config, progress, place = self.names, self.config, self.progress, self.place
-        self.declared = declared_by(self.base.labels) if self.base else config.declared_labels()
+        self.declared = declared_by(self.pattern[1].labels) if self.pattern else config.declared_labels()
         self.recorded_names = [sources.manifest_name(name) for name in names]
         self.stamps = [registry.stamp_of(name) for name in names]
         self.beside = {name: file for name in BESIDE if (file := getattr(config, name)) is not None}
@@ -200,6 +212,7 @@ class Conversion:
         for name, stamp in self.beside_stamps.items():
             request[name] = [sources.manifest_name(self.beside[name]), *dataclasses.astuple(stamp)]
         request["append_to"] = manifest.encode(self.base).decode() if self.base else None
+        request["like"] = manifest.encode(self.like.manifest).decode() if self.like else None
         request["written_by"] = __version__
         normal: dict[str, Any] = json.loads(json.dumps(request))
         return normal
@@ -268,7 +281,7 @@ class Conversion:
         if text is None:
             regular = [name for name, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular]
             text = bool(regular) and registry.labels_are_text(regular[:1], recipe, config)
-        detects_base = not self.base and registry.format_of(kind).has_index_base
+        detects_base = not self.pattern and registry.format_of(kind).has_index_base
         base = {"0": 0, "1": 1}.get(config.index_base) if detects_base else recipe.index_base
         features = recipe.features
         largest = LARGEST_INDEX
@@ -295,10 +308,10 @@ class Conversion:
 
     def _recipe(self) -> tuple[Recipe, Vocabulary | None]:
         """Return the recipe, and the vocabulary that it needs, if any."""
-        if self.base:
+        if self.pattern:
             registry.check_options(self.config, self.names)
-            recipe = self.base.recipe
-            return recipe, vocabulary.of_store(self.target, self.base) if recipe.needs_vocabulary else None
+            path, made = self.pattern
+            return made.recipe, vocabulary.of_store(path, made) if made.recipe.needs_vocabulary else None
         recipe = registry.new_recipe(self.config, self.names, self.progress.note)
         if not may_need_survey(self.config, recipe):
             return recipe, None

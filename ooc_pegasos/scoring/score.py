@@ -128,7 +128,7 @@ def _refuse_other_recipe(where: str, made: manifest.Recipe, wanted: manifest.Rec
     one, other = _of_scores(made), _of_scores(wanted)
     if one != other:
         problem = f"{where}: made with {_differences(one, other)}, the model's data with {_differences(other, one)}"
-        raise InputError(f"{problem}; convert it the same way")
+        raise InputError(f"{problem}; convert it with {{like}} and the store of the model, or give its files")
 
 
 def score_store(model: Model, store: Store, threads: int, with_labels: bool, id_type: Any) -> Iterator[Scored]:

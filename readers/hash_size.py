@@ -16,6 +16,8 @@ _LEAST_BITS = 10
 
 def hashing_of(config: ConvertConfig, names: Sequence[str]) -> Hashing:
     """Return the hashing of feature names that the options ask for; small inputs get fewer buckets."""
+    if config.dictionary is not None:  # instead of a hash: its size must not make stores differ
+        return Hashing(signed=config.hash_signed)
     return Hashing(config.hash_bits or _bits_for(names), config.hash_signed)
 
 

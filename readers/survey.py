@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -97,108 +98,147 @@ def _with(recipe: Recipe, change: Callable[[Hashing, Tokens], tuple[Hashing, Tok
 # --- scales -------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass
 class Moments:
-    """Means and variances of the numbers of some columns, where nulls do not count."""
+    """Means and variances of the numbers of some columns; nulls do not count."""
 
-    columns: list[Column]
-    rows: int = 0
-    """Rows, nulls included."""
-
-    def __post_init__(self) -> None:
-        number = len(self.columns)
-        self.shift, self.sums, self.squares = np.zeros(number), np.zeros(number), np.zeros(number)
-        self.others = np.zeros(number, np.int64)
+    def __init__(self, numbers: np.ndarray) -> None:
+        """Take the numbers of some rows: a column for each column of the table, NaN for nulls."""
+        there, columns = ~np.isnan(numbers), numbers.shape[1]
+        self.rows = len(numbers)
+        self.counts = there.sum(axis=0)
+        """Numbers that are not null."""
+        self.others = (there & (numbers != 0.0)).sum(axis=0)
         """Numbers other than 0."""
-        self.are_binary = np.ones(number, bool)
+        self.are_binary = ~(there & (numbers != 0.0) & (numbers != 1.0)).any(axis=0)
         """True for columns of 0 and 1."""
+        self.least = np.where(there, numbers, np.inf).min(axis=0, initial=np.inf)
+        self.most = np.where(there, numbers, -np.inf).max(axis=0, initial=-np.inf)
+        first = there.argmax(axis=0) if len(numbers) else np.zeros(columns, np.int64)
+        self._origin = np.where(self.counts > 0, numbers[first, range(columns)] if len(numbers) else 0.0, 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):  # columns with infinite results are not scaled
+            # differences from a number of the column lose no digits, however far the column is from 0
+            moved = np.where(there, numbers - self._origin, 0.0)
+            self._mean = moved.sum(axis=0) / np.maximum(self.counts, 1)
+            self._squares = (np.where(there, moved - self._mean, 0.0) ** 2).sum(axis=0)
 
-    def add(self, rows: int, indices: np.ndarray, values: np.ndarray) -> None:
-        """Add the numbers of some rows that are not 0, with their columns."""
-        number = len(self.columns)
-        counts = np.bincount(indices, minlength=number)
-        if not self.rows:  # close to the means, so that the squared differences lose no digits
-            self.shift = np.bincount(indices, values, number) / max(rows, 1)
-        self.rows += rows
-        self.others += counts
-        self.are_binary[indices[values != 1.0]] = False
-        values = values - self.shift[indices]
-        zeros = rows - counts
-        self.sums += np.bincount(indices, values, number) - zeros * self.shift
-        self.squares += np.bincount(indices, values * values, number) + zeros * self.shift**2
+    def add(self, other: Moments) -> None:
+        """Add the numbers of other rows."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            both = np.maximum(self.counts + other.counts, 1)
+            self._origin = np.where(self.counts > 0, self._origin, other._origin)
+            apart = np.where(other.counts > 0, (other._origin - self._origin) + (other._mean - self._mean), 0.0)
+            self._mean = self._mean + apart * (other.counts / both)
+            self._squares = self._squares + other._squares + apart**2 * (self.counts * (other.counts / both))
+        self.rows += other.rows
+        self.counts = self.counts + other.counts
+        self.others = self.others + other.others
+        self.are_binary &= other.are_binary
+        self.least, self.most = np.minimum(self.least, other.least), np.maximum(self.most, other.most)
 
     @property
     def means(self) -> np.ndarray:
         """The mean of each column."""
-        return self.shift + self.sums / self.rows
+        found: np.ndarray = self._origin + self._mean
+        return found
 
     @property
     def deviations(self) -> np.ndarray:
         """The standard deviation of each column."""
-        variances: np.ndarray = np.maximum(self.squares / self.rows - (self.sums / self.rows) ** 2, 0.0)
-        found: np.ndarray = np.sqrt(variances)
+        found: np.ndarray = np.sqrt(self._squares / np.maximum(self.counts, 1))
         return found
 
     @property
     def sizes(self) -> np.ndarray:
-        """The root of the mean square of each column."""
-        found: np.ndarray = np.hypot(self.deviations, self.means)
+        """The root of the mean square of the numbers other than 0 of each column."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            of_all: np.ndarray = np.hypot(self.deviations, self.means)
+            found: np.ndarray = of_all * np.sqrt(self.counts / np.maximum(self.others, 1))
+            return found
+
+    @property
+    def are_dense(self) -> np.ndarray:
+        """True for columns of which most numbers are not 0."""
+        found: np.ndarray = 2 * self.others > self.counts
         return found
 
-    def scaled(self, table: Table) -> Table:
-        """Return the table whose numbers have standard deviation 1, and mean 0 unless most of them are 0."""
-        found = {}
-        moments = zip(self.columns, self.means.tolist(), self.deviations.tolist(), self.others.tolist(), strict=True)
-        for column, mean, deviation, others in moments:
-            if deviation > 1e-12 * max(abs(mean), 1e-300):
-                shift = mean if 2 * others > self.rows else 0.0
-                found[column.name] = dataclasses.replace(column, scale=1 / deviation, shift=shift)
-        return dataclasses.replace(table, columns=[found.get(column.name, column) for column in table.columns])
+    def scales(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (shifts, scales) that give columns the standard deviation 1, and dense ones the mean 0.
+
+        A constant column is divided by its size and stays constant.
+        """
+        varies = self.least < self.most
+        with np.errstate(all="ignore"):
+            scales = 1 / np.where(varies, self.deviations, np.abs(self.means))
+            shifts = np.where(varies & self.are_dense, self.means, 0.0)
+        usable = np.isfinite(scales) & (scales > 0) & np.isfinite(shifts)
+        return np.where(usable, shifts, 0.0), np.where(usable, scales, 1.0)
+
+
+def _numeric(table: Table) -> list[Column]:
+    return [column for column in table.columns if column.kind == "numeric"]
+
+
+def _scaled(table: Table, moments: Moments, chosen: np.ndarray) -> Table:
+    """Return the table with the scales of the chosen numeric columns."""
+    found = {}
+    shifts, scales = moments.scales()
+    for column, shift, scale, is_chosen in zip(_numeric(table), shifts, scales, chosen, strict=True):
+        if is_chosen:
+            found[column.name] = dataclasses.replace(column, shift=float(shift), scale=float(scale))
+    return dataclasses.replace(table, columns=[found.get(column.name, column) for column in table.columns])
 
 
 def with_scales(table: Table, survey: Survey) -> Table:
     """Return the table with the means and scales of numeric columns in all rows."""
-    columns = [column for column in table.columns if column.kind == "numeric"]
-    if not columns:
+    if not _numeric(table):
         raise UsageError("{standardize}: no column holds numbers; leave it out")
-    moments = Moments(columns)
+    moments = Moments(np.empty((0, len(_numeric(table)))))
     _add_numbers(moments, table, survey, survey.names)
     if not moments.rows:
         raise InputError(f"{display_name(survey.names[0])}: no row to keep; check the file")
-    return moments.scaled(table)
+    return dataclasses.replace(_scaled(table, moments, moments.counts > 0), scaling="all")
 
 
 def _add_numbers(moments: Moments, table: Table, survey: Survey, names: Sequence[str]) -> None:
-    numbers = dataclasses.replace(table, columns=moments.columns, nulls="absent")
+    """Add the numeric columns of some files."""
+    numbers = dataclasses.replace(table, columns=_numeric(table))
     settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
     reader = tables.TablesReader(names, settings, survey.config.text_block(), survey.config.memory)
-    for parsed in survey.map_tasks(reader, reader.read):
-        moments.add(parsed.block.rows, parsed.block.indices, parsed.block.values.astype(np.float64))
-        reader.release(parsed)
+    for more in survey.map_tasks(reader, lambda task: Moments(reader.numbers(task))):
+        moments.add(more)
 
 
 def _scaled_by_default(table: Table, survey: Survey) -> Table:
-    """Return the table with scales where numbers would dominate or vanish beside other columns."""
-    columns = [column for column in table.columns if column.kind == "numeric"]
+    """Return the table with scales where numbers would dominate or vanish beside other columns.
+
+    Columns of 0 and 1 have the size of categories already.
+    """
+    table, columns = dataclasses.replace(table, scaling="sample"), _numeric(table)
     if not columns or any(column.kind == "entries" for column in table.columns):
         return table
     some = survey.names[:: -(-len(survey.names) // _SAMPLED_FILES)]
     sample = dataclasses.replace(survey, tasks=-(-_SAMPLED_TASKS // len(some)), advance=lambda _bytes: None)
-    moments = Moments(columns)
-    for name in some:
-        _add_numbers(moments, table, sample, [name])
-    real = ~moments.are_binary & (moments.others > 0)
-    if not moments.rows or not real.any():
+    moments = Moments(np.empty((0, len(columns))))
+    with suppress(InputError):  # reported, with the line, when the rows are made
+        for name in some:
+            _add_numbers(moments, table, sample, [name])
+    chosen = ~moments.are_binary
+    if not chosen.any():
         return table
-    sizes = moments.sizes[moments.others > 0]
     is_mixed = len(columns) < len(table.columns)
-    if not is_mixed and sizes.max() <= _SIMILAR * sizes.min():
+    if not is_mixed and _are_similar(moments):
         return table
-    scaled = [column.name for column, is_real in zip(columns, real.tolist(), strict=True) if is_real]
+    scaled = [column.name for column, is_chosen in zip(columns, chosen.tolist(), strict=True) if is_chosen]
     shown = ", ".join(scaled[:3]) + (", ..." if len(scaled) > 3 else "")
     why = "stand beside categories or texts" if is_mixed else "differ in size"
     survey.note(f"numbers are scaled, because they {why} ({shown}); --no-standardize keeps them as they are")
-    return moments.scaled(table)
+    return _scaled(table, moments, chosen)
+
+
+def _are_similar(moments: Moments) -> bool:
+    """True if numbers differ little in size."""
+    sizes = moments.sizes[moments.others > 0]
+    return bool(sizes.max() <= _SIMILAR * sizes.min())
 
 
 # --- names and texts ----------------------------------------------------------------------------------

@@ -5,10 +5,10 @@ from __future__ import annotations
 import glob
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -66,6 +66,7 @@ from ooc_pegasos.store.row_ids import plain
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.buffers import Pool
 
+Made = TypeVar("Made")
 _ENTRIES = 1 << 20
 """Entries of a batch, about."""
 
@@ -183,17 +184,7 @@ class TablesReader:
 
     def read(self, task: Any) -> ParsedBlock:
         """See `Reader`."""
-        source = self.sources[task.source]
-        with arrow_errors(display_name(source.name)):
-            cells = source.cells(task) if isinstance(source, _TextTable) and self.vectorizer.takes_numbers else None
-            if cells is None:
-                self._refuse_too_wide(source)
-                with self._lock_of_wide_tables:
-                    batch = source.batch(task)
-                    found = self.vectorizer.vectors(batch.batch)
-            else:
-                batch = Batch(cells.words, cells.lines, cells.line_count, [])
-                found = self.vectorizer.vectors(cells.words, cells.numbers)
+        batch, found = self._with_batch(task, self.vectorizer.vectors)
         numbers = _numbers(batch.lines, batch.bad)
         bad = sorted(
             [*batch.bad, *(BadRow(int(batch.lines[row.line]), row.problem) for row in found.bad)],
@@ -214,6 +205,23 @@ class TablesReader:
             ids,
             found.features,
         )
+
+    def numbers(self, task: Any) -> np.ndarray:
+        """Return the numeric columns of the good rows of a task before they are scaled, NaN for nulls."""
+        return self._with_batch(task, self.vectorizer.numbers)[1]
+
+    def _with_batch(self, task: Any, work: Callable[..., Made]) -> tuple[Batch, Made]:
+        """Return (the batch of a task, `work` of its columns and of the matrix of its numbers, if that was read)."""
+        source = self.sources[task.source]
+        with arrow_errors(display_name(source.name)):
+            cells = source.cells(task) if isinstance(source, _TextTable) and self.vectorizer.takes_numbers else None
+            if cells is not None:
+                batch = Batch(cells.words, cells.lines, cells.line_count, [])
+                return batch, work(cells.words, cells.numbers)
+            self._refuse_too_wide(source)
+            with self._lock_of_wide_tables:
+                batch = source.batch(task)
+                return batch, work(batch.batch)
 
     def _refuse_too_wide(self, source: _BinaryTable | _TextTable) -> None:
         """Raise InputError for a source whose columns take too much memory in Arrow."""

@@ -67,6 +67,9 @@ def convert(
     config = config or ConvertConfig()
     config.check_memory()
     existing = existing or Existing()
+    if config.like and existing.append and not existing.grows:
+        raise UsageError("{like}: rows are appended as the store has them; leave it out")
+    like = store_like(config)
     target = Path(output)
     scratch = Path(os.path.abspath(target) + ".unfinished")
     with writing_errors(target):
@@ -75,7 +78,7 @@ def convert(
         config = dataclasses.replace(config, weights=_weights_file(config.weights, names), format=kind)
         may_be_finished = existing.reuse or (existing.resume and not existing.force)
         if may_be_finished and before and not (scratch / _PLAN).exists():
-            if made_from(before, names, config, existing.append):
+            if made_from(before, names, config, existing.append, like.manifest if like else None):
                 discard_left_overs(scratch, str(target))
                 return Store.open(target)
             if not existing.append and not existing.force:
@@ -90,7 +93,7 @@ def convert(
             place = Place(target, scratch)
             before = check_output(target, existing, place.published())  # another process may have made the store
             place = dataclasses.replace(place, base=before if existing.append else None)
-            return Conversion(place, names, config, existing, progress).run()
+            return Conversion(place, names, config, existing, progress, like).run()
 
 
 def _weights_file(given: str | None, names: list[str]) -> str | None:
@@ -109,6 +112,20 @@ def _weights_file(given: str | None, names: list[str]) -> str | None:
     return found[0]
 
 
+def store_like(config: ConvertConfig) -> Store | None:
+    """Return the store in whose way rows are made, if the options name one and do not contradict it."""
+    if config.like is None:
+        return None
+    like = Store.open(config.like)
+    refuse_contradiction(like.manifest, config)
+    return like
+
+
+def other_format(store: str, reader: str, kind: str) -> InputError:
+    """Return the error for inputs of another format than those of the store in whose way rows are made."""
+    return InputError(f"{store}: made of {reader}, and these inputs are read as {kind}; give inputs of the same kind")
+
+
 def may_need_survey(config: ConvertConfig, recipe: Recipe) -> bool:
     """True if inputs are read before rows are made, or the first of their rows."""
     by_sample = config.standardize is None and recipe.table is not None
@@ -119,7 +136,13 @@ class Conversion:
     """A conversion, new or resumed, by the process that holds the lock on the output."""
 
     def __init__(
-        self, place: Place, names: list[str], config: ConvertConfig, existing: Existing, progress: Progress
+        self,
+        place: Place,
+        names: list[str],
+        config: ConvertConfig,
+        existing: Existing,
+        progress: Progress,
+        like: Store | None = None,
     ) -> None:
         self.place = place
         self.target, self.scratch, self.base = place.target, place.scratch, place.base
@@ -127,9 +150,7 @@ class Conversion:
         self.config = config
         self.existing = existing
         self.progress = progress
-        self.like = Store.open(config.like) if config.like else None
-        if self.like and self.base:
-            raise UsageError("{like}: rows are appended as the store has them; leave it out")
+        self.like = like
 
     @property
     def pattern(self) -> tuple[Path, Manifest] | None:
@@ -145,8 +166,6 @@ class Conversion:
         try:
             if self.base:
                 refuse_contradiction(Store.open(self.target).manifest, self.config)
-            if self.like:
-                refuse_contradiction(self.like.manifest, self.config)
             self._start()
             is_started = True
             if not self.place.published():
@@ -275,8 +294,7 @@ class Conversion:
         config, kind = self.config, self.config.format
         recipe, known = self._recipe()
         if not registry.can_be_mixed(recipe.reader, kind):
-            problem = f"made of {recipe.reader}, and these inputs are read as {kind}"
-            raise InputError(f"{self.target}: {problem}; append inputs of the same kind")
+            raise other_format(str(self.pattern[0] if self.pattern else self.target), recipe.reader, kind)
         text = self.declared.wants_text()
         if text is None:
             regular = [name for name, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular]
@@ -312,7 +330,8 @@ class Conversion:
             registry.check_options(self.config, self.names)
             path, made = self.pattern
             return made.recipe, vocabulary.of_store(path, made) if made.recipe.needs_vocabulary else None
-        recipe = registry.new_recipe(self.config, self.names, self.progress.note)
+        config = registry.with_most_bits(self.config) if self.existing.grows else self.config
+        recipe = registry.new_recipe(config, self.names, self.progress.note)
         if not may_need_survey(self.config, recipe):
             return recipe, None
         from ooc_pegasos.readers.survey import Survey, with_findings
@@ -362,7 +381,8 @@ class Conversion:
                 rejected = f"{ingest.totals.rejected:,} were rejected"
                 raise InputError(f"{sources.display_name(self.names[0])}: no row to keep, {rejected}; check the file")
             labels = settle(ingest.totals.collector, self.declared)
-            plan = plan_assembly(ingest, labels, features, config, self.place)
+            pattern = self.pattern and self.pattern[1]
+            plan = plan_assembly(ingest, labels, features, config, self.place, pattern)
             labels = dataclasses.replace(labels, kind=plan.layout.labels)
             assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
             assembly.replay(write_journal.events(), self.place.first_chunk, self.target)

@@ -155,7 +155,7 @@ class Recipe:
         if table:
             columns = [replace(column, scale=1.0, shift=0.0) for column in table.columns]
             whole = replace(table.hashing, dictionary=0), replace(table.tokens, texts=0)
-            table = replace(table, columns=columns, hashing=whole[0], tokens=whole[1])
+            table = replace(table, columns=columns, scaling="none", hashing=whole[0], tokens=whole[1])
         return replace(self, hashing=hashing, tokens=tokens, table=table)
 
     def with_bits(self, bits: int) -> Recipe:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ooc_pegasos.config import MOST_NAMES, is_delimiter
+from ooc_pegasos.util.typed_json import omitted_default
 
 Kind = Literal["numeric", "categorical", "text", "entries"]
 Nulls = Literal["absent", "mark", "bad"]
@@ -55,8 +56,13 @@ class Column:
     kind: Kind
     scale: float = 1.0
     """Factor applied to numbers as the last step."""
-    shift: float = 0.0
+    shift: float = omitted_default(0.0)
     """Subtracted from numbers before they are multiplied by `scale`; a null has the value `shift`."""
+
+    @property
+    def is_scaled(self) -> bool:
+        """True if numbers are not used as they are."""
+        return self.scale != 1 or self.shift != 0
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,8 @@ class Table:
     """Numbers x become sign(x) log(1 + |x|)."""
     clip: float | None = None
     """Numbers are clipped to at most this size, after log1p."""
+    scaling: Literal["none", "sample", "all"] = omitted_default("none")
+    """Rows that determined the scales of columns; sample: the first rows, by which numbers may be left as they are."""
     hashing: Hashing = field(default_factory=Hashing)
     tokens: Tokens = field(default_factory=Tokens)
     header: bool = True

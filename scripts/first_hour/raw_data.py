@@ -13,10 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-_BEGINNINGS, _ENDS = (
-    ["ba", "ko", "li", "mu", "ne", "pro", "sta", "tri", "vo", "we"],
-    ["den", "fal", "gor", "kim", "lor", "mas"],
-)
+_BEGINNINGS = ["ba", "ko", "li", "mu", "ne", "pro", "sta", "tri", "vo", "we"]
+_ENDS = ["den", "fal", "gor", "kim", "lor", "mas"]
 WORDS = np.array([f"{begin}{end}" for begin in _BEGINNINGS for end in _ENDS])
 TOWNS = ["Oslo", "Tromsø", "Bergen", "Ås", "Trondheim", "Bodø"]
 

@@ -23,7 +23,7 @@ FINE = 1.5
 """Largest ratio of the best lambda and its neighbours at the end of a search."""
 COARSE = FINE * FINE
 """Ratio of neighbours while a search looks for the region of the best lambda."""
-_NOISE, _RISE = 0.05, 0.5
+_NOISE, _RISE = 0.05, 0.3
 """Differences of losses, in standard errors of a loss, that matter to extend a search, or to end models early."""
 
 
@@ -197,8 +197,8 @@ def _is_better(one: Trial, other: Trial) -> bool:
 def hopeless(trials: Sequence[Trial | None]) -> int:
     """Return the number of lambdas at the weak end that cannot be the best, given trials, strong lambdas first.
 
-    None is unknown. Two losses in a row that rise by more than noise, while the error does not fall, show that the
-    best lambda is a larger one.
+    None is unknown. A last loss above the best by more than noise, while the error does not fall, shows that the best
+    lambda is a larger one.
     """
     known = next((number for number, trial in enumerate(trials) if trial is None), len(trials))
     found = [trial for trial in trials[:known] if trial is not None]
@@ -206,7 +206,7 @@ def hopeless(trials: Sequence[Trial | None]) -> int:
         return 0
     before, last = found[-2:]
     best = min(found, key=lambda trial: trial.loss)
-    is_rising = last.loss > before.loss > best.loss and last.loss - best.loss > _RISE * best.deviation
+    is_rising = last.loss > before.loss and last.loss - best.loss > _RISE * best.deviation
     is_falling = any(one.value < best.value for one in (before, last))
     return len(trials) - known if is_rising and best is not found[0] and not is_falling else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from ooc_pegasos.objective.lambda_path import Range, next_lambda
+from ooc_pegasos.objective.lambda_path import COLD_ABOVE, Range, next_lambda
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.training.engine import Engine
 from ooc_pegasos.training.result import Outcome, TrainResult
@@ -16,9 +16,6 @@ from ooc_pegasos.util.checkpoint import Checkpoint
 
 _MOST_EPOCHS = 100
 """Epochs for one lambda, unless the limit is given."""
-_COLD_ABOVE = 1.0
-"""lambda m, in squared norms of a row, above which dual variables begin at 0: a few rows then change the weights much
-less than all of them, and variables reach their bounds in the first epoch."""
 
 
 class PathRun(Run):
@@ -54,6 +51,7 @@ class PathRun(Run):
         state = super()._begin(saved)
         assert state.path is not None
         self._use_lambda(state, state.path.lam)
+        state.solver.problem = state.problem
         return state
 
     def _limit(self) -> int:
@@ -93,7 +91,7 @@ class PathRun(Run):
         state = self.state
         self.path.lam = lam
         self._use_lambda(state, lam)
-        if min(spec.clock for spec in state.problem.specs) > _COLD_ABOVE * self._square:
+        if min(spec.clock for spec in state.problem.specs) > COLD_ABOVE * self._square:
             state.solver.close()
             state.solver = self._new_solver()
         else:
@@ -118,7 +116,7 @@ class PathRun(Run):
         specs = tuple(dataclasses.replace(spec, lam=lam) for spec in self.setup.problem.specs)
         problem = dataclasses.replace(self.setup.problem, specs=specs)
         self.setup = self.engine.setup = dataclasses.replace(self.setup, problem=problem)
-        state.problem = state.solver.problem = problem
+        state.problem = problem
 
     def result(self, stopped: str) -> TrainResult:
         """See `Run`. The model is that of the last lambda."""

@@ -24,8 +24,8 @@ FINE = 1.5
 COARSE = FINE * FINE
 """Ratio of neighbours while a search looks for the region of the best lambda."""
 COLD_ABOVE = 1.0
-"""R^2 / (lambda n) below which dual variables begin at 0: a few rows then change the weights much less than all of them,
-and variables reach their bounds in the first epoch."""
+"""R^2 / (lambda n) below which dual variables begin at 0: many rows change the weights then, and their variables reach
+the bounds in the first epoch."""
 _NOISE, _RISE = 0.05, 0.3
 """Differences of losses, in standard errors of a loss, that matter to extend a search, or to end models early."""
 

@@ -16,7 +16,7 @@ from ooc_pegasos.compiled.fit import sums as totals
 from ooc_pegasos.errors import CorruptFileError, OocPegasosError, UsageError
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import cost_of
-from ooc_pegasos.objective.lambda_path import Trial, choose, remark_on
+from ooc_pegasos.objective.lambda_path import Trial, choose
 from ooc_pegasos.option_texts import parse_lambdas
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.solvers.registry import row_bytes
@@ -511,10 +511,6 @@ def test_a_best_lambda_at_an_end_of_the_path_is_noted(tmp_path):
         notes = train(store, TrainConfig(lam=(3e3, 1e3, 300.0), holdout=0.2, refit=refit, select_by="loss")).notes
         assert notes == ["the smallest lambda was best; try smaller ones: --lambda 3:3e+02:5"]
     parse_lambdas("3:3e+02:5")
-    losses = {1.0: 0.4, 0.1: 0.3, 0.01: 0.5}
-    assert remark_on([Trial(lam, loss, 0.1, None) for lam, loss in losses.items()]) is None
-    assert "largest" in str(remark_on([Trial(lam, -lam, 0.1, None) for lam in losses]))
-    assert remark_on([Trial(lam, lam, 0.1, None) for lam in (1.0, 0.1)]) is None
 
 
 def test_the_largest_lambda_within_a_standard_error(tmp_path):

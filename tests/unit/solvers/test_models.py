@@ -22,11 +22,10 @@ from ooc_pegasos.solvers import registry
 from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS
 from ooc_pegasos.training import run as running
-from ooc_pegasos.training.stop import StopCheck
 from support.codings import coded, few_values
 from support.optima import least_objective, primal
 from support.rows import random_rows
-from support.stores import around_present, interrupted_after, least_memory, store_of
+from support.stores import around_present, interrupt_at_check, interrupted_after, least_memory, store_of
 from support.subsets import covering
 
 LAMBDAS = (3.0, 1.0, 0.3, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
@@ -557,19 +556,6 @@ def run_of(store: Store, windows: str, **options: object) -> TrainConfig:
     return dataclasses.replace(config, memory=memory_of(store, config, models) if windows == "several" else None)
 
 
-def interrupt_at_check(patched: pytest.MonkeyPatch, number: int) -> None:
-    """Request a stop just before the check with this number."""
-    count = [0]
-
-    def check(stop, real=StopCheck.check):
-        count[0] += 1
-        if count[0] == number:
-            stop.is_requested = True
-        real(stop)
-
-    patched.setattr(StopCheck, "check", check)
-
-
 def files_of(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*"))
 
@@ -763,7 +749,19 @@ def test_a_damaged_checkpoint_of_rows_is_refused(tmp_path, windows):
 @pytest.mark.slow
 def test_a_damaged_checkpoint_of_rows_by_command(oocpeg, tmp_path):
     store_of_small_chunks(tmp_path)
-    words = ["train", "store", "-o", "m", "--lambda", "1,0.1,0.01", "--tolerance", "1e-9", "--max-epochs", "2"]
+    words = [
+        "train",
+        "store",
+        "-o",
+        "m",
+        "--lambda",
+        "1,0.1,0.01",
+        "--no-refit",
+        "--tolerance",
+        "1e-9",
+        "--max-epochs",
+        "2",
+    ]
     words += ["--algorithm", "sdca", "--checkpoint", "c", "--checkpoint-epochs", "1", "--force"]
     oocpeg(*words, code=4)
     (path,) = (tmp_path / "c").glob("rows-*.checkpoint")

@@ -183,7 +183,7 @@ def models_of_trials(store: Store, config: TrainConfig) -> tuple[TrainResult, di
         return train(store, config), found
 
 
-def dense(store: Store) -> tuple[np.ndarray, np.ndarray]:
+def numbers_of(store: Store) -> tuple[np.ndarray, np.ndarray]:
     matrix, labels = store.to_scipy()
     return matrix.toarray().astype(np.float64), labels
 
@@ -193,7 +193,7 @@ def test_certificates_and_metrics_of_all_trials_are_true(stores, algorithm, loss
     """On the training rows, compared with other programs, and on the holdout rows in numpy."""
     store, config = stores["binary"], TrainConfig(holdout=0.3, loss=loss, algorithm=algorithm)
     result, models = models_of_trials(store, config)
-    (x, y), (held, kept) = dense(store), holdout_masks(400, 0.3)
+    (x, y), (held, kept) = numbers_of(store), holdout_masks(400, 0.3)
     x = np.column_stack([x, np.ones(400)])  # the bias is a constant feature
     certificates = {one.lam: one for one in result.models}
     assert set(certificates) == set(models) >= {trial.lam for trial in result.trials}
@@ -221,9 +221,9 @@ def test_certificates_and_metrics_of_all_trials_are_true(stores, algorithm, loss
 def test_folds_of_all_trials_are_true(stores):
     store = stores["binary"]
     result = train(store, TrainConfig(folds=3))
-    x, y = dense(store)
+    x, y = numbers_of(store)
     x = np.column_stack([x, np.ones(400)])
-    fold_of = np.array([splitmix(row) * 3 >> 53 for row in range(400)])
+    fold_of = np.array([hash_of_row(row) * 3 >> 53 for row in range(400)])
     assert {(one.lam, one.fold) for one in result.models} == {
         (trial.lam, fold) for trial in result.trials for fold in (0, 1, 2, None)
     }
@@ -240,7 +240,7 @@ def test_folds_of_all_trials_are_true(stores):
         assert trial.score == pytest.approx(np.average([one.holdout.error for one in of_it], weights=sizes))
 
 
-def splitmix(row: int) -> int:
+def hash_of_row(row: int) -> int:
     """The hash that assigns rows to folds, 53 bits."""
     word = (row + 1) * 0x9E3779B97F4A7C15 % 2**64
     word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
@@ -345,7 +345,7 @@ def test_metrics_of_two_classes(stores, metric, refit):
     for algorithm in ("sdca", "sgd-s"):
         config = TrainConfig(holdout=0.3, select_by=metric, refit=refit, algorithm=algorithm)
         result, models = models_of_trials(store, config)
-        (x, y), held = dense(store), holdout_masks(400, 0.3)[0]
+        (x, y), held = numbers_of(store), holdout_masks(400, 0.3)[0]
         rarest = min((y[held] > 0).sum(), (y[held] < 0).sum()) if metric != "error" else held.sum()
         for trial in result.trials:
             z = x[held] @ models[trial.lam].weights + models[trial.lam].bias
@@ -362,7 +362,7 @@ def test_metrics_of_several_classes(stores, metric, loss):
     store = stores["several"]
     config = TrainConfig(lam=(1.0, 0.1, 0.03), holdout=0.3, select_by=metric, refit=False, loss=loss, bias="feature")
     result, models = models_of_trials(store, config)
-    (x, y), held = dense(store), holdout_masks(400, 0.3)[0]
+    (x, y), held = numbers_of(store), holdout_masks(400, 0.3)[0]
     for trial in result.trials:
         z = x[held] @ models[trial.lam].weights + models[trial.lam].bias
         wrong = z.argmax(axis=1) != y[held]
@@ -382,7 +382,7 @@ def test_metrics_of_real_targets(stores, metric, truth, loss):
     store = stores["real"]
     config = TrainConfig(lam=(1.0, 0.1, 0.01), holdout=0.3, select_by=metric, refit=False, loss=loss, bias="free")
     result, models = models_of_trials(store, config)
-    (x, y), held = dense(store), holdout_masks(400, 0.3)[0]
+    (x, y), held = numbers_of(store), holdout_masks(400, 0.3)[0]
     for trial in result.trials:
         z = x[held] @ models[trial.lam].weights + models[trial.lam].bias
         assert trial.score == pytest.approx(truth(y[held], z))

@@ -157,6 +157,13 @@ class ConvertConfig:
         metavar="PATTERN",
         is_repeated=True,
     )
+    like: str | None = option(
+        None,
+        "Make rows as another store has them: same columns, scales, hash and classes, so that models of one can be "
+        "evaluated on the other.",
+        "Columns",
+        metavar="STORE",
+    )
     preset: Literal["criteo"] | None = option(
         None, "criteo: tabs, no header, a label, 13 numeric and 26 categorical columns.", "Columns"
     )
@@ -165,7 +172,7 @@ class ConvertConfig:
         "Hash feature names to 2^B buckets. 0, for Vowpal Wabbit text: names are indices.",
         "Columns",
         metavar="B",
-        default_text="22",
+        default_text="22, less for inputs below 8 MB",
         allowed=Range(0, 31, "1 to 31"),
     )
     hash_signed: bool = option(
@@ -194,8 +201,13 @@ class ConvertConfig:
     clip: float | None = option(
         None, "Clip numbers to at most this size, after --log1p.", "Columns", metavar="X", allowed=POSITIVE
     )
-    standardize: bool = option(
-        False, "Divide numbers by their standard deviation. Reads the inputs once more.", "Columns"
+    standardize: bool | None = option(
+        None,
+        "Subtract the mean of numbers and divide by the standard deviation; columns of mostly 0 keep their zeros. "
+        "Reads the inputs once more. Default: by the first rows alone, where numbers stand beside categories or "
+        "texts, or differ in size by more than a factor of 10.",
+        "Columns",
+        flags=("--standardize/--no-standardize",),
     )
     header: bool = option(
         True,

@@ -16,7 +16,7 @@ from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.store.manifest import Recipe, SourceInfo
-from ooc_pegasos.store.recipe import Hashing, Tokens
+from ooc_pegasos.store.recipe import Tokens
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.buffers import Scratch
 
@@ -230,11 +230,6 @@ class Format:
         except InputError:
             pass  # the first such row is refused when it is read
         return False
-
-
-def hashing_of(config: ConvertConfig) -> Hashing:
-    """Return the hashing of feature names that the options ask for."""
-    return Hashing(config.hash_bits or Hashing.bits, config.hash_signed)
 
 
 def refuse_no_hash(config: ConvertConfig, title: str) -> None:

@@ -25,11 +25,11 @@ from ooc_pegasos.readers.base import (
     Reader,
     ReadOptions,
     fixed_features,
-    hashing_of,
     refuse_no_hash,
     tokens_of,
 )
 from ooc_pegasos.readers.feature_names import UnnamedBuckets
+from ooc_pegasos.readers.hash_size import hashing_of
 from ooc_pegasos.readers.sources import MEMORY_OF_LINE, Stamp
 from ooc_pegasos.readers.tokens import TextHasher
 from ooc_pegasos.store.csr_block import CsrBlock
@@ -219,7 +219,7 @@ class FoldersFormat(Format):
 
     def recipe(self, config: ConvertConfig, names: Sequence[str], note: Note) -> Recipe:
         """Return the recipe of a new store."""
-        hashing, recipe = hashing_of(config), super().recipe(config, names, note)
+        hashing, recipe = hashing_of(config, names), super().recipe(config, names, note)
         features = fixed_features(hashing.buckets, config)
         return replace(recipe, hashing=hashing, tokens=tokens_of(config), features=features)
 

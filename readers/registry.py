@@ -5,6 +5,7 @@ The command line and configurations know the names alone (`ooc_pegasos/formats.p
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 
@@ -23,6 +24,7 @@ from ooc_pegasos.readers.tables import TablesFormat
 from ooc_pegasos.readers.vw import VwFormat
 from ooc_pegasos.store import manifest
 from ooc_pegasos.store.manifest import Recipe
+from ooc_pegasos.store.recipe import Hashing
 
 _DEFAULTS = ConvertConfig()
 _NO_CHANGE = {("index_base", "0")}
@@ -156,6 +158,14 @@ def new_recipe(config: ConvertConfig, names: Sequence[str], note: Note) -> Recip
     """Return the recipe of a new store; `note` takes remarks on choices made."""
     check_options(config, names)
     return format_of(config.format).recipe(config, names, note)
+
+
+def with_most_bits(config: ConvertConfig) -> ConvertConfig:
+    """Return the options with the hash space of large inputs, for names whose number is not known."""
+    hashes = "hash_bits" in format_of(config.format).options
+    if not hashes or config.hash_bits is not None or config.dictionary is not None:
+        return config
+    return dataclasses.replace(config, hash_bits=Hashing.bits)
 
 
 def check_options(config: ConvertConfig, names: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -28,6 +29,11 @@ from ooc_pegasos.store.recipe import Column, Hashing, Table, Tokens
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.arrow import array_of
 from ooc_pegasos.util.thread_map import ordered_map
+
+_SAMPLED_TASKS, _SAMPLED_FILES = 8, 8
+"""Blocks of rows, and files, from which the sizes of numbers are known by default."""
+_SIMILAR = 10.0
+"""Ratio of the sizes of numeric columns up to which they are not scaled by default."""
 
 
 @dataclasses.dataclass
@@ -64,7 +70,9 @@ def with_findings(recipe: Recipe, survey: Survey) -> tuple[Recipe, Vocabulary | 
         raise UsageError("{dictionary}: the columns have feature indices already; leave it out")
     if config.idf and table and not any(column.kind == "text" for column in table.columns):
         raise UsageError("{idf}: no column is text; leave it out, or name one with {text}")
-    if config.standardize and table:
+    if table and config.standardize is None:
+        recipe = dataclasses.replace(recipe, table=_scaled_by_default(table, survey))
+    elif table and config.standardize:
         recipe = dataclasses.replace(recipe, table=with_scales(table, survey))
     if config.dictionary:
         names = _dictionary(recipe, survey)
@@ -90,34 +98,147 @@ def _with(recipe: Recipe, change: Callable[[Hashing, Tokens], tuple[Hashing, Tok
 # --- scales -------------------------------------------------------------------------------------------
 
 
+class Moments:
+    """Means and variances of the numbers of some columns; nulls do not count."""
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        """Take the numbers of some rows: a column for each column of the table, NaN for nulls."""
+        there, columns = ~np.isnan(numbers), numbers.shape[1]
+        self.rows = len(numbers)
+        self.counts = there.sum(axis=0)
+        """Numbers that are not null."""
+        self.others = (there & (numbers != 0.0)).sum(axis=0)
+        """Numbers other than 0."""
+        self.are_binary = ~(there & (numbers != 0.0) & (numbers != 1.0)).any(axis=0)
+        """True for columns of 0 and 1."""
+        self.least = np.where(there, numbers, np.inf).min(axis=0, initial=np.inf)
+        self.most = np.where(there, numbers, -np.inf).max(axis=0, initial=-np.inf)
+        first = there.argmax(axis=0) if len(numbers) else np.zeros(columns, np.int64)
+        self._origin = np.where(self.counts > 0, numbers[first, range(columns)] if len(numbers) else 0.0, 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):  # columns with infinite results are not scaled
+            # differences from a number of the column lose no digits, however far the column is from 0
+            moved = np.where(there, numbers - self._origin, 0.0)
+            self._mean = moved.sum(axis=0) / np.maximum(self.counts, 1)
+            self._squares = (np.where(there, moved - self._mean, 0.0) ** 2).sum(axis=0)
+
+    def add(self, other: Moments) -> None:
+        """Add the numbers of other rows."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            both = np.maximum(self.counts + other.counts, 1)
+            self._origin = np.where(self.counts > 0, self._origin, other._origin)
+            apart = np.where(other.counts > 0, (other._origin - self._origin) + (other._mean - self._mean), 0.0)
+            self._mean = self._mean + apart * (other.counts / both)
+            self._squares = self._squares + other._squares + apart**2 * (self.counts * (other.counts / both))
+        self.rows += other.rows
+        self.counts = self.counts + other.counts
+        self.others = self.others + other.others
+        self.are_binary &= other.are_binary
+        self.least, self.most = np.minimum(self.least, other.least), np.maximum(self.most, other.most)
+
+    @property
+    def means(self) -> np.ndarray:
+        """The mean of each column."""
+        found: np.ndarray = self._origin + self._mean
+        return found
+
+    @property
+    def deviations(self) -> np.ndarray:
+        """The standard deviation of each column."""
+        found: np.ndarray = np.sqrt(self._squares / np.maximum(self.counts, 1))
+        return found
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The root of the mean square of the numbers other than 0 of each column."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            of_all: np.ndarray = np.hypot(self.deviations, self.means)
+            found: np.ndarray = of_all * np.sqrt(self.counts / np.maximum(self.others, 1))
+            return found
+
+    @property
+    def are_dense(self) -> np.ndarray:
+        """True for columns of which most numbers are not 0."""
+        found: np.ndarray = 2 * self.others > self.counts
+        return found
+
+    def scales(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (shifts, scales) that give columns the standard deviation 1, and dense ones the mean 0.
+
+        A constant column is divided by its size and stays constant.
+        """
+        varies = self.least < self.most
+        with np.errstate(all="ignore"):
+            scales = 1 / np.where(varies, self.deviations, np.abs(self.means))
+            shifts = np.where(varies & self.are_dense, self.means, 0.0)
+        usable = np.isfinite(scales) & (scales > 0) & np.isfinite(shifts)
+        return np.where(usable, shifts, 0.0), np.where(usable, scales, 1.0)
+
+
+def _numeric(table: Table) -> list[Column]:
+    return [column for column in table.columns if column.kind == "numeric"]
+
+
+def _scaled(table: Table, moments: Moments, chosen: np.ndarray) -> Table:
+    """Return the table with the scales of the chosen numeric columns."""
+    found = {}
+    shifts, scales = moments.scales()
+    for column, shift, scale, is_chosen in zip(_numeric(table), shifts, scales, chosen, strict=True):
+        if is_chosen:
+            found[column.name] = dataclasses.replace(column, shift=float(shift), scale=float(scale))
+    return dataclasses.replace(table, columns=[found.get(column.name, column) for column in table.columns])
+
+
 def with_scales(table: Table, survey: Survey) -> Table:
-    """Return the table with the scales that give numeric columns standard deviation 1."""
-    columns = [column for column in table.columns if column.kind == "numeric"]
-    if not columns:
+    """Return the table with the means and scales of numeric columns in all rows."""
+    if not _numeric(table):
         raise UsageError("{standardize}: no column holds numbers; leave it out")
-    numbers = dataclasses.replace(table, columns=columns, nulls="absent")
-    settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
-    number = len(columns)
-    rows, shift, sums, squares = 0, np.zeros(number), np.zeros(number), np.zeros(number)
-    reader = tables.TablesReader(survey.names, settings, survey.config.text_block(), survey.config.memory)
-    for parsed in survey.map_tasks(reader, reader.read):
-        values, indices = parsed.block.values.astype(np.float64), parsed.block.indices
-        counts = np.bincount(indices, minlength=number)
-        if not rows:  # close to the means, so that the squared differences lose no digits
-            shift = np.bincount(indices, values, number) / max(parsed.block.rows, 1)
-        rows += parsed.block.rows
-        values -= shift[indices]
-        zeros = parsed.block.rows - counts
-        sums += np.bincount(indices, values, number) - zeros * shift
-        squares += np.bincount(indices, values * values, number) + zeros * shift**2
-        reader.release(parsed)
-    if not rows:
+    moments = Moments(np.empty((0, len(_numeric(table)))))
+    _add_numbers(moments, table, survey, survey.names)
+    if not moments.rows:
         raise InputError(f"{display_name(survey.names[0])}: no row to keep; check the file")
-    deviation = np.sqrt(np.maximum(squares / rows - (sums / rows) ** 2, 0.0))
-    scales = {column.name: 1 / d for column, d in zip(columns, deviation.tolist(), strict=True) if d > 1e-12}
-    return dataclasses.replace(
-        table, columns=[dataclasses.replace(c, scale=scales.get(c.name, 1.0)) for c in table.columns]
-    )
+    return dataclasses.replace(_scaled(table, moments, moments.counts > 0), scaling="all")
+
+
+def _add_numbers(moments: Moments, table: Table, survey: Survey, names: Sequence[str]) -> None:
+    """Add the numeric columns of some files."""
+    numbers = dataclasses.replace(table, columns=_numeric(table))
+    settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
+    reader = tables.TablesReader(names, settings, survey.config.text_block(), survey.config.memory)
+    for more in survey.map_tasks(reader, lambda task: Moments(reader.numbers(task))):
+        moments.add(more)
+
+
+def _scaled_by_default(table: Table, survey: Survey) -> Table:
+    """Return the table with scales where numbers would dominate or vanish beside other columns.
+
+    Columns of 0 and 1 have the size of categories already.
+    """
+    table, columns = dataclasses.replace(table, scaling="sample"), _numeric(table)
+    if not columns or any(column.kind == "entries" for column in table.columns):
+        return table
+    some = survey.names[:: -(-len(survey.names) // _SAMPLED_FILES)]
+    sample = dataclasses.replace(survey, tasks=-(-_SAMPLED_TASKS // len(some)), advance=lambda _bytes: None)
+    moments = Moments(np.empty((0, len(columns))))
+    with suppress(InputError):  # reported, with the line, when the rows are made
+        for name in some:
+            _add_numbers(moments, table, sample, [name])
+    chosen = ~moments.are_binary
+    if not chosen.any():
+        return table
+    is_mixed = len(columns) < len(table.columns)
+    if not is_mixed and _are_similar(moments):
+        return table
+    scaled = [column.name for column, is_chosen in zip(columns, chosen.tolist(), strict=True) if is_chosen]
+    shown = ", ".join(scaled[:3]) + (", ..." if len(scaled) > 3 else "")
+    why = "stand beside categories or texts" if is_mixed else "differ in size"
+    survey.note(f"numbers are scaled, because they {why} ({shown}); --no-standardize keeps them as they are")
+    return _scaled(table, moments, chosen)
+
+
+def _are_similar(moments: Moments) -> bool:
+    """True if numbers differ little in size."""
+    sizes = moments.sizes[moments.others > 0]
+    return bool(sizes.max() <= _SIMILAR * sizes.min())
 
 
 # --- names and texts ----------------------------------------------------------------------------------

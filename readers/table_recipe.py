@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.readers import columns_plan
-from ooc_pegasos.readers.base import DEFAULT_MEMORY, Note, hashing_of, tokens_of
+from ooc_pegasos.readers.base import DEFAULT_MEMORY, Note, tokens_of
+from ooc_pegasos.readers.hash_size import hashing_of
 from ooc_pegasos.readers.sources import display_name
-from ooc_pegasos.store.recipe import Column, Kind, Table, named_by
+from ooc_pegasos.store.recipe import Column, Hashing, Kind, Table, named_by
 
 OPTIONS = (
     *("label", "weight", "id", "numeric", "categorical", "text", "preset", "nulls", "log1p", "clip"),
@@ -24,13 +27,15 @@ _LABELS = ("label", "target", "y", "class", "click", "clicked")
 """Names of the column of labels, where no option names it."""
 
 
-def new_table(config: ConvertConfig, name: str, note: Note) -> Table:
-    """Return the table that the options describe, for files like `name`."""
+def new_table(config: ConvertConfig, names: Sequence[str], note: Note) -> Table:
+    """Return the table that the options describe, for files like the first."""
     wanted = {option: getattr(config, option) for option in OPTIONS}
     if config.delimiter is None:
         del wanted["delimiter"]
-    wanted |= {"hashing": hashing_of(config), "tokens": tokens_of(config)}
-    table, remarks = plan_table(name, wanted, config.memory)
+    wanted |= {"hashing": Hashing(config.hash_bits or Hashing.bits, config.hash_signed), "tokens": tokens_of(config)}
+    table, remarks = plan_table(names[0], wanted, config.memory)
+    if any(column.kind in ("categorical", "text") for column in table.columns):
+        table = dataclasses.replace(table, hashing=hashing_of(config, names))
     for remark in remarks:
         note(remark)
     for option in ("ngrams", "characters"):

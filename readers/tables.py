@@ -5,10 +5,10 @@ from __future__ import annotations
 import glob
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -67,6 +67,7 @@ from ooc_pegasos.store.row_ids import plain
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.buffers import Pool
 
+Made = TypeVar("Made")
 _ENTRIES = 1 << 20
 """Entries of a batch, about."""
 
@@ -127,7 +128,11 @@ class TablesFormat(Format):
         """Return the recipe of a new store: the columns that count."""
         from ooc_pegasos.readers.vectorize import features_of
 
-        table = new_table(config, names[0], note)
+        table = new_table(config, names, note)
+        if not (config.numeric or config.categorical or config.text or config.preset):
+            from ooc_pegasos.readers.column_advice import advise
+
+            advise(names, table, config.memory, note)
         features = fixed_features(features_of(table), config)
         return replace(super().recipe(config, names, note), table=table, features=features)
 
@@ -182,19 +187,7 @@ class TablesReader:
 
     def read(self, task: Any) -> ParsedBlock:
         """See `Reader`."""
-        source = self.sources[task.source]
-        with arrow_errors(display_name(source.name)):
-            cells = None
-            if isinstance(source, _TextTable) and source.cell_reader and self.vectorizer.takes_numbers:
-                cells = source.cell_reader.read(task.text, task.length, source.begins_with_header(task))
-            if cells is None:
-                self._refuse_too_wide(source)
-                with self._lock_of_wide_tables:
-                    batch = source.batch(task)
-                    found = self.vectorizer.vectors(batch.batch)
-            else:
-                batch = Batch(cells.words, cells.lines, cells.line_count, [])
-                found = self.vectorizer.vectors(cells.words, cells.numbers)
+        batch, found = self._with_batch(task, self.vectorizer.vectors)
         numbers = _numbers(batch.lines, batch.bad)
         bad = sorted(
             [*batch.bad, *(BadRow(int(batch.lines[row.line]), row.problem) for row in found.bad)],
@@ -215,6 +208,25 @@ class TablesReader:
             ids,
             found.features,
         )
+
+    def numbers(self, task: Any) -> np.ndarray:
+        """Return the numeric columns of the good rows of a task before they are scaled, NaN for nulls."""
+        return self._with_batch(task, self.vectorizer.numbers)[1]
+
+    def _with_batch(self, task: Any, work: Callable[..., Made]) -> tuple[Batch, Made]:
+        """Return (the batch of a task, `work` of its columns and of the matrix of its numbers, if that was read)."""
+        source = self.sources[task.source]
+        with arrow_errors(display_name(source.name)):
+            cells = None
+            if isinstance(source, _TextTable) and source.cell_reader and self.vectorizer.takes_numbers:
+                cells = source.cell_reader.read(task.text, task.length, source.begins_with_header(task))
+            if cells is not None:
+                batch = Batch(cells.words, cells.lines, cells.line_count, [])
+                return batch, work(cells.words, cells.numbers)
+            self._refuse_too_wide(source)
+            with self._lock_of_wide_tables:
+                batch = source.batch(task)
+                return batch, work(batch.batch)
 
     def _refuse_too_wide(self, source: _BinaryTable | _TextTable) -> None:
         """Raise InputError for a source whose columns take too much memory in Arrow."""

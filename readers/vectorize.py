@@ -136,20 +136,41 @@ class Vectorizer:
     def _entries_of(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the entries of a matrix of finite numbers with NaN for nulls, as `_numeric` does."""
         nulls = np.isnan(numbers)
-        numbers = np.where(nulls, 0.0, numbers)
-        if self.table.log1p:
-            numbers = np.copysign(np.log1p(np.abs(numbers)), numbers)
-        if self.table.clip is not None:
-            numbers = np.clip(numbers, -self.table.clip, self.table.clip)
-        numbers *= np.array([column.scale for column in self.table.columns])
+        numbers = self._limited(np.where(nulls, 0.0, numbers))
+        shifts, scales = np.array([(column.shift, column.scale) for column in self.table.columns]).T
         with np.errstate(over="ignore"):
-            values = numbers.astype(np.float32)
+            values = ((numbers - shifts) * scales).astype(np.float32)
+        values[nulls] = 0.0
         if self.table.nulls == "mark":
             values = np.concatenate([values, nulls.astype(np.float32)], axis=1)
         rows, indices = np.nonzero(values)
         indptr = np.zeros(len(values) + 1, np.int64)
         np.cumsum(np.bincount(rows, minlength=len(values)), out=indptr[1:])
         return indptr, indices.astype(np.uint32), values[rows, indices]
+
+    def _limited(self, numbers: np.ndarray) -> np.ndarray:
+        """Return numbers after the options log1p and clip; both keep NaN."""
+        if self.table.log1p:
+            numbers = np.copysign(np.log1p(np.abs(numbers)), numbers)
+        return numbers if self.table.clip is None else np.clip(numbers, -self.table.clip, self.table.clip)
+
+    def numbers(self, batch: Any, numbers: np.ndarray | None = None) -> np.ndarray:
+        """Return the numeric columns of the good rows of a batch before they are scaled, NaN for nulls.
+
+        `numbers` is the matrix of the columns if that was read. Rows that are bad by other columns are good here.
+        """
+        if numbers is None:
+            numbers = np.empty((batch.num_rows, len(self._numbers)))
+            bad = np.zeros(batch.num_rows, bool)
+            for name, at in self._numbers.items():
+                array = batch.column(name)
+                numbers[:, at] = as_numbers(array)
+                wrong = ~np.isfinite(numbers[:, at])
+                if array.null_count and self.table.nulls != "bad":
+                    wrong &= ~np.asarray(array.is_null(nan_is_null=False))
+                bad |= wrong
+            numbers = numbers[~bad]
+        return self._limited(numbers)
 
     def named(self, features: dict[int, str]) -> None:
         """Record names of buckets."""
@@ -194,14 +215,13 @@ class Vectorizer:
             found = numbers.copy()
             problems.add(np.flatnonzero(wrong), lambda row: _not_finite(column, found[row]))
             numbers = np.where(wrong, 0.0, numbers)
-        if self.table.log1p:
-            numbers = np.copysign(np.log1p(np.abs(numbers)), numbers)
-        if self.table.clip is not None:
-            numbers = np.clip(numbers, -self.table.clip, self.table.clip)
+        numbers = self._limited(numbers)
         index, sign = self._indices[column.name]
         self._unnamed.name(np.array([index]), lambda _at: column.name, new)
         with np.errstate(over="ignore"):
-            values = (numbers * (column.scale * sign)).astype(np.float32)
+            values = ((numbers - column.shift) * (column.scale * sign)).astype(np.float32)
+        if nulls is not None:
+            values[nulls] = 0.0
         return _single_entries(values != 0, np.full(len(values), index, np.uint32), values)
 
     def _categorical(self, column: Column, given: Any, problems: Problems, new: NewNames) -> ColumnEntries:

@@ -23,9 +23,9 @@ from ooc_pegasos.readers.base import (
     Reader,
     ReadOptions,
     fixed_features,
-    hashing_of,
 )
 from ooc_pegasos.readers.feature_names import UnnamedBuckets
+from ooc_pegasos.readers.hash_size import hashing_of
 from ooc_pegasos.readers.sources import TextBlock
 from ooc_pegasos.readers.text_reader import RowArrays, TextReader, name_labels
 from ooc_pegasos.store.csr_block import read_only
@@ -107,7 +107,7 @@ class VwFormat(Format):
         recipe = super().recipe(config, names, note)
         if config.hash_bits == 0:  # names are indices
             return recipe
-        hashing = hashing_of(config)
+        hashing = hashing_of(config, names)
         return replace(recipe, hashing=hashing, features=fixed_features(hashing.buckets, config))
 
     def open(self, names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Reader:

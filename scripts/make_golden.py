@@ -30,7 +30,14 @@ GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 WORDS = ["red", "green", "blue", "old", "new", "small", "large", "first", "last", "Élan", "north", "south"]
 CITIES = ["Rome", "Oslo", "Lima", ""]
 
-TEXTS = {"format": "table", "label": "clicked", "id": "user", "categorical": ("city",), "text": ("title",)}
+TEXTS = {
+    "format": "table",
+    "label": "clicked",
+    "id": "user",
+    "categorical": ("city",),
+    "text": ("title",),
+    "standardize": False,
+}
 STORES = {
     "binary": (["binary.svm"], {"seed": 1, "chunk_size": 1024, "values": "float32"}),
     "in-order": (["binary.svm"], {"shuffle": False}),

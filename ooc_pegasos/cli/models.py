@@ -13,12 +13,13 @@ from ooc_pegasos.cli.streams import say
 from ooc_pegasos.errors import UsageError
 
 
-def _refuse_swapped(model: Path, data: str) -> None:
+def _refuse_swapped(model: Path, data: list[str]) -> None:
     """Refuse arguments in the wrong order."""
     from ooc_pegasos.util.kind_of_path import kind_of_path
 
-    if kind_of_path(data) == "a model" and kind_of_path(model) not in ("a model", "a version of a job"):
-        raise UsageError(f"{data} is a model and {model} is not; give the model first, then the data")
+    swapped = next((one for one in data if kind_of_path(one) == "a model"), None)
+    if swapped is not None and kind_of_path(model) not in ("a model", "a version of a job"):
+        raise UsageError(f"{swapped} is a model and {model} is not; give the model first, then the data")
 
 
 @app.command(
@@ -58,7 +59,10 @@ def predict(
     model: ModelPath,
     data: DataPath,
     output: Annotated[
-        Path, typer.Option("--output", "-o", readable=False, metavar="FILE", help="A .parquet, .csv or .arrow file.")
+        Path,
+        typer.Option(
+            "--output", "-o", readable=False, metavar="FILE|-", help="A .parquet, .csv or .arrow file; - prints CSV."
+        ),
     ],
     proba: Annotated[bool, typer.Option("--proba", help="Write probabilities as well.")] = False,
     threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
@@ -71,8 +75,13 @@ def predict(
     from ooc_pegasos.util.files import refuse_to_write_over
 
     _refuse_swapped(model, data)
+    if str(output) == "-":
+        if json_output:
+            raise UsageError("{json} and predictions both go to standard output; name a file for one of them")
+        predict_on(Model.load(model), data, output, threads, proba=proba)
+        return
     check_new_file(output, force)
-    refuse_to_write_over("--output", output, {"the model": model, "the data": data})
+    refuse_to_write_over("--output", output, {"the model": model} | {f"the data {one}": one for one in data})
     began = time.perf_counter()
     rows = predict_on(Model.load(model), data, output, threads, proba=proba)
     if json_output:

@@ -11,22 +11,33 @@ from ooc_pegasos.store.manifest import Manifest, Recipe
 from ooc_pegasos.store.recipe import Table, named_by
 
 _DEFAULTS = ConvertConfig()
+_SCALINGS = {None: "sample", True: "all", False: "none"}
+"""Rows that determine scales, by the option standardize."""
 
 
 def comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
     """True if these options give the recipe of a store, except for the results of a survey of the inputs."""
     hashing, tokens = recipe.hashing_of_names, recipe.tokens_of_texts
     names = hashing.dictionary if hashing else 0
-    scaled = recipe.table is not None and any(column.scale != 1 for column in recipe.table.columns)
-    found = (scaled, bool(tokens and tokens.texts), bool(names))
-    if found != (config.standardize, config.idf, config.dictionary is not None) or names > (config.dictionary or 0):
+    if recipe.table and _scaling_of(recipe.table) != _SCALINGS[config.standardize]:
         return False
+    found = (bool(tokens and tokens.texts), bool(names))
+    if found != (config.idf, config.dictionary is not None) or names > (config.dictionary or 0):
+        return False
+    if config.hash_bits is None and hashing:  # by the size of the inputs
+        wanted = wanted.with_bits(hashing.bits)
     known = dataclasses.replace(recipe.without_findings(), index_base=wanted.index_base)
     return known == (dataclasses.replace(wanted, features=recipe.features) if names else wanted)
 
 
+def _scaling_of(table: Table) -> str:
+    """Return the rows that determined the scales; stores of earlier versions do not name them."""
+    is_scaled = any(column.is_scaled for column in table.columns)
+    return "all" if is_scaled and table.scaling == "none" else table.scaling
+
+
 def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
-    """Refuse to append with options that contradict the store; options that agree with the store are accepted."""
+    """Refuse options that contradict a store whose rows are made in the same way; options that agree are accepted."""
     known = _options_of(made, config)
     for name, value in known.items():
         given = getattr(config, name)
@@ -35,7 +46,7 @@ def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
         mark = ("no_" if given is False else "") + name
         mark += "" if isinstance(given, bool) else f"={_text_of(given)}"
         how = "otherwise" if value is None or isinstance(value, bool) else f"with {_text_of(value)}"
-        raise UsageError(f"{{{mark}}}: the store was made {how}; leave it out to append")
+        raise UsageError(f"{{{mark}}}: the store was made {how}; leave it out")
     table = made.recipe.table
     for kind in ("numeric", "categorical", "text"):
         patterns = getattr(config, kind)
@@ -60,6 +71,8 @@ def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
         "classes": tuple(labels.classes) if labels.task != "regression" and not labels.rest else (),
         "positive_label": labels.classes[-1] if labels.task == "binary" else None,
     }
+    if config.like and not recipe.values:  # another store may have exact values in another coding
+        known["values"] = "float32" if config.values == "float32" else None
     hashing, tokens, table = recipe.hashing_of_names, recipe.tokens_of_texts, recipe.table
     if hashing:
         hashed = not hashing.dictionary
@@ -72,7 +85,7 @@ def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
     if table:
         known |= {name: getattr(table, name) for name in ("label", "weight", "id", "nulls", "log1p", "clip")}
         known |= {"header": table.header, "multiline": table.multiline, "delimiter": table.delimiter}
-        known |= {"standardize": any(column.scale != 1 for column in table.columns)}
+        known |= {"standardize": any(column.is_scaled for column in table.columns)}
     return known
 
 
@@ -85,4 +98,4 @@ def _refuse_other_columns(kind: str, patterns: tuple[str, ...], table: Table) ->
             problem = (
                 f"column '{column.name}' is {'' if named else 'not '}among these, and is {column.kind} in the store"
             )
-            raise UsageError(f"{{{kind}={' '.join(patterns)}}}: {problem}; leave it out to append")
+            raise UsageError(f"{{{kind}={' '.join(patterns)}}}: {problem}; leave it out")

@@ -22,10 +22,15 @@ from ooc_pegasos.store.manifest import Layout, Manifest
 _BITS_OF_ONE = 0x3F800000
 
 
-def plan_assembly(ingest: Ingest, labels: LabelMap, columns: int, config: ConvertConfig, place: Place) -> AssemblyPlan:
-    """Return the plan of the second pass; `columns` is the number of columns that the inputs declare."""
+def plan_assembly(
+    ingest: Ingest, labels: LabelMap, columns: int, config: ConvertConfig, place: Place, pattern: Manifest | None
+) -> AssemblyPlan:
+    """Return the plan of the second pass.
+
+    `columns` is the number of columns that the inputs declare, `pattern` the store in whose way rows are made.
+    """
     totals, plan, base = ingest.totals, ingest.plan, place.base
-    index_base = _index_base(ingest, config, base)
+    index_base = _index_base(ingest, config, pattern)
     features = max(columns, totals.largest - index_base + 1, 0)
     limit = plan.recipe.features
     if limit is not None:
@@ -40,7 +45,8 @@ def plan_assembly(ingest: Ingest, labels: LabelMap, columns: int, config: Conver
     layout = Layout(coding, values, labels.kind, levels)
     if base:
         layout = _layout_to_append(layout, totals.levels, stats, place.target, base)
-        features = max(features, base.features)
+    if pattern:
+        features = max(features, pattern.features)
     return AssemblyPlan(
         layout,
         index_base,
@@ -66,9 +72,9 @@ def _value_coding(levels: set[int] | None, ingest: Ingest, config: ConvertConfig
     return "code8", [0.0, *_levels_in_order(levels - {0})]
 
 
-def _index_base(ingest: Ingest, config: ConvertConfig, base: Manifest | None) -> int:
-    if base:
-        return base.recipe.index_base
+def _index_base(ingest: Ingest, config: ConvertConfig, pattern: Manifest | None) -> int:
+    if pattern:
+        return pattern.recipe.index_base
     if not registry.format_of(ingest.plan.recipe.reader).has_index_base:
         return 0
     if config.index_base != "auto":

@@ -13,6 +13,7 @@ from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.formats import ANY
 from ooc_pegasos.readers import registry, sources
 from ooc_pegasos.store import manifest
+from ooc_pegasos.store.labels import declared_by
 from ooc_pegasos.store.manifest import Manifest
 from ooc_pegasos.util.files import remove_folder, sync_folder
 from ooc_pegasos.util.locks import locked
@@ -30,6 +31,8 @@ class Existing:
     resume: bool = False
     reuse: bool = False
     """Open a finished store that was made from the same inputs with the same options."""
+    grows: bool = False
+    """Make a store to which inputs will be appended: its hash space is not sized by the first inputs."""
 
 
 def check_output(target: Path, existing: Existing, is_published: bool = False) -> Manifest | None:
@@ -90,11 +93,19 @@ def discard_left_overs(scratch: Path, what: str) -> None:
         scratch.rmdir()
 
 
-def made_from(store: Manifest, names: list[str], config: ConvertConfig, append: bool) -> bool:
-    """True if the last sources of a store are exactly these files, so that there is nothing to resume."""
+def made_from(
+    store: Manifest, names: list[str], config: ConvertConfig, append: bool, like: Manifest | None = None
+) -> bool:
+    """True if the last sources of a store are exactly these files, so that there is nothing to resume.
+
+    `like`: the manifest of the store that the options name.
+    """
     if not append and store.shuffle_seed != (config.seed if config.shuffle else None):
         return False
-    if not append and not comes_of(store.recipe, registry.new_recipe(config, names, lambda _remark: None), config):
+    if like and not append:
+        if store.recipe != like.recipe or declared_by(store.labels) != declared_by(like.labels):
+            return False
+    elif not append and not comes_of(store.recipe, registry.new_recipe(config, names, lambda _remark: None), config):
         return False
     if config.values == "float32" and store.layout.values != "float32":
         return False

@@ -41,7 +41,7 @@ from ooc_pegasos.readers.base import LARGEST_INDEX, Reader, ReadOptions
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest, vocabulary
 from ooc_pegasos.store.labels import LabelMap, declared_by, settle
-from ooc_pegasos.store.manifest import Recipe, SourceInfo
+from ooc_pegasos.store.manifest import Manifest, Recipe, SourceInfo
 from ooc_pegasos.store.store import REJECTED_FILE, Store
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util import json_checksum, typed_json
@@ -67,6 +67,9 @@ def convert(
     config = config or ConvertConfig()
     config.check_memory()
     existing = existing or Existing()
+    if config.like and existing.append and not existing.grows:
+        raise UsageError("{like}: rows are appended as the store has them; leave it out")
+    like = store_like(config)
     target = Path(output)
     scratch = Path(os.path.abspath(target) + ".unfinished")
     with writing_errors(target):
@@ -75,7 +78,7 @@ def convert(
         config = dataclasses.replace(config.of_format(kind), weights=_weights_file(config.weights, names))
         may_be_finished = existing.reuse or (existing.resume and not existing.force)
         if may_be_finished and before and not (scratch / _PLAN).exists():
-            if made_from(before, names, config, existing.append):
+            if made_from(before, names, config, existing.append, like.manifest if like else None):
                 discard_left_overs(scratch, str(target))
                 return Store.open(target)
             if not existing.append and not existing.force:
@@ -90,7 +93,7 @@ def convert(
             place = Place(target, scratch)
             before = check_output(target, existing, place.published())  # another process may have made the store
             place = dataclasses.replace(place, base=before if existing.append else None)
-            return Conversion(place, names, config, existing, progress).run()
+            return Conversion(place, names, config, existing, progress, like).run()
 
 
 def _weights_file(given: str | None, names: list[str]) -> str | None:
@@ -109,11 +112,37 @@ def _weights_file(given: str | None, names: list[str]) -> str | None:
     return found[0]
 
 
+def store_like(config: ConvertConfig) -> Store | None:
+    """Return the store in whose way rows are made, if the options name one and do not contradict it."""
+    if config.like is None:
+        return None
+    like = Store.open(config.like)
+    refuse_contradiction(like.manifest, config)
+    return like
+
+
+def other_format(store: str, reader: str, kind: str) -> InputError:
+    """Return the error for inputs of another format than those of the store in whose way rows are made."""
+    return InputError(f"{store}: made of {reader}, and these inputs are read as {kind}; give inputs of the same kind")
+
+
+def may_need_survey(config: ConvertConfig, recipe: Recipe) -> bool:
+    """True if inputs are read before rows are made, or the first of their rows."""
+    by_sample = config.standardize is None and recipe.table is not None
+    return by_sample or bool(config.standardize or config.dictionary or config.idf)
+
+
 class Conversion:
     """A conversion, new or resumed, by the process that holds the lock on the output."""
 
     def __init__(
-        self, place: Place, names: list[str], config: ConvertConfig, existing: Existing, progress: Progress
+        self,
+        place: Place,
+        names: list[str],
+        config: ConvertConfig,
+        existing: Existing,
+        progress: Progress,
+        like: Store | None = None,
     ) -> None:
         self.place = place
         self.target, self.scratch, self.base = place.target, place.scratch, place.base
@@ -121,6 +150,14 @@ class Conversion:
         self.config = config
         self.existing = existing
         self.progress = progress
+        self.like = like
+
+    @property
+    def pattern(self) -> tuple[Path, Manifest] | None:
+        """The store, with its path, in whose way rows are made: that to which they are appended, or another."""
+        if self.base:
+            return self.target, self.base
+        return (self.like.path, self.like.manifest) if self.like else None
 
     def run(self) -> Store:
         """Convert, and open the store. The scratch folder is kept only if the conversion can be resumed."""
@@ -155,7 +192,7 @@ class Conversion:
     def _start(self) -> None:
         """Resume the conversion that is recorded in the scratch folder if that is this one, else begin anew."""
         names, config, progress, place = self.names, self.config, self.progress, self.place
-        self.declared = declared_by(self.base.labels) if self.base else config.declared_labels()
+        self.declared = declared_by(self.pattern[1].labels) if self.pattern else config.declared_labels()
         self.recorded_names = [sources.manifest_name(name) for name in names]
         self.stamps = [registry.stamp_of(name) for name in names]
         self.beside = {name: file for name in BESIDE if (file := getattr(config, name)) is not None}
@@ -194,6 +231,7 @@ class Conversion:
         for name, stamp in self.beside_stamps.items():
             request[name] = [sources.manifest_name(self.beside[name]), *dataclasses.astuple(stamp)]
         request["append_to"] = manifest.encode(self.base).decode() if self.base else None
+        request["like"] = manifest.encode(self.like.manifest).decode() if self.like else None
         request["written_by"] = __version__
         normal: dict[str, Any] = json.loads(json.dumps(request))
         return normal
@@ -256,13 +294,12 @@ class Conversion:
         config, kind = self.config, self.config.format
         recipe, known = self._recipe()
         if not registry.can_be_mixed(recipe.reader, kind):
-            problem = f"made of {recipe.reader}, and these inputs are read as {kind}"
-            raise InputError(f"{self.target}: {problem}; append inputs of the same kind")
+            raise other_format(str(self.pattern[0] if self.pattern else self.target), recipe.reader, kind)
         text = self.declared.wants_text()
         if text is None:
             regular = [name for name, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular]
             text = bool(regular) and registry.labels_are_text(regular[:1], recipe, config)
-        detects_base = not self.base and registry.format_of(kind).has_index_base
+        detects_base = not self.pattern and registry.format_of(kind).has_index_base
         base = {"0": 0, "1": 1}.get(config.index_base) if detects_base else recipe.index_base
         features = recipe.features
         largest = LARGEST_INDEX
@@ -289,12 +326,13 @@ class Conversion:
 
     def _recipe(self) -> tuple[Recipe, Vocabulary | None]:
         """Return the recipe, and the vocabulary that it needs, if any."""
-        if self.base:
+        if self.pattern:
             registry.check_options(self.config, self.names)
-            recipe = self.base.recipe
-            return recipe, vocabulary.of_store(self.target, self.base) if recipe.needs_vocabulary else None
-        recipe = registry.new_recipe(self.config, self.names, self.progress.note)
-        if not (self.config.standardize or self.config.dictionary or self.config.idf):
+            path, made = self.pattern
+            return made.recipe, vocabulary.of_store(path, made) if made.recipe.needs_vocabulary else None
+        config = registry.with_most_bits(self.config) if self.existing.grows else self.config
+        recipe = registry.new_recipe(config, self.names, self.progress.note)
+        if not may_need_survey(self.config, recipe):
             return recipe, None
         from ooc_pegasos.readers.survey import Survey, with_findings
 
@@ -343,7 +381,8 @@ class Conversion:
                 rejected = f"{ingest.totals.rejected:,} were rejected"
                 raise InputError(f"{sources.display_name(self.names[0])}: no row to keep, {rejected}; check the file")
             labels = settle(ingest.totals.collector, self.declared)
-            plan = plan_assembly(ingest, labels, features, config, self.place)
+            pattern = self.pattern and self.pattern[1]
+            plan = plan_assembly(ingest, labels, features, config, self.place, pattern)
             labels = dataclasses.replace(labels, kind=plan.layout.labels)
             assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
             assembly.replay(write_journal.events(), self.place.first_chunk, self.target)

@@ -14,14 +14,18 @@ import numpy as np
 from ooc_pegasos.compiled.rows.values import ROUNDINGS, distinct_values
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.conversion.buckets import scatter
+from ooc_pegasos.conversion.pipeline import may_need_survey, other_format, store_like
 from ooc_pegasos.conversion.second_pass import coded_sizes
+from ooc_pegasos.declared_labels import Declared
 from ooc_pegasos.errors import InputError, with_flags
 from ooc_pegasos.readers import registry, sources
 from ooc_pegasos.readers.base import ReadOptions
 from ooc_pegasos.reporting.text import size_text
+from ooc_pegasos.store import vocabulary
 from ooc_pegasos.store.csr_block import LEVELS, CsrBlock
-from ooc_pegasos.store.labels import LabelCollector
+from ooc_pegasos.store.labels import LabelCollector, declared_by
 from ooc_pegasos.store.manifest import Recipe
+from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.buffers import Scratch
 
@@ -78,13 +82,8 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     config.check_memory()
     config = config.of_format(kind)
     remarks: list[str] = []
-    recipe, known = registry.new_recipe(config, names, remarks.append), None
-    if config.standardize or config.dictionary or config.idf:
-        from ooc_pegasos.readers.survey import Survey, with_findings
-
-        recipe, known = with_findings(recipe, Survey(names, config, remarks.append, tasks=_SURVEYED))
-        remarks.append("dictionary, idf and standard deviations are those of the beginning of the first input only")
-    text = config.declared_labels().wants_text()
+    recipe, declared, known = _plan(names, config, remarks)
+    text = declared.wants_text()
     if text is None:
         text = registry.labels_are_text(names[:1], recipe, config)
     block_size = min(config.text_block(), 1 << 20)
@@ -126,6 +125,26 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         size,
         seconds * share * _PASSES / config.workers,
     )
+
+
+def _plan(names: list[str], config: ConvertConfig, remarks: list[str]) -> tuple[Recipe, Declared, Vocabulary | None]:
+    """Return (the recipe, the declared labels, the vocabulary that the recipe needs or None)."""
+    if like := store_like(config):
+        registry.check_options(config, names)
+        recipe = like.manifest.recipe
+        if not registry.can_be_mixed(recipe.reader, config.format):
+            raise other_format(str(like.path), recipe.reader, config.format)
+        known = vocabulary.of_store(like.path, like.manifest) if recipe.needs_vocabulary else None
+        return recipe, declared_by(like.manifest.labels), known
+    recipe = registry.new_recipe(config, names, remarks.append)
+    if not may_need_survey(config, recipe):
+        return recipe, config.declared_labels(), None
+    from ooc_pegasos.readers.survey import Survey, with_findings
+
+    recipe, known = with_findings(recipe, Survey(names, config, remarks.append, tasks=_SURVEYED))
+    if config.standardize or config.dictionary or config.idf:
+        remarks.append("dictionary, idf and standard deviations are those of the beginning of the first input only")
+    return recipe, config.declared_labels(), known
 
 
 def _bytes_of(block: CsrBlock, config: ConvertConfig) -> int:

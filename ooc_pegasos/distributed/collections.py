@@ -33,7 +33,7 @@ from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.formats import ANY
 from ooc_pegasos.readers.arrays import ArraysFormat
 from ooc_pegasos.readers.base import looks_like_a_number
-from ooc_pegasos.readers.registry import new_recipe
+from ooc_pegasos.readers.registry import new_recipe, with_most_bits
 from ooc_pegasos.readers.sources import NamedPath
 from ooc_pegasos.readers.tables import TablesFormat
 from ooc_pegasos.store import manifest
@@ -135,8 +135,10 @@ def read_collection(
 
 def _refuse(config: ConvertConfig) -> None:
     """Refuse options that need more passes, or files."""
-    for name in ("dictionary", "idf", "standardize", "feature_names", "weights", "labels", "preset", "on_bad_row"):
-        if getattr(config, name) != getattr(_DEFAULTS, name):
+    for name in (
+        *("dictionary", "idf", "standardize", "feature_names", "weights", "labels", "preset", "on_bad_row", "like"),
+    ):
+        if getattr(config, name) not in (getattr(_DEFAULTS, name), False):
             option = name.replace("_", "-")
             raise UsageError(f"--{option} is for stores; write one with Store.from_dask, and train on that")
 
@@ -320,7 +322,12 @@ class _CollectionReader:
             file, schema = Path(folder) / "empty.arrow", pa.schema(list(known.items()))
             with pa.ipc.new_file(str(file), schema):
                 pass
-            return new_recipe(self.config.of_format(TablesFormat.name), [NamedPath(file, _NAME)], self.note)
+            config = with_most_bits(self.config.of_format(TablesFormat.name))
+            recipe = new_recipe(config, [NamedPath(file, _NAME)], self.note)
+        columns = recipe.table.columns if recipe.table else []
+        if self.config.standardize is None and any(column.kind == "numeric" for column in columns):
+            self.note("numbers of a collection are used as they are; Store.from_dask makes a store that scales them")
+        return recipe
 
     def _settings(self, recipe: Recipe, text: bool) -> Settings:
         declared = self.config.declared_labels()

@@ -79,7 +79,8 @@ def refuse_too_little(spaces: list[Space], reserve: int) -> None:
 def _new_recipe(config: ConvertConfig, new: list[str]) -> Recipe:
     """Return the recipe of a new store, as far as known before the inputs are read."""
     kind = registry.find(new, config.format)[1]
-    return registry.new_recipe(config.of_format(kind), new, lambda _remark: None)
+    config = registry.with_most_bits(config.of_format(kind))
+    return registry.new_recipe(config, new, lambda _remark: None)
 
 
 def _bytes_of_training(config: TrainConfig, features: int, rows: int, looking: bool) -> int:

@@ -311,7 +311,7 @@ class JobRun:
         """Return the manifest of the store with the new files, which an interrupted run may have appended already."""
         target = Path(self.job.store)
         there = (target / manifest.FILE_NAME).exists()
-        existing = Existing(append=there, resume=self.resumed)
+        existing = Existing(append=there, resume=self.resumed, grows=True)
         words = (planned.new, target, self.job.convert)
         try:
             return convert(*words, existing=existing, progress=self.progress).manifest

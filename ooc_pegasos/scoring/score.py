@@ -27,6 +27,7 @@ from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store import manifest, row_ids, vocabulary
 from ooc_pegasos.store.csr_block import OVERFLOWS, CsrBlock
 from ooc_pegasos.store.labels import LabelCollector, LabelMap, declared_by, settle
+from ooc_pegasos.store.recipe import Column
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.locks import in_use
@@ -128,7 +129,7 @@ def _refuse_other_recipe(where: str, made: manifest.Recipe, wanted: manifest.Rec
     one, other = _of_scores(made), _of_scores(wanted)
     if one != other:
         problem = f"{where}: made with {_differences(one, other)}, the model's data with {_differences(other, one)}"
-        raise InputError(f"{problem}; convert it the same way")
+        raise InputError(f"{problem}; convert it with {{like}} and the store of the model, or give its files")
 
 
 def score_store(model: Model, store: Store, threads: int, with_labels: bool, id_type: Any) -> Iterator[Scored]:
@@ -299,7 +300,9 @@ def needed(recipe: manifest.Recipe, *, ids: bool) -> manifest.Recipe:
 
 def _of_scores(recipe: manifest.Recipe) -> manifest.Recipe:
     """Return the part of a recipe that two stores must share for rows to have the same encoding."""
-    return dataclasses.replace(needed(recipe, ids=False), features=None)
+    recipe = dataclasses.replace(needed(recipe, ids=False), features=None)
+    table = recipe.table and dataclasses.replace(recipe.table, scaling="none")
+    return dataclasses.replace(recipe, table=table)
 
 
 def _known_features(block: CsrBlock, known: Meaning) -> CsrBlock:
@@ -343,6 +346,10 @@ def _differences(recipe: Any, other: Any) -> str:
             continue
         if dataclasses.is_dataclass(mine) and dataclasses.is_dataclass(theirs):
             found.append(_differences(mine, theirs))
+        elif field.name == "columns" and _without_scales(mine) == _without_scales(theirs):
+            names = [one.name for one, other in zip(mine, theirs, strict=True) if one != other]
+            is_scaled = any(one.is_scaled for one in mine)
+            found.append(f"{'its own scales' if is_scaled else 'no scales'} of {_some(names)}")
         elif field.name == "index_base":
             found.append(f"indices from {mine}")
         else:
@@ -350,9 +357,18 @@ def _differences(recipe: Any, other: Any) -> str:
     return ", ".join(found)
 
 
+def _without_scales(columns: list[Column]) -> list[Column]:
+    """Return columns whose numbers are used as they are."""
+    return [dataclasses.replace(column, scale=1.0, shift=0.0) for column in columns]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+
+
 def _short(mine: Any, theirs: Any) -> str:
     """Return a setting; of a list only the items that differ."""
     if isinstance(mine, list) and isinstance(theirs, list):
         names = [str(getattr(one, "name", one)) for one in mine if one not in theirs]
-        return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "") if names else "without them"
+        return _some(names) if names else "without them"
     return "no" if mine is None else str(mine) if not dataclasses.is_dataclass(mine) else type(mine).__name__

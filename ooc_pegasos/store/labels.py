@@ -18,6 +18,9 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.store.manifest import LabelInfo, Task
 
 MOST_CLASSES = 65_536
+_FEW_LABELS, _ROWS_OF_CLASS, _SURELY_CLASSES = 50, 10, 1_000
+"""Numbers of whole labels that are classes in any case, of rows of a class on average, and of labels that are classes
+without a question."""
 
 
 def key_of(text: str, as_text: bool) -> int:
@@ -151,12 +154,13 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
     """Map keys to stored labels. Raises InputError if the task or the classes must be declared."""
     task = declared.task
     if task == "auto" and declared.positive is None and not declared.classes:
-        if seen.many and not seen.fractional:
-            raise InputError(
-                f"more than {MOST_CLASSES:,} different labels; say {{task=regression}} if they are real targets"
-            )
-        if seen.fractional and (seen.many or len(seen.counts) > 2):
+        if _are_targets(seen):
             task = "regression"
+        elif len(seen.counts) > _SURELY_CLASSES and not seen.as_text:
+            raise InputError(
+                f"the labels are {len(seen.counts):,} different numbers; say {{task=regression}} if they are "
+                "quantities, or {task=multiclass} if they are names of classes"
+            )
     if task == "regression":
         kind: Literal["float32", "float64"] = "float32" if seen.single_exact else "float64"
         return LabelMap(_info("regression", [], [], seen), np.empty(0, np.uint64), np.empty(0), None, kind)
@@ -181,6 +185,14 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
     if len(keys) == 2 and task != "multiclass":
         return _map("binary", keys, names, [-1.0, 1.0], seen)
     return _map("multiclass", keys, names, range(len(keys)), seen)
+
+
+def _are_targets(seen: LabelCollector) -> bool:
+    """True if the labels are numbers that are no classes: fractions, or nearly as many whole numbers as rows."""
+    if seen.as_text or (seen.fractional and not seen.many and len(seen.counts) <= 2):
+        return False
+    rows = sum(seen.counts.values())
+    return seen.fractional or seen.many or len(seen.counts) > max(_FEW_LABELS, rows / _ROWS_OF_CLASS)
 
 
 def _one_against(declared: Declared, seen: LabelCollector) -> LabelMap:

@@ -159,10 +159,22 @@ class Recipe:
         hashing = self.hashing and replace(self.hashing, dictionary=0)
         tokens, table = self.tokens and replace(self.tokens, texts=0), self.table
         if table:
-            columns = [replace(column, scale=1.0) for column in table.columns]
+            columns = [replace(column, scale=1.0, shift=0.0) for column in table.columns]
             whole = replace(table.hashing, dictionary=0), replace(table.tokens, texts=0)
-            table = replace(table, columns=columns, hashing=whole[0], tokens=whole[1])
+            table = replace(table, columns=columns, scaling="none", hashing=whole[0], tokens=whole[1])
         return replace(self, hashing=hashing, tokens=tokens, table=table)
+
+    def with_bits(self, bits: int) -> Recipe:
+        """Return the recipe with another number of buckets, if it hashes names."""
+        if self.table and self.features == self.table.hashing.buckets:
+            hashing = replace(self.table.hashing, bits=bits)
+            return replace(self, table=replace(self.table, hashing=hashing), features=hashing.buckets)
+        if self.table:
+            return replace(self, table=replace(self.table, hashing=replace(self.table.hashing, bits=bits)))
+        if self.hashing is None:
+            return self
+        hashing = replace(self.hashing, bits=bits)
+        return replace(self, hashing=hashing, features=hashing.buckets)
 
     @property
     def hashing_of_names(self) -> Hashing | None:

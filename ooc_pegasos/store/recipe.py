@@ -10,6 +10,7 @@ from typing import Literal
 
 from ooc_pegasos.config import MOST_NAMES
 from ooc_pegasos.option_texts import is_delimiter
+from ooc_pegasos.util.typed_json import omitted_default
 
 Kind = Literal["numeric", "categorical", "text", "entries"]
 Nulls = Literal["absent", "mark", "bad"]
@@ -56,6 +57,13 @@ class Column:
     kind: Kind
     scale: float = 1.0
     """Factor applied to numbers as the last step."""
+    shift: float = omitted_default(0.0)
+    """Subtracted from numbers before they are multiplied by `scale`; a null has the value `shift`."""
+
+    @property
+    def is_scaled(self) -> bool:
+        """True if numbers are not used as they are."""
+        return self.scale != 1 or self.shift != 0
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,8 @@ class Table:
     """Numbers x become sign(x) log(1 + |x|)."""
     clip: float | None = None
     """Numbers are clipped to at most this size, after log1p."""
+    scaling: Literal["none", "sample", "all"] = omitted_default("none")
+    """Rows that determined the scales of columns; sample: the first rows, by which numbers may be left as they are."""
     hashing: Hashing = field(default_factory=Hashing)
     tokens: Tokens = field(default_factory=Tokens)
     header: bool = True
@@ -110,6 +120,8 @@ def problem_of_table(table: Table) -> str | None:
         return "a column named twice"
     if not all(math.isfinite(column.scale) and column.scale > 0 for column in table.columns):
         return "a scale that is no positive number"
+    if not all(math.isfinite(column.shift) for column in table.columns):
+        return "a shift that is not finite"
     if table.clip is not None and not 0 < table.clip < math.inf:
         return "a --clip that is no positive number"
     if not is_delimiter(table.delimiter):

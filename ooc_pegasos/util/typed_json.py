@@ -11,6 +11,8 @@ from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Record = TypeVar("Record")
+_OMITTED = "omitted"
+_NO_VALUE = object()
 
 
 class TypedError(ValueError):
@@ -73,12 +75,20 @@ def dump(record: Any) -> dict[str, Any]:
         table: dict[str, Any] = record.table()
         return table
     kind: Any = type(record)
-    return {name: _plain(getattr(record, name)) for name in _names_of(kind)}
+    values = ((name, getattr(record, name), omitted) for name, omitted in _names_of(kind))
+    return {name: _plain(value) for name, value, omitted in values if value != omitted}
 
 
 @cache
-def _names_of(cls: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(cls)]
+def _names_of(cls: type) -> list[tuple[str, Any]]:
+    """Return the fields with the values that are not written."""
+    fields = dataclasses.fields(cls)
+    return [(field.name, field.default if field.metadata.get(_OMITTED) else _NO_VALUE) for field in fields]
+
+
+def omitted_default(value: Any) -> Any:
+    """Return a field that is not written if it has its default, so that earlier versions read the table."""
+    return dataclasses.field(default=value, metadata={_OMITTED: True})
 
 
 def _plain(value: Any) -> Any:

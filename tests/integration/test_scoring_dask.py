@@ -61,7 +61,14 @@ def mixed_frame(rows=300, seed=0):
 
 
 TABLE = ConvertConfig(
-    label="y", id="who", numeric=("number",), categorical=("color",), text=("words",), hash_bits=12, normalize="l2"
+    label="y",
+    id="who",
+    numeric=("number",),
+    categorical=("color",),
+    text=("words",),
+    hash_bits=12,
+    normalize="l2",
+    standardize=False,
 )
 
 
@@ -286,9 +293,9 @@ def test_stores_that_are_refused(client, tmp_path):
     with pytest.raises(InputError, match="no such folder"):
         predict_store(client, model, store, tmp_path / "nowhere" / "scores")
     table, _file = of_table(tmp_path, mixed_frame())
-    with pytest.raises(InputError, match="convert it the same way"):
+    with pytest.raises(InputError, match="convert it with like and the store of the model"):
         predict_store(client, table, store, tmp_path / "scores")
-    with pytest.raises(InputError, match="convert it the same way"):
+    with pytest.raises(InputError, match="convert it with like and the store of the model"):
         evaluate_dask(client, table, store)
     chunk = store.path / store.manifest.chunks[1].file
     chunk.write_bytes(chunk.read_bytes()[:-8] + b"damaged!")

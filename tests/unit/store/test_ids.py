@@ -42,6 +42,10 @@ def people(rows, ids, seed=0):
 
 def config_with_ids(**options):
     made = {"label": "y", "id": "who", "values": "float32", "chunk_size": 2048, "block_size": 300, "seed": 3}
+    if "label" in options:
+        made["hash_bits"] = 12
+    else:
+        made["standardize"] = False
     return ConvertConfig(**(made | options))
 
 

@@ -308,7 +308,7 @@ def test_a_store_of_fewer_bytes_says_what_would_have_helped(tmp_path, kind, told
     with pytest.raises(InputError, match=r"convert all inputs together; with values=float32 any values"):
         convert([more], store.path, plain(), existing=APPEND)
     for resume in (False, True):
-        with pytest.raises(UsageError, match=f"values=float32: the store was made with {told}; leave it out to app"):
+        with pytest.raises(UsageError, match=f"values=float32: the store was made with {told}; leave it out"):
             convert([first], store.path, plain(values="float32"), existing=Existing(append=True, resume=resume))
     with pytest.raises(InputError, match="with other options"):
         convert([first], store.path, plain(values="float32"), existing=Existing(resume=True))
@@ -455,7 +455,7 @@ def test_append_rounds_as_the_store_does(tmp_path):
     second = write_text(tmp_path / "b.svm", svmlight_text(more, others))
     convert([first], tmp_path / "store", plain(values="float16"))
     for wrong in ("bfloat16", "float32"):
-        with pytest.raises(UsageError, match=f"values={wrong}: the store was made with float16; leave it out to app"):
+        with pytest.raises(UsageError, match=f"values={wrong}: the store was made with float16; leave it out"):
             convert([second], tmp_path / "store", plain(values=wrong), existing=APPEND)
     store = convert([second], tmp_path / "store", plain(), existing=APPEND)
     whole = convert([first, second], tmp_path / "whole", plain(values="float16"))

@@ -121,7 +121,8 @@ def test_a_dictionary_of_columns_is_that_of_scikit_learn(tmp_path, dictionaries)
     if dictionaries:
         given = table.set_column(2, "city", table.column("city").dictionary_encode())
     pq.write_table(given, tmp_path / "in.parquet", row_group_size=70)
-    made = config_of_vocabulary(dictionary=1000, numeric=("price",), categorical=("city", "zone"))
+    columns = {"numeric": ("price",), "categorical": ("city", "zone"), "standardize": False}
+    made = config_of_vocabulary(dictionary=1000, **columns)
     store = convert([str(tmp_path / "in.parquet")], tmp_path / "store", made)
     rows = [
         {name: str(value) if name == "zone" else value for name, value in row.items() if value is not None}

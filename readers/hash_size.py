@@ -1,0 +1,44 @@
+"""The number of buckets for hashed feature names."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.readers.sources import stamp_of
+from ooc_pegasos.store.recipe import Hashing
+
+_LEAST_BITS = 10
+
+
+def hashing_of(config: ConvertConfig, names: Sequence[str]) -> Hashing:
+    """Return the hashing of feature names that the options ask for; small inputs get fewer buckets."""
+    if config.dictionary is not None:  # instead of a hash: its size must not make stores differ
+        return Hashing(signed=config.hash_signed)
+    return Hashing(config.hash_bits or _bits_for(names), config.hash_signed)
+
+
+def _bits_for(names: Sequence[str]) -> int:
+    """Return the bits of a hash with a bucket for every other byte of the inputs, at most `Hashing.bits`."""
+    size, most = 0, 2 << Hashing.bits
+    for path in names:
+        size += sum(_sizes_in(path)) if os.path.isdir(path) else stamp_of(path).size or most
+        if size >= most:
+            return Hashing.bits
+    return max(math.ceil(math.log2(max(size, 2) / 2)), _LEAST_BITS)
+
+
+def _sizes_in(folder: str) -> Iterator[int]:
+    """Yield the sizes of the files in a folder, until they need the most bits."""
+    total = 0
+    for place, _folders, files in os.walk(folder):
+        for file in files:
+            with suppress(OSError):
+                size = os.stat(os.path.join(place, file)).st_size
+                total += size
+                yield size
+            if total >= 2 << Hashing.bits:
+                return

@@ -27,7 +27,7 @@ from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.run import Run
 from ooc_pegasos.training.selection import EpochLog, LambdaSearch, Round, RoundResult, with_test_rows
 from ooc_pegasos.training.setup import ONE_MODEL, RunSetup, check_rows, weights_of
-from ooc_pegasos.training.state import ROUNDS, discard_checkpoint
+from ooc_pegasos.training.state import ROUNDS, discard_checkpoint, refuse_search
 from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.files import writing_errors
@@ -127,6 +127,8 @@ def train_dask(
                 return RoundResult(run.execute(), run.lines, engine.identity())
 
         if not config.is_search:
+            if resume and checkpoint_folder:
+                refuse_search(checkpoint_folder)
             return train_round(Round(config, 0, 0, checkpoint_folder, resume, is_last=True)).result
         if warm_start is not None:
             raise UsageError(ONE_MODEL)

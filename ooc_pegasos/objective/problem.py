@@ -238,7 +238,10 @@ def _unit_of_scores(loss: Loss, parameter: float | None, store: Store) -> float:
     """
     if loss.task != "regression" or loss.largest_dual is not None or not store.has_files:
         return 1.0
-    unit = store.deviation_of_labels() / max(loss.largest_slope(parameter or 0.0), 1e-30)
+    deviation = store.deviation_of_labels()
+    if deviation <= 1e-9 * store.largest_label():  # all targets are equal
+        return 1.0
+    unit = deviation / max(loss.largest_slope(parameter or 0.0), 1e-30)
     return min(max(unit, 1.0 if loss.is_smooth else 1e-30), 1e30)
 
 

@@ -30,7 +30,7 @@ from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.run import Proof, Run
 from ooc_pegasos.training.selection import EpochLog, LambdaSearch, Round, RoundResult, with_test_rows
 from ooc_pegasos.training.setup import ONE_MODEL, RunSetup, loader_of, weights_of
-from ooc_pegasos.training.state import discard_checkpoint
+from ooc_pegasos.training.state import discard_checkpoint, refuse_search
 from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.util.checkpoint import Checkpoint
 from ooc_pegasos.util.files import writing_errors
@@ -110,6 +110,8 @@ def train(
                 return RoundResult(result, run.lines, run.engine.identity(), run.is_search)
 
         if not config.is_search:
+            if resume and checkpoint_folder:
+                refuse_search(checkpoint_folder)
             return train_round(whole).result
         if warm_start is not None:
             raise UsageError(ONE_MODEL)

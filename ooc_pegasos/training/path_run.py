@@ -130,8 +130,9 @@ class PathRun(Run):
 
     @property
     def lines(self) -> int:
-        """Lines of the log."""
-        return self.path.records + self.state.epochs
+        """See `Run`. Records of a finished lambda are counted already."""
+        is_begun = self.state.cursor.epoch > self.path.began
+        return self.path.records + (self.state.epochs if is_begun else 0)
 
 
 def limits_of(problem: Problem) -> Range:

@@ -18,6 +18,7 @@ from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.registry import AVERAGE_BELOW, row_bytes
 from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
 from ooc_pegasos.store.store import Store
+from ooc_pegasos.training.holdout import check_criterion
 from ooc_pegasos.training.state import Progression
 from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.stopwatch import Stopwatch
@@ -82,7 +83,8 @@ def loader_of(
 
 
 def check_rows(config: TrainConfig, store: Store, loader: Loader) -> None:
-    """Refuse a holdout or folds that leave no rows to train on, or no holdout rows."""
+    """Refuse a holdout or folds that leave no rows to train on or to test with, and a metric for other labels."""
+    check_criterion(config.select_by, store.manifest.labels.task)
     fraction, what = config.holdout_fraction, "{holdout}"
     if config.folds:
         if not loader.folds.sizes.all():

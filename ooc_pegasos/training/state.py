@@ -303,8 +303,8 @@ def check_same_run(folder: Path, expected: dict[str, Any], saved: Checkpoint, me
         where = "with {scheduler}" if "parts" in found else "without {scheduler}"
         advice = "do the same, or start over without {resume}"
         raise CheckpointMismatchError(f"{folder}: the run to resume was started {where}; {advice}")
-    for name, value in expected.items():
-        if found[name] != value:
+    for name in sorted(expected, key=lambda name: name != "store"):  # lambdas may depend on the store
+        if found[name] != expected[name]:
             what = {
                 "config": "with other options",
                 "store": "on another store",
@@ -320,6 +320,14 @@ def check_same_run(folder: Path, expected: dict[str, Any], saved: Checkpoint, me
             f"the run to resume was started with {{memory={saved.facts['budget']}}}, which determines the order of rows"
         )
         raise CheckpointMismatchError(f"{folder}: {problem}; give the same or leave it out")
+
+
+def refuse_search(folder: Path) -> None:
+    """Refuse to resume a run of its own if the interrupted one was a search in its first round."""
+    if not (folder / FILE_NAME).exists() and any(folder.glob(f"{ROUNDS}*/{FILE_NAME}")):
+        raise CheckpointMismatchError(
+            f"{folder}: the run to resume was started with other options; start over without {{resume}}"
+        )
 
 
 def discard_checkpoint(folder: Path, note: Callable[[str], None]) -> None:

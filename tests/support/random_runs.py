@@ -117,6 +117,7 @@ def make_search(options: dict[str, Any], rng: np.random.Generator) -> None:
     if options["algorithm"] in ("pegasos", "sgd-m") or options.get("bias") == "search":
         return
     options["lam"], options["max_epochs"] = None, min(options["max_epochs"], 40)
+    options["tolerance"] = max(options["tolerance"], 1e-3)
     if rng.random() < 0.3 and not {"batch_size", "project"} & set(options) and options["algorithm"] != "sgd-m":
         options["folds"] = 2
     elif rng.random() < 0.3:

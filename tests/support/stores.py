@@ -16,7 +16,7 @@ from ooc_pegasos.solvers.pegasos_group import PegasosSolver
 from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.solvers.sdca import SdcaSolver
 from ooc_pegasos.store.manifest import ChunkInfo
-from ooc_pegasos.training.stop import Interrupted
+from ooc_pegasos.training.stop import Interrupted, StopCheck
 from support.rows import svmlight_text
 
 
@@ -79,3 +79,16 @@ def interrupted_after(slices: int) -> Iterator[None]:
         around_present(patched, stop)
         with pytest.raises(Interrupted):
             yield
+
+
+def interrupt_at_check(patched: pytest.MonkeyPatch, number: int) -> None:
+    """Request a stop just before the check with this number."""
+    count = [0]
+
+    def check(stop, real=StopCheck.check):
+        count[0] += 1
+        if count[0] == number:
+            stop.is_requested = True
+        real(stop)
+
+    patched.setattr(StopCheck, "check", check)

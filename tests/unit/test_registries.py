@@ -246,7 +246,9 @@ def test_several_models_of_the_loss_in_one_pass_have_the_optimum_of_a_scaled_hin
     store, matrix, labels = stored_rows(tmp_path)
     lambdas = (0.2, 0.1, 0.05)
     for algorithm in ("sdca", "sgd-s"):
-        config = TrainConfig(lam=lambdas, loss="toy-wide", algorithm=algorithm, tolerance=5e-3, folds=2, max_epochs=500)
+        config = TrainConfig(
+            lam=lambdas, loss="toy-wide", algorithm=algorithm, tolerance=5e-3, folds=2, max_epochs=500, refit=False
+        )
         result = train(store, config)
         whole = [model for model in result.models if model.fold is None]
         assert len(whole) == len(lambdas)

@@ -151,7 +151,7 @@ def test_workers_find_the_optimum_and_resume_to_the_same_bytes(tmp_path):
     with local as cluster, Client(cluster) as client:
         for name, algorithm in (("hinge", "sdca"), ("logistic", "sgd-s"), ("logistic", "sdca")):
             same = {"lam": (0.1, 0.02), "loss": name, "bias": "free", "algorithm": algorithm, "holdout": 0.1}
-            config = TrainConfig(tolerance=0.003, **same)
+            config = TrainConfig(tolerance=0.003, refit=False, **same)
             whole = train_dask(client, store, config, parts=3)
             for one in whole.models:
                 check_bound(one.certificate, optimum_with_bias(name, x[kept], labels[kept], one.lam), 0.003)

@@ -16,17 +16,16 @@ from ooc_pegasos.compiled.fit import sums as totals
 from ooc_pegasos.errors import CorruptFileError, OocPegasosError, UsageError
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import cost_of
-from ooc_pegasos.objective.lambda_path import Trial, choose, remark_on
+from ooc_pegasos.objective.lambda_path import Trial, choose
 from ooc_pegasos.option_texts import parse_lambdas
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS
 from ooc_pegasos.training import run as running
-from ooc_pegasos.training.stop import StopCheck
 from support.codings import coded, few_values
 from support.optima import least_objective, primal
 from support.rows import random_rows
-from support.stores import around_present, interrupted_after, least_memory, store_of
+from support.stores import around_present, interrupt_at_check, interrupted_after, least_memory, store_of
 from support.subsets import covering
 
 LAMBDAS = (3.0, 1.0, 0.3, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
@@ -511,10 +510,6 @@ def test_a_best_lambda_at_an_end_of_the_path_is_noted(tmp_path):
         notes = train(store, TrainConfig(lam=(3e3, 1e3, 300.0), holdout=0.2, refit=refit, select_by="loss")).notes
         assert notes == ["the smallest lambda was best; try smaller ones: --lambda 3:3e+02:5"]
     parse_lambdas("3:3e+02:5")
-    losses = {1.0: 0.4, 0.1: 0.3, 0.01: 0.5}
-    assert remark_on([Trial(lam, loss, 0.1, None) for lam, loss in losses.items()]) is None
-    assert "largest" in str(remark_on([Trial(lam, -lam, 0.1, None) for lam in losses]))
-    assert remark_on([Trial(lam, lam, 0.1, None) for lam in (1.0, 0.1)]) is None
 
 
 def test_the_largest_lambda_within_a_standard_error(tmp_path):
@@ -559,19 +554,6 @@ def run_of(store: Store, windows: str, **options: object) -> TrainConfig:
     config = TrainConfig(algorithm="sdca", refit=False, **{"max_epochs": 5, "tolerance": 1e-12, **options})
     models = 4 if config.folds is None else 2 * (config.folds + 1)
     return dataclasses.replace(config, memory=memory_of(store, config, models) if windows == "several" else None)
-
-
-def interrupt_at_check(patched: pytest.MonkeyPatch, number: int) -> None:
-    """Request a stop just before the check with this number."""
-    count = [0]
-
-    def check(stop, real=StopCheck.check):
-        count[0] += 1
-        if count[0] == number:
-            stop.is_requested = True
-        real(stop)
-
-    patched.setattr(StopCheck, "check", check)
 
 
 def files_of(folder: Path) -> list[str]:
@@ -767,7 +749,19 @@ def test_a_damaged_checkpoint_of_rows_is_refused(tmp_path, windows):
 @pytest.mark.slow
 def test_a_damaged_checkpoint_of_rows_by_command(oocpeg, tmp_path):
     store_of_small_chunks(tmp_path)
-    words = ["train", "store", "-o", "m", "--lambda", "1,0.1,0.01", "--tolerance", "1e-9", "--max-epochs", "2"]
+    words = [
+        "train",
+        "store",
+        "-o",
+        "m",
+        "--lambda",
+        "1,0.1,0.01",
+        "--no-refit",
+        "--tolerance",
+        "1e-9",
+        "--max-epochs",
+        "2",
+    ]
     words += ["--algorithm", "sdca", "--checkpoint", "c", "--checkpoint-epochs", "1", "--force"]
     oocpeg(*words, code=4)
     (path,) = (tmp_path / "c").glob("rows-*.checkpoint")

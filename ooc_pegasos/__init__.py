@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ooc_pegasos.store.csr_block import CsrBlock
     from ooc_pegasos.store.store import Store
     from ooc_pegasos.store.verify import verify
-    from ooc_pegasos.training.api import train
+    from ooc_pegasos.training.api import fit, train
     from ooc_pegasos.training.result import TrainResult
 
 __version__ = "0.1.0"
@@ -25,6 +25,7 @@ _HOMES = {
     "TrainConfig": "config",
     "TrainResult": "training.result",
     "convert": "conversion.pipeline",
+    "fit": "training.api",
     "train": "training.api",
     "verify": "store.verify",
 }
@@ -38,6 +39,7 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "convert",
+    "fit",
     "train",
     "verify",
 ]

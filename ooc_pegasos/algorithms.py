@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ooc_pegasos.registry import Registry
 
-ANY = "auto"
+ANY: Final = "auto"
 """The choice that leaves the algorithm to the program."""
-SDCA, SGD = "sdca", "sgd-s"
+SDCA: Final = "sdca"
+SGD: Final = "sgd-s"
 """The algorithms that the program chooses: SGD supports all options, SDCA needs fewer passes for a small lambda."""
 
 

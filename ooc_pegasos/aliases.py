@@ -5,7 +5,7 @@ Libraries that have no types of their own are described by the methods that are 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -33,6 +33,17 @@ if TYPE_CHECKING:
         def __dask_graph__(self) -> object:
             """Return the graph of tasks."""
 
+    class DaskClient(Protocol):
+        """A client of dask.distributed, connected to a cluster."""
+
+        def nthreads(self) -> Any:
+            """Return the threads of each worker; of an asynchronous client, a coroutine."""
+
+        def close(self) -> object:
+            """Disconnect."""
+
+    Collection = TypeVar("Collection", bound=DaskCollection)
+    """A dataframe, array or bag of Dask; a function returns the kind that it is given."""
     Matrix: TypeAlias = ArrayLike | SparseMatrix
     """Rows of numbers: a sparse matrix, an array, lists, a dataframe of numbers."""
     Labels: TypeAlias = ArrayLike

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from ooc_pegasos import formats, options
 from ooc_pegasos.algorithms import ALGORITHMS, ANY, Algorithm, lacking
 from ooc_pegasos.declared_labels import Declared, TaskChoice
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.option_texts import (
+    GIB,
+    KIB,
+    MIB,
+    MOST_MEMORY,
+    is_delimiter,
+    number_or_text,
+    parse_class_weight,
+    parse_delay,
+    parse_delimiter,
+    parse_lambdas,
+    parse_size,
+    read_costs,
+    split_words,
+)
 from ooc_pegasos.options import POSITIVE, Described, Range, option, options_of
-from ooc_pegasos.registry import LOSSES, SAMPLERS
+from ooc_pegasos.registry import LOSSES, SAMPLERS, Registered
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.memory_limits import available_memory
 from ooc_pegasos.util.thread_map import cores
+
+if TYPE_CHECKING:
+    from ooc_pegasos.registry import AlgorithmName, FormatName, LossName, SamplerName
+else:
+    AlgorithmName = FormatName = LossName = SamplerName = str  # the registries check them when the program runs
 
 Config = TypeVar("Config")
 VECTORS = 10
@@ -27,8 +48,7 @@ LEAST_VECTORS = 3
 """Vectors of length `features` for each model, at least."""
 MOST_NAMES = 2**31 - 1
 """Largest number of feature names in a dictionary."""
-MOST_THREADS, MOST_MEMORY = 4096, 1 << 62
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+MOST_THREADS = 4096
 LEAST_MEMORY = 32 * MIB
 """Bytes that a conversion needs at least."""
 
@@ -36,70 +56,6 @@ LEAST_MEMORY = 32 * MIB
 SEEDS = Range(0, 2**63 - 1, "0 to 2^63 - 1")
 THREADS = Range(1, MOST_THREADS, f"1 to {MOST_THREADS}")
 MEMORY = Range(1, MOST_MEMORY, "a positive size that a machine can have")
-
-
-def parse_size(text: str) -> int:
-    """Return bytes from `64MB`, `1.5GiB`, `800k` or a plain number; units are powers of 1024."""
-    parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kmgt]?)i?b?\s*", text.lower())
-    if not parts:
-        raise UsageError(f"{text[:40]!r} is not a size; write it like 64MB or 2GB")
-    if float(parts[1]) > MOST_MEMORY:
-        raise UsageError(f"{text[:40]!r} is more bytes than there can be; write it like 64MB or 2GB")
-    return int(float(parts[1]) * {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}[parts[2]])
-
-
-def is_delimiter(text: str) -> bool:
-    """True if the text can separate cells."""
-    return len(text) == 1 and text.isascii() and text not in '\0\r\n"'
-
-
-def split_words(text: str) -> tuple[str, ...]:
-    """Return the words between commas."""
-    return tuple(word.strip() for word in text.split(","))
-
-
-def parse_delimiter(text: str) -> str:
-    r"""Return a delimiter; `\t`, written as two characters, is a tab."""
-    return "\t" if text == r"\t" else text
-
-
-def number_or_text(text: str) -> float | str:
-    """Return a number if the text is a number, else the text, which `parse_lambdas` parses."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def parse_delay(text: str) -> float | None:
-    """Return a number of rows, or None for `auto`."""
-    if text == "auto":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"{text[:40]!r} is not a number; write auto or a number of rows") from None
-
-
-def parse_class_weight(text: str) -> str | tuple[float, ...]:
-    """Return `balanced`, or the numbers between commas."""
-    if text == "balanced":
-        return text
-    try:
-        return tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise UsageError(f"{text[:40]!r} is not understood; write balanced, or numbers like 1,5") from None
-
-
-def read_costs(name: str) -> tuple[tuple[float, ...], ...]:
-    """Return the table of numbers in a text file."""
-    try:
-        lines = [line for line in Path(name).read_text().splitlines() if line.strip()]
-        return tuple(tuple(float(word) for word in line.replace(",", " ").split()) for line in lines)
-    except OSError as error:
-        raise InputError(f"{name}: {(error.strerror or 'unreadable').lower()}; check the path") from error
-    except ValueError as error:
-        raise InputError(f"{name}: not a table of numbers ({error}); write a line for each class") from error
 
 
 def _plainly(name: str, value: Any, config: type) -> Any:
@@ -168,7 +124,7 @@ class ConvertConfig:
         "Labels",
         metavar="FILE",
     )
-    format: str = option(
+    format: FormatName = option(
         formats.ANY,
         "Format of the inputs. table: Parquet, Arrow, CSV, TSV, JSON lines. arrays: .npz, .npy. folders: a folder of "
         "text files for each class. auto: by first bytes and names.",
@@ -313,6 +269,10 @@ class ConvertConfig:
         if self.memory < LEAST_MEMORY:
             raise UsageError(f"{{memory={self.memory:,}}} is too little for a conversion; choose at least 32MB")
 
+    def of_format(self, name: str) -> ConvertConfig:
+        """Return the options with a format."""
+        return dataclasses.replace(self, format=Registered(name))
+
     def declared_labels(self) -> Declared:
         """Return the declared task and classes."""
         return Declared(self.task, self.classes, self.positive_label)
@@ -356,24 +316,6 @@ HOLDOUT = 0.1
 """Default fraction of holdout rows where lambdas are compared."""
 
 
-def parse_lambdas(text: str) -> tuple[float, ...]:
-    """Parse `1e-4`, several as `1e-3,1e-4`, or a geometric path `1e-7:1e-3:9` of nine values."""
-    try:
-        if ":" in text:
-            least, most, count = text.split(":")
-            ends = sorted((float(least), float(most)))
-            number = int(count)
-            if number < 2 or not 0 < ends[0] < ends[1] < float("inf"):
-                raise ValueError
-            ratio = math.log(ends[1] / ends[0]) / (number - 1)
-            return (*(ends[1] * math.exp(-ratio * i) for i in range(number - 1)), ends[0])
-        return tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"{{lam={text}}} is not understood; write a number, several like 1e-3,1e-4, or a path like 1e-7:1e-3:9"
-        ) from None
-
-
 Bias = Literal["none", "feature", "free", "unregularized", "batch", "search"]
 
 
@@ -390,7 +332,7 @@ class TrainConfig:
         parse_words=number_or_text,
     )
     C: float | None = option(None, "The same as --lambda 1 / (C rows).", "Problem", flags=("--C",), allowed=POSITIVE)
-    loss: str | None = option(
+    loss: LossName | None = option(
         None,
         "The loss. Default: hinge for classes (one against the rest where there are several), squared for real "
         "targets; epsilon-insensitive where an option needs Pegasos.",
@@ -467,7 +409,7 @@ class TrainConfig:
         allowed=POSITIVE,
     )
     max_seconds: float | None = option(None, "Stop after S seconds.", "Stopping", metavar="S", allowed=POSITIVE)
-    algorithm: str = option(
+    algorithm: AlgorithmName = option(
         ANY,
         "sdca: dual coordinate ascent. sgd-s: epochs of Pegasos with a certified stop. sgd-m: hinge loss, rows several "
         "times at once while the gap is large. sgd-r: i.i.d. rows, a fixed number of steps. pegasos: as in the paper. "
@@ -475,7 +417,7 @@ class TrainConfig:
         "Algorithm",
         one_of=lambda: (ANY, *ALGORITHMS),
     )
-    sampling: str | None = option(
+    sampling: SamplerName | None = option(
         None,
         "Order of rows. Default: permutation, or that of the algorithm.",
         "Algorithm",
@@ -564,7 +506,9 @@ class TrainConfig:
         if self.calibrate and self.holdout_fraction == 0:
             where = "give {holdout=0.1} instead of {folds}" if self.folds else "add {holdout}, like {holdout=0.1}"
             raise UsageError(f"{{calibrate}} needs rows that no model is trained on; {where}")
-        if self.select_by not in (None, "loss") and not (self.comparing and self.folds is None):
+        # a run of a search has one lambda as well
+        is_alone = not self.comparing and (self.refit or not self.holdout_fraction)
+        if self.select_by not in (None, "loss") and (is_alone or self.folds is not None):
             other = "{folds}" if self.folds else "a single lambda"
             raise UsageError(
                 f"{{select_by={self.select_by}}} compares several lambdas on holdout rows, and not with {other}; "

@@ -1,19 +1,17 @@
-"""Names of the input formats, as data: configurations and manifests are checked against them.
+"""The registry of input formats: configurations and manifests are checked against their names.
 
 Their classes are in `readers/`, one module each; `readers.registry.register` adds a format.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, get_args
 
-from ooc_pegasos.registry import Registry
+from ooc_pegasos.registry import BuiltInFormat, Registry
 
-ANY = "auto"
+ANY: Final = "auto"
 """The choice that leaves the format to first bytes and names."""
-FORMATS: Registry[Any] = Registry(
-    "format", "ooc_pegasos.readers.registry", ("svmlight", "vw", "table", "arrays", "folders")
-)
+FORMATS: Registry[Any] = Registry("format", "ooc_pegasos.readers.registry", get_args(BuiltInFormat))
 """Of `readers.base.Format`. The first is that of files of which nothing else is known."""
 
 

@@ -1,18 +1,39 @@
 """Registries of what options choose by name: losses, samplers, algorithms, formats.
 
 The names of built-in things are listed, so that configurations and the command line know them without importing the
-modules that define them, which import numba.
+modules that define them, which import numba. The lists are types, so that type checkers find misspelt names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, Literal, NewType, TypeAlias, TypeVar, get_args
 
 from ooc_pegasos.errors import UsageError
 
 Thing = TypeVar("Thing")
+Registered = NewType("Registered", str)
+"""For type checkers: a name that is checked when the program runs, like that of a registered loss."""
+BuiltInLoss = Literal[
+    "hinge",
+    "logistic",
+    "smoothed-hinge",
+    "squared-hinge",
+    "epsilon-insensitive",
+    "absolute",
+    "huber",
+    "squared",
+    "multiclass-hinge",
+    "multiclass-logistic",
+]
+BuiltInSampler = Literal["permutation", "fixed", "iid", "sequential"]
+BuiltInFormat = Literal["svmlight", "vw", "table", "arrays", "folders"]
+BuiltInAlgorithm = Literal["sdca", "sgd-s", "sgd-m", "sgd-r", "pegasos"]
+LossName: TypeAlias = BuiltInLoss | Registered
+SamplerName: TypeAlias = BuiltInSampler | Registered
+FormatName: TypeAlias = Literal["auto"] | BuiltInFormat | Registered
+AlgorithmName: TypeAlias = Literal["auto"] | BuiltInAlgorithm | Registered
 
 
 class Registry(Mapping[str, Thing]):
@@ -73,18 +94,7 @@ class Registry(Mapping[str, Thing]):
 LOSSES: Registry[Any] = Registry(
     "loss",
     "ooc_pegasos.objective.losses",
-    (
-        "hinge",
-        "logistic",
-        "smoothed-hinge",
-        "squared-hinge",
-        "epsilon-insensitive",
-        "absolute",
-        "huber",
-        "squared",
-        "multiclass-hinge",
-        "multiclass-logistic",
-    ),
+    get_args(BuiltInLoss),
     {
         "svm": "hinge",
         "log": "logistic",
@@ -104,7 +114,5 @@ LOSSES: Registry[Any] = Registry(
     },
 )
 """Of `objective.losses.Loss`; `objective.losses.register` adds to it."""
-SAMPLERS: Registry[Any] = Registry(
-    "sampling", "ooc_pegasos.loading.samplers", ("permutation", "fixed", "iid", "sequential")
-)
+SAMPLERS: Registry[Any] = Registry("sampling", "ooc_pegasos.loading.samplers", get_args(BuiltInSampler))
 """Of `loading.samplers.Sampler`; `loading.samplers.register` adds to it."""

@@ -5,9 +5,10 @@ Tasks come in order; several threads parse them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from itertools import chain, repeat
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from ooc_pegasos.store.recipe import Tokens
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.buffers import Scratch
 
+Block = TypeVar("Block")
 LARGEST_INDEX = 2**32 - 2
 DESCRIBED_BAD_ROWS = 1000
 """Bad rows of a block that are described; the others are counted."""
@@ -126,6 +128,14 @@ class Reader(Protocol):
 
     def release(self, parsed: ParsedBlock) -> None:
         """Take back the arrays of `parsed` for another block."""
+
+
+def chained(
+    inputs: Iterable[Callable[[int, dict[str, Any] | None], Iterator[Block]]], start: int, state: dict[str, Any] | None
+) -> Iterator[Block]:
+    """Return the blocks of several inputs, of the first one from a position on."""
+    positions = chain([(start, state)], repeat((0, None)))
+    return chain.from_iterable(blocks(*position) for blocks, position in zip(inputs, positions, strict=False))
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from ooc_pegasos.readers.sources import (
 )
 from ooc_pegasos.store.recipe import Table
 from ooc_pegasos.store.row_ids import is_id
+from ooc_pegasos.util.kind_of_path import kind_of_path
 
 FileType = Literal["parquet", "arrow", "delimited", "jsonlines"]
 _HEAD = 1 << 20
@@ -95,6 +96,9 @@ def columns_of_file(name: str, table: Table | None, memory: int = DEFAULT_MEMORY
     elif file_type == "arrow":
         with arrow_errors(display_name(name)), open_ipc(name) as file:
             schema = file.schema
+        if any(key.startswith(b"ooc-pegasos") for key in schema.metadata or {}):
+            kind = kind_of_path(name) or "a file of oocpeg"
+            raise InputError(f"{display_name(name)}: {kind}, not data; name files with rows, or a store")
     else:
         _refuse_pipe(name)
         schema = _schema_of_text(name, file_type, table, memory)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from ooc_pegasos.compiled.parse import arrays as kernels
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import npy
 from ooc_pegasos.readers.base import LARGEST_INDEX
-from ooc_pegasos.readers.sources import STDIN, Stamp, TextBlock, TextSource, display_name, hash_of, samples_of, stamp_of
-from ooc_pegasos.store.csr_block import read_only
+from ooc_pegasos.readers.number_lines import NumberLines
+from ooc_pegasos.readers.sources import STDIN, Stamp, display_name, hash_of, samples_of, stamp_of
 from ooc_pegasos.store.manifest import SourceInfo
 
 _LINE_PROBLEMS = {
@@ -162,58 +161,40 @@ def _check_words(labels: npy.Column, settings: Settings, name: str) -> None:
         raise InputError(f"{name}: the labels are words; name them with {{classes}}")
 
 
-class _TextLabels:
+class _TextLabels(NumberLines):
     """Labels in a text file with a number a line."""
 
+    content = "labels"
+    problems = _LINE_PROBLEMS
     dtype: np.dtype[Any] = np.dtype(np.float64)
     crc: int | None = None
     bytes_read = 0
 
     def __init__(self, name: str, length: int) -> None:
+        super().__init__(name)
         self.length = length
-        self._display_name = display_name(name)
-        self._spare: deque[np.ndarray] = deque()
-        self._blocks = TextSource(name, 0, 1 << 18, self._spare, "a text file of labels").blocks()
-        self._block: TextBlock | None = None
-        self._at = 0
-        self._done = 0
+
+    def parse(self, text: np.ndarray, at: int, end: int, out: np.ndarray) -> tuple[int, int, int]:
+        """See `NumberLines`."""
+        return kernels.parse_labels(text, at, end, out)
 
     def take(self, count: int) -> np.ndarray:
         labels = np.empty(count)
-        filled = 0
-        while filled < count:
-            block = self._unread()
-            if block is None:
-                problem = f"the labels end after {self._done:,}, but there are {self.length:,} rows"
-                raise InputError(f"{self._display_name}: {problem}; give every row of the inputs one, in their order")
-            code, number, self._at = kernels.parse_labels(
-                read_only(block.text), self._at, block.length, labels[filled:]
-            )
-            filled += number
-            self._done += number
-            if code != kernels.SOUND:
-                excerpt = block.text[self._at : self._at + 41].tobytes().partition(b"\n")[0]
-                token = (excerpt.split() or [excerpt])[0].decode("ascii", "backslashreplace")
-                raise InputError(f"{self._display_name}:{self._done + 1}: {_LINE_PROBLEMS[code].format(token=token)}")
+        if self.fill(labels) < count:
+            problem = f"the labels end after {self.rows_read:,}, but there are {self.length:,} rows"
+            raise InputError(f"{display_name(self.name)}: {problem}; give every row of the inputs one, in their order")
         return labels
 
     def seek(self, position: int, crc: int | None) -> None:
-        while self._done < position:
-            self.take(min(npy.STEP, position - self._done))
+        while self.rows_read < position:
+            self.take(min(npy.STEP, position - self.rows_read))
 
     def finish(self) -> None:
-        if self._unread() is not None:
-            raise InputError(
-                f"{self._display_name}:{self._done + 1}: a label too many: there are {self.length:,} rows; "
-                f"give every row of the inputs that have no labels of their own one, in their order"
+        if not self.is_at_end:
+            raise self.error(
+                f"a label too many: there are {self.length:,} rows; "
+                "give every row of the inputs that have no labels of their own one, in their order"
             )
-
-    def _unread(self) -> TextBlock | None:
-        if self._block is None or self._at == self._block.length:
-            if self._block is not None:
-                self._spare.append(self._block.text)
-            self._block, self._at = next(self._blocks, None), 0
-        return self._block
 
 
 def labels_file(name: str, settings: Settings, length: int | None) -> npy.Column:

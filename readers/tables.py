@@ -26,6 +26,7 @@ from ooc_pegasos.readers.base import (
     ParsedBlock,
     Reader,
     ReadOptions,
+    chained,
     fixed_features,
     refuse_no_hash,
 )
@@ -128,6 +129,10 @@ class TablesFormat(Format):
         from ooc_pegasos.readers.vectorize import features_of
 
         table = new_table(config, names, note)
+        if not (config.numeric or config.categorical or config.text or config.preset):
+            from ooc_pegasos.readers.column_advice import advise
+
+            advise(names, table, config.memory, note)
         features = fixed_features(features_of(table), config)
         return replace(super().recipe(config, names, note), table=table, features=features)
 
@@ -172,15 +177,13 @@ class TablesReader:
         if len(self.vectorizer.wanted) > WIDE:  # each of several threads would take as much
             self._lock_of_wide_tables = threading.Lock()
         for source in self.sources:
-            if not (isinstance(source, _TextTable) and source.reads_cells and self.vectorizer.takes_numbers):
+            if not (isinstance(source, _TextTable) and source.cell_reader and self.vectorizer.takes_numbers):
                 self._refuse_too_wide(source)
         self.unit = "line" if any(isinstance(source, _TextTable) for source in self.sources) else "row"
 
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[Any]:
         """See `Reader`."""
-        for number in range(source, len(self.sources)):
-            yield from self.sources[number].tasks(start, state)
-            start, state = 0, None
+        return chained((one.blocks for one in self.sources[source:]), start, state)
 
     def read(self, task: Any) -> ParsedBlock:
         """See `Reader`."""
@@ -214,7 +217,9 @@ class TablesReader:
         """Return (the batch of a task, `work` of its columns and of the matrix of its numbers, if that was read)."""
         source = self.sources[task.source]
         with arrow_errors(display_name(source.name)):
-            cells = source.cells(task) if isinstance(source, _TextTable) and self.vectorizer.takes_numbers else None
+            cells = None
+            if isinstance(source, _TextTable) and source.cell_reader and self.vectorizer.takes_numbers:
+                cells = source.cell_reader.read(task.text, task.length, source.begins_with_header(task))
             if cells is not None:
                 batch = Batch(cells.words, cells.lines, cells.line_count, [])
                 return batch, work(cells.words, cells.numbers)
@@ -304,7 +309,7 @@ class _BinaryTable:
         self._rows = rows
         self._stamp = stamp_of(name)
 
-    def tasks(self, start: int, _state: dict[str, Any] | None) -> Iterator[LoadedTask]:
+    def blocks(self, start: int, _state: dict[str, Any] | None) -> Iterator[LoadedTask]:
         """Yield the batches from row `start` on."""
         done = start
         for batch in self._batches(start):
@@ -436,28 +441,18 @@ class _TextTable(TextSource):
         self._kinds: dict[str, delimited.CellKind] = {
             column: "number" if column in numbers else "string" for column in wanted
         }
-        self._cells = None
+        self.cell_reader: delimited.CellReader | None = None
+        """The reader of blocks with mostly numbers; None if Arrow must read them."""
         if (
             file_type != "jsonlines"
             and not self._partition.keys() & set(wanted)
             and table.delimiter in delimited.ORDINARY
         ):
-            self._cells = delimited.CellReader(list(own), self._kinds, table.delimiter)
+            self.cell_reader = delimited.CellReader(list(own), self._kinds, table.delimiter)
 
-    def tasks(self, start: int, state: dict[str, Any] | None) -> Iterator[TextBlock]:
-        """Yield the blocks of lines from position `start` on."""
-        yield from self.blocks(start, state)
-
-    @property
-    def reads_cells(self) -> bool:
-        """True if `cells` may read a block."""
-        return self._cells is not None
-
-    def cells(self, task: TextBlock) -> delimited.Cells | None:
-        """Return the cells of a block with mostly numbers; None if Arrow must read the block."""
-        if self._cells is None:
-            return None
-        return self._cells.read(task.text, task.length, self._table.header and task.begin == 0)
+    def begins_with_header(self, task: TextBlock) -> bool:
+        """True if the first line of a block is the header."""
+        return self._table.header and task.begin == 0
 
     def batch(self, task: TextBlock) -> Batch:
         """Return the record batch of a block of lines."""
@@ -468,14 +463,13 @@ class _TextTable(TextSource):
             types = {name: self._type_of(name) for name in own_kinds}
             found = jsonlines.batch_of(task.text, task.length, types, task.length)
         else:
-            first = self._table.header and task.begin == 0
             found = delimited.batch_of(
                 task.text,
                 task.length,
                 list(self._own),
                 own_kinds,
                 self._table.delimiter,
-                first,
+                self.begins_with_header(task),
                 task.length,
                 self._table.multiline,
             )

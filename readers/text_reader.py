@@ -11,7 +11,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.parse.svmlight import hash_spans
 from ooc_pegasos.errors import literal
-from ooc_pegasos.readers.base import DEFAULT_MEMORY, LARGEST_INDEX, ParsedBlock
+from ooc_pegasos.readers.base import DEFAULT_MEMORY, LARGEST_INDEX, ParsedBlock, chained
 from ooc_pegasos.readers.sources import TextBlock, TextSource
 from ooc_pegasos.store.csr_block import CsrBlock, read_only
 from ooc_pegasos.util.buffers import Pool, Scratch
@@ -33,10 +33,8 @@ class TextReader:
         ]
 
     def tasks(self, source: int = 0, start: int = 0, state: dict[str, Any] | None = None) -> Iterator[TextBlock]:
-        """Yield all blocks from a position on."""
-        for number in range(source, len(self.sources)):
-            yield from self.sources[number].blocks(start, state)
-            start, state = 0, None
+        """Return all blocks from a position on."""
+        return chained((one.blocks for one in self.sources[source:]), start, state)
 
     def read(self, task: TextBlock) -> ParsedBlock:
         """Parse a block; afterwards its text buffer is used for another block."""

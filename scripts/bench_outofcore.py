@@ -32,8 +32,8 @@ from make_ccat_like import make
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
 from ooc_pegasos.compiled.rows.values import ROUNDINGS, round_values
-from ooc_pegasos.config import parse_size
 from ooc_pegasos.loading.window import cost_of
+from ooc_pegasos.option_texts import parse_size
 from ooc_pegasos.reporting.epoch_cost import epoch_seconds, nanoseconds_per_nonzero
 from ooc_pegasos.store import manifest
 from ooc_pegasos.store.chunk_file import write_chunk

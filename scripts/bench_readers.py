@@ -25,7 +25,7 @@ import pyarrow.parquet
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from bench_convert import report
 
-from ooc_pegasos.config import parse_size
+from ooc_pegasos.option_texts import parse_size
 from ooc_pegasos.readers.tokens import TextHasher
 from ooc_pegasos.store.recipe import Hashing, Tokens
 

@@ -60,7 +60,7 @@ MODELS = {
     "classes-at-once": ("multiclass", {"lam": 0.02, "loss": "multiclass-hinge", "max_epochs": 3}),
     "one-vs-rest": ("multiclass", {"lam": 0.02, "max_epochs": 3}),
     "regression": ("regression", {"lam": 0.05, "loss": "huber", "bias": "feature", "max_epochs": 3}),
-    "lambda-path": ("binary", {"holdout": 0.25, "max_epochs": 3}),
+    "lambda-path": ("binary", {"holdout": 0.25, "max_epochs": 3, "select_by": "loss", "refit": False}),
     "hashed": ("hashed", {"lam": 0.02, "max_epochs": 3}),
     "dictionary": ("dictionary", {"lam": 0.02, "max_epochs": 3}),
     "logistic": ("binary", {"lam": 0.1, "loss": "logistic", "max_epochs": 3}),

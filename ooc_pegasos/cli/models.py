@@ -10,6 +10,16 @@ import typer
 
 from ooc_pegasos.cli.options import DataPath, Json, ModelPath, StorePath, app, check_new_file, examples, print_json
 from ooc_pegasos.cli.streams import say
+from ooc_pegasos.errors import UsageError
+
+
+def _refuse_swapped(model: Path, data: list[str]) -> None:
+    """Refuse arguments in the wrong order."""
+    from ooc_pegasos.util.kind_of_path import kind_of_path
+
+    swapped = next((one for one in data if kind_of_path(one) == "a model"), None)
+    if swapped is not None and kind_of_path(model) not in ("a model", "a version of a job"):
+        raise UsageError(f"{swapped} is a model and {model} is not; give the model first, then the data")
 
 
 @app.command(
@@ -24,14 +34,19 @@ def evaluate(
     """Measure a model on a store or on raw files: errors, areas under curves, loss, confusion matrix."""
     from ooc_pegasos.reporting.text import evaluation_lines
     from ooc_pegasos.scoring.evaluate import evaluate as evaluate_on
+    from ooc_pegasos.scoring.evaluate import seen_in_training
     from ooc_pegasos.scoring.model import Model
 
+    _refuse_swapped(model, data)
     loaded = Model.load(model)
     result = evaluate_on(loaded, data, threads)
+    is_seen = seen_in_training(loaded, data)
     if json_output:
-        print_json(result)
+        print_json(result | {"seen_in_training": is_seen})
     else:
         say(*evaluation_lines(result, loaded.info.labels.classes))
+        if is_seen:
+            say("  the model was trained on these rows, or some of them: expect larger errors on new ones")
 
 
 @app.command(
@@ -44,7 +59,10 @@ def predict(
     model: ModelPath,
     data: DataPath,
     output: Annotated[
-        Path, typer.Option("--output", "-o", readable=False, metavar="FILE", help="A .parquet, .csv or .arrow file.")
+        Path,
+        typer.Option(
+            "--output", "-o", readable=False, metavar="FILE|-", help="A .parquet, .csv or .arrow file; - prints CSV."
+        ),
     ],
     proba: Annotated[bool, typer.Option("--proba", help="Write probabilities as well.")] = False,
     threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
@@ -56,8 +74,14 @@ def predict(
     from ooc_pegasos.scoring.model import Model
     from ooc_pegasos.util.files import refuse_to_write_over
 
+    _refuse_swapped(model, data)
+    if str(output) == "-":
+        if json_output:
+            raise UsageError("{json} and predictions both go to standard output; name a file for one of them")
+        predict_on(Model.load(model), data, output, threads, proba=proba)
+        return
     check_new_file(output, force)
-    refuse_to_write_over("--output", output, {"the model": model, "the data": data})
+    refuse_to_write_over("--output", output, {"the model": model} | {f"the data {one}": one for one in data})
     began = time.perf_counter()
     rows = predict_on(Model.load(model), data, output, threads, proba=proba)
     if json_output:

@@ -72,8 +72,8 @@ Quiet = Annotated[
 ]
 ModelPath = Annotated[Path, typer.Argument(readable=False, metavar="MODEL", help="A model made by 'oocpeg train'.")]
 DataPath = Annotated[
-    str,
-    typer.Argument(metavar="DATA", help="A store, or files like those the store was made of (a name or a pattern)."),
+    list[str],
+    typer.Argument(metavar="DATA...", help="A store, or files like those the store was made of: names or patterns."),
 ]
 StorePath = Annotated[Path, typer.Argument(readable=False, metavar="STORE", help="A store made by 'oocpeg convert'.")]
 

@@ -86,9 +86,11 @@ def convert(
         say(*conversion_lines(store, str(output), seconds))
 
 
-@app.command(epilog=examples("oocpeg info clicks.store", "oocpeg info clicks.store --benchmark"))
+@app.command(epilog=examples("oocpeg info clicks.store", "oocpeg info clicks.model"))
 def info(
-    store: StorePath,
+    store: Annotated[
+        Path, typer.Argument(readable=False, metavar="STORE|MODEL", help="A store, or a model made by 'oocpeg train'.")
+    ],
     features: Annotated[bool, typer.Option("--features", help="Show the names of features, one a line.")] = False,
     benchmark: Annotated[
         bool,
@@ -96,13 +98,17 @@ def info(
     ] = False,
     json_output: Json = False,
 ) -> None:
-    """Show what is in a store: rows, features, labels, row norms, size, origin."""
+    """Show what is in a store or a model: rows, features, labels, size, origin; or lambda, gap, data, metrics."""
     from ooc_pegasos.reporting.text import summary, table
     from ooc_pegasos.store.chunk_reader import measure_speed
     from ooc_pegasos.store.store import Store
+    from ooc_pegasos.util.kind_of_path import kind_of_path
 
     if features and benchmark:
         raise UsageError("{features} lists names and {benchmark} measures the disk; give one")
+    if kind_of_path(store) in ("a model", "a version of a job"):
+        _info_of_model(store, features or benchmark, json_output)
+        return
     opened = Store.open(store)
     if features:
         from ooc_pegasos.store import vocabulary
@@ -122,6 +128,21 @@ def info(
     lines = table(opened, disk)
     width = max(len(name) for name, _text in lines)
     say(str(store), *(f"  {name.ljust(width)}  {text}".rstrip() for name, text in lines))
+
+
+def _info_of_model(path: Path, has_options_of_stores: bool, json_output: bool) -> None:
+    from ooc_pegasos.reporting.text import model_summary, model_table
+    from ooc_pegasos.scoring.model import Model
+
+    if has_options_of_stores:
+        raise UsageError(f"{{features}} and {{benchmark}} are for stores, and {path} is a model; see 'oocpeg inspect'")
+    model = Model.load(path)
+    if json_output:
+        print_json(model_summary(model))
+        return
+    lines = model_table(model)
+    width = max(len(name) for name, _text in lines)
+    say(str(path), *(f"  {name.ljust(width)}  {text}".rstrip() for name, text in lines))
 
 
 @app.command(epilog=examples("oocpeg verify clicks.store", "oocpeg verify clicks.store --sources"))

@@ -17,6 +17,7 @@ import numpy as np
 from ooc_pegasos.compiled.parse.weights import scatter_weights
 from ooc_pegasos.compiled.rows import coding as kernels
 from ooc_pegasos.errors import CorruptFileError
+from ooc_pegasos.store.csr_block import NO_WEIGHTS
 from ooc_pegasos.store.row_ids import joined, packed, unpacked
 from ooc_pegasos.util.arrow import array_of
 from ooc_pegasos.util.buffers import Scratch
@@ -28,7 +29,6 @@ _MOST_OPEN = 64
 _DAMAGED = "scratch data is damaged; run again without {resume}"
 _HEADER = 7  # int64: magic, block, rows, pairs, optional arrays, checksum, bytes of ids
 _VALUES, _WEIGHTS = 1, 2  # bits of the optional arrays
-_NO_WEIGHTS = np.empty(0, np.float32)
 _NO_IDS = np.empty(0, np.uint8)
 
 
@@ -40,7 +40,7 @@ class Columns:
     lengths: np.ndarray
     indices: np.ndarray
     values: np.ndarray
-    weights: np.ndarray = field(default_factory=lambda: _NO_WEIGHTS)
+    weights: np.ndarray = field(default_factory=lambda: NO_WEIGHTS)
     ids: Any = None
     """An Arrow array, or None if no row has an id."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +69,7 @@ def refuse_options(made: Manifest, config: ConvertConfig) -> None:
     if config.format != ANY and not registry.can_be_mixed(config.format, reader):
         raise UsageError(f"{{format={config.format}}}: the store was made of {reader}; leave it out to append")
     kind = reader if config.format == ANY else config.format
-    registry.check_options(dataclasses.replace(config, format=kind), [made.sources[-1].name])
+    registry.check_options(config.of_format(kind), [made.sources[-1].name])
     refuse_contradiction(made, config)
 
 

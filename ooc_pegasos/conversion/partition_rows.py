@@ -1,8 +1,8 @@
-"""Sparse rows of partitions of Dask collections, read as rows of files are."""
+"""Sparse rows of tables in memory and of partitions of Dask collections, read as rows of files are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ooc_pegasos.conversion.staging import batches_of, plain_of
@@ -43,18 +43,28 @@ def rows_of_matrix(
 
 def rows_of_frame(part: Any, vectorizer: Vectorizer, name: str) -> Iterator[Vectors]:
     """Yield the rows of a dataframe in batches."""
-    wanted = vectorizer.wanted
     known = list(part.columns)
-    missing = [column for column in wanted if column not in known]
-    if missing:
-        raise InputError(f"{name}: {columns_plan.difference(missing, dict.fromkeys(map(str, known)))}")
+    _refuse_missing(vectorizer, known, name)
+    yield from rows_of_table(part[vectorizer.wanted], vectorizer, name) if len(part) else ()
+
+
+def rows_of_table(data: Any, vectorizer: Vectorizer, name: str) -> Iterator[Vectors]:
+    """Yield the rows of any kind of table in batches."""
+    schema, batches = batches_of(data, name)
+    _refuse_missing(vectorizer, schema.names, name)
     done = 0
-    for batch in batches_of(part[wanted], name)[1] if len(part) else ():
+    for batch in batches:
         found = vectorizer.vectors(_with_supported_types(batch, vectorizer, name))
         if found.bad:
             raise InputError(f"{row_location(name, 'row', done + found.bad[0].line + 1)}: {found.bad[0].problem}")
         done += batch.num_rows
         yield found
+
+
+def _refuse_missing(vectorizer: Vectorizer, known: Sequence[Any], name: str) -> None:
+    missing = [column for column in vectorizer.wanted if column not in known]
+    if missing:
+        raise InputError(f"{name}: {columns_plan.difference(missing, dict.fromkeys(map(str, known)))}")
 
 
 def _with_supported_types(batch: Any, vectorizer: Vectorizer, name: str) -> Any:

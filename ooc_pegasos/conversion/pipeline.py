@@ -75,7 +75,7 @@ def convert(
     with writing_errors(target):
         before = check_output(target, existing, Place(target, scratch).published())
         names, kind = registry.find(given, config.format)
-        config = dataclasses.replace(config, weights=_weights_file(config.weights, names), format=kind)
+        config = dataclasses.replace(config.of_format(kind), weights=_weights_file(config.weights, names))
         may_be_finished = existing.reuse or (existing.resume and not existing.force)
         if may_be_finished and before and not (scratch / _PLAN).exists():
             if made_from(before, names, config, existing.append, like.manifest if like else None):

@@ -80,7 +80,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     if sources.STDIN in names:
         raise InputError("standard input can be read only once; name a file to see what would be done with it")
     config.check_memory()
-    config = dataclasses.replace(config, format=kind)
+    config = config.of_format(kind)
     remarks: list[str] = []
     recipe, declared, known = _plan(names, config, remarks)
     text = declared.wants_text()

@@ -6,7 +6,7 @@ import time
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ooc_pegasos.algorithms import ANY
 from ooc_pegasos.config import ConvertConfig, TrainConfig
@@ -33,14 +33,17 @@ from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.files import writing_errors
 from ooc_pegasos.util.locks import in_use, locked
 
+if TYPE_CHECKING:
+    from ooc_pegasos.aliases import DaskClient, DaskCollection, Labels
+
 
 def train_dask(
-    client: Any,
-    store: Any,
+    client: DaskClient,
+    store: Store | str | Path | DaskCollection,
     config: TrainConfig | None = None,
     *,
-    labels: Any = None,
-    weights: Any = None,
+    labels: DaskCollection | Labels | None = None,
+    weights: DaskCollection | Labels | None = None,
     recipe: ConvertConfig | None = None,
     parts: int | None = None,
     passes: int | None = None,
@@ -120,6 +123,7 @@ def train_dask(
                     discard_checkpoint(checkpoint_folder, report.note)
                 run.judge.ends_hopeless = one.ends_hopeless
                 report.log, report.round = epoch_log.opened(one.lines_before + run.lines), one.number
+                run.complete = one.complete
                 return RoundResult(run.execute(), run.lines, engine.identity())
 
         if not config.is_search:

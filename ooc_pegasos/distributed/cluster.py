@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ooc_pegasos import __version__
-from ooc_pegasos.config import MIB
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.objective.model_panel import width_of
+from ooc_pegasos.option_texts import MIB
 from ooc_pegasos.registry import LOSSES, SAMPLERS, Registry
 from ooc_pegasos.solvers.base import MAX_SEPARATE
 from ooc_pegasos.solvers.dual_store import BYTES_PER_MODEL, BYTES_PER_ROW

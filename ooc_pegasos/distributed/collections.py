@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
@@ -42,6 +42,11 @@ from ooc_pegasos.store.labels import LabelCollector, LabelMap, allowed_keys, set
 from ooc_pegasos.store.manifest import Layout, Manifest, Recipe
 from ooc_pegasos.store.store import Store
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from ooc_pegasos.aliases import DaskCollection
+
 _NAME = "the collection"
 ROWS_SHARE = 0.4
 """Share of the workers' memory for rows, which are in memory twice while parts are made."""
@@ -56,7 +61,7 @@ _MAX_IMBALANCE = 1.25
 _DEFAULTS = ConvertConfig()
 
 
-def is_collection(given: Any) -> bool:
+def is_collection(given: object) -> TypeIs[DaskCollection]:
     """True if this is a Dask collection."""
     return hasattr(given, "__dask_graph__")
 
@@ -83,12 +88,13 @@ class RowsOfParts:
         if part in self._rows_in_memory:
             return self._rows_in_memory[part]
         future = self._client.compute(self._tasks[part], workers=[worker], allow_other_workers=True)
+        self._inputs.add(future)
         if not self.max_in_memory:
             self._rows_in_memory[part] = future
         return future
 
     def close(self) -> None:
-        """Release the inputs of the parts."""
+        """Release the inputs and the rows of the parts, which several runs may have used."""
         _release(self._inputs)
 
 
@@ -254,7 +260,7 @@ class _CollectionReader:
             raise UsageError("a dask.array is read as arrays, with labels=; leave out {format} and {label}")
         blocks = blocks_of_array(collection, labels, weights, "train_dask(client, x, labels=y)")
         self.locations = self._locations(collection, len(blocks))
-        recipe = new_recipe(dataclasses.replace(config, format=ArraysFormat.name), [_NAME], self.note)
+        recipe = new_recipe(config.of_format(ArraysFormat.name), [_NAME], self.note)
         text = config.declared_labels().wants_text()
         if text is None:
             text = (labels if hasattr(labels, "dtype") else np.asarray(labels)).dtype.kind in "OUT"
@@ -316,7 +322,7 @@ class _CollectionReader:
             file, schema = Path(folder) / "empty.arrow", pa.schema(list(known.items()))
             with pa.ipc.new_file(str(file), schema):
                 pass
-            config = with_most_bits(dataclasses.replace(self.config, format=TablesFormat.name))
+            config = with_most_bits(self.config.of_format(TablesFormat.name))
             recipe = new_recipe(config, [NamedPath(file, _NAME)], self.note)
         columns = recipe.table.columns if recipe.table else []
         if self.config.standardize is None and any(column.kind == "numeric" for column in columns):

@@ -7,7 +7,7 @@ import socket
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.files import sync_name, writing_errors
 from ooc_pegasos.util.locks import in_use
 
+if TYPE_CHECKING:
+    from ooc_pegasos.aliases import Collection, DaskClient
+
 _MAX_FILES = 1000
 _PARTITION = "a partition"
 
@@ -34,13 +37,12 @@ _PARTITION = "a partition"
 # --- collections --------------------------------------------------------------------------------------
 
 
-def predict_dask(model: Model, collection: Any, proba: bool = False) -> Any:
+def predict_dask(model: Model, collection: Collection, proba: bool = False) -> Collection:
     """Return the scores of a model on a Dask collection, lazily.
 
     A dask.dataframe with the columns of the model's recipe becomes a dataframe with the columns of `predict`: score,
     label and, with `proba`, probability; the index is kept. A dask.array, dense or of sparse blocks, becomes a
     dask.array of scores, or of probabilities, with a column for each class if there are more than two.
-
     """
     from dask.delayed import delayed
 
@@ -49,12 +51,16 @@ def predict_dask(model: Model, collection: Any, proba: bool = False) -> Any:
         model.check_probabilities()
     scorer = _PartitionScorer(model, proba)
     shared = delayed(_identity, pure=False)(delayed(scorer, traverse=False))
-    if hasattr(collection, "to_delayed") and hasattr(collection, "chunks"):
-        return _array_of(scorer, shared, collection)
-    if hasattr(collection, "map_partitions") and hasattr(collection, "columns"):
-        scorer.check_columns(collection.columns)
-        return collection.map_partitions(_frame_of, shared, meta=scorer.frame(collection._meta))
-    raise UsageError(f"a {type(collection).__name__} can not be scored; give a dask.dataframe or a dask.array")
+    given: Any = collection
+    scores: Collection
+    if hasattr(given, "to_delayed") and hasattr(given, "chunks"):
+        scores = _array_of(scorer, shared, given)
+    elif hasattr(given, "map_partitions") and hasattr(given, "columns"):
+        scorer.check_columns(given.columns)
+        scores = given.map_partitions(_frame_of, shared, meta=scorer.frame(given._meta))
+    else:
+        raise UsageError(f"a {type(given).__name__} can not be scored; give a dask.dataframe or a dask.array")
+    return scores
 
 
 def _array_of(scorer: _PartitionScorer, shared: Any, collection: Any) -> Any:
@@ -151,7 +157,9 @@ def _frame_of(part: Any, scorer: _PartitionScorer) -> Any:
 # --- stores -------------------------------------------------------------------------------------------
 
 
-def predict_store(client: Any, model: Model, store: Store | str | Path, folder: str | Path, proba: bool = False) -> int:
+def predict_store(
+    client: DaskClient, model: Model, store: Store | str | Path, folder: str | Path, proba: bool = False
+) -> int:
     """Write predictions as a folder of Parquet files, in the order of the store; return the number of rows.
 
     A file has the rows of a chunk, or of several if there are more than 1,000 chunks. The folder appears when all files
@@ -181,7 +189,7 @@ def predict_store(client: Any, model: Model, store: Store | str | Path, folder: 
     return sum(rows for rows, _size in written)
 
 
-def evaluate_dask(client: Any, model: Model, store: Store | str | Path) -> dict[str, Any]:
+def evaluate_dask(client: DaskClient, model: Model, store: Store | str | Path) -> dict[str, Any]:
     """Return the metrics of `evaluate` for a model on a store; the workers score parts.
 
     If the areas under curves are exact, scores and labels are sent to the client; for more rows, histograms.

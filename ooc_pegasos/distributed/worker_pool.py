@@ -151,7 +151,6 @@ class WorkerPool:
             options: dict[str, Any] = {"workers": [worker]}  # only this worker has the rows in memory
             if self._rows is not None:
                 options["in_memory"] = self._rows.of(number, worker)
-                self._futures.add(options["in_memory"])
             arguments = (part, shared[number % len(shared)], *([more[number]] if more else []))
             futures.append(self.submit(what, work, *arguments, **options))
         return futures

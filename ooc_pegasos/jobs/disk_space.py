@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from dataclasses import dataclass
@@ -80,7 +79,7 @@ def refuse_too_little(spaces: list[Space], reserve: int) -> None:
 def _new_recipe(config: ConvertConfig, new: list[str]) -> Recipe:
     """Return the recipe of a new store, as far as known before the inputs are read."""
     kind = registry.find(new, config.format)[1]
-    config = registry.with_most_bits(dataclasses.replace(config, format=kind))
+    config = registry.with_most_bits(config.of_format(kind))
     return registry.new_recipe(config, new, lambda _remark: None)
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ooc_pegasos.config import GIB, MOST_MEMORY, ConvertConfig, TrainConfig, load_toml, parse_size
+from ooc_pegasos.config import ConvertConfig, TrainConfig, load_toml
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.option_texts import GIB, MOST_MEMORY, parse_size
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.files import is_same_file, is_within
 
@@ -177,10 +178,9 @@ class Job:
         return {name if is_clear else golden: golden for name, is_clear, golden in named}
 
     def training(self) -> TrainConfig:
-        """Return the options of training, with holdout rows for the comparison of models."""
-        if self.train.holdout is None:
-            return dataclasses.replace(self.train, holdout=_DEFAULT_HOLDOUT)
-        return self.train
+        """Return the options of training, with holdout rows for the comparison of models, which are not trained on."""
+        holdout = _DEFAULT_HOLDOUT if self.train.holdout is None else self.train.holdout
+        return dataclasses.replace(self.train, holdout=holdout, refit=self.train.refit and not self.train.comparing)
 
 
 def _complete(table: dict[str, Any]) -> None:

@@ -390,7 +390,7 @@ class JobRun:
             return config, None, why
         rows = store.rows * (1 - config.holdout_fraction)
         lam = config.lambdas[0] if config.lambdas else 1.0 / (config.C or 1.0) / rows
-        algorithm = config.algorithm
+        algorithm: str = config.algorithm
         if algorithm == ANY:
             algorithm, _ = choice_by_clock(lam * rows, config.enough, store.manifest.statistics.largest_square)
         if "warm_start" not in ALGORITHMS[algorithm].supports:

@@ -111,8 +111,7 @@ class Measurement:
     def _kernel(self, window: Window) -> Callable[[int, int, np.ndarray], int]:
         """Return the function that adds the losses of some rows of a window to sums."""
         problem, block, count = self._problem, window.block, len(self.candidates)
-        weights = np.empty(0, np.float32) if block.weights is None else block.weights
-        rows: tuple[Any, ...] = (*block.entries, block.labels, weights, window.folds)
+        rows: tuple[Any, ...] = (*block.arrays, window.folds)
         what: tuple[Any, ...] = (problem.loss.number, problem.parameter, problem.bias)
         if problem.costs is not None:
             return self._kernel_of_classes(rows)

@@ -92,11 +92,8 @@ class RowSums:
 
     def add(self, window: Window) -> None:
         """Add the rows of a window."""
-        block = window.block
-        weights = np.empty(0, np.float32) if block.weights is None else block.weights
         for begin, end in window.row_ranges:
-            rows = (begin, end, *block.entries, block.labels, weights, window.folds)
-            sum_rows(*rows, self.classes, self.folds, self.vectors, self.sums)
+            sum_rows(begin, end, *window.block.arrays, window.folds, self.classes, self.folds, self.vectors, self.sums)
 
     def __add__(self, other: RowSums) -> RowSums:
         total = RowSums(self.classes, self.folds, 0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.store.store import Store
+from ooc_pegasos.util import typed_json
 
 LENGTH = 8
 _STRONG_END, _WEAK_END = 0.01, 10.0
@@ -25,14 +27,14 @@ _NOISE, _RISE = 0.05, 0.5
 """Differences of losses, in standard errors of a loss, that matter to extend a search, or to end models early."""
 
 
-def default_path(store: Store, loader: Loader, bias: float) -> tuple[float, ...]:
+def default_path(store: Store, loader: Loader, bias: float, unit: float = 1.0) -> tuple[float, ...]:
     """Return eight lambdas in geometric progression, from strong to weak, in the units of the data.
 
-    With n rows of mean norm R, a row alone moves its own margin by at most R^2 / (lambda n): 0.01 at the strong end, 10
-    at the weak end.
+    With n rows of mean norm R, a row alone moves its own score by at most R^2 / (lambda n): 0.01 `unit` at the strong
+    end, 10 `unit` at the weak end. The unit is the size of scores: 1 for margins.
     """
     square = store.manifest.statistics.mean_row_norm**2 + bias * bias
-    strongest = max(square, 1e-30) / (_STRONG_END * max(loader.training_rows, 1))
+    strongest = max(square, 1e-30) / (_STRONG_END * unit * max(loader.training_rows, 1))
     return tuple(strongest / _STEP**number for number in range(LENGTH))
 
 
@@ -70,6 +72,15 @@ class Trial:
         """The standard error of the value."""
         return self.deviation if self.score is None else self.score_deviation
 
+    def table(self) -> dict[str, Any]:
+        """Return the trial as a table for models, without the score if the loss is the metric."""
+        return {name: value for name, value in vars(self).items() if self.score is not None or "score" not in name}
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> Trial:
+        """Return the trial that `table` wrote. Raises ValueError."""
+        return typed_json.load(cls, table, "trial")
+
 
 def choose(trials: Sequence[Trial], rule: str) -> int:
     """Return the best trial, or the largest lambda within a standard error of it.
@@ -78,7 +89,7 @@ def choose(trials: Sequence[Trial], rule: str) -> int:
     the best metric, that with the smallest loss is the best.
     """
     numbers = range(len(trials))
-    least = min(numbers, key=lambda number: trials[number].value)
+    least = min(numbers, key=lambda number: (trials[number].value, -trials[number].lam))
     enough = trials[least].value + trials[least].uncertainty
     within = [number for number in numbers if trials[number].value <= enough]
     if rule == "1se":
@@ -198,6 +209,19 @@ def hopeless(trials: Sequence[Trial | None]) -> int:
     is_rising = last.loss > before.loss > best.loss and last.loss - best.loss > _RISE * best.deviation
     is_falling = any(one.value < best.value for one in (before, last))
     return len(trials) - known if is_rising and best is not found[0] and not is_falling else 0
+
+
+def remark_on(trials: Sequence[Trial]) -> str | None:
+    """Return a note if the best of some given lambdas is the largest or the smallest of them."""
+    if len(trials) < 3:
+        return None
+    lambdas = [trial.lam for trial in trials]
+    best, smallest, largest = trials[choose(trials, "best")].lam, min(lambdas), max(lambdas)
+    if best == smallest:
+        return f"the smallest lambda was best; try smaller ones: --lambda {smallest / 100:.1g}:{smallest:.1g}:5"
+    if best == largest:
+        return f"the largest lambda was best; try larger ones: --lambda {largest:.1g}:{largest * 100:.1g}:5"
+    return None
 
 
 def trial_of(lam: float, holdout: Sequence[tuple[int, HoldoutLoss]], *, across: bool, by_error: bool) -> Trial:

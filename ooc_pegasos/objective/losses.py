@@ -66,6 +66,11 @@ class Loss:
         return self.functions is not None and self.functions.best_dual is not None
 
     @property
+    def is_smooth(self) -> bool:
+        """True if the slope has no jumps."""
+        return self.functions is not None and self.functions.kinks is kernels.no_kinks
+
+    @property
     def is_unit_hinge(self) -> bool:
         """True if kernels have shorter ways for it, see `LossFunctions`."""
         return self.functions is not None and self.functions.is_unit_hinge

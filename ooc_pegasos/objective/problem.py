@@ -190,8 +190,10 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     classes = list(range(len(labels.classes))) if one_vs_rest else [NONE]
     training_rows = loader.training_rows
     lambdas = config.lambdas
+    if lambdas is None and config.C is not None:
+        lambdas = (1.0 / (config.C * training_rows),)
     if lambdas is None:
-        lambdas = (1.0 / (config.C * training_rows),) if config.C is not None else default_path(store, loader, bias)
+        lambdas = default_path(store, loader, bias, _unit_of_scores(loss, parameter, store))
     for lam in lambdas:
         if not 1e-30 <= lam <= 1e30:
             what = "choose values from 1e-30 to 1e30"
@@ -227,6 +229,17 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     # joint losses: x is added to one class and subtracted from another, so a step is longer
     largest *= 2 if is_joint else 1
     return Problem(loss, parameter or 0.0, store.features, bias, largest, tuple(specs), free, costs, limits)
+
+
+def _unit_of_scores(loss: Loss, parameter: float | None, store: Store) -> float:
+    """Return the size of scores that rows with the largest slope have to reach: 1, or that of real targets.
+
+    Losses that are quadratic near the target need no more than 1 where targets are small.
+    """
+    if loss.task != "regression" or loss.largest_dual is not None or not store.has_files:
+        return 1.0
+    unit = store.deviation_of_labels() / max(loss.largest_slope(parameter or 0.0), 1e-30)
+    return min(max(unit, 1.0 if loss.is_smooth else 1e-30), 1e30)
 
 
 def _proximal_scale(norm: float, lambdas: Sequence[float], rarest: float) -> float:

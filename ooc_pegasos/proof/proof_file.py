@@ -344,7 +344,7 @@ def _problem_of(model: Model, store: Store) -> ProofProblem:
         tables = [[sum(counts) - count, count] for count in counts] if several else [counts]
         shares = [[sum(table) / (len(table) * count) for count in table] for table in tables]
     scale = settings.bias_scale if settings.biased == "feature" else 0.0
-    left_out = int(settings.holdout_fraction * 2**53)
+    left_out = 0 if settings.is_search else int(settings.holdout_fraction * 2**53)
     way: Any = {"none": "none", "feature": "feature"}.get(settings.biased, "free")
     return ProofProblem(info.loss, info.parameter, info.lam, way, scale, shares, info.costs, left_out)
 

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ooc_pegasos.reporting.epoch_cost import epoch_seconds
+from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.escaping import printable
 from ooc_pegasos.util.memory_limits import available_memory, peak_rss
 
 if TYPE_CHECKING:
     from ooc_pegasos.proof.proof_file import Claim
     from ooc_pegasos.reporting.history import HoldoutResult
+    from ooc_pegasos.scoring.model import Model
     from ooc_pegasos.store.manifest import Manifest
     from ooc_pegasos.store.store import Store
     from ooc_pegasos.training.result import TrainResult
@@ -243,6 +245,55 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
             for model in result.models
         ],
     }
+
+
+def model_summary(model: Model) -> dict[str, Any]:
+    """Return the properties of a model for JSON."""
+    info = model.info
+    return {
+        "loss": info.loss,
+        "lambda": info.lam,
+        "algorithm": info.algorithm,
+        "epochs": info.epochs,
+        "features": info.features,
+        "nonzero_features": int(model.weights.reshape(len(model.weights), -1).any(axis=1).sum()),
+        "task": info.labels.task,
+        "labels": dict(zip(info.labels.classes, info.labels.counts, strict=False)),
+        "primal": info.certificate.primal,
+        "lower_bound": info.certificate.lower_bound,
+        "gap": info.certificate.gap,
+        "converged": info.certificate.converged,
+        "has_probabilities": model.has_probabilities,
+        "recipe": typed_json.dump(info.recipe),
+        "trials": [vars(trial) for trial in info.trials],
+        "store": info.store_checksum,
+        "versions": info.versions,
+    }
+
+
+def model_table(model: Model) -> list[tuple[str, str]]:
+    """Return the properties of a model as names and texts."""
+    info, found = model.info, model_summary(model)
+    gap = "unknown" if found["gap"] is None else f"at most {100 * found['gap']:.3g} %, certified"
+    table = info.recipe.table
+    columns = [] if table is None else [f"{column.name} ({column.kind})" for column in table.columns]
+    kept = next((trial for trial in info.trials if trial.lam == info.lam), None)
+    lines = [
+        ("loss", info.loss),
+        ("lambda", f"{info.lam:.6g}" + (f", the best of {len(info.trials)}" if len(info.trials) > 1 else "")),
+        ("gap", gap if info.certificate.converged or found["gap"] is None else f"{gap}, NOT within the tolerance"),
+        ("objective", f"{info.certificate.primal:.6g}"),
+        ("algorithm", f"{info.algorithm}, {info.epochs} epochs"),
+        ("features", f"{info.features:,}, of which {found['nonzero_features']:,} have a weight"),
+        ("task", info.labels.task),
+        ("trained on", ", ".join(f"{printable(name)}: {count:,}" for name, count in found["labels"].items())),
+        ("read as", info.recipe.reader + (f": {', '.join(map(printable, columns[:8]))}" if columns else "")),
+    ]
+    if kept is not None:
+        error = "" if kept.error is None else f", error {100 * kept.error:.2f} %"
+        lines.append(("holdout", f"mean loss {kept.loss:.4g}{error}"))
+    lines.append(("made by", ", ".join(f"{name} {version}" for name, version in info.versions.items())))
+    return [line for line in lines if line[1]]
 
 
 def profile_lines(result: TrainResult, since_start: float) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import copy
-from collections.abc import Iterable, Iterator
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -14,6 +17,7 @@ import numpy as np
 from ooc_pegasos.compiled.fit.multiclass import class_losses_of
 from ooc_pegasos.compiled.fit.sums import losses_of
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.readers.sources import path_of, samples_of
 from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.scoring.metrics import (
     EXACT_ROWS,
@@ -23,16 +27,46 @@ from ooc_pegasos.scoring.metrics import (
     RegressionMetrics,
 )
 from ooc_pegasos.scoring.model import Model
-from ooc_pegasos.scoring.score import Scored, score
+from ooc_pegasos.scoring.score import Scored, files_for, is_store, score
 from ooc_pegasos.store import row_ids
+from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.arrow import array_of
 from ooc_pegasos.util.files import replacing, writing_errors
 from ooc_pegasos.util.thread_map import cores
 
+STDOUT = "-"
+Data = str | Path | Sequence[str | Path]
+"""A store or raw files: a name, a pattern, or several."""
 
-def evaluate(model: Model, data: str | Path, threads: int | None = None) -> dict[str, Any]:
-    """Return the metrics of a model on a store or a raw file."""
-    return metrics_of(model, score(model, str(data), threads or cores(), with_labels=True), str(data))
+
+def evaluate(model: Model, data: Data, threads: int | None = None) -> dict[str, Any]:
+    """Return the metrics of a model on a store or raw files."""
+    names = names_of(data)
+    blocks = (score(model, name, threads or cores(), with_labels=True) for name in names)
+    return metrics_of(model, chain.from_iterable(blocks), ", ".join(names))
+
+
+def names_of(data: Data) -> list[str]:
+    """Return the names of the data, of which there may be one or several."""
+    return [str(data)] if isinstance(data, str | Path) else [str(one) for one in data]
+
+
+def seen_in_training(model: Model, data: Data) -> bool:
+    """True if some of the data is known to be data that the model was trained on: the same store, or files in it."""
+    return any(_is_seen(model, name) for name in names_of(data))
+
+
+def _is_seen(model: Model, data: str) -> bool:
+    recipe, known = model.info.recipe, set(model.info.sources)
+    if is_store(data, recipe):
+        store = Store.open(data)
+        sources = store.manifest.sources
+        return store.checksum == model.info.store_checksum or any(one.fingerprint in known for one in sources)
+    try:
+        names = files_for(data, recipe)
+        return any(f"{os.stat(path_of(name)).st_size}:{samples_of(name)}" in known for name in names)
+    except OSError:
+        return False
 
 
 def metrics_of(model: Model, blocks: Iterable[Scored], what: str) -> dict[str, Any]:
@@ -104,16 +138,15 @@ def losses_of_rows(model: Model, scores: np.ndarray, labels: np.ndarray) -> np.n
     return losses
 
 
-def predict(
-    model: Model, data: str | Path, output: str | Path, threads: int | None = None, *, proba: bool = False
-) -> int:
+def predict(model: Model, data: Data, output: str | Path, threads: int | None = None, *, proba: bool = False) -> int:
     """Write score, label and optionally probability of each row to a .parquet, .csv or .arrow file; return the rows.
 
-    With several classes there are a score and a probability for each class.
+    With several classes there are a score and a probability for each class. The output `-` is CSV on standard output.
     """
     if proba:
         model.check_probabilities()
-    return write_scores(model, score(model, str(data), threads or cores(), with_labels=False), Path(output), proba)
+    blocks = (score(model, name, threads or cores(), with_labels=False) for name in names_of(data))
+    return write_scores(model, chain.from_iterable(blocks), Path(output), proba)
 
 
 def names_of_columns(model: Model, proba: bool) -> list[str]:
@@ -163,11 +196,35 @@ def _columns(table: np.ndarray) -> list[Any]:
     return [array_of(column) for column in (table.T.copy() if table.ndim > 1 else [table])]
 
 
+class _StandardOutput:
+    """A binary file that writes UTF-8 to standard output, which commands replace by a stream of text."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def write(self, content: Any) -> int:
+        """Write some bytes."""
+        sys.stdout.write(self._decoder.decode(bytes(content)))
+        return len(content)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        sys.stdout.flush()
+
+
 @contextmanager
 def _writer(target: Path, schema: Any) -> Iterator[Any]:
     """Yield a writer of the format that the suffix names; the file appears when complete."""
     import pyarrow as pa
 
+    if str(target) == STDOUT:
+        import pyarrow.csv
+
+        with pyarrow.csv.CSVWriter(_StandardOutput(), schema) as writer:
+            yield writer
+        return
     kind = target.suffix.lower()
     with replacing(target) as file:
         if kind == ".parquet":

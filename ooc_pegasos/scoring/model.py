@@ -22,11 +22,13 @@ from ooc_pegasos.util.arrow import array_of, numbers_of
 from ooc_pegasos.util.arrow_checksum import PLACE, is_sealed, seal
 from ooc_pegasos.util.csr_matrix import csr_of
 from ooc_pegasos.util.files import read_file, write_atomically, writing_errors
+from ooc_pegasos.util.kind_of_path import MODEL, kind_of_path
 
 if TYPE_CHECKING:
     import scipy.sparse
 
-    from ooc_pegasos.aliases import Matrix
+    from ooc_pegasos.aliases import ArrowTable, Labels, Matrix
+    from ooc_pegasos.store.store import Store
 
 FORMAT, VERSION = "ooc-pegasos model", 1
 _KEY = b"ooc-pegasos"
@@ -77,6 +79,13 @@ class ModelInfo:
     config: dict[str, Any]
     store_checksum: str
     versions: dict[str, str]
+    sources: list[str] = field(default_factory=list)
+    """Fingerprints of the first inputs of the store, see `SourceInfo.fingerprint`."""
+
+
+def _compact(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the table of a `ModelInfo` without sources if there are none, as older versions wrote it."""
+    return {name: value for name, value in table.items() if name != "sources" or value}
 
 
 def _problem_of(info: ModelInfo, features: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> str | None:
@@ -131,7 +140,7 @@ def _check_values(matrix: scipy.sparse.csr_matrix) -> None:
     raise InputError(f"{where} is not finite; leave out the row or correct it")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model:
     """Weights with their origin: one vector, or for several classes a matrix with a column each."""
 
@@ -160,7 +169,7 @@ class Model:
         column = array_of(weights.ravel())
         if several:
             column = pa.FixedSizeListArray.from_arrays(column, weights.shape[1])
-        table = typed_json.dump(self.info)
+        table = _compact(typed_json.dump(self.info))
         content = json.dumps(table, allow_nan=False)
         head = {"format": FORMAT, "version": VERSION, "info": content, "bias": self.bias.tolist()}
         fields = [pa.field("feature", pa.uint32(), nullable=False), pa.field("weight", column.type, nullable=False)]
@@ -179,12 +188,20 @@ class Model:
         """Read a model and check every byte."""
         import pyarrow as pa
 
+        if (Path(path) / MODEL).is_file():  # a version of a job
+            path = Path(path) / MODEL
         try:
             content = read_file(Path(path))
         except OSError as error:
+            if Path(path).is_dir():
+                raise InputError(
+                    f"{path}: {kind_of_path(path)}, not a model; name a file made by 'oocpeg train'"
+                ) from error
             raise InputError(f"{path}: {(error.strerror or 'unreadable').lower()}; check the path") from error
         try:
             if not is_sealed(content):
+                if kind_of_path(path) == "":
+                    raise CorruptFileError(f"{path}: not a model; name a file made by 'oocpeg train'")
                 problem = "not a model made by oocpeg, or damaged (the checksum does not match)"
                 raise CorruptFileError(f"{path}: {problem}; train again")
             table = pa.ipc.open_file(content).read_all()
@@ -223,6 +240,13 @@ class Model:
             raise InputError(f"{path}: {problem}; use a larger machine") from None
         dense[features] = weights
         return cls(dense, info, bias, vocabulary)
+
+    def __repr__(self) -> str:
+        info = self.info
+        what = "real targets" if info.labels.task == "regression" else f"{len(info.labels.classes)} classes"
+        gap = info.certificate.gap
+        proven = "no certificate" if gap is None else f"certified gap {100 * gap:.3g} %"
+        return f"Model({info.loss}, {what}, {info.features:,} features, lambda {info.lam:.6g}, {proven})"
 
     def _repr_html_(self) -> str:
         from ooc_pegasos.reporting.notebook import model_html
@@ -264,19 +288,44 @@ class Model:
         shares: np.ndarray = equal
         return shares
 
-    def predict_proba(self, rows: Matrix) -> np.ndarray:
-        """Return `probabilities_of` the scores of rows; rows as for `decision_function`."""
-        return self.probabilities_of(self.decision_function(rows))
+    @property
+    def classes_(self) -> np.ndarray:
+        """The classes, in the order of the columns of `predict_proba`; empty for real targets."""
+        return self._names_of_classes()
 
-    def decision_function(self, rows: Matrix) -> np.ndarray:
-        """Return the score of each row of a matrix, or one a class.
+    def predict_proba(self, rows: Matrix | ArrowTable) -> np.ndarray:
+        """Return the probability of each class, one row for each; rows as for `decision_function`."""
+        found = self.probabilities_of(self.decision_function(rows))
+        return np.stack([1.0 - found, found], axis=1) if found.ndim == 1 else found
 
-        Rows are a matrix as for `Store.from_scipy`: sparse in any format, an array, lists, a dataframe of numbers, with
-        the columns of the store. Further columns are ignored; fewer columns are refused.
+    def evaluate(self, data: str | Path | Store | Matrix | ArrowTable, labels: Labels | None = None) -> dict[str, Any]:
+        """Return the metrics on a store, a file, a table with the column of labels, or rows and their labels."""
+        from ooc_pegasos.scoring.in_memory import evaluate_data
+
+        return evaluate_data(self, data, labels)
+
+    def top_features(self, number: int = 20) -> list[tuple[str, float | list[float]]]:
+        """Return the features with the largest weights, by name where it is known, with weights as in the data.
+
+        With several classes a feature has a weight for each. Features without a known name have their index.
         """
-        if self.info.recipe.table is not None and hasattr(rows, "columns"):
-            problem = "the model was trained on a table, whose columns it knows by name"
-            raise UsageError(f"{problem}; write the rows to a file for 'oocpeg predict', or give predict_dask a frame")
+        from ooc_pegasos.scoring.heaviest_features import weighed
+
+        found = weighed(self.weights, number, self.vocabulary, self.info.recipe)
+        return [(str(index) if name is None else name, weight.tolist()) for index, name, weight in found]
+
+    def decision_function(self, rows: Matrix | ArrowTable) -> np.ndarray:
+        """Return the score of each row, or one a class.
+
+        For a model of a table: a table of pyarrow, pandas or polars, whose columns are found by name. Else a matrix as
+        for `Store.from_scipy`: sparse in any format, an array, lists, a dataframe of numbers, with the columns of the
+        store. Further columns are ignored; fewer columns are refused.
+        """
+        if self.info.recipe.table is not None:
+            from ooc_pegasos.scoring.in_memory import is_table, scores_of_table
+
+            if is_table(rows):
+                return scores_of_table(self, rows)
         matrix = csr_of(rows, _ROWS)
         check_width(matrix.shape[1], len(self.weights), _ROWS)
         _check_values(matrix)
@@ -286,7 +335,7 @@ class Model:
         scores: np.ndarray = products + self.bias
         return scores
 
-    def predict(self, rows: Matrix) -> np.ndarray:
+    def predict(self, rows: Matrix | ArrowTable) -> np.ndarray:
         """Return the label of each row in the spelling of the training data; rows as for `decision_function`."""
         return self.labels_of(self.decision_function(rows))
 
@@ -295,9 +344,12 @@ class Model:
         labels = self.info.labels
         if labels.task == "regression":
             return scores
-        names = np.array(labels.classes)
-        if not labels.text and not labels.rest:
-            names = names.astype(np.float64)
+        names = self._names_of_classes()
         chosen: np.ndarray = scores.argmax(axis=1) if scores.ndim > 1 else (scores > 0).astype(np.int64)
         found: np.ndarray = names[chosen]
         return found
+
+    def _names_of_classes(self) -> np.ndarray:
+        labels = self.info.labels
+        names = np.array(labels.classes)
+        return names if labels.text or labels.rest else names.astype(np.float64)

@@ -73,7 +73,7 @@ class Meaning:
 
 def score(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
     """Return the scores of all rows of `data`, a store or a raw file, in order."""
-    if _is_store(data, model.info.recipe):
+    if is_store(data, model.info.recipe):
         store = Store.open(data)
         check_store(model, store, with_labels)
         return score_store(model, store, threads, with_labels, None if with_labels else store.id_type())
@@ -85,7 +85,7 @@ def check_data(known: Meaning, data: str) -> None:
 
     Files are read only up to the first row with its label.
     """
-    if _is_store(data, known.recipe):
+    if is_store(data, known.recipe):
         _check_meaning(known, Store.open(data), with_labels=True)
         return
     blocks = _Rows(known, data, with_labels=True).blocks(1, lambda block: _known_features(block, known))
@@ -93,7 +93,7 @@ def check_data(known: Meaning, data: str) -> None:
         raise InputError(f"{data}: no rows in it; check how it was made")
 
 
-def _is_store(data: str, recipe: manifest.Recipe) -> bool:
+def is_store(data: str, recipe: manifest.Recipe) -> bool:
     """True if `data` is to be opened as a store, and not read by the recipe."""
     known = registry.format_of(recipe.reader)
     raw = known.searches_folders or known.reads_folders

@@ -25,7 +25,6 @@ LARGE_WEIGHTS = 1 << 21
 """Number of weights above which the weights of the next rows are prefetched: they exceed the caches."""
 NEAR_TOLERANCE = 10.0
 """Gap, in tolerances, below which the precision of sums must suffice for the tolerance."""
-NO_WEIGHTS = np.empty(0, np.float32)
 NO_REPEATS: Mapping[int, int] = MappingProxyType({})
 """No repeated updates."""
 MAX_SEPARATE = 2

@@ -12,7 +12,6 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.objective.rounding import UNIT_ROUNDOFF, norm_upper_bound, rounded_up
-from ooc_pegasos.solvers.base import NO_WEIGHTS
 from ooc_pegasos.solvers.dual_store import Group
 
 _VALUE_OPERATIONS = 64  # upper bound for -l*(-b) of a row; the worst case is the entropy near a bound
@@ -40,9 +39,7 @@ class DualSums:
             bad = add_up_duals(
                 begin,
                 end,
-                *block.entries,
-                block.labels,
-                NO_WEIGHTS if block.weights is None else block.weights,
+                *block.arrays,
                 window.folds,
                 np.array(spec.class_weights),
                 float(spec.one_class),

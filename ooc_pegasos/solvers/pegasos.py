@@ -38,7 +38,7 @@ from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.model_panel import new_panel
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.objective.rounding import UNIT_ROUNDOFF, rounded_up, sum_error, vector_error
-from ooc_pegasos.solvers.base import LARGE_WEIGHTS, NO_WEIGHTS, SLICE_ENTRIES
+from ooc_pegasos.solvers.base import LARGE_WEIGHTS, SLICE_ENTRIES
 from ooc_pegasos.solvers.proof_record import NOT_RECORDED, RecordTarget
 from ooc_pegasos.store.csr_block import CsrBlock
 
@@ -141,8 +141,7 @@ class Pegasos:
     def process(self, block: CsrBlock, order: np.ndarray, begin: int, end: int, repeats: int) -> int:
         """Process rows `order[begin:end]` of a block; return the row that has an index out of range, or -1."""
         options = self.options
-        weights = NO_WEIGHTS if block.weights is None else block.weights
-        rows = (order, begin, end, *block.entries, block.labels, weights)
+        rows = (order, begin, end, *block.arrays)
         large = len(self.a) >= LARGE_WEIGHTS
         if repeats > 1:
             bad = kernels.process_rows_repeatedly(
@@ -309,9 +308,7 @@ class PegasosOfClasses(Pegasos):
                 window.order,
                 begin,
                 end,
-                *block.entries,
-                block.labels,
-                NO_WEIGHTS if block.weights is None else block.weights,
+                *block.arrays,
                 window.folds,
                 self._spec.fold,
                 self._class_weights,

@@ -19,7 +19,7 @@ from ooc_pegasos.objective.certificate import Bound, Snapshot, lower_bound, thin
 from ooc_pegasos.objective.free_bias import BalancedBound, DualPoint
 from ooc_pegasos.objective.model_panel import Panel, panels_of
 from ooc_pegasos.objective.problem import Problem
-from ooc_pegasos.solvers.base import LARGE_WEIGHTS, MAX_SEPARATE, NO_REPEATS, NO_WEIGHTS, Solver
+from ooc_pegasos.solvers.base import LARGE_WEIGHTS, MAX_SEPARATE, NO_REPEATS, Solver
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOfClasses, PegasosOptions
 from ooc_pegasos.solvers.pegasos_threads import Averaging
 from ooc_pegasos.solvers.proof_record import NOT_RECORDED, RowDuals
@@ -120,9 +120,7 @@ class PegasosSolver(Solver):
                 window.order,
                 begin,
                 end,
-                *block.entries,
-                block.labels,
-                NO_WEIGHTS if block.weights is None else block.weights,
+                *block.arrays,
                 window.folds,
                 problem.loss.number,
                 problem.parameter,

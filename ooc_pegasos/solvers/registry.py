@@ -27,7 +27,7 @@ AVERAGE_BELOW = 20.0
 """lam m below which the average of an epoch is a better candidate than its end."""
 PEGASOS_FROM = 0.75
 """lam m times the tolerance, in units of the largest squared norm of a row, above which one or two epochs suffice."""
-_OF_PLAIN_MODELS = ("batch_size", "project", "average", "bias=unregularized", "bias=batch")
+OF_PLAIN_MODELS = ("batch_size", "project", "average", "bias=unregularized", "bias=batch")
 """The options that no solver supports for models with different labels, rows or biases, or with joint losses."""
 
 
@@ -196,7 +196,7 @@ def _check_several_models(config: TrainConfig, algorithm: Algorithm, problem: Pr
     """Refuse options that are not supported for models with different labels, rows or biases."""
     if problem.plain:
         return
-    unknown = [mark for name, mark in config.demands.items() if name in _OF_PLAIN_MODELS]
+    unknown = [mark for name, mark in config.demands.items() if name in OF_PLAIN_MODELS]
     if "several models" not in algorithm.supports:
         unknown.append(f"{{algorithm={algorithm.name}}}")
     if unknown:
@@ -210,7 +210,7 @@ def refuse_of_classes(config: TrainConfig, algorithm: str, problem: Problem) -> 
     """Refuse algorithms and options that do not support joint multiclass losses."""
     if problem.costs is None:
         return
-    unknown = [mark for name, mark in config.demands.items() if name in _OF_PLAIN_MODELS]
+    unknown = [mark for name, mark in config.demands.items() if name in OF_PLAIN_MODELS]
     if "all classes" not in ALGORITHMS[algorithm].supports:
         unknown.append(f"{{algorithm={algorithm}}}")
     if unknown:

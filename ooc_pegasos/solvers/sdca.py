@@ -38,7 +38,7 @@ from ooc_pegasos.objective.free_bias import BalancedBound, DualPoint, Lines
 from ooc_pegasos.objective.model_panel import Panel, panels_of, width_of
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.objective.rounding import UNIT_ROUNDOFF, norm_upper_bound, rounded_up, sum_error, vector_error
-from ooc_pegasos.solvers.base import LARGE_WEIGHTS, MAX_SEPARATE, NEAR_TOLERANCE, NO_REPEATS, NO_WEIGHTS, Solver
+from ooc_pegasos.solvers.base import LARGE_WEIGHTS, MAX_SEPARATE, NEAR_TOLERANCE, NO_REPEATS, Solver
 from ooc_pegasos.solvers.dual_store import Group, RowStates
 from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.proof_record import RowDuals
@@ -223,9 +223,7 @@ class SdcaSolver(Solver):
                 active_rows,
                 0,
                 count,
-                *block.entries,
-                block.labels,
-                NO_WEIGHTS if block.weights is None else block.weights,
+                *block.arrays,
                 window.folds,
                 np.array(spec.class_weights),
                 float(spec.one_class),
@@ -252,9 +250,7 @@ class SdcaSolver(Solver):
                 active_rows,
                 0,
                 count,
-                *block.entries,
-                block.labels,
-                NO_WEIGHTS if block.weights is None else block.weights,
+                *block.arrays,
                 window.folds,
                 problem.loss.number,
                 problem.parameter,

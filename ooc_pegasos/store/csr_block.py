@@ -25,6 +25,7 @@ VALUE_CODINGS: dict[str, Any] = {
 LEVELS = 256
 """Number of levels in the dictionary of `code8`."""
 NO_LEVELS = np.empty(0, np.float32)
+NO_WEIGHTS = np.empty(0, np.float32)
 
 
 def escape_of(coding: str) -> int:
@@ -78,6 +79,11 @@ class CsrBlock:
         if values is not None and values.dtype == np.float16:
             values = values.view(np.int16)
         return read_only(self.indptr), read_only(self.indices), read_only(values), read_only(self.levels)
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]:
+        """The entries, labels and weights as compiled loops take them; the weights are empty if all are 1."""
+        return *self.entries, self.labels, NO_WEIGHTS if self.weights is None else self.weights
 
     def decode(self) -> CsrBlock:
         """Return the rows with plain uint32 indices, checked, and decoded values."""

@@ -16,6 +16,7 @@ from ooc_pegasos.store.csr_block import LEVELS, entry_bytes
 from ooc_pegasos.store.recipe import Hashing, Table, Tokens, problem_of_hashing, problem_of_table, problem_of_tokens
 from ooc_pegasos.util import json_checksum, typed_json
 from ooc_pegasos.util.files import read_file, write_atomically
+from ooc_pegasos.util.kind_of_path import kind_of_path
 
 FORMAT, VERSION = "ooc-pegasos store", 1
 FILE_NAME = "manifest.json"
@@ -96,6 +97,11 @@ class SourceInfo:
     """Time of the last change; None if not known."""
     samples: str | None = None
     """XXH64 of some of its blocks, see `readers.sources.samples_of`; None if not known."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Size and samples of the content; None if not known."""
+        return None if self.samples is None else f"{self.size}:{self.samples}"
 
 
 @dataclass(frozen=True)
@@ -291,6 +297,9 @@ def read(folder: Path) -> Manifest:
     try:
         content = read_file(path)
     except (FileNotFoundError, NotADirectoryError):
+        kind = kind_of_path(folder)
+        if kind not in ("", "a folder", "an Arrow file"):
+            raise InputError(f"{folder}: {kind}, not a store; name a store made by 'oocpeg convert'") from None
         if folder.exists():
             raise InputError(f"{folder}: not a store (no {FILE_NAME} in it); make one with 'oocpeg convert'") from None
         raise InputError(f"{folder}: no such store; make one with 'oocpeg convert'") from None

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ooc_pegasos.config import MOST_NAMES, is_delimiter
+from ooc_pegasos.config import MOST_NAMES
+from ooc_pegasos.option_texts import is_delimiter
 from ooc_pegasos.util.typed_json import omitted_default
 
 Kind = Literal["numeric", "categorical", "text", "entries"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from ooc_pegasos.util.checksums import xxh64_hex
 from ooc_pegasos.util.files import unreadable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import scipy.sparse
 
     from ooc_pegasos.aliases import ArrowTable, DaskCollection, Labels, Matrix
@@ -130,6 +132,23 @@ class Store:
             self.check_size(chunk)
             yield np.fromfile(self.path / chunk.file, kind, chunk.rows, offset=chunk.starts.labels)
 
+    @property
+    def has_files(self) -> bool:
+        """True if the store is a folder; rows of Dask collections are in the memory of workers."""
+        return (self.path / manifests.FILE_NAME).exists()
+
+    def deviation_of_labels(self) -> float:
+        """Return the standard deviation of real targets; 0 without rows."""
+        rows, mean, spread = 0, 0.0, 0.0
+        for labels in self.labels_by_chunk():
+            values = labels.astype(np.float64)
+            more, between = len(values), float(values.mean()) - mean if len(values) else 0.0
+            if more:
+                spread += float(((values - values.mean()) ** 2).sum()) + between**2 * rows * more / (rows + more)
+                mean += between * more / (rows + more)
+                rows += more
+        return math.sqrt(spread / rows) if rows else 0.0
+
     def largest_label(self) -> float:
         """Return the largest absolute value of a label."""
         return max((float(abs(labels).max(initial=0.0)) for labels in self.labels_by_chunk()), default=0.0)
@@ -152,7 +171,7 @@ class Store:
             )
         return self.parse(number, buffer)
 
-    def parse(self, number: int, content: Any) -> CsrBlock:
+    def parse(self, number: int, content: bytes | np.ndarray | pa.Buffer) -> CsrBlock:
         """Return chunk `number` as views of the bytes of its file, whose checksum was checked."""
         import pyarrow as pa
 
@@ -171,14 +190,14 @@ class Store:
         for number in range(len(self.manifest.chunks)):
             yield self.block(number)
 
-    def ids(self, number: int) -> Any:
+    def ids(self, number: int) -> pa.Array | None:
         """Return the row identifiers of chunk `number` after a check of their checksum; None if there are none."""
         from ooc_pegasos.store import row_ids
 
         chunk = self.manifest.chunks[number]
         return row_ids.read(self.path / chunk.ids.file, chunk.ids, chunk.rows) if chunk.ids else None
 
-    def id_type(self) -> Any:
+    def id_type(self) -> pa.DataType | None:
         """Return the common Arrow type of the ids of all chunks; None if the store has no ids."""
         from ooc_pegasos.store import row_ids
 

@@ -7,12 +7,13 @@ import tempfile
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ooc_pegasos.algorithms import SDCA
 from ooc_pegasos.compiled.fit.pegasos import square_distance
-from ooc_pegasos.config import TrainConfig
+from ooc_pegasos.config import ConvertConfig, TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import completed
 from ooc_pegasos.objective.problem import fixed_bias, problem_of
@@ -35,6 +36,9 @@ from ooc_pegasos.util.checkpoint import Checkpoint
 from ooc_pegasos.util.files import writing_errors
 from ooc_pegasos.util.locks import in_use, locked
 from ooc_pegasos.util.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from ooc_pegasos.aliases import ArrowTable, Labels, Matrix
 
 
 def train(
@@ -101,7 +105,7 @@ def train(
                     discard_checkpoint(checkpoint_folder, progress.note)
                 run.judge.ends_hopeless = one.ends_hopeless
                 run.report.log = epoch_log.opened(one.lines_before + run.lines)
-                run.report.round = one.number
+                run.report.round, run.complete = one.number, one.complete
                 result = run.execute()
                 return RoundResult(result, run.lines, run.engine.identity(), run.is_search)
 
@@ -109,10 +113,36 @@ def train(
             return train_round(whole).result
         if warm_start is not None:
             raise UsageError(ONE_MODEL)
-        search = LambdaSearch(config, store, train_round, progress, checkpoint_folder, resume)
+        search = LambdaSearch(config, store, train_round, progress, checkpoint_folder, resume, proof is not None)
         if saved:
             search.continue_from(saved)
         return search.execute()
+
+
+def fit(
+    data: Matrix | ArrowTable,
+    labels: Labels | None = None,
+    config: TrainConfig | None = None,
+    *,
+    label: str | None = None,
+    weights: Labels | None = None,
+    recipe: ConvertConfig | None = None,
+    scratch: str | Path | None = None,
+) -> TrainResult:
+    """Train on data in memory: a table with a column of labels, named by `label`, or a matrix with `labels`.
+
+    `recipe` has further options of the conversion to a store, which is written below `scratch` and removed at the end.
+    """
+    recipe = recipe or ConvertConfig()
+    if label is not None:
+        recipe = dataclasses.replace(recipe, label=label)
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="oocpeg-") as folder:
+        path = Path(folder) / "store"
+        if labels is not None:
+            store = Store.from_scipy(data, labels, path, weights, recipe)  # type: ignore[arg-type]
+        else:
+            store = Store.from_arrow(data, path, recipe)  # type: ignore[arg-type]
+        return train(store, config, scratch=folder)
 
 
 def _new_run(

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_MOST_SOURCES = 1000
+"""Inputs whose fingerprints are kept in a model."""
+
+
 @dataclass(frozen=True, repr=False)
 class TrainResult:
     """The selected model, and statistics of the run."""
@@ -135,7 +139,7 @@ class Outcome:
             holdout = [(fold, one) for fold, one in found if one is not None]
             if holdout and all(model in self._best for model in models):
                 # errors of one class against the rest are not multiclass errors
-                by_error = self._config.select_by in (None, "error") and not self.one_vs_rest
+                by_error = not self._config.refit and self._config.select_by in (None, "error") and not self.one_vs_rest
                 trial = trial_of(lam, holdout, across=folds, by_error=by_error)
                 trials.append(dataclasses.replace(trial, error=None) if self.one_vs_rest else trial)
         return trials
@@ -203,6 +207,7 @@ class Outcome:
             config=essential(config),
             store_checksum=self._store.checksum,
             versions={"ooc-pegasos": __version__, "numpy": np.__version__},
+            sources=[one.fingerprint for one in self._store.manifest.sources[:_MOST_SOURCES] if one.fingerprint],
         )
         return Model(*self._weights(info, selected), vocabulary.of_store(self._store.path, self._store.manifest))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.compiled.fit.pegasos import BY_BATCH, BY_SUBGRADIENT
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.objective.lambda_path import remark_on
 from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.reporting.history import HoldoutResult
+from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.proof_record import DualRecord
 from ooc_pegasos.solvers.registry import can_take_over, why_uncertified
@@ -72,6 +75,8 @@ class Run:
         self.checkpoints = (
             CheckpointFolder(checkpoint_folder, identity, time.perf_counter()) if checkpoint_folder else None
         )
+        self.complete: Callable[[Model], Model] | None = None
+        """Adds what is known outside the run to its model, before a proof refers to it."""
         self.state = self._begin(saved)
         self.judge = Judge(self.state, setup.config, engine, str(setup.store.path))
         for remark in engine.remarks():
@@ -276,11 +281,16 @@ class Run:
         setup, config, state = self.setup, self.setup.config, self.state
         outcome = self._compared(Outcome(setup.problem, state, setup.store, config))
         model = outcome.model(self.algorithm.name)
+        remark = remark_on(outcome.trials)
+        if remark and not self.report.round:  # a search notes it at its end
+            self.report.note(remark)
         holdout = outcome.holdout
         if config.calibrate or (outcome.one_vs_rest and config.holdout_fraction):
             (found,) = self.engine.score_holdout(HoldoutRequest([model], config.calibrate is not None))
             model = found.calibrate(model, config)
             holdout = HoldoutResult(holdout.loss if holdout else None, found.error)
+        if self.complete:
+            model = self.complete(model)
         if self.proof and self.record:
             with self.engine.watch.measuring("writing the proof"):
                 outcome.write_proof(self.proof.path, model, self.record)

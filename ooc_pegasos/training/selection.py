@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.config import HOLDOUT, TrainConfig
 from ooc_pegasos.errors import CheckpointMismatchError
-from ooc_pegasos.objective.lambda_path import Range, Trial, choose, further_lambdas
+from ooc_pegasos.objective.lambda_path import Range, Trial, choose, further_lambdas, remark_on
 from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.reporting.progress import TrainingProgress
+from ooc_pegasos.scoring.calibration import Calibration
+from ooc_pegasos.scoring.model import Model
+from ooc_pegasos.solvers.registry import OF_PLAIN_MODELS
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.holdout import check_criterion
 from ooc_pegasos.training.report import open_log
@@ -41,16 +45,27 @@ _PROBABILITIES, _LAST = "probabilities", "last"
 def with_test_rows(config: TrainConfig, store: Store) -> TrainConfig:
     """Return the options of a search with the default rows for the comparison: of few rows, more.
 
-    A tenth of few rows is too small to tell lambdas apart. Of very few rows all are used, by cross-validation, unless
+    A tenth of few rows is too small to distinguish lambdas. Of very few rows all are used, by cross-validation, unless
     there are so many features that a pass for several models takes much longer than for one.
     """
     rows = store.rows
     if not config.is_search or config.holdout is not None or config.folds is not None:
         return config
     by_loss_or_error = config.select_by in (None, "loss") and config.calibrate is None
-    if by_loss_or_error and FOLDS * 20 <= rows <= _FOLDS_TO and store.features * _ROWS_PER_FEATURE <= rows:
+    if (
+        by_loss_or_error
+        and _can_have_folds(config)
+        and FOLDS * 20 <= rows <= _FOLDS_TO
+        and store.features * _ROWS_PER_FEATURE <= rows
+    ):
         return dataclasses.replace(config, folds=FOLDS)
     return dataclasses.replace(config, holdout=min(max(HOLDOUT, _ENOUGH_ROWS / max(rows, 1)), _MOST_HOLDOUT))
+
+
+def _can_have_folds(config: TrainConfig) -> bool:
+    """True if several models with different rows can have the options."""
+    is_known = config.algorithm == ANY or "several models" in ALGORITHMS[config.algorithm].supports
+    return is_known and not any(name in OF_PLAIN_MODELS for name in config.demands)
 
 
 class EpochLog:
@@ -80,6 +95,8 @@ class Round:
     resume: bool
     is_last: bool = False
     """True for the last fit, on all rows."""
+    complete: Callable[[Model], Model] | None = None
+    """Adds the results of the search to the model of the last fit."""
 
     @property
     def is_first(self) -> bool:
@@ -148,12 +165,15 @@ class LambdaSearch:
         progress: TrainingProgress,
         checkpoint_folder: Path | None = None,
         resume: bool = False,
+        has_proof: bool = False,
     ) -> None:
         check_criterion(config.select_by, store.manifest.labels.task)
         self._config, self._store, self._progress = config, store, progress
+        self._has_proof = has_proof  # of the last fit, so that no other model is returned
         self._train_round, self._folder, self._resume = train_round, checkpoint_folder, resume
         self._found = _Found()
         self._results: list[TrainResult] = []
+        self._notes: list[str] = []
         self._began = time.perf_counter()
 
     def continue_from(self, saved: Checkpoint) -> None:
@@ -180,7 +200,7 @@ class LambdaSearch:
             self._take(made)
             if made.result.stopped_by == "seconds":
                 break
-        return self._refit() if self._found.trials else self._kept_without_refit()
+        return self._refit() if self._found.trials else self._without_refit(self._results[0])
 
     # --- rounds -------------------------------------------------------------------------------------
 
@@ -217,16 +237,17 @@ class LambdaSearch:
             tolerance=max(config.enough, COMPARED),
             holdout=config.holdout_fraction if single and not config.folds else config.holdout,
             select="best",
-            select_by=None if single else config.select_by,
             calibrate=None,
             refit=False,
             max_seconds=config.max_seconds and _SHARE_OF_TIME * config.max_seconds,
         )
 
-    def _make(self, config: TrainConfig, name: str | int) -> RoundResult:
+    def _make(
+        self, config: TrainConfig, name: str | int, complete: Callable[[Model], Model] | None = None
+    ) -> RoundResult:
         folder = self._folder and self._folder / f"{ROUNDS}{name}"
-        number = self._found.rounds + 1
-        return self._train_round(Round(config, number, self._found.lines, folder, self._resume, name == _LAST))
+        number, is_last = self._found.rounds + 1, name == _LAST
+        return self._train_round(Round(config, number, self._found.lines, folder, self._resume, is_last, complete))
 
     def _take(self, made: RoundResult) -> None:
         """Add the results of a round, and write the checkpoint of the search."""
@@ -255,6 +276,10 @@ class LambdaSearch:
     def _refit(self) -> TrainResult:
         """Train the chosen lambda on all rows."""
         config, chosen = self._config, self._chosen
+        remark = remark_on(self._found.trials) if config.lambdas is not None else None
+        if remark:
+            self._progress.note(remark)
+            self._notes.append(remark)
         last = dataclasses.replace(
             config,
             lam=chosen.lam,
@@ -265,7 +290,7 @@ class LambdaSearch:
             select_by=None,
             calibrate=None,
         )
-        calibrations = []
+        calibrations: list[Calibration] = []
         if config.calibrate:
             self._progress.begin_step("fitting probabilities")
             tolerance = max(config.enough, COMPARED)
@@ -275,30 +300,38 @@ class LambdaSearch:
             made = self._make(held_out, _PROBABILITIES)
             calibrations = made.result.model.info.calibrations
             self._results.append(made.result)
-            if made.result.stopped_by == "seconds":
-                return self._kept_without_refit()
+            if made.result.stopped_by == "seconds" and not self._has_proof:
+                return self._without_refit(made.result)
             self._found.lines += made.lines
         self._progress.begin_step(f"training lambda {chosen.lam:.4g} on all rows")
-        result = self._make(last, _LAST).result
-        earlier = self._kept_without_refit() if self._results else None
+        result = self._make(last, _LAST, lambda model: self._completed(model, calibrations)).result
+        earlier = self._best_without_refit() if self._results and not self._has_proof else None
         is_unfinished = result.stopped_by == "seconds" and not result.converged
         if is_unfinished and earlier and earlier.gap is not None and (result.gap is None or earlier.gap < result.gap):
             return earlier
         self._results.append(result)
-        return dataclasses.replace(self._joined(result, calibrations or None), is_refit=True)
+        return dataclasses.replace(self._joined(result), is_refit=True)
 
-    def _kept_without_refit(self) -> TrainResult:
+    def _completed(self, model: Model, calibrations: list[Calibration]) -> Model:
+        """Return the model of the last fit with the results of the search."""
+        info = dataclasses.replace(model.info, trials=self._found.trials, config=essential(self._config))
+        return dataclasses.replace(model, info=dataclasses.replace(info, calibrations=calibrations))
+
+    def _best_without_refit(self) -> TrainResult:
         """Return the best of the models that were trained without the holdout rows."""
         best = {trial.lam: trial.value for trial in self._found.trials}
-        result = min(self._results, key=lambda one: best.get(one.model.info.lam, float("inf")))
-        return self._joined(dataclasses.replace(result, stopped_by="seconds", converged=False), None)
+        return self._without_refit(min(self._results, key=lambda one: best.get(one.model.info.lam, float("inf"))))
 
-    def _joined(self, result: TrainResult, calibrations: list[Any] | None) -> TrainResult:
-        """Return the result of a round as that of the search."""
-        found, model = self._found, result.model
-        info = dataclasses.replace(model.info, trials=found.trials, config=essential(self._config))
-        if calibrations is not None:
-            info = dataclasses.replace(info, calibrations=calibrations)
+    def _without_refit(self, result: TrainResult) -> TrainResult:
+        """Return the result of a round as that of a search that ran out of time."""
+        config = essential(dataclasses.replace(self._config, refit=False))
+        info = dataclasses.replace(result.model.info, trials=self._found.trials, config=config)
+        model = dataclasses.replace(result.model, info=info)
+        return self._joined(dataclasses.replace(result, model=model, stopped_by="seconds", converged=False))
+
+    def _joined(self, result: TrainResult) -> TrainResult:
+        """Return the result of a round with the statistics of all rounds."""
+        found, info = self._found, result.model.info
         trial = next((one for one in found.trials if one.lam == info.lam), None)
         results = self._results
         profile: dict[str, dict[str, float]] = {}
@@ -309,7 +342,6 @@ class LambdaSearch:
                     sums[name] = sums.get(name, 0.0) + value
         return dataclasses.replace(
             result,
-            model=dataclasses.replace(model, info=info),
             models=found.models,
             trials=found.trials,
             holdout=HoldoutResult(trial.loss, trial.error) if trial else result.holdout,
@@ -318,6 +350,6 @@ class LambdaSearch:
             seconds_waiting=sum(one.seconds_waiting for one in results),
             bytes_read=sum(one.bytes_read for one in results),
             costs=[cost for one in results for cost in one.costs],
-            notes=list(dict.fromkeys(note for one in results for note in one.notes)),
+            notes=list(dict.fromkeys([*(note for one in results for note in one.notes), *self._notes])),
             profile=profile,
         )

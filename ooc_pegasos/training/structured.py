@@ -12,6 +12,7 @@ is only as exact as the maximum.
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import reprlib
 from dataclasses import dataclass
@@ -86,6 +87,20 @@ class StructuredConfig:
 
 
 @dataclass(frozen=True)
+class StructuredEpoch:
+    """The state at the end of an epoch. Values that were not measured in this epoch are None."""
+
+    epoch: int
+    estimate: float
+    """Of the objective."""
+    primal: float | None
+    lower_bound: float
+    gap: float | None
+    """Certified relative gap."""
+    estimated_gap: float
+
+
+@dataclass(frozen=True)
 class StructuredResult:
     """The best weights, and a bound on their distance from the optimum."""
 
@@ -96,7 +111,7 @@ class StructuredResult:
     """(primal - lower_bound) / primal."""
     converged: bool
     history: pa.Table
-    """One row per epoch."""
+    """A `StructuredEpoch` in each row."""
 
 
 def train_structured(
@@ -116,7 +131,8 @@ def train_structured(
             break
     assert run.gap is not None
     converged = run.gap <= config.tolerance
-    return StructuredResult(run.best, run.primal, run.bound, run.gap, converged, pa.Table.from_pylist(run.history))
+    history = pa.Table.from_pylist([dataclasses.asdict(record) for record in run.history])
+    return StructuredResult(run.best, run.primal, run.bound, run.gap, converged, history)
 
 
 @dataclass(frozen=True)
@@ -244,7 +260,7 @@ class _Run:
         self.t = self.s = self.r = self.mean_loss = 0.0
         self.snapshots = [Snapshot.start()]
         self.bound, self.primal, self.best = 0.0, np.inf, self.a  # costs are not negative
-        self.history: list[dict[str, Any]] = []
+        self.history: list[StructuredEpoch] = []
 
     @property
     def gap(self) -> float | None:
@@ -288,14 +304,14 @@ class _Run:
         if measured:
             self._measure([iterate, (self.r * self.a - self.b) / m])
         self.history.append(
-            {
-                "epoch": epoch,
-                "estimate": estimate,
-                "primal": self.primal if measured else None,
-                "lower_bound": self.bound,
-                "gap": self.gap if measured else None,
-                "estimated_gap": estimated_gap,
-            }
+            StructuredEpoch(
+                epoch,
+                estimate,
+                self.primal if measured else None,
+                self.bound,
+                self.gap if measured else None,
+                estimated_gap,
+            )
         )
         self.snapshots.append(Snapshot(epoch, self.t, self.s, self.a.copy()))
         self.snapshots = [self.snapshots[0], *thin_snapshots(self.snapshots[1:], epoch)]

@@ -824,7 +824,7 @@ def settings(cls: Any) -> Callable[[Path], Attempt]:
 
 def costs(folder: Path) -> Attempt:
     """A table of misclassification costs."""
-    from ooc_pegasos.config import read_costs
+    from ooc_pegasos.option_texts import read_costs
 
     (folder / "a.svm").write_bytes(b"".join(b"%d %d:1\n" % (i % 3, 1 + i % 7) for i in range(ROWS)))
     config = ConvertConfig(threads=1, task="multiclass")

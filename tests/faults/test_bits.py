@@ -119,9 +119,10 @@ def test_predicting_by_command(scene, oocpeg, name):
 RUNS = {
     "ascent": {"algorithm": "sdca", "lam": 0.1},
     "ascent in windows": {"algorithm": "sdca", "lam": 0.1, "memory": "least"},
-    "ascent of several": {"algorithm": "sdca", "lam": (0.1, 0.2, 0.3)},
+    "ascent of several": {"algorithm": "sdca", "lam": (0.1, 0.2, 0.3), "refit": False},
     "pegasos": {"algorithm": "sgd-s", "lam": 0.1},
-    "pegasos of several": {"algorithm": "sgd-s", "lam": (0.1, 0.2, 0.3)},
+    "pegasos of several": {"algorithm": "sgd-s", "lam": (0.1, 0.2, 0.3), "refit": False},
+    "ascent after a search": {"algorithm": "sdca", "lam": (0.1, 0.2, 0.3)},
 }
 
 
@@ -134,8 +135,8 @@ def test_checkpoints(scene, tmp_path, name):
     common = {"tolerance": 1e-12, "checkpoint_epochs": 1, "threads": 1, **told}
     begun = tmp_path / "begun"
     train(store, TrainConfig(**common, max_epochs=2), checkpoint=begun)
-    files = sorted(begun.glob("*.checkpoint"))
-    assert len(files) == 1 + name.startswith("ascent")
+    files = sorted(begun.rglob("*.checkpoint"))
+    assert len(files) == 1 + name.startswith("ascent") + name.endswith("search")
     resumed = tmp_path / "resumed"
 
     def resume() -> object:

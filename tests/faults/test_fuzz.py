@@ -16,8 +16,8 @@ import pytest
 from fuzzing import FORMATS, resealed
 
 from ooc_pegasos import ConvertConfig, Model, OocPegasosError, Store, TrainConfig, convert, train, verify
-from ooc_pegasos.config import parse_size
 from ooc_pegasos.errors import CorruptFileError
+from ooc_pegasos.option_texts import parse_size
 from ooc_pegasos.scoring.calibration import Calibration
 from ooc_pegasos.util.checkpoint import Checkpoint
 from support.paths import ROOT

@@ -169,7 +169,7 @@ def test_toml_and_options(oocpeg, data, tmp_path):
     assert told["chunks"] > 1
 
 
-def test_demo_prints_commands(oocpeg, tmp_path):
+def test_demo_prints_commands(oocpeg):
     text = oocpeg("demo", "--folder", "here").stdout
     assert re.findall(r"^\$ oocpeg (\w+)", text, re.MULTILINE)[:2] == ["train", "info"]
     assert "Next steps" in text
@@ -198,7 +198,7 @@ def test_outputs_that_would_overwrite_inputs(tmp_path, oocpeg):
         ((*train, "-o", "new", "--log", "latest", "--warm-start", "d.model"), "is the model of --warm-start"),
         ((*train, "-o", "d.store/manifest.json"), "--output d.store/manifest.json: is the store"),
         (("predict", "d.model", "d.svm", "-o", "latest", "--force"), "--output latest: is the model"),
-        (("predict", "d.model", "d.store", "-o", "d.store/manifest.json", "--force"), "is the data, or in it"),
+        (("predict", "d.model", "d.store", "-o", "d.store/manifest.json", "--force"), "is the data d.store, or in it"),
     ):
         assert said in oocpeg(*words, code=2).stderr
     assert kept == {path: path.read_bytes() for path in kept}

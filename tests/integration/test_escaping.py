@@ -147,7 +147,7 @@ def test_names_of_jobs(tmp_path):
     assert json.loads(out)["job"] == "job" + HOSTILE.replace("\x7f", "")
 
 
-def test_notes_and_tracebacks(tmp_path):
+def test_notes_and_tracebacks():
     """All of stderr is text for people, also what Python prints of an error in the program itself."""
     code = "import sys; from ooc_pegasos.cli import streams; streams.guard(); "
     code += f"from ooc_pegasos.reporting.progress import LoggedTraining; LoggedTraining().note({HOSTILE!r}); "

@@ -336,7 +336,7 @@ def test_folders_of_texts_as_reference_sets(tmp_path):
         (("index_base = 1", "hash_bits = 9"), "hash_bits is for .* read as svmlight; leave it out"),
     ],
 )
-def test_options_that_contradict_the_store_though_nothing_is_new(tmp_path, oocpeg, change, message):
+def test_options_that_contradict_the_store_though_nothing_is_new(tmp_path, change, message):
     put_day(tmp_path, 1)
     run(job_of(tmp_path), now=clock_of(1))
     plan(nightly(tmp_path), clock_of(2)())

@@ -104,8 +104,9 @@ def test_conversions_are_the_same(tmp_path, name):
 
 
 def as_before(model, golden):
-    """The bytes of a model, if the versions in it were those of the golden one."""
-    info = dataclasses.replace(model.info, versions=golden.info.versions)
+    """The bytes of a model, if versions, inputs and new options in it were those of the golden one."""
+    options = {name: value for name, value in model.info.config.items() if name in golden.info.config}
+    info = dataclasses.replace(model.info, versions=golden.info.versions, sources=golden.info.sources, config=options)
     return dataclasses.replace(model, info=info).encode()
 
 

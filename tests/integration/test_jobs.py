@@ -23,7 +23,7 @@ from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.verify import verify
 from ooc_pegasos.util.locks import locked
 from support.file_bytes import folder_bytes
-from support.nights import JOB, clock_of, job_of, put_day, version_in_use
+from support.nights import JOB, changed_job, clock_of, job_of, put_day, version_in_use
 
 
 def test_three_nights(tmp_path):
@@ -390,8 +390,11 @@ def test_the_sample_is_the_same_for_every_model():
         assert len(seen[0][0]) >= min(rows, 50_000)
 
 
-def test_holdout_rows_are_measured_separately(tmp_path):
-    job = job_of(tmp_path)
+@pytest.mark.parametrize("lam", ["lam = 1e-3", "", "lam = [1e-3, 1e-2]"], ids=["one", "default", "several"])
+def test_holdout_rows_are_measured_separately(tmp_path, lam):
+    """Neither the best lambda nor another one is trained on the rows by which models are compared."""
+    job_of(tmp_path)
+    job = changed_job(tmp_path, ("lam = 1e-3", lam))
     put_day(tmp_path, 1)
     record = run(job, now=clock_of(1))
     store = Store.open(tmp_path / "clicks.store")
@@ -404,6 +407,9 @@ def test_holdout_rows_are_measured_separately(tmp_path):
     scores = model.decision_function(matrix[apart])
     assert record["metrics"]["holdout"]["challenger"]["rows"] == apart.sum()
     assert record["metrics"]["holdout"]["challenger"]["roc_auc"] == pytest.approx(roc_auc_score(labels[apart], scores))
+    objective = model.info.lam / 2 * (model.weights @ model.weights + float(model.bias) ** 2)
+    objective += np.maximum(0, 1 - labels[~apart] * model.decision_function(matrix[~apart])).mean()
+    assert model.info.certificate.primal == pytest.approx(objective, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -463,5 +469,6 @@ def test_ctrl_c_and_the_next_run_goes_on(tmp_path, monkeypatch):
 
 def test_defaults_say_what_is_compared():
     job = Job("s", "m", ("i",))
-    assert job.training() == TrainConfig(holdout=0.1)
+    assert job.training() == TrainConfig(holdout=0.1, refit=False)
+    assert Job("s", "m", ("i",), train=TrainConfig(lam=0.1)).training() == TrainConfig(lam=0.1, holdout=0.1)
     assert Gate().require_certified

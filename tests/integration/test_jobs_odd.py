@@ -199,7 +199,7 @@ def test_missing_inputs(tmp_path, oocpeg, what):
     oocpeg("run", "nightly.toml")
 
 
-def test_no_job_file(tmp_path, oocpeg):
+def test_no_job_file(oocpeg):
     assert "no such file" in oocpeg("run", "nothing.toml", code=3).stderr.lower()
     assert "is a directory" in oocpeg("run", ".", code=3).stderr.lower()
 
@@ -779,7 +779,7 @@ def test_two_trainings_of_one_model(tmp_path, oocpeg):
     assert not (tmp_path / ".model.lock").exists()
 
 
-def test_a_store_that_grows_while_it_is_trained_on(tmp_path, oocpeg):
+def test_a_store_that_grows_while_it_is_trained_on(tmp_path):
     """Who reads and who appends do not wait for each other; each has the store whole."""
     for day in (1, 2):
         put_day(tmp_path, day)

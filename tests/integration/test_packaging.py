@@ -1,5 +1,6 @@
 """The wheel alone, in an environment of its own."""
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -37,7 +38,8 @@ def test_the_wheel_alone(tmp_path: Path) -> None:
     python = str(home / "bin" / "python")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([python, *words], cwd=tmp_path, capture_output=True, text=True)
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run([python, *words], cwd=tmp_path, capture_output=True, text=True, env=env)
 
     where = run("-c", "import ooc_pegasos, ooc_pegasos.readers.svmlight as s; print(ooc_pegasos.__file__, s.__file__)")
     assert where.stdout.count(str(site)) == 2, where.stderr

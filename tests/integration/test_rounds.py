@@ -98,10 +98,10 @@ def test_many_models_weights_folds_and_a_bias(client, tmp_path):
     (folder / "weights").write_text("".join(f"{1 + row % 3}\n" for row in range(600)))
     store = store_of_parts(folder, weights=str(folder / "weights"))
     for config in (
-        TrainConfig(lam=(0.1, 0.03, 0.01), tolerance=0.005, holdout=0.2),
-        TrainConfig(lam=(0.1, 0.01), folds=3, tolerance=0.005),
+        TrainConfig(lam=(0.1, 0.03, 0.01), tolerance=0.005, holdout=0.2, refit=False),
+        TrainConfig(lam=(0.1, 0.01), folds=3, tolerance=0.005, refit=False),
         TrainConfig(lam=0.01, bias="feature", tolerance=0.005, class_weight=(1.0, 3.0)),
-        TrainConfig(tolerance=0.01, max_epochs=30),
+        TrainConfig(tolerance=0.01, max_epochs=30, refit=False),
     ):
         local, on_workers = train(store, config), train_dask(client, store, config, parts=3)
         assert on_workers.converged or config.max_epochs
@@ -132,9 +132,8 @@ def test_several_classes(client, tmp_path, loss):
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_results_do_not_depend_on_the_number_of_workers(tmp_path, algorithm):
     store = store_of_parts(tmp_path)
-    config = TrainConfig(
-        lam=(0.03, 0.01, 0.003), tolerance=1e-3, algorithm=algorithm, max_epochs=12, holdout=0.1, memory=1 << 24
-    )
+    same = {"tolerance": 1e-3, "algorithm": algorithm, "max_epochs": 12, "holdout": 0.1, "memory": 1 << 24}
+    config = TrainConfig(lam=(0.03, 0.01, 0.003), refit=False, **same)
     found = set()
     for number in (1, 2, 3, 2):
         with (
@@ -205,7 +204,8 @@ def test_workers_join_and_leave(tmp_path):
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
 def test_checkpoints(client, tmp_path, algorithm):
     store = store_of_parts(tmp_path)
-    settings = {"lam": (0.03, 0.003), "tolerance": 1e-9, "algorithm": algorithm, "memory": 1 << 24, "holdout": 0.1}
+    settings = {"lam": (0.03, 0.003), "tolerance": 1e-9, "algorithm": algorithm, "memory": 1 << 24}
+    settings |= {"holdout": 0.1, "refit": False}
     whole = train_dask(client, store, TrainConfig(**settings, max_epochs=9), parts=3)
     some = TrainConfig(**settings, max_epochs=9, checkpoint_epochs=1)
 

@@ -526,7 +526,7 @@ def _spoilt(block, block_info=None):
     return block
 
 
-def test_rows_that_exceed_memory(tmp_path):
+def test_rows_that_exceed_memory():
     with (
         workers_that_never_pause(),
         distributed.LocalCluster(
@@ -578,7 +578,7 @@ def test_a_collection_that_changes(client, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_lost_with_its_rows(tmp_path):
+def test_a_worker_that_is_lost_with_its_rows():
     matrix, _labels = random_rows(3000, 40, 0, 0.3)
     labels = np.sign(matrix @ np.random.default_rng(9).normal(size=40) + np.random.default_rng(1).normal(size=3000))
     x = da.from_array(matrix.toarray(), chunks=(500, -1))

@@ -304,7 +304,7 @@ def test_all_displays_are_guarded():
                 assert hasattr(vars(kind)[name], "__wrapped__"), (kind, name)
 
 
-def test_a_log_and_a_notebook_that_fail_end_no_run(tmp_path, place, capsys, monkeypatch):
+def test_a_log_and_a_notebook_that_fail_end_no_run(place, capsys, monkeypatch):
     from ooc_pegasos import Store
     from ooc_pegasos.reporting.notebook import NotebookTraining
 

@@ -70,7 +70,7 @@ def test_the_model_is_not_written_over_an_input(text, oocpeg):
     assert f"--output {text}: is the input {text}, or in it; name another file" in failed.stderr
 
 
-def test_no_rows_of_a_temporary_store_stay_after_an_interruption(tmp_path, oocpeg):
+def test_no_rows_of_a_temporary_store_stay_after_an_interruption(tmp_path):
     (tmp_path / "scratch").mkdir()
     (tmp_path / "rows.svm").write_text(svmlight_text(*random_rows(3000, 200, 3, 0.3)))
     words = ["train", "rows.svm", "-o", "m", "--lambda", "1e-9", "--tolerance", "1e-12", "--scratch", "scratch"]

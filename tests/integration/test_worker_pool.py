@@ -281,7 +281,7 @@ def test_all_workers_are_killed(processes, tmp_path, algorithm):
 def test_states_are_fetched_regularly(processes, tmp_path, monkeypatch):
     """The scheduler releases earlier rounds, and lost states are recomputed from the fetched ones."""
     store = store_of_parts(tmp_path, rows=2000)
-    config = TrainConfig(**SETTINGS | {"lam": (1e-4, 1e-3)}, algorithm="sdca", holdout=0.1)
+    config = TrainConfig(**SETTINGS | {"lam": (1e-4, 1e-3)}, algorithm="sdca", holdout=0.1, refit=False)
     whole = train_dask(processes.client, store, config, parts=3)
     counts = []
 
@@ -374,7 +374,7 @@ def test_a_store_that_workers_do_not_see(local, tmp_path, monkeypatch):
 def test_ctrl_c(local, tmp_path, monkeypatch, algorithm, within):
     """The checkpoint has the state before the unfinished round or measurement."""
     store = store_of_parts(tmp_path)
-    config = TrainConfig(**SETTINGS | {"lam": (1e-3, 1e-2)}, algorithm=algorithm, holdout=0.2)
+    config = TrainConfig(**SETTINGS | {"lam": (1e-3, 1e-2)}, algorithm=algorithm, holdout=0.2, refit=False)
     whole = train_dask(local.client, store, config, parts=3)
     name = "Measurement" if within == "a measurement" else {"sdca": "SdcaSolver", "sgd-s": "PegasosSolver"}[algorithm]
     calls, saved = [], threading.Event()
@@ -674,7 +674,8 @@ def test_workers_in_other_processes(local, processes, tmp_path):
     )
     cost = tuple(tuple(float(i != j) * (1 + i) for j in range(4)) for i in range(4))
     for config in (
-        TrainConfig(lam=(0.05, 0.01), max_epochs=6, calibrate="isotonic"),
+        TrainConfig(lam=(0.05, 0.01), max_epochs=6, calibrate="isotonic", refit=False),
+        TrainConfig(lam=(0.05, 0.01), max_epochs=6, calibrate="platt"),
         TrainConfig(lam=0.05, max_epochs=6, folds=3, class_weight="balanced"),
         TrainConfig(lam=0.05, max_epochs=6, loss="multiclass-hinge", cost=cost, bias="feature"),
         TrainConfig(lam=0.05, max_epochs=6, loss="multiclass-logistic", holdout=0.1),

@@ -48,6 +48,9 @@ class EpochProgress:
     on_epoch = staticmethod(lambda *_more: None)
     epochs = 0
 
+    def begin_step(self, what):
+        pass
+
     def epoch_done(self, record, tolerance, models):
         self.epochs += 1
         type(self).on_epoch(self.epochs)

@@ -105,7 +105,22 @@ def _case(rng: np.random.Generator, most_rows: int) -> Case:
     plain = "class" not in task and not isinstance(options["lam"], tuple) and "folds" not in options
     if options["algorithm"] == "sgd-s" and plain and "project" not in options and rng.random() < 0.15:
         case.warm = float(rng.choice([1.0, -30.0, 10.0 ** rng.uniform(0, 18)]))
+    if isinstance(options["lam"], tuple):
+        options["refit"] = bool(rng.random() < 0.5)
+    elif plain and rows >= 15 and case.warm is None and "holdout" not in options and rng.random() < 0.1:
+        make_search(options, rng)
     return case
+
+
+def make_search(options: dict[str, Any], rng: np.random.Generator) -> None:
+    """Leave lambda out, so that the best one is searched for."""
+    if options["algorithm"] in ("pegasos", "sgd-m") or options.get("bias") == "search":
+        return
+    options["lam"], options["max_epochs"] = None, min(options["max_epochs"], 40)
+    if rng.random() < 0.3 and not {"batch_size", "project"} & set(options) and options["algorithm"] != "sgd-m":
+        options["folds"] = 2
+    elif rng.random() < 0.3:
+        options["refit"] = False
 
 
 def can_be_free(options: dict[str, Any]) -> bool:

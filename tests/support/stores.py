@@ -1,6 +1,8 @@
-"""Stores of given rows, the memory that their windows need, and a hook into the solvers."""
+"""Stores of given rows, the memory that their windows need, and hooks into the solvers."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from ooc_pegasos.solvers.pegasos_group import PegasosSolver
 from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.solvers.sdca import SdcaSolver
 from ooc_pegasos.store.manifest import ChunkInfo
+from ooc_pegasos.training.stop import Interrupted
 from support.rows import svmlight_text
 
 
@@ -60,3 +63,19 @@ def around_present(patched: pytest.MonkeyPatch, after: Callable[[int], None]) ->
             return bad
 
         patched.setattr(kind, "process", process)
+
+
+@contextmanager
+def interrupted_after(slices: int) -> Iterator[None]:
+    """Expect that the run within is interrupted after so many slices of rows, as by Ctrl-C."""
+    left = [slices]
+
+    def stop(_rows: int) -> None:
+        left[0] -= 1
+        if not left[0]:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patched:
+        around_present(patched, stop)
+        with pytest.raises(Interrupted):
+            yield

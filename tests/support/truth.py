@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +31,6 @@ class Report:
     """Of the enclosures of the optima."""
     certified: bool = False
     resumed: bool = False
-    inflation: float = 0.0
-    """Reported objective over that of the saved model, less 1."""
 
     def check(self, holds: bool, what: str) -> None:
         """Count a statement, and keep what is wrong with it unless it holds."""
@@ -42,25 +41,23 @@ class Report:
 
 def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
     """Compare all that a result says with the truth."""
-    report, rows, certificate = (
-        Report(certified=bool(result.converged)),
-        Rows(store, config),
-        result.model.info.certificate,
-    )
-    value, truths = Fraction(0), {}
+    report, certificate = Report(certified=bool(result.converged)), result.model.info.certificate
+    if config.is_search:
+        how = result.model.info.config
+        config = dataclasses.replace(config, bias=config.biased, holdout=how["holdout"], folds=how["folds"])
+    rows = Rows(store, config)
+    value, truths, of_kept = Fraction(0), {}, []
     certain = result.why_uncertified is None
-    for number, weights, bias in _kept(result, config, rows):
-        one = result.models[number]
-        problem = rows.problem(one.lam, one.one_class, one.fold)
+    for number, problem, weights, bias in _kept(result, store, config, rows):
         value += objective_of_model(problem, weights, bias, rows.scale)
         if certain:
-            truths[number] = _truth_of(problem, config, rows.scale, weights, bias)
+            of_kept.append(_truth_of(problem, config, rows.scale, weights, bias))
+            truths |= {number: of_kept[-1]} if number is not None else {}
     report.check(certificate.primal >= value, f"primal {certificate.primal!r} below the model's {float(value)!r}")
-    report.inflation = float(Fraction(certificate.primal) / value - 1) if value else 0.0
     if not certain:
         report.check((certificate.lower_bound, certificate.gap) == (None, None), "a bound where there is none")
         return report
-    Truth(list(truths.values())).check_certificate(report, certificate, value)
+    Truth(of_kept).check_certificate(report, certificate, value)
     for number, one in enumerate(result.models):
         if number not in truths:
             if config.bias == "search":
@@ -75,11 +72,31 @@ def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
     return report
 
 
-def _kept(result: TrainResult, config: TrainConfig, rows: Rows) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """(number, weights, biases) of each of the models that are kept."""
+def _kept(
+    result: TrainResult, store: Store, config: TrainConfig, rows: Rows
+) -> Iterator[tuple[int | None, Problem, np.ndarray, np.ndarray]]:
+    """(number among the models or None, problem, weights, bias) of each of the models that are kept."""
     model = result.model
     table, biases = model.weights[rows.columns], model.bias
     assert np.count_nonzero(table) == np.count_nonzero(model.weights), "weights of features that no row has"
+    if result.is_refit:
+        of_all = Rows(store, dataclasses.replace(config, lam=model.info.lam, holdout=0.0, folds=None))
+        is_one = table.ndim == 1 or model.info.costs is not None
+        names = [None] if is_one else store.manifest.labels.classes
+        columns = [(table, biases)] if is_one else zip(table.T, biases, strict=True)
+        for name, (weights, bias) in zip(names, columns, strict=True):
+            yield None, of_all.problem(model.info.lam, name, None), weights, bias
+        return
+    for number, weights, bias in _kept_of_run(result, config, table, biases):
+        one = result.models[number]
+        yield number, rows.problem(one.lam, one.one_class, one.fold), weights, bias
+
+
+def _kept_of_run(
+    result: TrainResult, config: TrainConfig, table: np.ndarray, biases: np.ndarray
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """(number among the models, weights, bias) of each of the models that are kept, without a search."""
+    model = result.model
     numbers = [n for n, one in enumerate(result.models) if one.lam == model.info.lam and one.fold is None]
     if config.bias == "search":
         numbers = [min(numbers, key=lambda n: result.models[n].certificate.primal)]

@@ -30,9 +30,19 @@ MAY_IMPORT = {
     "cli": "all",
 }
 """From the bottom to the top; each name stands for a folder, or for a module of the package itself."""
-EXCEPTIONS = {("store/store.py", "conversion")}
-"""Store.from_arrow, from_scipy and from_dask are called on Store."""
-FOR_ALL = ("aliases", "errors", "exit_codes", "options", "declared_labels", "registry", "formats", "algorithms")
+EXCEPTIONS = {("store/store.py", "conversion"), ("scoring/in_memory.py", "conversion")}
+"""Store.from_arrow, from_scipy and from_dask are called on Store; tables in memory are read as they convert them."""
+FOR_ALL = (
+    "aliases",
+    "errors",
+    "exit_codes",
+    "options",
+    "option_texts",
+    "declared_labels",
+    "registry",
+    "formats",
+    "algorithms",
+)
 """Modules of the package itself that all may import, and that import only each other."""
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "__main__.py"]
 FILES += sorted((PACKAGE / "readers").glob("*.py"))  # rglob does not follow the link

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -22,7 +23,14 @@ from ooc_pegasos.formats import FORMATS
 from ooc_pegasos.loading import samplers
 from ooc_pegasos.loading.samplers import Plan, groups
 from ooc_pegasos.objective import losses
-from ooc_pegasos.registry import LOSSES, SAMPLERS
+from ooc_pegasos.registry import (
+    LOSSES,
+    SAMPLERS,
+    BuiltInAlgorithm,
+    BuiltInFormat,
+    BuiltInLoss,
+    BuiltInSampler,
+)
 from ooc_pegasos.scoring.evaluate import evaluate
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers import registry
@@ -354,7 +362,13 @@ def test_a_loss_that_is_the_hinge_may_take_its_shorter_ways(tmp_path):
     losses.register("toy-hinge", "binary", functions, 1.0)
     try:
         for algorithm in ("sdca", "sgd-s"):
-            options = {"lam": (0.2, 0.1, 0.05), "algorithm": algorithm, "max_epochs": 5, "tolerance": 1e-9}
+            options = {
+                "lam": (0.2, 0.1, 0.05),
+                "algorithm": algorithm,
+                "max_epochs": 5,
+                "tolerance": 1e-9,
+                "refit": False,
+            }
             hinge, toy = (train(store, TrainConfig(loss=loss, **options)) for loss in ("hinge", "toy-hinge"))
             assert toy.model.weights.tobytes() == hinge.model.weights.tobytes()
     finally:
@@ -424,11 +438,23 @@ def test_names_are_taken_once_and_the_built_in_ones_are_those_that_are_listed():
     assert [loss.name for loss in LOSSES.values()] == list(LOSSES)
 
 
+@pytest.mark.parametrize(
+    ("named", "registered"),
+    [
+        (BuiltInLoss, LOSSES),
+        (BuiltInSampler, SAMPLERS),
+        (BuiltInFormat, FORMATS),
+        (BuiltInAlgorithm, ALGORITHMS),
+    ],
+)
+def test_type_checkers_know_the_built_in_names(named, registered):
+    assert list(get_args(named)) == [name for name in registered if not name.startswith("toy-")]
+
+
 ALLOWED = {
     "algorithms.py": "registry",
     "compiled/fit/losses.py": "registry",
     "compiled/fit/multiclass.py": "registry",
-    "formats.py": "registry",
     "registry.py": "registry",
     "loading/samplers.py": "registry",
     "objective/losses.py": "registry",
@@ -469,6 +495,7 @@ def test_no_other_module_names_a_loss_sampler_algorithm_or_format(path):
 def test_configurations_know_all_names_without_numba():
     code = """
 import sys
+from typing import get_args
 from ooc_pegasos.config import TrainConfig
 TrainConfig(loss="huber", sampling="iid", algorithm="sgd-r")
 assert not {"numba", "pyarrow"} & set(sys.modules)

@@ -29,7 +29,6 @@ from support.rows import random_rows, same_matrix
 
 PLAIN = ConvertConfig(label="y", shuffle=False)
 NO_SHUFFLE = ConvertConfig(shuffle=False)
-STRINGS = getattr(np.dtypes, "StringDType", lambda: object)  # since numpy 2
 FRAME = {"y": [-1, 1, 1], "a": [1.0, 2.0, 0.5], "b": [3.0, 0.0, 1.0]}
 DENSE = [[1.0, 3.0], [2.0, 0.0], [0.5, 1.0]]
 

@@ -150,7 +150,7 @@ def decoded(block):
         {"holdout": 0.2},
         {"sampling": "iid"},
         {"class_weight": (1.0, 3.0)},
-        {"lam": "0.001:0.1:4"},
+        {"lam": "0.001:0.1:4", "refit": False},
     ],
     ids=str,
 )
@@ -466,7 +466,7 @@ with open(sys.argv[1], "w+b") as file:
     assert done.returncode == -signal.SIGBUS
 
 
-def test_an_index_too_large_with_a_valid_checksum(store, tmp_path):
+def test_an_index_too_large_with_a_valid_checksum(store):
     """A store with valid checksums and a wrong number of features."""
     path = store.path / manifest.FILE_NAME
     table = json.loads(path.read_text())

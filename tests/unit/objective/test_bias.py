@@ -1,7 +1,6 @@
 """Each way to find a bias, against brute force: sorting, all breakpoints, ten lines of numpy, scikit-learn's SVMs."""
 
 import json
-import signal
 import time
 
 import numpy as np
@@ -25,7 +24,7 @@ from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.training.bias_search import BiasSearch
 from support.biased_rows import holdout_masks, rows_with_a_bias, store_of_task, weights_in_file
 from support.optima import FORMULAS, LIPSCHITZ, SLOPES, parameter_of, primal_with_bias
-from support.stores import around_present, least_memory, store_of
+from support.stores import around_present, interrupted_after, least_memory, store_of
 from support.subsets import covering
 
 KINKED = ("hinge", "epsilon-insensitive", "absolute")
@@ -205,7 +204,7 @@ def test_models_in_a_panel_have_their_constant_features(tmp_path):
     store = store_of_task(tmp_path, "binary", matrix, labels)
     for algorithm in ("sdca", "sgd-s"):
         same = {"bias": "feature", "bias_scale": 2.0, "algorithm": algorithm, "holdout": 0.2, "max_epochs": 4}
-        together = train(store, TrainConfig(lam=(1.0, 0.2, 0.1), tolerance=1e-9, **same))
+        together = train(store, TrainConfig(lam=(1.0, 0.2, 0.1), tolerance=1e-9, refit=False, **same))
         for model in together.models:
             alone = train(store, TrainConfig(lam=model.lam, tolerance=1e-9, **same))
             assert alone.model.info.certificate == model.certificate
@@ -448,23 +447,14 @@ def test_a_free_bias_of_targets_far_out(tmp_path, name, bias):
 
 
 @pytest.mark.parametrize("options", [*FREE_WAYS, *FREE_RESUMED], ids=str)
-def test_a_free_bias_interrupted_and_resumed_to_the_same_bytes(tmp_path, monkeypatch, options):
+def test_a_free_bias_interrupted_and_resumed_to_the_same_bytes(tmp_path, options):
     matrix, labels = rows_with_a_bias("binary", 27, rows=900)
     store = store_of_task(tmp_path, "binary", matrix, labels, chunk_size=6000)
     config = TrainConfig(lam=0.01, memory=least_memory(store), max_epochs=3, **options)
     whole = train(store, config)
     assert whole.windows > 1
-    done = []
-
-    def stop(_rows: int) -> None:
-        done.append(1)
-        if len(done) == 5:
-            signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patched:
-        around_present(patched, stop)
-        with pytest.raises(KeyboardInterrupt):
-            train(store, config, checkpoint=tmp_path / "c")
+    with interrupted_after(5):
+        train(store, config, checkpoint=tmp_path / "c")
     again = train(store, config, checkpoint=tmp_path / "c", resume=True)
     assert again.model.weights.tobytes() == whole.model.weights.tobytes()
     assert again.model.bias.tobytes() == whole.model.bias.tobytes()

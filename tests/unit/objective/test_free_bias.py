@@ -1,7 +1,6 @@
 """An unregularized bias with a certificate: against other solvers with a free bias, and L-BFGS."""
 
 import dataclasses
-import signal
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from ooc_pegasos.scoring.evaluate import evaluate
 from support.biased_rows import holdout_masks, rows_with_a_bias, store_of_task, weights_in_file
 from support.optima import FORMULAS, LIPSCHITZ, SLOPES, optimum_with_bias, parameter_of, primal_with_bias
 from support.soak import SOAK
-from support.stores import around_present, store_of
+from support.stores import interrupted_after, store_of
 
 
 def check_bound(found, best, tolerance):
@@ -73,7 +72,8 @@ def test_many_models_have_their_own_bias(tmp_path, algorithm):
     same = {"bias": "free", "algorithm": algorithm, "max_epochs": 500}
     kept = holdout_masks(600, 0.2)[1]
     for name in ("hinge", "logistic"):
-        path = TrainConfig(lam=(1.0, 0.3, 0.1, 0.03, 0.01), loss=name, holdout=0.2, tolerance=0.005, **same)
+        lambdas = (1.0, 0.3, 0.1, 0.03, 0.01)
+        path = TrainConfig(lam=lambdas, loss=name, holdout=0.2, tolerance=0.005, refit=False, **same)
         for one in train(store, path).models:
             check_bound(one.certificate, optimum_with_bias(name, x[kept], labels[kept], one.lam), 0.005)
     marks = np.empty(600, np.uint8)
@@ -101,12 +101,12 @@ def test_one_versus_rest_models_have_their_own_bias(tmp_path, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["sdca", "sgd-s"])
-def test_windows_and_a_resumed_run_have_the_same_bytes(tmp_path, monkeypatch, algorithm):
+def test_windows_and_a_resumed_run_have_the_same_bytes(tmp_path, algorithm):
     matrix, labels = rows_with_a_bias("regression", 34, rows=900, bias=30.0)
     store = store_of_task(tmp_path, "regression", matrix, labels, chunk_size=6000)
     name = "epsilon-insensitive"
     same = {"loss": name, "bias": "free", "algorithm": algorithm, "tolerance": 0.01, "max_epochs": 300}
-    config = TrainConfig(lam=(0.1, 0.03, 0.01), memory=120_000, holdout=0.1, **same)
+    config = TrainConfig(lam=(0.1, 0.03, 0.01), memory=120_000, holdout=0.1, refit=False, **same)
     whole = train(store, config)
     assert whole.windows > 1
     x, y = matrix.toarray().astype(np.float64), store.to_scipy()[1].astype(np.float64)
@@ -114,17 +114,8 @@ def test_windows_and_a_resumed_run_have_the_same_bytes(tmp_path, monkeypatch, al
     for one in whole.models:
         check_bound(one.certificate, optimum_with_bias(name, x[kept], y[kept], one.lam), 0.01)
     for when in (1, 8):
-        done = []
-
-        def stop(_rows, done=done, when=when):
-            done.append(1)
-            if len(done) == when:
-                signal.raise_signal(signal.SIGINT)
-
-        with monkeypatch.context() as patched:
-            around_present(patched, stop)
-            with pytest.raises(KeyboardInterrupt):
-                train(store, config, checkpoint=tmp_path / f"c{when}")
+        with interrupted_after(when):
+            train(store, config, checkpoint=tmp_path / f"c{when}")
         again = train(store, config, checkpoint=tmp_path / f"c{when}", resume=True)
         assert again.model.weights.tobytes() == whole.model.weights.tobytes()
         assert again.model.bias.tobytes() == whole.model.bias.tobytes()

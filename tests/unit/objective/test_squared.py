@@ -91,9 +91,10 @@ def test_several_models_are_those_alone(rows, tmp_path):
     """In panels, over windows, with classes; and the parameter, which the data determines, is not in the model."""
     matrix, score = rows
     store = store_for(tmp_path, matrix, score)
-    together = train(store, TrainConfig(lam=(0.1, 0.01, 0.001), loss="squared", holdout=0.2, max_epochs=30))
+    same = {"loss": "squared", "holdout": 0.2, "max_epochs": 30, "tolerance": 0.005}
+    together = train(store, TrainConfig(lam=(0.1, 0.01, 0.001), refit=False, **same))
     for number, lam in enumerate((0.1, 0.01, 0.001)):
-        alone = train(store, TrainConfig(lam=lam, loss="squared", holdout=0.2, max_epochs=30, tolerance=0.005))
+        alone = train(store, TrainConfig(lam=lam, **same))
         assert together.models[number].history == alone.models[0].history
     assert together.model.info.parameter == 0.0
     together.model.save(tmp_path / "m")

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import signal
 import zlib
 from collections.abc import Callable
 from fractions import Fraction
@@ -22,14 +21,13 @@ from ooc_pegasos.proof.proof_file import Claim, belonging, fingerprint, read_pro
 from ooc_pegasos.reporting.text import proof_words
 from ooc_pegasos.solvers.proof_record import DualRecord
 from ooc_pegasos.training import run as running
-from ooc_pegasos.training.stop import Interrupted
 from support.file_bytes import flipped
 from support.optima import least_objective, optimum_with_bias
 from support.proof_checker import check
 from support.random_runs import can_be_free, case_of, config_of_case, judged, make_free, store_of_case
 from support.rows import random_rows
 from support.soak import in_soak
-from support.stores import around_present
+from support.stores import interrupted_after
 from support.subsets import covering
 
 BINARY = ("hinge", "logistic", "smoothed-hinge")
@@ -109,15 +107,17 @@ MANNERS: dict[str, dict[str, object]] = {
     "bias": {"algorithm": "sgd-s", "bias": "feature", "bias_scale": 0.3},
     "weights of classes": {"algorithm": "sdca", "bias": "feature", "class_weight": (0.3, 1.7)},
     "holdout": {"algorithm": "sdca", "holdout": 0.3},
-    "path": {"algorithm": "sgd-s", "lam": "1e-2:1:4"},
-    "path of sdca": {"algorithm": "sdca", "lam": "1e-2:1:4", "folds": 3},
+    "path": {"algorithm": "sgd-s", "lam": "1e-2:1:4", "refit": False},
+    "path of sdca": {"algorithm": "sdca", "lam": "1e-2:1:4", "folds": 3, "refit": False},
+    "best of a path": {"algorithm": "sgd-s", "lam": "1e-2:1:3"},
+    "search": {"lam": None, "max_epochs": 20},
     "lambda continuation": {"algorithm": "sdca", "lam": 1e-5, "tolerance": 0.3, "max_epochs": 60},
     "free": {"algorithm": "sdca", "bias": "free"},
     "free, sgd-s": {"algorithm": "sgd-s", "bias": "free", "max_epochs": 20},
     "free, weights of classes": {"algorithm": "sdca", "bias": "free", "class_weight": (0.3, 1.7)},
     "free, holdout": {"algorithm": "sgd-s", "bias": "free", "holdout": 0.3, "batch_size": 4},
-    "free path": {"algorithm": "sgd-s", "bias": "free", "lam": "1e-1:1:3"},
-    "free path of sdca": {"algorithm": "sdca", "bias": "free", "lam": "1e-2:1:4", "folds": 3},
+    "free path": {"algorithm": "sgd-s", "bias": "free", "lam": "1e-1:1:3", "refit": False},
+    "free path of sdca": {"algorithm": "sdca", "bias": "free", "lam": "1e-2:1:4", "folds": 3, "refit": False},
     "free continuation": {"algorithm": "sdca", "bias": "free", "lam": 1e-5, "tolerance": 0.3, "max_epochs": 100},
     "subgradients of the bias": {"algorithm": "pegasos", "sampling": "permutation", "bias": "unregularized"},
     "biases of batches": {"algorithm": "sgd-s", "bias": "batch", "batch_size": 30},
@@ -165,7 +165,7 @@ def test_with_all_rows_in_memory(manner, stores, tmp_path):
     "options",
     [
         {"algorithm": "sgd-m"},
-        {"algorithm": "sgd-m", "lam": "1e-2:1:3"},
+        {"algorithm": "sgd-m", "lam": "1e-2:1:3", "refit": False},
         {"algorithm": "sgd-m", "bias": "free", "max_epochs": 20},
     ],
 )
@@ -223,18 +223,10 @@ def test_a_resumed_run_writes_the_proof_of_an_undisturbed_one(manner, windows, s
     (tmp_path / "undisturbed").mkdir()
     proved(store, tmp_path / "undisturbed", config)
     for stop_at in (2, 5):
-        folder, pieces = tmp_path / f"stopped at {stop_at}", [0]
+        folder = tmp_path / f"stopped at {stop_at}"
         folder.mkdir()
-
-        def stop(_rows: int, stop_at=stop_at, pieces=pieces) -> None:
-            pieces[0] += 1
-            if pieces[0] == stop_at:
-                signal.raise_signal(signal.SIGINT)
-
-        with pytest.MonkeyPatch.context() as patched:
-            around_present(patched, stop)
-            with pytest.raises(Interrupted):
-                train(store, config, proof=folder / "proof", checkpoint=folder / "checkpoint")
+        with interrupted_after(stop_at):
+            train(store, config, proof=folder / "proof", checkpoint=folder / "checkpoint")
         assert not (folder / "proof").exists()
         proved(store, folder, config, checkpoint=folder / "checkpoint", resume=True)
         for name in ("proof", "model"):

@@ -185,7 +185,7 @@ def test_errors_list_the_registered_formats(tmp_path):
         registry.register(PairsFormat)
 
 
-def test_declarations_of_formats_that_cannot_be(tmp_path, pairs):
+def test_declarations_of_formats_that_cannot_be(pairs):
     unknown = type("Unknown", (PairsFormat,), {"name": "unknown", "options": frozenset({"colour"})})
     with pytest.raises(UsageError, match="format=unknown declares the option 'colour', which is not a field"):
         registry.register(unknown)

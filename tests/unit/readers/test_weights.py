@@ -213,7 +213,7 @@ def test_weights_that_are_all_1_are_not_stored(tmp_path, lines, shuffle):
     assert "max_weighted_square" in (plain.path / "manifest.json").read_text()
 
 
-def test_chunks_whose_weights_are_all_1_have_no_column(tmp_path, monkeypatch, lines):
+def test_chunks_whose_weights_are_all_1_have_no_column(tmp_path, lines):
     """Also in a bucket of which some blocks have weights and some do not, whichever came first."""
     source = write_lines(tmp_path / "in.svm", lines)
     for name, weights in {"late": ["1"] * 750 + ["2"] * 750, "early": ["2"] * 750 + ["1"] * 750}.items():
@@ -251,7 +251,7 @@ def test_numbers_are_those_nearest_to_what_is_written(tmp_path, texts):
 
 def test_weights_in_blocks_of_their_own(tmp_path, monkeypatch):
     """Whatever the blocks of the data and those of the weights: each is cut where it ends."""
-    monkeypatch.setattr("ooc_pegasos.readers.weights.BLOCK_BYTES", 64)
+    monkeypatch.setattr("ooc_pegasos.readers.number_lines.BLOCK_BYTES", 64)
     lines = [f"{1 - 2 * (i % 2)} 1:{i}" for i in range(500)]
     weights = random_weights(500, seed=4)
     source, file = write_lines(tmp_path / "in.svm", lines), write_lines(tmp_path / "w.txt", weights)

@@ -1,7 +1,6 @@
 """Many models in one run: results are those of separate runs, after interruptions as well."""
 
 import dataclasses
-import signal
 import time
 from pathlib import Path
 
@@ -14,20 +13,20 @@ from hypothesis import strategies as st
 from ooc_pegasos import Store, TrainConfig, TrainResult, train
 from ooc_pegasos.compiled.fit import losses, panel, panel_steps, pegasos, sdca
 from ooc_pegasos.compiled.fit import sums as totals
-from ooc_pegasos.config import parse_lambdas
 from ooc_pegasos.errors import CorruptFileError, OocPegasosError, UsageError
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.objective.lambda_path import Trial, choose, remark_on
+from ooc_pegasos.option_texts import parse_lambdas
 from ooc_pegasos.solvers import registry
 from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS
 from ooc_pegasos.training import run as running
-from ooc_pegasos.training.stop import Interrupted, StopCheck
+from ooc_pegasos.training.stop import StopCheck
 from support.codings import coded, few_values
 from support.optima import least_objective, primal
 from support.rows import random_rows
-from support.stores import around_present, least_memory, store_of
+from support.stores import around_present, interrupted_after, least_memory, store_of
 from support.subsets import covering
 
 LAMBDAS = (3.0, 1.0, 0.3, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005)
@@ -90,7 +89,7 @@ def assert_as_if_separate(store: Store, lambdas: tuple[float, ...], windows: str
     options = {"holdout": 0.2, **FOLLOWED, **options}
 
     def config(lam: float | tuple[float, ...], models: int) -> TrainConfig:
-        found = TrainConfig(lam=lam, **options)
+        found = TrainConfig(lam=lam, refit=False, **options)
         return dataclasses.replace(found, memory=memory_of(store, found, models)) if windows == "several" else found
 
     joint, best = train_and_record(store, config(lambdas, len(lambdas)))
@@ -158,7 +157,7 @@ def test_results_do_not_depend_on_the_run_or_threads(tmp_path, algorithm, window
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     found = []
     for threads in (None, 1, 1, 3):
-        config = TrainConfig(lam=LAMBDAS[:4], algorithm=algorithm, threads=threads, **FOLLOWED)
+        config = TrainConfig(lam=LAMBDAS[:4], algorithm=algorithm, threads=threads, refit=False, **FOLLOWED)
         memory = memory_of(store, config, 4) if windows == "several" else None
         _result, best = train_and_record(store, dataclasses.replace(config, memory=memory))
         found.append([weights.tobytes() for weights in best.values()])
@@ -175,7 +174,7 @@ def test_finished_models_do_not_affect_others(tmp_path, algorithm, windows):
     tolerance = 1e-3 if algorithm == "sdca" else 0.05
     options = {"algorithm": algorithm, "tolerance": tolerance, "max_epochs": 200}
     assert_as_if_separate(store, LAMBDAS, windows, **options)
-    epochs = [model.epochs for model in train(store, TrainConfig(lam=LAMBDAS, **options)).models]
+    epochs = [model.epochs for model in train(store, TrainConfig(lam=LAMBDAS, refit=False, **options)).models]
     assert len(set(epochs)) > 4, epochs
 
 
@@ -186,7 +185,7 @@ def test_repeated_updates_for_models_with_a_large_gap(tmp_path, windows):
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     options = {"algorithm": "sgd-m", "tolerance": 0.02, "max_epochs": 12}
     assert_as_if_separate(store, LAMBDAS[:5], windows, **options)
-    found = train(store, TrainConfig(lam=LAMBDAS[:5], **options)).models
+    found = train(store, TrainConfig(lam=LAMBDAS[:5], refit=False, **options)).models
     repeats = [[entry.counts["repeats"] for entry in model.history] for model in found]
     assert {5} < {*repeats[0], *repeats[4]}
     assert repeats[0][:2] != repeats[4][:2]
@@ -200,7 +199,7 @@ def test_models_finished_without_a_certificate(tmp_path, options):
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     options = {"algorithm": "pegasos", "max_epochs": 30, **options}
     assert_as_if_separate(store, LAMBDAS, "several", **options)
-    config = TrainConfig(lam=LAMBDAS, holdout=0.2, **options)
+    config = TrainConfig(lam=LAMBDAS, holdout=0.2, refit=False, **options)
     result = train(store, dataclasses.replace(config, memory=memory_of(store, config, len(LAMBDAS))))
     assert len({model.epochs for model in result.models}) > 1
 
@@ -221,11 +220,12 @@ def test_models_of_a_run_converge_together(tmp_path):
     """`converged` speaks of all; the largest lambda is done first and waits for nobody."""
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels)
-    result = train(store, TrainConfig(lam=(1e-3, 1.0), tolerance=1e-3, max_epochs=1000))
+    both = {"lam": (1e-3, 1.0), "tolerance": 1e-3, "refit": False}
+    result = train(store, TrainConfig(**both, max_epochs=1000))
     assert result.converged
     assert [model.certificate.converged for model in result.models] == [True, True]
     assert result.models[1].epochs < result.models[0].epochs
-    short = train(store, TrainConfig(lam=(1e-3, 1.0), tolerance=1e-3, max_epochs=result.models[1].epochs))
+    short = train(store, TrainConfig(**both, max_epochs=result.models[1].epochs))
     assert (short.converged, short.stopped_by) == (False, "epochs")
     assert [model.certificate.converged for model in short.models] == [False, True]
 
@@ -279,7 +279,8 @@ def test_folds(tmp_path, algorithm, tolerance, windows):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels, chunk_size=1500)
     lambdas = (0.3, 0.05, 0.1)
-    config = TrainConfig(lam=lambdas, folds=4, algorithm=algorithm, tolerance=tolerance, max_epochs=1000)
+    same = {"select_by": "loss", "refit": False, "max_epochs": 1000}
+    config = TrainConfig(lam=lambdas, folds=4, algorithm=algorithm, tolerance=tolerance, **same)
     if windows == "several":
         config = dataclasses.replace(config, memory=memory_of(store, config, 15))
     result, best = train_and_record(store, config)
@@ -390,7 +391,8 @@ def test_classes_and_lambdas_and_a_bias(tmp_path):
     matrix, labels = classes_of(4, 2)
     store = store_of(tmp_path, matrix, labels, classes=(), task="multiclass")
     lambdas = (1.0, 0.01, 0.1)
-    config = TrainConfig(lam=lambdas, bias="feature", bias_scale=2.0, tolerance=1e-4, max_epochs=2000, holdout=0.3)
+    same = {"tolerance": 1e-4, "max_epochs": 2000, "holdout": 0.3, "select_by": "loss", "refit": False}
+    config = TrainConfig(lam=lambdas, bias="feature", bias_scale=2.0, **same)
     result, best = train_and_record(store, config)
     apart = np.array([splitmix(row) / 2**53 < 0.3 for row in range(len(labels))])
     x = np.column_stack([matrix.toarray().astype(np.float64), np.full(len(labels), 2.0)])
@@ -422,7 +424,7 @@ def test_folds_of_classes(tmp_path):
     """The standard error is that across folds, not across classes."""
     matrix, labels = classes_of(3, 4)
     store = store_of(tmp_path, matrix, labels, classes=(), task="multiclass")
-    result = train(store, TrainConfig(lam=(0.1, 0.01), folds=4, tolerance=1e-3, max_epochs=1000))
+    result = train(store, TrainConfig(lam=(0.1, 0.01), folds=4, tolerance=1e-3, max_epochs=1000, refit=False))
     rows = np.bincount([splitmix(row) * 4 >> 53 for row in range(len(labels))])
     for trial in result.trials:
         of_it = [model for model in result.models if model.lam == trial.lam and model.fold is not None]
@@ -476,7 +478,7 @@ def test_one_lambda_of_any_kind(tmp_path, lam):
 def test_without_a_lambda_eight_are_tried(tmp_path):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels)
-    result, best = train_and_record(store, TrainConfig(tolerance=1e-3, bias="none"))
+    result, best = train_and_record(store, TrainConfig(tolerance=1e-3, bias="none", refit=False, select_by="loss"))
     apart = np.array([splitmix(row) / 2**53 < 0.1 for row in range(300)])
     assert 10 < apart.sum() < 50
     lambdas = [model.lam for model in result.models]
@@ -505,8 +507,9 @@ def test_without_a_lambda_eight_are_tried(tmp_path):
 def test_a_best_lambda_at_an_end_of_the_path_is_noted(tmp_path):
     matrix, labels = random_rows(300, 40, 3)
     store = store_of(tmp_path, matrix, labels)
-    notes = train(store, TrainConfig(lam=(3e3, 1e3, 300.0), holdout=0.2)).notes
-    assert any("smallest lambda was best" in note and "--lambda 3:3e+02:5" in note for note in notes)
+    for refit in (True, False):
+        notes = train(store, TrainConfig(lam=(3e3, 1e3, 300.0), holdout=0.2, refit=refit, select_by="loss")).notes
+        assert notes == ["the smallest lambda was best; try smaller ones: --lambda 3:3e+02:5"]
     parse_lambdas("3:3e+02:5")
     losses = {1.0: 0.4, 0.1: 0.3, 0.01: 0.5}
     assert remark_on([Trial(lam, loss, 0.1, None) for lam, loss in losses.items()]) is None
@@ -517,11 +520,12 @@ def test_a_best_lambda_at_an_end_of_the_path_is_noted(tmp_path):
 def test_the_largest_lambda_within_a_standard_error(tmp_path):
     matrix, labels = rows_in("gap8", "float32")
     store = store_of(tmp_path, matrix, labels)
-    found = train(store, TrainConfig(lam="0.0003:3:9", holdout=0.3, select="1se"))
+    path = {"lam": "0.0003:3:9", "holdout": 0.3, "select_by": "loss", "refit": False}
+    found = train(store, TrainConfig(**path, select="1se"))
     best = min(found.trials, key=lambda trial: trial.loss)
     enough = best.loss + best.deviation
     assert found.model.info.lam == max(trial.lam for trial in found.trials if trial.loss <= enough) > best.lam
-    assert train(store, TrainConfig(lam="0.0003:3:9", holdout=0.3)).model.info.lam == best.lam
+    assert train(store, TrainConfig(**path)).model.info.lam == best.lam
 
 
 @given(
@@ -552,7 +556,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(store: Store, windows: str, **options: object) -> TrainConfig:
-    config = TrainConfig(algorithm="sdca", **{"max_epochs": 5, "tolerance": 1e-12, **options})
+    config = TrainConfig(algorithm="sdca", refit=False, **{"max_epochs": 5, "tolerance": 1e-12, **options})
     models = 4 if config.folds is None else 2 * (config.folds + 1)
     return dataclasses.replace(config, memory=memory_of(store, config, models) if windows == "several" else None)
 
@@ -615,21 +619,12 @@ def test_interrupted_anywhere_and_resumed_to_the_same_bytes(tmp_path, options, w
 @pytest.mark.parametrize("windows", ["one", "several"])
 @pytest.mark.parametrize("slices", [1, 2, 3, 5, 8])
 @pytest.mark.usefixtures("small_slices")
-def test_interrupted_by_a_signal(tmp_path, monkeypatch, slices, windows):
+def test_interrupted_by_a_signal(tmp_path, slices, windows):
     store = store_of_small_chunks(tmp_path)
     config = run_of(store, windows, lam=LAMBDAS[1:5])
     whole = train(store, config)
-    done = []
-
-    def present(_rows: int) -> None:
-        done.append(1)
-        if len(done) == slices:
-            signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patched:
-        around_present(patched, present)
-        with pytest.raises(KeyboardInterrupt):
-            train(store, config, checkpoint=tmp_path / "c")
+    with interrupted_after(slices):
+        train(store, config, checkpoint=tmp_path / "c")
     again = train(store, dataclasses.replace(config, memory=None), checkpoint=tmp_path / "c", resume=True)
     assert again.model.weights.tobytes() == whole.model.weights.tobytes()
     assert again.model.info == whole.model.info
@@ -693,7 +688,7 @@ def slow_store(folder: Path) -> Store:
 def test_interrupted_around_the_change_of_algorithm(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
     store = slow_store(tmp_path)
-    config = TrainConfig(lam=(3.0, 1.0, 0.7), tolerance=0.02)
+    config = TrainConfig(lam=(3.0, 1.0, 0.7), tolerance=0.02, refit=False)
     whole, best = train_and_record(store, config)
     assert whole.algorithm == "sdca"
     assert "Pegasos" in whole.why_algorithm
@@ -852,26 +847,16 @@ def test_slow_pegasos_is_replaced(tmp_path, monkeypatch, memory):
     store = store_of(tmp_path, matrix, labels, chunk_size=2100)
     monkeypatch.setattr(registry, "PEGASOS_FROM", 0.0)
     budget = (1 << 30) if memory == "all" else 3 * least_memory(store)
-    config = TrainConfig(lam=(2e-4, 1e-2), tolerance=1e-3, memory=budget)
+    config = TrainConfig(lam=(2e-4, 1e-2), tolerance=1e-3, memory=budget, refit=False)
     whole = train(store, config)
     assert whole.algorithm == whole.model.info.algorithm == "sdca"
     assert "3 epochs of Pegasos" in whole.why_algorithm
     assert any("continuing with dual coordinate ascent" in note for note in whole.notes)
     assert whole.converged
     assert max(model.epochs for model in whole.models) > 100  # what Pegasos is given
-    pieces = [0]
-
-    def stop(_rows: int) -> None:
-        pieces[0] += 1
-        if pieces[0] == stop_at:
-            signal.raise_signal(signal.SIGINT)
-
     for stop_at in (2, 40):
-        pieces[0] = 0
-        with monkeypatch.context() as patched:
-            around_present(patched, stop)
-            with pytest.raises(Interrupted):
-                train(store, config, checkpoint=tmp_path / str(stop_at))
+        with interrupted_after(stop_at):
+            train(store, config, checkpoint=tmp_path / str(stop_at))
         again = train(store, config, checkpoint=tmp_path / str(stop_at), resume=True)
         assert again.model.weights.tobytes() == whole.model.weights.tobytes()
         assert again.model.info == whole.model.info

@@ -134,7 +134,7 @@ def test_readers_of_a_store_are_not_disturbed(tmp_path):
     assert not verify(Store.open(store.path)).strays
 
 
-def test_training_and_scoring_hold_the_store(tmp_path, monkeypatch):
+def test_training_and_scoring_hold_the_store(tmp_path):
     store = store_of_days(tmp_path, [1, 2])
     held = []
 

@@ -135,7 +135,7 @@ def test_a_dictionary_of_columns_is_that_of_scikit_learn(tmp_path, dictionaries)
     assert list(names.values()) == vectorizer.get_feature_names_out().tolist()
 
 
-def test_the_names_in_most_rows_are_kept(tmp_path, capsys):
+def test_the_names_in_most_rows_are_kept(tmp_path):
     source, documents = texts_file(tmp_path)
     rows = collections.Counter(word for text in documents for word in set(re.findall(r"\w\w+", text.lower())))
     by_rows = sorted(rows, key=lambda word: (-rows[word], word.encode()))
@@ -336,7 +336,7 @@ def test_names_are_counted_once_a_row(rows):
     assert counts.most_frequent(99, ["a", "unmet"]) == (others, 0)
 
 
-def test_many_names(tmp_path):
+def test_many_names():
     """More than the first tables hold."""
     words = [f"name{number}" for number in range(50_000)]
     data, offsets = buffers_of(pa.array(words, pa.string()))

@@ -26,7 +26,7 @@ from ooc_pegasos.scoring.evaluate import evaluate
 from ooc_pegasos.util import json_checksum
 from ooc_pegasos.util.checksums import xxh64_hex
 from support.rows import svmlight_text
-from support.stores import around_present, least_memory, store_of
+from support.stores import interrupted_after, least_memory, store_of
 from support.subsets import covering
 
 HINGE, LOGISTIC = "multiclass-hinge", "multiclass-logistic"
@@ -333,7 +333,7 @@ def test_several_lambdas_are_separate_runs(tmp_path, loss):
     matrix, labels = rows_of_classes(500, 8, 3, 7)
     store = multiclass_store(tmp_path, matrix, labels)
     same = {"loss": loss, "holdout": 0.2, "tolerance": 0.02, "max_epochs": 12, "bias": "feature"}
-    together = train(store, TrainConfig(lam=(1.0, 0.1, 0.01), **same))
+    together = train(store, TrainConfig(lam=(1.0, 0.1, 0.01), refit=False, select_by="loss", **same))
     for model in together.models:
         alone = train(store, TrainConfig(lam=model.lam, **same))
         assert alone.models[0] == model
@@ -344,27 +344,15 @@ def test_several_lambdas_are_separate_runs(tmp_path, loss):
 
 @pytest.mark.parametrize("loss", [HINGE, LOGISTIC])
 @pytest.mark.parametrize("slices", [1, 4])
-def test_interrupted_and_resumed_to_the_same_bytes(tmp_path, monkeypatch, loss, slices):
-    import signal
-
+def test_interrupted_and_resumed_to_the_same_bytes(tmp_path, loss, slices):
     matrix, labels = rows_of_classes(900, 8, 3, 8)
     store = multiclass_store(tmp_path, matrix, labels, chunk_size=6000)
-    config = TrainConfig(
-        lam=(0.01, 0.003), loss=loss, memory=least_memory(store), max_epochs=4, tolerance=1e-9, bias="feature"
-    )
+    same = {"memory": least_memory(store), "max_epochs": 4, "tolerance": 1e-9, "bias": "feature", "refit": False}
+    config = TrainConfig(lam=(0.01, 0.003), loss=loss, **same)
     whole = train(store, config)
     assert whole.windows > 1
-    done = []
-
-    def stop(_rows: int) -> None:
-        done.append(1)
-        if len(done) == slices:
-            signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patched:
-        around_present(patched, stop)
-        with pytest.raises(KeyboardInterrupt):
-            train(store, config, checkpoint=tmp_path / "c")
+    with interrupted_after(slices):
+        train(store, config, checkpoint=tmp_path / "c")
     again = train(store, config, checkpoint=tmp_path / "c", resume=True)
     assert again.model.weights.tobytes() == whole.model.weights.tobytes()
     assert again.model.bias.tobytes() == whole.model.bias.tobytes()
@@ -394,7 +382,9 @@ def test_iid_rows_have_no_certificate(tmp_path):
 def test_folds(tmp_path):
     """Each fold's model is trained on the others, and measured on its own."""
     matrix, labels = rows_of_classes(300, 5, 3, 11)
-    result = train(multiclass_store(tmp_path, matrix, labels), TrainConfig(lam=(1.0, 0.1), loss=LOGISTIC, folds=3))
+    result = train(
+        multiclass_store(tmp_path, matrix, labels), TrainConfig(lam=(1.0, 0.1), loss=LOGISTIC, folds=3, refit=False)
+    )
     assert [model.fold for model in result.models] == [0, 1, 2, None] * 2
     x = matrix.toarray().astype(np.float64)
     for model in result.models:

@@ -20,7 +20,7 @@ from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.solvers.registry import row_bytes
 from support.rows import random_rows
-from support.stores import all_memory, around_present, least_memory, store_of
+from support.stores import all_memory, around_present, interrupted_after, least_memory, store_of
 from support.subsets import covering
 
 
@@ -511,30 +511,16 @@ def test_other_labels_are_refused(tmp_path):
 # --- what once went wrong -----------------------------------------------------------------------
 
 
-def interrupted_after(store: Store, config: TrainConfig, place: Path, slices: int, monkeypatch) -> None:
-    """Run until so many slices are done, then stop as Ctrl-C does."""
-    done = []
-
-    def present(_rows: int) -> None:
-        done.append(1)
-        if len(done) == slices:
-            signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patched:
-        around_present(patched, present)
-        with pytest.raises(KeyboardInterrupt):
-            train(store, config, checkpoint=place)
-
-
 @pytest.mark.parametrize("slices", [1, 3, 7])
-def test_resume_keeps_the_windows_of_the_run(tmp_path, monkeypatch, slices):
+def test_resume_keeps_the_windows_of_the_run(tmp_path, slices):
     """Windows decide the order of rows: with others, rows would be skipped and the bound would be wrong."""
     matrix, labels = random_rows(1500, 60, 20)
     store = store_of(tmp_path, matrix, labels, chunk_size=2100)
     memory = least_memory(store)
     small = {"lam": 0.01, "memory": memory, "max_epochs": 5, "tolerance": 1e-9}
     whole = train(store, TrainConfig(**small))
-    interrupted_after(store, TrainConfig(**small), tmp_path / "c", slices, monkeypatch)
+    with interrupted_after(slices):
+        train(store, TrainConfig(**small), checkpoint=tmp_path / "c")
     with pytest.raises(InputError, match=f"memory={memory}, which determines the order"):
         train(store, TrainConfig(**{**small, "memory": 10**9}), checkpoint=tmp_path / "c", resume=True)
     again = train(store, TrainConfig(**{**small, "memory": None}), checkpoint=tmp_path / "c", resume=True)
@@ -613,7 +599,7 @@ def test_one_run_a_checkpoint_folder(tmp_path):
         train(store, TrainConfig(lam=0.1), checkpoint=tmp_path / "file")
 
 
-def test_the_log_of_a_resumed_run_has_every_epoch_once(tmp_path, monkeypatch):
+def test_the_log_of_a_resumed_run_has_every_epoch_once(tmp_path):
     matrix, labels = random_rows(300, 30, 22)
     store = store_of(tmp_path, matrix, labels)
     config = {"lam": 1e-3, "tolerance": 1e-9, "max_epochs": 6}

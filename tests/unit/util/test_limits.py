@@ -100,7 +100,7 @@ def test_shortage():
         assert memory_limits.shortage(error) is None
 
 
-def test_memory_runs_out_in_arrow(tmp_path, oocpeg):
+def test_memory_runs_out_in_arrow():
     """Arrow reports its own kind of exception, which does not mean that a file is damaged."""
     code = """if True:
         import sys, pyarrow as pa

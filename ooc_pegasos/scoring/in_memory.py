@@ -1,0 +1,88 @@
+"""Scores and metrics of rows in memory: matrices, and tables whose columns the model knows by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ooc_pegasos.conversion.partition_rows import rows_of_table
+from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.readers.vectorize import Vectorizer
+from ooc_pegasos.scoring.evaluate import evaluate, metrics_of
+from ooc_pegasos.scoring.score import Scored, Scorer, needed, score_block
+
+if TYPE_CHECKING:
+    from ooc_pegasos.scoring.model import Model
+
+_ROWS = "memory"
+"""Name of in-memory rows in messages."""
+
+
+def is_table(data: Any) -> bool:
+    """True for a table of pyarrow, pandas or polars, or an object that exports itself as one."""
+    return hasattr(data, "__arrow_c_stream__") or _is_lazy(data) or hasattr(data, "columns")
+
+
+def _is_lazy(data: Any) -> bool:
+    """True for a LazyFrame of polars, which warns when it is asked for its columns."""
+    return type(data).__name__ == "LazyFrame"
+
+
+def scores_of_table(model: Model, data: Any) -> np.ndarray:
+    """Return the scores of the rows of a table, whose columns are found by name."""
+    recipe = needed(model.info.recipe, ids=False)
+    assert recipe.table is not None
+    vectorizer = Vectorizer(recipe.table, model.info.labels.text, with_labels=False, vocabulary=model.vocabulary)
+    scorer = Scorer(model, 0)
+    data = data.collect() if _is_lazy(data) else data
+    parts = [score_block(model, scorer, found.block) for found in rows_of_table(data, vectorizer, _ROWS)]
+    return np.concatenate([scorer.new_scores(0), *parts])
+
+
+def evaluate_data(model: Model, data: Any, labels: Any) -> dict[str, Any]:
+    """Return the metrics of a model on a store, files, a table with its labels, or rows and labels in memory."""
+    if labels is None and (isinstance(data, str) or hasattr(data, "__fspath__")):
+        return evaluate(model, str(data))
+    if labels is None and hasattr(data, "manifest"):
+        return evaluate(model, str(data.path))
+    if labels is None:
+        labels = _labels_in(model, data)
+    scores = model.decision_function(data)
+    codes = _codes_of(model, np.asarray(labels))
+    if len(codes) != len(scores):
+        raise InputError(f"{_ROWS}: {len(scores):,} rows and {len(codes):,} labels; give every row one")
+    return metrics_of(model, [Scored(scores, codes)], _ROWS)
+
+
+def _labels_in(model: Model, data: Any) -> Any:
+    """Return the column of a table that has the labels."""
+    table = model.info.recipe.table
+    if table is None or table.label is None or not is_table(data):
+        raise UsageError("evaluate needs labels: give them as the second argument")
+    try:
+        return data[table.label]
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InputError(
+            f"{_ROWS}: no column {table.label!r} with labels; give labels as the second argument"
+        ) from error
+
+
+def _codes_of(model: Model, labels: np.ndarray) -> np.ndarray:
+    """Return the stored labels: targets, -1 and 1, or the numbers of classes."""
+    info = model.info.labels
+    if info.task == "regression":
+        return labels.astype(np.float64)
+    key = str if info.text else float
+    try:
+        keys = [key(one) for one in labels.tolist()]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{_ROWS}: {error}; the labels of the model are numbers, give numbers") from error
+    if info.rest:
+        return np.array([1.0 if one == key(info.classes[-1]) else -1.0 for one in keys])
+    numbers = {key(name): number for number, name in enumerate(info.classes)}
+    unknown = next((one for one in keys if one not in numbers), None)
+    if unknown is not None:
+        raise InputError(f"{_ROWS}: the model has no class {unknown!r}; its classes are {', '.join(info.classes[:9])}")
+    codes = np.array([numbers[one] for one in keys], np.float64)
+    return 2 * codes - 1 if info.task == "binary" else codes

@@ -1,0 +1,64 @@
+"""Notes on columns that were probably meant otherwise."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ooc_pegasos import ConvertConfig, convert
+from ooc_pegasos.reporting.progress import Progress
+
+RNG = np.random.default_rng(0)
+ROWS = 300
+
+
+class Notes(Progress):
+    def __init__(self):
+        self.found = []
+
+    def note(self, text):
+        self.found.append(text)
+
+
+COLUMNS = {
+    "user_id": (RNG.integers(3 * 10**18, 4 * 10**18, ROWS), "--id user_id"),
+    "session": ([f"s{number:x}-{number * 7919 % 100_003}" for number in range(ROWS)], "--id session"),
+    "title": ([f"{a} big {b} house for sale number {a}" for a, b in RNG.integers(0, 50, (ROWS, 2))], "--text title"),
+    "when": ([f"2024-03-{1 + day % 28:02} 12:{day % 60:02}:00" for day in range(ROWS)], "times are taken"),
+    "price": ([f"${1000 + number:,}.{number % 100:02}" for number in range(ROWS)], "amounts are taken"),
+    "town": (RNG.choice(["Oslo", "Bergen"], ROWS), None),
+    "size": (RNG.random(ROWS) * 1e6, None),
+    "count": (np.arange(ROWS) % 50, None),
+    "year": (RNG.integers(1900, 2000, ROWS), None),
+}
+
+
+def notes_of(frame, path, **options):
+    progress = Notes()
+    convert([str(path)], path.parent / "s.store", ConvertConfig(label="y", **options), progress=progress)
+    return [note for note in progress.found if note.startswith("column ")]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_is_advised_on(tmp_path, name, suffix):
+    values, told = COLUMNS[name]
+    frame = pd.DataFrame({name: values, "other": RNG.random(ROWS), "y": np.arange(ROWS) % 2})
+    path = tmp_path / f"rows{suffix}"
+    (frame.to_csv if suffix == ".csv" else frame.to_parquet)(path, index=False)
+    found = notes_of(frame, path)
+    if told is None:
+        assert found == []
+    else:
+        assert len(found) == 1
+        assert told in found[0]
+        assert f"'{name}'" in found[0]
+
+
+def test_no_advice_where_columns_were_named_or_rows_are_few(tmp_path):
+    values, _told = COLUMNS["user_id"]
+    frame = pd.DataFrame({"user_id": values, "y": np.arange(ROWS) % 2})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    assert notes_of(frame, tmp_path / "rows.csv", numeric=("user_id",)) == []
+    (tmp_path / "few").mkdir()
+    frame[:90].to_csv(tmp_path / "few" / "rows.csv", index=False)
+    assert notes_of(frame, tmp_path / "few" / "rows.csv") == []

@@ -361,7 +361,8 @@ def training_lines(result: TrainResult, output: str) -> list[str]:
         labels = info.labels
         if result.holdout.error is not None and labels.counts:
             classes = [printable(name) for name in labels.classes]
-            lines += _compared_with_constant(result.holdout.error, labels.counts, classes)
+            ranks = result.model.has_probabilities
+            lines += _compared_with_constant(result.holdout.error, labels.counts, classes, ranks)
     return lines
 
 
@@ -421,7 +422,8 @@ def evaluation_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
     lines = [f"{result['rows']:,} rows, error {100 * result['error']:.2f} %"]
     if result["confusion"] is not None and result["error"] is not None:
         counts = [sum(row) for row in result["confusion"]]
-        lines += _compared_with_constant(result["error"], counts, [printable(name) for name in classes])
+        names = [printable(name) for name in classes]
+        lines += _compared_with_constant(result["error"], counts, names, "log_loss" in result)
     lines.append(f"  accuracy {text('accuracy')}, balanced {text('balanced_accuracy')}")
     if result["task"] == "multiclass":
         lines += [f"  macro F1 {text('macro_f1')}", loss]
@@ -438,7 +440,9 @@ def evaluation_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
     return [*lines, *_confusion(result["confusion"], classes)]
 
 
-def _compared_with_constant(error: float, counts: Sequence[float], classes: list[str]) -> list[str]:
+def _compared_with_constant(
+    error: float, counts: Sequence[float], classes: list[str], has_probabilities: bool
+) -> list[str]:
     """Return the error of the most frequent class as an answer to all rows, and a warning if it is not larger."""
     total, most = sum(counts), max(counts)
     if not total:
@@ -448,11 +452,11 @@ def _compared_with_constant(error: float, counts: Sequence[float], classes: list
     lines = [f"  always answering {name}: error {100 * constant:.2f} %{positive}"]
     if error >= constant > 0:
         is_rare = min(count for count in counts if count) < _RARE * total
-        advice = (
-            "train with --class-weight balanced, or with --loss logistic and a threshold of your own"
-            if is_rare
-            else "try another lambda, and look at the features"
-        )
+        advice = "try another lambda, and look at the features"
+        if has_probabilities:
+            advice = "the scores may rank the rows nevertheless: see ROC AUC, and choose a threshold of your own"
+        elif is_rare:
+            advice = "train with --class-weight balanced, or with --loss logistic and a threshold of your own"
         lines.append(f"  NO BETTER than always answering {name}; {advice}")
     return lines
 

@@ -39,6 +39,9 @@ _ENOUGH_ROWS, _MOST_HOLDOUT = 10_000, 1 / 3
 """Holdout rows for which the fraction is increased, and the largest fraction."""
 _SHARE_OF_TIME = 0.5
 """Share of `max_seconds` after which no more lambdas are tried."""
+_RANKING_LOSS, _NO_BETTER = "logistic", 0.95
+"""The loss used where the hinge loss gives nearly constant answers, and the share of the error of a constant answer
+above which answers are."""
 _PROBABILITIES, _LAST = "probabilities", "last"
 
 
@@ -136,6 +139,8 @@ class _Found:
     """The lambdas of the first round."""
     is_complete: bool = False
     """True if no other round is needed."""
+    loss: str | None = None
+    """The loss of the rounds, if it is not that of the options."""
 
     def table(self) -> dict[str, Any]:
         """Return the results as a table for a checkpoint."""
@@ -191,6 +196,19 @@ class LambdaSearch:
 
     def execute(self) -> TrainResult:
         """Compare lambdas until the best is found, and train it on all rows."""
+        self._search()
+        if self._is_no_better_than_constant():
+            note = (
+                "with the hinge loss no lambda is better than always giving the same answer; trained with the logistic "
+                "loss instead, whose scores rank the rows (--loss hinge keeps the hinge loss)"
+            )
+            self._progress.note(note)
+            self._notes.append(note)
+            self._found = _Found(rounds=self._found.rounds, lines=self._found.lines, loss=_RANKING_LOSS)
+            self._search()
+        return self._refit() if self._found.trials else self._without_refit(self._results[-1])
+
+    def _search(self) -> None:
         while not self._is_over():
             lambdas = self._next_lambdas()
             if lambdas == ():
@@ -200,27 +218,45 @@ class LambdaSearch:
             self._take(made)
             if made.result.stopped_by == "seconds":
                 break
-        return self._refit() if self._found.trials else self._without_refit(self._results[0])
+
+    def _is_no_better_than_constant(self) -> bool:
+        """True if the default loss gives the answer of the larger class to nearly all rows.
+
+        Where classes are rare or hard to tell apart, that answer has the least hinge loss, and its scores say nothing.
+        """
+        config, labels, trials = self._config, self._store.manifest.labels, self._found.trials
+        is_default = config.loss is None and config.algorithm == ANY and config.lambdas is None
+        if not is_default or labels.task != "binary" or config.select_by == "loss" or self._found.loss or not trials:
+            return False
+        error, constant = self._chosen.error, 1 - max(labels.counts) / sum(labels.counts)
+        return error is not None and error > _NO_BETTER * constant and not self._is_late
 
     # --- rounds -------------------------------------------------------------------------------------
 
-    def _is_over(self) -> bool:
+    @property
+    def _is_late(self) -> bool:
         limit = self._config.max_seconds
-        is_late = bool(limit) and time.perf_counter() - self._began > _SHARE_OF_TIME * (limit or 0.0)
-        return self._found.rounds > 0 and is_late
+        return bool(limit) and time.perf_counter() - self._began > _SHARE_OF_TIME * (limit or 0.0)
+
+    def _is_over(self) -> bool:
+        return bool(self._results or self._found.trials) and self._is_late
 
     def _next_lambdas(self) -> tuple[float, ...] | None:
         """Return the lambdas of the next round; None: the default path; none: the search is over."""
         found = self._found
-        if not found.rounds:
+        if not found.path:
             return self._config.lambdas
         if self._config.lambdas is not None or found.is_complete:
             return ()
         return further_lambdas(found.trials, Range(max(found.path), min(found.path)))
 
+    @property
+    def _loss(self) -> Any:
+        return self._found.loss or self._config.loss
+
     def _describe(self, lambdas: tuple[float, ...] | None) -> str:
-        if not self._found.rounds:
-            return "comparing lambdas"
+        if not self._found.path:
+            return f"comparing lambdas with the {self._found.loss} loss" if self._found.loss else "comparing lambdas"
         assert lambdas
         known = [trial.lam for trial in self._found.trials]
         what = "smaller" if lambdas[0] < min(known) else "larger" if lambdas[-1] > max(known) else "intermediate"
@@ -232,6 +268,7 @@ class LambdaSearch:
         single = lambdas is not None and len(lambdas) == 1
         return dataclasses.replace(
             config,
+            loss=self._loss,
             lam=lambdas,
             bias=config.biased,
             tolerance=max(config.enough, COMPARED),
@@ -282,6 +319,7 @@ class LambdaSearch:
             self._notes.append(remark)
         last = dataclasses.replace(
             config,
+            loss=self._loss,
             lam=chosen.lam,
             bias=config.biased,
             tolerance=config.enough,

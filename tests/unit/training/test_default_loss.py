@@ -1,0 +1,52 @@
+"""The default loss where the hinge loss gives the same answer to all rows."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from ooc_pegasos import Store, TrainConfig, train
+from support.stores import interrupted_after
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory):
+    """Rows of which 4 % are positive, more of them where scores are high."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4000, 6)).astype(np.float32)
+    y = np.where(rng.random(4000) < 1 / (1 + np.exp(4 - x @ [1, 0.7, -0.5, 0, 0, 0.3])), 1, -1)
+    return Store.from_scipy(x, y, tmp_path_factory.mktemp("rare") / "s"), x, y
+
+
+def test_rare_classes_are_ranked(rare):
+    store, x, y = rare
+    result = train(store)
+    assert result.model.info.loss == "logistic"
+    assert "no lambda is better than always giving the same answer" in " ".join(result.notes)
+    assert result.converged
+    best = roc_auc_score(y, LogisticRegression().fit(x, y).decision_function(x))
+    assert roc_auc_score(y, result.model.decision_function(x)) > best - 0.002
+
+
+@pytest.mark.parametrize(
+    "options", [{"loss": "hinge"}, {"select_by": "loss"}, {"lam": (1e-2, 1e-3)}, {"lam": 1e-2}, {"refit": False}]
+)
+def test_a_loss_that_was_asked_for_is_kept(rare, options):
+    assert train(rare[0], TrainConfig(**options)).model.info.loss == "hinge"
+
+
+def test_the_hinge_loss_is_kept_where_it_separates(tmp_path):
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((600, 4))
+    labels = np.where(x[:, 0] + 0.2 * rng.standard_normal(600) > 1.2, "yes", "no")
+    assert train(Store.from_scipy(x, labels, tmp_path / "s")).model.info.loss == "hinge"
+
+
+@pytest.mark.parametrize("stop", [1, 20, 50, 70, 90])
+def test_an_interrupted_search_with_the_other_loss_is_resumed(rare, tmp_path, stop):
+    store = rare[0]
+    wanted = train(store, TrainConfig(checkpoint_epochs=1))
+    with interrupted_after(stop):
+        train(store, TrainConfig(checkpoint_epochs=1), checkpoint=tmp_path)
+    result = train(store, TrainConfig(checkpoint_epochs=1), checkpoint=tmp_path, resume=True)
+    assert result.model.encode() == wanted.model.encode()

@@ -12,7 +12,7 @@ from ooc_pegasos.training.result import Outcome, TrainResult
 from ooc_pegasos.training.run import Run
 from ooc_pegasos.training.setup import RunSetup
 from ooc_pegasos.training.state import PathState, RunState
-from ooc_pegasos.util.checkpoint import Checkpoint
+from ooc_pegasos.util.checkpoint import Checkpoint, sound
 
 _MOST_EPOCHS = 100
 """Epochs for one lambda, unless the limit is given."""
@@ -51,6 +51,9 @@ class PathRun(Run):
         return state
 
     def _begin(self, saved: Checkpoint | None) -> RunState:
+        if saved and self.checkpoints and "path" in saved.facts:
+            with sound(self.checkpoints.folder):  # candidates that are measured belong to the lambda of the checkpoint
+                self._set_lambda(PathState.from_table(saved.facts["path"]).lam)
         state = super()._begin(saved)
         assert state.path is not None
         self._use_lambda(state, state.path.lam)
@@ -115,10 +118,14 @@ class PathRun(Run):
 
     def _use_lambda(self, state: RunState, lam: float) -> None:
         """Replace the lambda of all models."""
+        state.problem = state.solver.problem = self._set_lambda(lam)
+
+    def _set_lambda(self, lam: float) -> Problem:
+        """Replace the lambda of the problem, and return the problem."""
         specs = tuple(dataclasses.replace(spec, lam=lam) for spec in self.setup.problem.specs)
         problem = dataclasses.replace(self.setup.problem, specs=specs)
         self.setup = self.engine.setup = dataclasses.replace(self.setup, problem=problem)
-        state.problem = state.solver.problem = problem
+        return problem
 
     def result(self, stopped: str) -> TrainResult:
         """See `Run`. The model is that of the last lambda."""

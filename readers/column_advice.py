@@ -13,7 +13,7 @@ from ooc_pegasos.readers import tables
 from ooc_pegasos.store.recipe import Column, Table
 
 _BLOCK = 1 << 20
-"""Bytes of text that are looked at."""
+"""Bytes of text that are read."""
 _LEAST_ROWS = 100
 """Rows below which columns are too short to judge."""
 _NEARLY_ALL = 0.9

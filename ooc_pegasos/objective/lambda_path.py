@@ -23,7 +23,10 @@ FINE = 1.5
 """Largest ratio of the best lambda and its neighbours at the end of a search."""
 COARSE = FINE * FINE
 """Ratio of neighbours while a search looks for the region of the best lambda."""
-_NOISE, _RISE = 0.05, 0.5
+COLD_ABOVE = 1.0
+"""R^2 / (lambda n) below which dual variables begin at 0: many rows change the weights then, and their variables reach
+the bounds in the first epoch."""
+_NOISE, _RISE = 0.05, 0.3
 """Differences of losses, in standard errors of a loss, that matter to extend a search, or to end models early."""
 
 
@@ -120,28 +123,34 @@ class Range:
 def next_lambda(trials: Sequence[Trial], limits: Range) -> float | None:
     """Return the lambda that a search tries next which trains one after the other; None if the best is found.
 
-    It goes from strong to weak in steps of `COARSE` until the best is passed, and then looks around the best.
+    It goes from strong to weak until the best is passed, and then looks around the best if steps there were coarse.
     """
     if not trials:
         return limits.strong_end
     ordered = sorted(trials, key=lambda trial: -trial.lam)
-    step = round(math.log(limits.strong_end / ordered[-1].lam) / math.log(COARSE)) + 1
-    weaker = limits.strong_end / COARSE**step
-    coarse = [trial for trial in ordered if _is_on_grid(trial.lam, limits)]
-    if weaker > limits.weakest / 1.001 and not _is_past_best(coarse, limits):
+    grid = _grid_of(limits)
+    weaker = next((lam for lam in grid if lam < ordered[-1].lam * (1 - 1e-9)), None)
+    on_grid = [trial for trial in ordered if any(abs(trial.lam / lam - 1) < 1e-9 for lam in grid)]
+    if weaker is not None and not _is_past_best(on_grid, limits):
         return weaker
     best = choose(ordered, "best")
     stronger = ordered[0].lam * COARSE
     is_first = best == 0 and len(ordered) > 1 and _is_better(ordered[0], ordered[1])
     if is_first and stronger < limits.strongest * 1.001:
         return stronger
-    between = _between(ordered, best)
-    return min(between, default=None)  # the duals of a near lambda are there to begin with
+    return min(_between(ordered, best), default=None)
 
 
-def _is_on_grid(lam: float, limits: Range) -> bool:
-    steps = math.log(limits.strong_end / lam) / math.log(COARSE)
-    return abs(steps - round(steps)) < 1e-6
+def _grid_of(limits: Range) -> list[float]:
+    """Return the lambdas from strong to weak: in steps of `COARSE` while each is trained from 0, and then of `FINE`.
+
+    From there on a lambda begins with the dual variables of a stronger one, which a step back could not do.
+    """
+    grid = [limits.strong_end]
+    while grid[-1] > limits.weakest * 1.001:
+        is_cold = limits.strong_end / grid[-1] < COLD_ABOVE / _STRONG_END
+        grid.append(grid[-1] / (COARSE if is_cold else FINE))
+    return grid[:-1]
 
 
 def _is_past_best(coarse: Sequence[Trial], limits: Range) -> bool:
@@ -197,8 +206,8 @@ def _is_better(one: Trial, other: Trial) -> bool:
 def hopeless(trials: Sequence[Trial | None]) -> int:
     """Return the number of lambdas at the weak end that cannot be the best, given trials, strong lambdas first.
 
-    None is unknown. Two losses in a row that rise by more than noise, while the error does not fall, show that the
-    best lambda is a larger one.
+    None is unknown. A last loss above the best by more than noise, while the error does not fall, shows that the best
+    lambda is a larger one.
     """
     known = next((number for number, trial in enumerate(trials) if trial is None), len(trials))
     found = [trial for trial in trials[:known] if trial is not None]
@@ -206,7 +215,7 @@ def hopeless(trials: Sequence[Trial | None]) -> int:
         return 0
     before, last = found[-2:]
     best = min(found, key=lambda trial: trial.loss)
-    is_rising = last.loss > before.loss > best.loss and last.loss - best.loss > _RISE * best.deviation
+    is_rising = last.loss > before.loss and last.loss - best.loss > _RISE * best.deviation
     is_falling = any(one.value < best.value for one in (before, last))
     return len(trials) - known if is_rising and best is not found[0] and not is_falling else 0
 

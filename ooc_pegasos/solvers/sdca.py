@@ -129,12 +129,15 @@ class SdcaSolver(Solver):
             state[LAMBDA_FACTOR] = max(1.0, state[LAMBDA_FACTOR] * (_FAST_DECAY if solved else _SLOW_DECAY))
 
     def change_problem(self, problem: Problem) -> None:
-        """See `Solver`. Neither `a` nor the box depends on lambda, but the scores do, so all rows become active."""
-        self.problem = problem
+        """See `Solver`. Neither `a` nor the box depends on lambda, but the scores do, so all rows become active.
+
+        A lambda that is much smaller is reached in several epochs: at once the weights would be too large.
+        """
         for model in self.active:
-            self.state[model][LAMBDA_FACTOR] = 1.0
+            self.state[model][LAMBDA_FACTOR] = max(1.0, self._clock(model) / problem.specs[model].clock)
             self.mean[model][:] = self._iterate(model)
             self.lines[model] = Lines()
+        self.problem = problem
         self._set_epoch(self._epoch + PERIODS[-1])
 
     def _clock(self, model: int) -> float:

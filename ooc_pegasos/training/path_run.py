@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from ooc_pegasos.objective.lambda_path import Range, next_lambda
+from ooc_pegasos.objective.lambda_path import COLD_ABOVE, Range, next_lambda
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.training.engine import Engine
 from ooc_pegasos.training.result import Outcome, TrainResult
@@ -16,9 +16,6 @@ from ooc_pegasos.util.checkpoint import Checkpoint, sound
 
 _MOST_EPOCHS = 100
 """Epochs for one lambda, unless the limit is given."""
-_COLD_ABOVE = 1.0
-"""lambda m, in squared norms of a row, above which dual variables begin at 0: a few rows then change the weights much
-less than all of them, and variables reach their bounds in the first epoch."""
 
 
 class PathRun(Run):
@@ -57,6 +54,7 @@ class PathRun(Run):
         state = super()._begin(saved)
         assert state.path is not None
         self._use_lambda(state, state.path.lam)
+        state.solver.problem = state.problem
         return state
 
     def _limit(self) -> int:
@@ -96,7 +94,7 @@ class PathRun(Run):
         state = self.state
         self.path.lam = lam
         self._use_lambda(state, lam)
-        if min(spec.clock for spec in state.problem.specs) > _COLD_ABOVE * self._square:
+        if min(spec.clock for spec in state.problem.specs) > COLD_ABOVE * self._square:
             state.solver.close()
             state.solver = self._new_solver()
         else:
@@ -118,7 +116,7 @@ class PathRun(Run):
 
     def _use_lambda(self, state: RunState, lam: float) -> None:
         """Replace the lambda of all models."""
-        state.problem = state.solver.problem = self._set_lambda(lam)
+        state.problem = self._set_lambda(lam)
 
     def _set_lambda(self, lam: float) -> Problem:
         """Replace the lambda of the problem, and return the problem."""

@@ -30,7 +30,7 @@ from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
 from ooc_pegasos.util.files import writing_errors
 
-COMPARED = 0.02
+COMPARED = 0.01
 """Tolerance of models that are only compared: the differences between lambdas are larger."""
 FOLDS = 5
 _FOLDS_TO, _ROWS_PER_FEATURE = 10_000, 10

@@ -136,7 +136,7 @@ def test_flat_curves_end_at_once(search):
     """Without differences the largest lambda is the best, and nothing beyond the ends is tried."""
     trials = search(lambda lam: Trial(lam, 1.0, 0.01, None))
     assert check_end(trials).lam == 1.0
-    assert len(trials) <= 12
+    assert len(trials) <= 14
     assert max(trial.lam for trial in trials) == 1.0
 
 
@@ -221,7 +221,7 @@ def test_which_trial_is_chosen_by_a_metric(found, random):
     assert trials[choose(trials, "1se")].lam == max(trial.lam for trial in within)
 
 
-def test_hopeless_lambdas_follow_two_losses_that_rise():
+def test_hopeless_lambdas_follow_a_loss_that_rises():
     """All short sequences of losses and errors, against the rule in words."""
     seen = set()
     for losses in itertools.product([0.0, 1.0, 2.0], repeat=4):
@@ -229,9 +229,7 @@ def test_hopeless_lambdas_follow_two_losses_that_rise():
             for deviation in (1.0, 5.0):
                 trials = [Trial(1.0, loss, deviation, error, error) for loss, error in zip(losses, errors, strict=True)]
                 low = losses.index(min(losses))
-                rises = (
-                    low in (1, 2) and losses[low] < losses[2] < losses[3] and losses[3] - losses[low] > deviation / 2
-                )
+                rises = low in (1, 2) and losses[2] < losses[3] and losses[3] - losses[low] > 0.3 * deviation
                 falls = errors[2] < errors[low] or errors[3] < errors[low]
                 expected = 2 if rises and not falls else 0
                 assert hopeless([*trials, None, None]) == expected

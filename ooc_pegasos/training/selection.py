@@ -222,7 +222,7 @@ class LambdaSearch:
     def _is_no_better_than_constant(self) -> bool:
         """True if the default loss gives the answer of the larger class to nearly all rows.
 
-        Where classes are rare or hard to tell apart, that answer has the least hinge loss, and its scores say nothing.
+        Where classes are rare or hard to separate, that answer has the least hinge loss, and its scores say nothing.
         """
         config, labels, trials = self._config, self._store.manifest.labels, self._found.trials
         is_default = config.loss is None and config.algorithm == ANY and config.lambdas is None

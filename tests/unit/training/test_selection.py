@@ -62,6 +62,7 @@ def last_fit_of(config: TrainConfig, result: TrainResult) -> TrainConfig:
         config,
         lam=result.model.info.lam,
         bias=result.model.info.config["bias"],
+        loss=result.model.info.loss,
         tolerance=config.enough,
         select="best",
         holdout=None,

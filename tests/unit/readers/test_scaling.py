@@ -497,15 +497,16 @@ def test_scales_that_cannot_be_are_refused(wrong):
     assert problem_of_table(Table([Column("x", "numeric", **wrong)], "y"))
 
 
-def test_a_dry_run_shows_the_scaled_rows(tmp_path, oocpeg):
+def test_a_preview_shows_the_scaled_rows(tmp_path):
     file = write(tmp_path, mixed(), "in.csv")
     store = stored(tmp_path, [file])
-    first = store.to_scipy()[0][0]
-    shown = json.loads(oocpeg("convert", file, "--label", "y", "--no-hash-signed", "--dry-run", "--json").stdout)
-    entries = dict(map(tuple, shown["rows"][0]["entries"]))
-    assert list(entries) == first.indices.tolist()
-    np.testing.assert_allclose(list(entries.values()), first.data, rtol=1e-6)
-    assert any(note.startswith("numbers are scaled, because they stand beside") for note in shown["remarks"])
+    shown = preview([file], ConvertConfig(label="y", hash_signed=False))
+    assert shown.recipe == store.manifest.recipe
+    for number, row in enumerate(shown.rows):
+        stored_row = store.to_scipy()[0][number]
+        assert row["entries"] == list(zip(stored_row.indices.tolist(), stored_row.data.tolist(), strict=True))
+    assert NOTE.format("stand beside categories or texts", "price, small, rare, ...") in shown.remarks
+    assert 'scaling = "sample"' in next(line for line in shown.lines() if line.startswith("table:"))
 
 
 def test_dask_collections(tmp_path):

@@ -415,12 +415,13 @@ def test_models_refuse_what_is_no_matrix(small_model, rows, told):
             score(rows)
 
 
-def test_models_of_tables_find_columns_of_dataframes_by_name(tmp_path):
+def test_models_of_tables_take_columns_by_their_names(tmp_path):
     frame = pd.DataFrame({"a": np.arange(20.0), "b": np.ones(20), "y": np.tile([0, 1], 10)})
-    store = Store.from_pandas(frame, tmp_path / "s", ConvertConfig(label="y", standardize=False))
+    store = Store.from_pandas(frame, tmp_path / "s", ConvertConfig(label="y", shuffle=False))
     model = train(store, TrainConfig(lam=0.1)).model
-    scores = model.decision_function(store.to_scipy()[0])
-    assert np.array_equal(model.decision_function(frame[["b", "a"]]), scores)
+    assert model.predict(frame[["b", "a"]]).tolist() == model.predict(store.to_scipy()[0]).tolist()
+    with pytest.raises(InputError, match="a"):
+        model.predict(frame[["b"]])
 
 
 def test_models_come_back_alike_and_damage_is_noticed(tmp_path):

@@ -132,6 +132,10 @@ class Problem:
         """True if Pegasos may keep averages of iterates."""
         return self.plain and self.costs is None
 
+    def with_lambda(self, lam: float) -> Problem:
+        """Return the problem with another lambda for all models."""
+        return dataclasses.replace(self, specs=tuple(dataclasses.replace(spec, lam=lam) for spec in self.specs))
+
     def table(
         self,
         models: Sequence[int],

@@ -137,7 +137,7 @@ class SdcaSolver(Solver):
             self.state[model][LAMBDA_FACTOR] = max(1.0, self._clock(model) / problem.specs[model].clock)
             self.mean[model][:] = self._iterate(model)
             self.lines[model] = Lines()
-        self.problem = problem
+        self.problem, self.balance = problem, None  # the balance is that of a problem
         self._set_epoch(self._epoch + PERIODS[-1])
 
     def _clock(self, model: int) -> float:

@@ -50,8 +50,7 @@ class PathRun(Run):
     def _begin(self, saved: Checkpoint | None) -> RunState:
         state = super()._begin(saved)
         assert state.path is not None
-        self._use_lambda(state, state.path.lam)
-        state.solver.problem = state.problem
+        self._adopt(state.problem)
         return state
 
     def _limit(self) -> int:
@@ -90,7 +89,8 @@ class PathRun(Run):
         """Train the next lambda, beginning with the dual variables of this one."""
         state = self.state
         self.path.lam = lam
-        self._use_lambda(state, lam)
+        state.problem = state.problem.with_lambda(lam)
+        self._adopt(state.problem)
         if min(spec.clock for spec in state.problem.specs) > COLD_ABOVE * self._square:
             state.solver.close()
             state.solver = self._new_solver()
@@ -111,12 +111,9 @@ class PathRun(Run):
         """The mean squared norm of a row."""
         return self.setup.store.manifest.statistics.mean_row_norm**2 + self.setup.problem.bias**2
 
-    def _use_lambda(self, state: RunState, lam: float) -> None:
-        """Replace the lambda of all models."""
-        specs = tuple(dataclasses.replace(spec, lam=lam) for spec in self.setup.problem.specs)
-        problem = dataclasses.replace(self.setup.problem, specs=specs)
+    def _adopt(self, problem: Problem) -> None:
+        """Use the lambda of a problem from now on."""
         self.setup = self.engine.setup = dataclasses.replace(self.setup, problem=problem)
-        state.problem = problem
 
     def result(self, stopped: str) -> TrainResult:
         """See `Run`. The model is that of the last lambda."""

@@ -191,6 +191,9 @@ class RunState:
     def _restore_models(self, saved: Checkpoint) -> None:
         """Restore all but the state of the solver."""
         arrays, facts = saved.arrays, saved.facts
+        if self.path:
+            self.path = PathState.from_table(facts["path"])
+            self.problem = self.solver.problem = self.problem.with_lambda(self.path.lam)
         number, vector = len(self.problem.specs), np.empty(self.problem.length)
         self.cursor = typed_json.load(Cursor, facts["cursor"], "cursor")
         for name, value in dataclasses.asdict(self.cursor).items():
@@ -223,7 +226,6 @@ class RunState:
             self.pending.sums = arrays["pending sums"].reshape(self.pending.sums.shape).copy()
             self.pending.windows = whole(windows, 0, _MAX, "windows")
         self.costs = [typed_json.load(EpochCost, cost, "costs") for cost in facts["costs"]]
-        self.path = PathState.from_table(facts["path"]) if self.path else None
 
 
 def next_number(folder: Path) -> int:

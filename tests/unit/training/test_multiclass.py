@@ -590,7 +590,7 @@ def test_calibration_is_scikit_learns_on_the_holdout_rows(tmp_path, kind, task):
     ]
     found = model.predict_proba(matrix)
     if task == "binary":
-        expected = expected[0]
+        expected = np.column_stack([1 - expected[0], expected[0]])
     else:
         expected = np.stack(expected, axis=1)
         sums = expected.sum(axis=1, keepdims=True)

@@ -16,6 +16,7 @@ from ooc_pegasos import ConvertConfig, Existing, Model, OocPegasosError, Store, 
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.objective.lambda_path import FINE, Range, next_lambda
+from ooc_pegasos.objective.losses import LOSSES
 from ooc_pegasos.objective.problem import count_models
 from ooc_pegasos.proof.check import prove
 from ooc_pegasos.reporting.progress import TrainingProgress
@@ -23,7 +24,7 @@ from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.training.result import Outcome
 from ooc_pegasos.training.selection import COMPARED, with_test_rows
 from support.biased_rows import holdout_masks, rows_with_a_bias, store_of_task
-from support.optima import FORMULAS, least_objective
+from support.optima import FORMULAS, least_objective, optimum_with_bias, parameter_of
 from support.rows import random_rows
 from support.stores import store_of
 from support.subsets import covering
@@ -62,6 +63,7 @@ def last_fit_of(config: TrainConfig, result: TrainResult) -> TrainConfig:
         config,
         lam=result.model.info.lam,
         bias=result.model.info.config["bias"],
+        loss=result.model.info.loss,
         tolerance=config.enough,
         select="best",
         holdout=None,
@@ -216,6 +218,38 @@ def test_certificates_and_metrics_of_all_trials_are_true(stores, algorithm, loss
         assert trial.score == trial.error
         assert trial.score_deviation == pytest.approx(math.sqrt(error * (1 - error) / held.sum()))
         assert vars(one.holdout) == pytest.approx({"loss": trial.loss, "error": trial.error})
+
+
+def optimum_of(loss: str, bias: str, x: np.ndarray, y: np.ndarray, lam: float) -> float:
+    """The least objective, by another program."""
+    if bias == "free":
+        return optimum_with_bias(loss, x, y, lam)
+    with_constant = np.column_stack([x, np.ones(len(y))])
+    return least_objective(loss, parameter_of(loss), with_constant, y, lam, np.ones(len(y)))
+
+
+@pytest.mark.parametrize(
+    ("loss", "bias", "windows"),
+    covering(FORMULAS, ["feature", "free"], WINDOWS),
+)
+def test_bounds_of_all_trials_are_below_the_optimum(tmp_path, loss, bias, windows):
+    """Of each epoch, while dual variables of a larger lambda become those of a smaller one."""
+    task = "regression" if LOSSES[loss].task == "regression" else "binary"
+    matrix, labels = rows_with_a_bias(task, 3, rows=300)
+    store = store_of_task(tmp_path, task, matrix, labels, chunk_size=2000)
+    config = TrainConfig(loss=loss, bias=bias, holdout=0.2, algorithm="sdca", max_epochs=60)
+    if windows == "several":
+        config = dataclasses.replace(config, memory=memory_of_a_search(config, store))
+    result = train(store, config)
+    assert (result.windows > 1) == (windows == "several")
+    assert len(result.models) > 4
+    (x, y), kept = numbers_of(store), holdout_masks(300, 0.2)[1]
+    for one in result.models:
+        best = optimum_of(loss, bias, x[kept], y[kept], one.lam)
+        assert one.certificate.primal >= best * (1 - 1e-6)
+        for entry in one.history:
+            assert entry.lower_bound <= best * (1 + 1e-7)
+    assert result.lower_bound <= optimum_of(loss, bias, x, y, result.model.info.lam) * (1 + 1e-7)
 
 
 def test_folds_of_all_trials_are_true(stores):
@@ -458,7 +492,7 @@ def result_or_error(store: Store, **options: object) -> TrainResult | str:
         return str(error)
 
 
-def stored(labels: list[object], path: Path, **options: object) -> Store:
+def labelled_store(labels: list[object], path: Path, **options: object) -> Store:
     """A store of as many random rows, in place of what was there."""
     matrix, values = rows_of(labels)
     return Store.from_scipy(matrix, values, path, config=ConvertConfig(**options), existing=Existing(force=True))
@@ -478,7 +512,7 @@ def rows_of(labels: list[object], seed: int = 1) -> tuple[sp.csr_matrix, np.ndar
 )
 def test_tiny_stores_have_a_result_or_a_clear_error(tmp_path, rows, options):
     for labels in ([1] * rows, [1 - 2 * (row % 2) for row in range(rows)], [1] + [-1] * (rows - 1)):
-        store = stored(labels, tmp_path / "s", classes=("-1", "1"))
+        store = labelled_store(labels, tmp_path / "s", classes=("-1", "1"))
         for algorithm in ("auto", "sgd-s"):
             found = result_or_error(store, algorithm=algorithm, max_epochs=20, **options)
             if isinstance(found, str):

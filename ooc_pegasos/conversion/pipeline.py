@@ -450,7 +450,7 @@ class Conversion:
 
 
 def _request_of(like: Manifest) -> list[Any]:
-    """Return the parts of a store that determine rows made like its rows; other rows may be appended meanwhile."""
+    """Return the parts of a store that determine rows made like its rows, whatever rows are appended."""
     labels, known = like.labels, like.vocabulary
     classes = [labels.task, labels.classes, labels.rest, labels.text]
     return [typed_json.dump(like.recipe), classes, known.xxh64 if known else None]

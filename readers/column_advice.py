@@ -10,6 +10,7 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import tables
+from ooc_pegasos.readers.columns_plan import WIDE
 from ooc_pegasos.store.recipe import Column, Table
 
 _BLOCK = 1 << 20
@@ -28,6 +29,8 @@ _AMOUNT = re.compile(r"[-+]?[$€£¥]?\s?\d{1,3}([.,' ]\d{3})*([.,]\d+)?\s?[$�
 
 def advise(names: Sequence[str], table: Table, memory: int, note: Callable[[str], None]) -> None:
     """Note columns whose values nearly all differ, or are long texts, times or amounts, with the option to use."""
+    if len(table.columns) > WIDE:  # Arrow takes much memory for each column
+        return
     settings = tables.Settings(table, stop_at_bad=False, with_labels=False)
     try:
         reader = tables.TablesReader(names[:1], settings, _BLOCK, memory)

@@ -205,7 +205,7 @@ class ConvertConfig:
         None,
         "Subtract the mean of numbers and divide by the standard deviation; columns of mostly 0 keep their zeros. "
         "Reads the inputs once more. Default: by the first rows alone, where numbers stand beside categories or "
-        "texts, or differ in size by more than a factor of 10.",
+        "texts, differ in size by more than a factor of 10, or have a mean of more than 10 deviations.",
         "Columns",
         flags=("--standardize/--no-standardize",),
     )

@@ -30,10 +30,10 @@ from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.arrow import array_of
 from ooc_pegasos.util.thread_map import ordered_map
 
-_SAMPLED_TASKS, _SAMPLED_FILES = 8, 8
+SAMPLED_TASKS, _SAMPLED_FILES = 8, 8
 """Blocks of rows, and files, from which the sizes of numbers are known by default."""
 _SIMILAR = 10.0
-"""Ratio of the sizes of numeric columns up to which they are not scaled by default."""
+"""Ratio of the largest size to the smallest size or deviation up to which numeric columns are not scaled by default."""
 
 
 @dataclasses.dataclass
@@ -217,7 +217,7 @@ def _scaled_by_default(table: Table, survey: Survey) -> Table:
     if not columns or any(column.kind == "entries" for column in table.columns):
         return table
     some = survey.names[:: -(-len(survey.names) // _SAMPLED_FILES)]
-    sample = dataclasses.replace(survey, tasks=-(-_SAMPLED_TASKS // len(some)), advance=lambda _bytes: None)
+    sample = dataclasses.replace(survey, tasks=-(-SAMPLED_TASKS // len(some)), advance=lambda _bytes: None)
     moments = Moments(np.empty((0, len(columns))))
     with suppress(InputError):  # reported, with the line, when the rows are made
         for name in some:
@@ -225,20 +225,24 @@ def _scaled_by_default(table: Table, survey: Survey) -> Table:
     chosen = ~moments.are_binary
     if not chosen.any():
         return table
-    is_mixed = len(columns) < len(table.columns)
-    if not is_mixed and _are_similar(moments):
+    why = "stand beside categories or texts" if len(columns) < len(table.columns) else _differences_of(moments)
+    if not why:
         return table
     scaled = [column.name for column, is_chosen in zip(columns, chosen.tolist(), strict=True) if is_chosen]
     shown = ", ".join(scaled[:3]) + (", ..." if len(scaled) > 3 else "")
-    why = "stand beside categories or texts" if is_mixed else "differ in size"
     survey.note(f"numbers are scaled, because they {why} ({shown}); --no-standardize keeps them as they are")
     return _scaled(table, moments, chosen)
 
 
-def _are_similar(moments: Moments) -> bool:
-    """True if numbers differ little in size."""
-    sizes = moments.sizes[moments.others > 0]
-    return bool(sizes.max() <= _SIMILAR * sizes.min())
+def _differences_of(moments: Moments) -> str:
+    """Return the differences that make scales necessary where all columns are numbers; nothing if there are none."""
+    present = moments.others > 0
+    sizes = moments.sizes[present]
+    if sizes.max() > _SIMILAR * sizes.min():
+        return "differ in size"
+    can_be_centred = moments.are_dense & ~moments.are_binary & (moments.least < moments.most)
+    spreads = np.where(can_be_centred, moments.deviations, moments.sizes)[present]
+    return "are far from 0" if sizes.max() > _SIMILAR * spreads.min() else ""
 
 
 # --- names and texts ----------------------------------------------------------------------------------

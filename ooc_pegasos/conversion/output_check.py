@@ -96,16 +96,11 @@ def discard_left_overs(scratch: Path, what: str) -> None:
 def made_from(
     store: Manifest, names: list[str], config: ConvertConfig, append: bool, like: Manifest | None = None
 ) -> bool:
-    """True if the last sources of a store are exactly these files, so that there is nothing to resume.
+    """True if a store was made of exactly these files with these options; with `append`, its last sources.
 
     `like`: the manifest of the store that the options name.
     """
-    if not append and store.shuffle_seed != (config.seed if config.shuffle else None):
-        return False
-    if like and not append:
-        if store.recipe != like.recipe or declared_by(store.labels) != declared_by(like.labels):
-            return False
-    elif not append and not comes_of(store.recipe, registry.new_recipe(config, names, lambda _remark: None), config):
+    if not append and (len(store.sources) != len(names) or not _has_options(store, names, config, like)):
         return False
     if config.values == "float32" and store.layout.values != "float32":
         return False
@@ -121,3 +116,16 @@ def made_from(
         if any(getattr(source, setting) != digest for source in store.sources[-len(names) :]):
             return False
     return [registry.hash_of(name) for name in names] == [xxh64 for _name, _size, xxh64 in made_from]
+
+
+def _has_options(store: Manifest, names: list[str], config: ConvertConfig, like: Manifest | None) -> bool:
+    """True if these options make rows as those of a store."""
+    if store.shuffle_seed != (config.seed if config.shuffle else None):
+        return False
+    try:
+        refuse_contradiction(store, config)
+    except UsageError:
+        return False
+    if like:
+        return store.recipe == like.recipe and declared_by(store.labels) == declared_by(like.labels)
+    return comes_of(store.recipe, registry.new_recipe(config, names, lambda _remark: None), config)

@@ -15,6 +15,7 @@ from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.config import HOLDOUT, TrainConfig
 from ooc_pegasos.errors import CheckpointMismatchError
 from ooc_pegasos.objective.lambda_path import Range, Trial, choose, further_lambdas, remark_on
+from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.reporting.progress import TrainingProgress
 from ooc_pegasos.scoring.calibration import Calibration
@@ -39,9 +40,8 @@ _ENOUGH_ROWS, _MOST_HOLDOUT = 10_000, 1 / 3
 """Holdout rows for which the fraction is increased, and the largest fraction."""
 _SHARE_OF_TIME = 0.5
 """Share of `max_seconds` after which no more lambdas are tried."""
-_RANKING_LOSS, _NO_BETTER = "logistic", 0.95
-"""The loss used where the hinge loss gives nearly constant answers, and the share of the error of a constant answer
-above which answers are."""
+_NO_BETTER = 0.95
+"""Share of the error of a constant answer above which the answers of a model are nearly constant."""
 _PROBABILITIES, _LAST = "probabilities", "last"
 
 
@@ -69,6 +69,12 @@ def _can_have_folds(config: TrainConfig) -> bool:
     """True if several models with different rows can have the options."""
     is_known = config.algorithm == ANY or "several models" in ALGORITHMS[config.algorithm].supports
     return is_known and not any(name in OF_PLAIN_MODELS for name in config.demands)
+
+
+def _ranking_loss() -> str:
+    """Return the loss whose scores rank rows even where answers are nearly constant."""
+    name: str = next(one.name for one in LOSSES.values() if one.has_probabilities and one.task == "binary")
+    return name
 
 
 class EpochLog:
@@ -211,7 +217,7 @@ class LambdaSearch:
             )
             self._progress.note(note)
             self._notes.append(note)
-            self._found = _Found(rounds=self._found.rounds, lines=self._found.lines, loss=_RANKING_LOSS)
+            self._found = _Found(rounds=self._found.rounds, lines=self._found.lines, loss=_ranking_loss())
             self._search()
         return self._refit() if self._found.trials else self._without_refit(self._results[-1])
 

@@ -11,7 +11,7 @@ RNG = np.random.default_rng(0)
 ROWS = 300
 
 
-class Notes(Progress):
+class NotesOnColumns(Progress):
     def __init__(self):
         self.found = []
 
@@ -33,7 +33,7 @@ COLUMNS = {
 
 
 def notes_of(frame, path, **options):
-    progress = Notes()
+    progress = NotesOnColumns()
     convert([str(path)], path.parent / "s.store", ConvertConfig(label="y", **options), progress=progress)
     return [note for note in progress.found if note.startswith("column ")]
 

@@ -492,7 +492,7 @@ def result_or_error(store: Store, **options: object) -> TrainResult | str:
         return str(error)
 
 
-def stored(labels: list[object], path: Path, **options: object) -> Store:
+def labelled_store(labels: list[object], path: Path, **options: object) -> Store:
     """A store of as many random rows, in place of what was there."""
     matrix, values = rows_of(labels)
     return Store.from_scipy(matrix, values, path, config=ConvertConfig(**options), existing=Existing(force=True))
@@ -512,7 +512,7 @@ def rows_of(labels: list[object], seed: int = 1) -> tuple[sp.csr_matrix, np.ndar
 )
 def test_tiny_stores_have_a_result_or_a_clear_error(tmp_path, rows, options):
     for labels in ([1] * rows, [1 - 2 * (row % 2) for row in range(rows)], [1] + [-1] * (rows - 1)):
-        store = stored(labels, tmp_path / "s", classes=("-1", "1"))
+        store = labelled_store(labels, tmp_path / "s", classes=("-1", "1"))
         for algorithm in ("auto", "sgd-s"):
             found = result_or_error(store, algorithm=algorithm, max_epochs=20, **options)
             if isinstance(found, str):

@@ -124,7 +124,9 @@ def train_dask(
                 run.judge.ends_hopeless = one.ends_hopeless
                 report.log, report.round = epoch_log.opened(one.lines_before + run.lines), one.number
                 run.complete = one.complete
-                return RoundResult(run.execute(), run.lines, engine.identity())
+                result = run.execute()
+                report.sync_log()  # before the checkpoint of a search refers to its lines
+                return RoundResult(result, run.lines, engine.identity())
 
         if not config.is_search:
             if resume and checkpoint_folder:

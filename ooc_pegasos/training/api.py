@@ -107,6 +107,7 @@ def train(
                 run.report.log = epoch_log.opened(one.lines_before + run.lines)
                 run.report.round, run.complete = one.number, one.complete
                 result = run.execute()
+                run.report.sync_log()  # before the checkpoint of a search refers to its lines
                 return RoundResult(result, run.lines, run.engine.identity(), run.is_search)
 
         if not config.is_search:

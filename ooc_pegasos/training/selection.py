@@ -28,7 +28,7 @@ from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.state import ROUNDS, check_same_run, essential, identity_of
 from ooc_pegasos.training.trained_model import TrainedModel
 from ooc_pegasos.util import typed_json
-from ooc_pegasos.util.checkpoint import Checkpoint, sound, whole
+from ooc_pegasos.util.checkpoint import FILE_NAME, Checkpoint, sound, whole
 from ooc_pegasos.util.files import writing_errors
 
 COMPARED = 0.01
@@ -147,6 +147,8 @@ class _Found:
     """True if no other round is needed."""
     loss: str | None = None
     """The loss of the rounds, if it is not that of the options."""
+    calibrations: list[Calibration] = field(default_factory=list)
+    """Maps from scores to probabilities, if they are fitted already."""
 
     def table(self) -> dict[str, Any]:
         """Return the results as a table for a checkpoint."""
@@ -185,6 +187,8 @@ class LambdaSearch:
         self._found = _Found()
         self._results: list[TrainResult] = []
         self._notes: list[str] = []
+        self._memory: int | None = None
+        """The memory of an interrupted run, which determines the order of rows."""
         self._began = time.perf_counter()
 
     def continue_from(self, saved: Checkpoint) -> None:
@@ -199,6 +203,9 @@ class LambdaSearch:
                     f"{self._folder}: the run to resume was started with other options; start over without {{resume}}"
                 )
             self._found = _Found.load(saved.facts["search"])
+            self._memory = whole(saved.facts["budget"], 0, 1 << 62, "budget")
+        for number in range(1, self._found.rounds + 1):  # the process that wrote the checkpoint may have been killed
+            shutil.rmtree(self._folder / f"{ROUNDS}{number}", ignore_errors=True)
 
     def execute(self) -> TrainResult:
         """Compare lambdas until the best is found, and train it on all rows."""
@@ -289,7 +296,10 @@ class LambdaSearch:
         self, config: TrainConfig, name: str | int, complete: Callable[[Model], Model] | None = None
     ) -> RoundResult:
         folder = self._folder and self._folder / f"{ROUNDS}{name}"
-        number, is_last = self._found.rounds + 1, name == _LAST
+        is_last, is_begun = name == _LAST, self._resume and folder and (folder / FILE_NAME).exists()
+        if config.memory is None and not is_begun:  # the checkpoint of the round has its own
+            config = dataclasses.replace(config, memory=self._memory)
+        number = self._found.rounds + (2 if is_last and self._config.calibrate else 1)
         return self._train_round(Round(config, number, self._found.lines, folder, self._resume, is_last, complete))
 
     def _take(self, made: RoundResult) -> None:
@@ -300,14 +310,21 @@ class LambdaSearch:
         found.path = found.path or [trial.lam for trial in result.trials]
         found.is_complete = made.is_search
         found.rounds, found.lines = found.rounds + 1, found.lines + made.lines
+        self._save(made, found.rounds)
+
+    def _save(self, made: RoundResult, name: str | int) -> None:
+        """Write the checkpoint of the search after a round, and remove that of the round."""
+        result = made.result
         self._results.append(result)
+        if self._resume:
+            self._memory = result.memory
         if self._folder is None or result.stopped_by == "seconds":
             return
         identity = identity_of(self._config, self._store, None) | made.identity
-        facts = {"identity": identity, "budget": result.memory, "search": found.table()}
+        facts = {"identity": identity, "budget": result.memory, "search": self._found.table()}
         with writing_errors(self._folder):
             Checkpoint({}, facts).save(self._folder)
-        shutil.rmtree(self._folder / f"{ROUNDS}{found.rounds}", ignore_errors=True)
+        shutil.rmtree(self._folder / f"{ROUNDS}{name}", ignore_errors=True)
 
     # --- the end ------------------------------------------------------------------------------------
 
@@ -334,21 +351,20 @@ class LambdaSearch:
             select_by=None,
             calibrate=None,
         )
-        calibrations: list[Calibration] = []
-        if config.calibrate:
+        if config.calibrate and not self._found.calibrations:
             self._progress.begin_step("fitting probabilities")
             tolerance = max(config.enough, COMPARED)
             held_out = dataclasses.replace(
                 last, tolerance=tolerance, holdout=config.holdout_fraction, calibrate=config.calibrate
             )
             made = self._make(held_out, _PROBABILITIES)
-            calibrations = made.result.model.info.calibrations
-            self._results.append(made.result)
+            self._found.calibrations = made.result.model.info.calibrations
+            self._found.lines += made.lines
+            self._save(made, _PROBABILITIES)
             if made.result.stopped_by == "seconds" and not self._has_proof:
                 return self._without_refit(made.result)
-            self._found.lines += made.lines
         self._progress.begin_step(f"training lambda {chosen.lam:.4g} on all rows")
-        result = self._make(last, _LAST, lambda model: self._completed(model, calibrations)).result
+        result = self._make(last, _LAST, self._completed).result
         earlier = self._best_without_refit() if self._results and not self._has_proof else None
         is_unfinished = result.stopped_by == "seconds" and not result.converged
         if is_unfinished and earlier and earlier.gap is not None and (result.gap is None or earlier.gap < result.gap):
@@ -356,10 +372,11 @@ class LambdaSearch:
         self._results.append(result)
         return dataclasses.replace(self._joined(result), is_refit=True)
 
-    def _completed(self, model: Model, calibrations: list[Calibration]) -> Model:
+    def _completed(self, model: Model) -> Model:
         """Return the model of the last fit with the results of the search."""
-        info = dataclasses.replace(model.info, trials=self._found.trials, config=essential(self._config))
-        return dataclasses.replace(model, info=dataclasses.replace(info, calibrations=calibrations))
+        found = self._found
+        info = dataclasses.replace(model.info, trials=found.trials, config=essential(self._config))
+        return dataclasses.replace(model, info=dataclasses.replace(info, calibrations=found.calibrations))
 
     def _best_without_refit(self) -> TrainResult:
         """Return the best of the models that were trained without the holdout rows."""

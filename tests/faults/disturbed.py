@@ -188,7 +188,9 @@ def _names(folder: Path) -> set[str]:
         r"lock(\.[0-9a-f]{16})*(\.tmp)?$"
     )  # the next process that takes a lock removes what is left of it
     return {
-        name for name in found if not (name.startswith(("c/rows-", "models/2", "models/runs")) or locks.search(name))
+        name
+        for name in found
+        if not (name.startswith(("models/2", "models/runs")) or locks.search(name) or re.match(r"c/.*rows-\d", name))
     }
 
 
@@ -277,7 +279,7 @@ def published_files(place: Path) -> dict[str, bytes]:
 
 
 def training_command(processes: ForkServer, place: Path, mode: str) -> Command:
-    """A run with a checkpoint after each epoch and a log; `resume`: a killed run is resumed."""
+    """A run with a checkpoint after each epoch and a log; `resume`: a killed run is resumed; `search`: for lambda."""
     (place / "in.svm").write_text(svmlight_text(*random_rows(120, 40, 3, 0.2)))
     command = Command(
         "", processes, place, ("convert", "in.svm", "-o", "store", "--chunk-size", "2kB"), state_of_training
@@ -286,6 +288,8 @@ def training_command(processes: ForkServer, place: Path, mode: str) -> Command:
     (place / "model").write_bytes(b"an older one")
     command.name, command.what = mode, "model"
     options = ["--lambda", "0.01", "--tolerance", "0.3", "--algorithm", "sdca", "--memory", "95kB"]
+    if mode == "search":
+        options = ["--holdout", "0.3", "--tolerance", "0.3", "--algorithm", "sdca", "--memory", "200kB"]
     options += ["--checkpoint", "c", "--checkpoint-epochs", "1", "--log", "log", "--force"]
     command.words = ("train", "store", "-o", "model", *options)
     if mode == "resume":
@@ -309,9 +313,9 @@ def training_command(processes: ForkServer, place: Path, mode: str) -> Command:
 
 
 def state_of_training(place: Path) -> dict[str, bytes]:
-    """The model, and the epochs that are in the log."""
-    lines = (place / "log").read_text().splitlines()
-    epochs = json.dumps([json.loads(line)["epoch"] for line in lines])
+    """The model, and the rounds and epochs that are in the log."""
+    lines = [json.loads(line) for line in (place / "log").read_text().splitlines()]
+    epochs = json.dumps([[line.get("round"), line["epoch"]] for line in lines])
     return {"model": (place / "model").read_bytes(), "log": epochs.encode()}
 
 
@@ -393,6 +397,7 @@ COMMANDS = {
     "force": conversion_command,
     "train": training_command,
     "resume": training_command,
+    "search": training_command,
     "predict": prediction_command,
     "run": job_command,
     "rollback": job_command,

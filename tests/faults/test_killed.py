@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from machine import Job, kill_at_random, kill_at_steps
 
@@ -44,11 +45,18 @@ def train_on(store, folder, algorithm, memory, epochs, resume):
     result = train(Store.open(store), config, checkpoint=f"{folder}/c", log=f"{folder}/log", resume=resume)
     result.model.save(f"{folder}/model")
 
+def search_on(store, folder, algorithm, memory, calibrate, resume):
+    config = TrainConfig(tolerance=0.02, checkpoint_epochs=1, checkpoint_minutes=0.0002, memory=memory, holdout=0.3,
+                         algorithm=algorithm, calibrate=calibrate, max_epochs=20, loss="hinge")
+    result = train(Store.open(store), config, checkpoint=f"{folder}/c", log=f"{folder}/log", resume=resume)
+    result.model.save(f"{folder}/model")
+
 with tempfile.TemporaryDirectory() as folder:
     open(f"{folder}/in.svm", "w").write("1 1:1 3:0.25\\n-1 2:0.5 4:0.75\\n" * 1000)
     convert([f"{folder}/in.svm"], f"{folder}/store", ConvertConfig())
     for algorithm in ("sgd-s", "sdca"):
         train_on(f"{folder}/store", folder, algorithm, None, 2, False)
+        search_on(f"{folder}/store", folder, algorithm, None, None, False)
 """
 
 
@@ -167,14 +175,8 @@ def training_job(training: ForkServer, folder: Path, algorithm: str, memory: str
         (place / "model").write_bytes(b"an older one")
 
     def check_untorn() -> None:
-        if (place / "model").read_bytes() != b"an older one":
-            assert (place / "model").read_bytes() == expected
-            Model.load(place / "model")
-        saved = Checkpoint.load(place / "c")  # refuses what is damaged
-        if saved and "rows" in saved.facts["solver"]:
-            told = saved.facts["solver"]["rows"]
-            content = (place / "c" / told["file"]).read_bytes()
-            assert (len(content), zlib.crc32(content)) == (told["bytes"], told["crc32"])
+        check_old_or_new(place / "model", expected)
+        check_checkpoint(place / "c")
 
     def same() -> None:
         assert (place / "model").read_bytes() == expected
@@ -186,6 +188,84 @@ def training_job(training: ForkServer, folder: Path, algorithm: str, memory: str
         assert len(names) <= 3, names
 
     return Job(prepare, start, check_untorn, same)
+
+
+def check_old_or_new(model: Path, expected: bytes) -> None:
+    """Fail if a model is torn."""
+    if model.read_bytes() != b"an older one":
+        assert model.read_bytes() == expected
+        Model.load(model)
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Fail if a checkpoint is damaged, or if it refers to rows that are not there."""
+    saved = Checkpoint.load(folder)  # refuses what is damaged
+    if saved and "rows" in saved.facts.get("solver", {}):
+        told = saved.facts["solver"]["rows"]
+        content = (folder / told["file"]).read_bytes()
+        assert (len(content), zlib.crc32(content)) == (told["bytes"], told["crc32"])
+
+
+def search_job(training: ForkServer, folder: Path, algorithm: str, memory: str, calibrate: str | None) -> Job:
+    """A search for lambda with frequent checkpoints, on a store of one window or several."""
+    matrix, _labels = random_rows(400, 12, 10, 0.5)
+    rng = np.random.default_rng(1)
+    labels = np.where(matrix @ rng.standard_normal(12) + rng.standard_normal(400) > 0, 1, -1)
+    store = store_of(folder, matrix, labels, chunk_size=4096)
+    place, budget = folder / "place", None if memory == "all" else 20 * least_memory(store) // 10
+    rng = random.Random(memory)
+
+    def start(die_before: int, again: bool) -> Process:
+        """Resume, or sometimes start from the beginning."""
+        words = (store.path, place, algorithm, budget, calibrate, again and rng.random() < 0.7)
+        return training.start("search_on", *words, under=place, die_before=die_before)
+
+    def prepare() -> None:
+        empty(place)
+        (place / "model").write_bytes(b"an older one")
+
+    def epochs() -> list[tuple[int, int | None, int]]:
+        lines = map(json.loads, (place / "log").read_text().splitlines())
+        return [(line["round"], line.get("model"), line["epoch"]) for line in lines]
+
+    prepare()
+    start(0, False).succeed()
+    expected, expected_epochs = (place / "model").read_bytes(), epochs()
+    rounds = 2 + (calibrate is not None)
+    assert len({number for number, _model, _epoch in expected_epochs}) >= rounds
+
+    def check_untorn() -> None:
+        check_old_or_new(place / "model", expected)
+        for found in [place / "c", *place.glob("c/round-*")]:
+            check_checkpoint(found)
+
+    def same() -> None:
+        assert (place / "model").read_bytes() == expected
+        assert epochs() == expected_epochs
+        assert sorted(path.name for path in place.iterdir()) == ["c", "log", "model"]
+        names = {path.name for path in (place / "c").iterdir()}
+        assert names == {"lock", FILE_NAME, "round-last"}
+
+    return Job(prepare, start, check_untorn, same)
+
+
+SEARCHES = [("sdca", "all", None), ("sdca", "several", None), ("sgd-s", "several", None), ("sdca", "all", "platt")]
+
+
+@pytest.mark.parametrize(("algorithm", "memory", "calibrate"), SEARCHES)
+def test_searches_killed_at_random(training, tmp_path, algorithm, memory, calibrate):
+    job = search_job(training, tmp_path, algorithm, memory, calibrate)
+    hit = kill_at_random(job, in_soak(4, 100))
+    print(f"{hit} kills")
+    assert hit >= in_soak(4, 100)
+
+
+@pytest.mark.parametrize(("algorithm", "memory", "calibrate"), SEARCHES)
+def test_searches_killed_before_each_step(training, tmp_path, algorithm, memory, calibrate):
+    job = search_job(training, tmp_path, algorithm, memory, calibrate)
+    tried, steps = kill_at_steps(job, in_soak(10, 10_000))
+    print(f"{tried} of {steps} steps")
+    assert tried >= min(steps, 10)
 
 
 @pytest.mark.parametrize("memory", ["all", "several"])

@@ -137,6 +137,18 @@ def test_interrupted_anywhere_and_resumed(request, tmp_path, name, windows):
 
 
 @pytest.mark.usefixtures("several_slices")
+@pytest.mark.parametrize("at", [20, 300, 800])
+def test_a_resumed_search_keeps_its_memory(tmp_path, at):
+    """Windows determine the order of rows: those of all rounds are those of the interrupted run."""
+    whole = undisturbed(tmp_path, "path", "several")
+    assert interrupt(whole, at, tmp_path / "c", tmp_path / "log") is None
+    without = dataclasses.replace(whole.config, memory=None)
+    again = train(whole.store, without, checkpoint=tmp_path / "c", log=tmp_path / "log", resume=True)
+    assert again.windows == whole.result.windows > 1
+    whole.check_same(again, tmp_path / "log")
+
+
+@pytest.mark.usefixtures("several_slices")
 def test_interrupted_again_and_again(tmp_path):
     whole = undisturbed(tmp_path, "path", "several")
     result, interrupted = None, 0

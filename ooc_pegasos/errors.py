@@ -8,7 +8,7 @@ import re
 
 from ooc_pegasos import exit_codes
 
-_OPTION = re.compile(r"(?<!\0)\{([A-Za-z][A-Za-z_]*)(?:=([^{}]*))?\}")
+_OPTION = re.compile(r"(?<!\0)\{([A-Za-z][A-Za-z0-9_]*)(?:=([^{}]*))?\}")
 
 
 def flag_of(name: str) -> str:

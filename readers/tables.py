@@ -5,10 +5,10 @@ from __future__ import annotations
 import glob
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +67,6 @@ from ooc_pegasos.store.row_ids import plain
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.buffers import Pool
 
-Made = TypeVar("Made")
 _ENTRIES = 1 << 20
 """Entries of a batch, about."""
 
@@ -187,7 +186,19 @@ class TablesReader:
 
     def read(self, task: Any) -> ParsedBlock:
         """See `Reader`."""
-        batch, found = self._with_batch(task, self.vectorizer.vectors)
+        source, work = self.sources[task.source], self.vectorizer.vectors
+        with arrow_errors(display_name(source.name)):
+            cells = None
+            if isinstance(source, _TextTable) and source.cell_reader and self.vectorizer.takes_numbers:
+                cells = source.cell_reader.read(task.text, task.length, source.begins_with_header(task))
+            if cells is not None:
+                batch = Batch(cells.words, cells.lines, cells.line_count, [])
+                found = work(cells.words, cells.numbers)
+            else:
+                self._refuse_too_wide(source)
+                with self._lock_of_wide_tables:
+                    batch = source.batch(task)
+                    found = work(batch.batch)
         numbers = _numbers(batch.lines, batch.bad)
         bad = sorted(
             [*batch.bad, *(BadRow(int(batch.lines[row.line]), row.problem) for row in found.bad)],
@@ -211,22 +222,20 @@ class TablesReader:
 
     def numbers(self, task: Any) -> np.ndarray:
         """Return the numeric columns of the good rows of a task before they are scaled, NaN for nulls."""
-        return self._with_batch(task, self.vectorizer.numbers)[1]
-
-    def _with_batch(self, task: Any, work: Callable[..., Made]) -> tuple[Batch, Made]:
-        """Return (the batch of a task, `work` of its columns and of the matrix of its numbers, if that was read)."""
         source = self.sources[task.source]
         with arrow_errors(display_name(source.name)):
-            cells = None
-            if isinstance(source, _TextTable) and source.cell_reader and self.vectorizer.takes_numbers:
-                cells = source.cell_reader.read(task.text, task.length, source.begins_with_header(task))
+            cells = self._cells(source, task)
             if cells is not None:
-                batch = Batch(cells.words, cells.lines, cells.line_count, [])
-                return batch, work(cells.words, cells.numbers)
+                return self.vectorizer.numbers(cells.words, cells.numbers)
             self._refuse_too_wide(source)
             with self._lock_of_wide_tables:
-                batch = source.batch(task)
-                return batch, work(batch.batch)
+                return self.vectorizer.numbers(source.batch(task).batch)
+
+    def _cells(self, source: _BinaryTable | _TextTable, task: Any) -> Any:
+        """Return the cells of a task as `read` does."""
+        if not (isinstance(source, _TextTable) and source.cell_reader and self.vectorizer.takes_numbers):
+            return None
+        return source.cell_reader.read(task.text, task.length, source.begins_with_header(task))
 
     def _refuse_too_wide(self, source: _BinaryTable | _TextTable) -> None:
         """Raise InputError for a source whose columns take too much memory in Arrow."""

@@ -231,7 +231,7 @@ class Conversion:
         for name, stamp in self.beside_stamps.items():
             request[name] = [sources.manifest_name(self.beside[name]), *dataclasses.astuple(stamp)]
         request["append_to"] = manifest.encode(self.base).decode() if self.base else None
-        request["like"] = manifest.encode(self.like.manifest).decode() if self.like else None
+        request["like"] = _request_of(self.like.manifest) if self.like else None
         request["written_by"] = __version__
         normal: dict[str, Any] = json.loads(json.dumps(request))
         return normal
@@ -447,6 +447,13 @@ class Conversion:
             problem = "changed during the conversion; convert again when nobody writes to it"
             raise InputError(f"{sources.display_name(file)}: {problem}")
         return digest
+
+
+def _request_of(like: Manifest) -> list[Any]:
+    """Return the parts of a store that determine rows made like its rows, whatever rows are appended."""
+    labels, known = like.labels, like.vocabulary
+    classes = [labels.task, labels.classes, labels.rest, labels.text]
+    return [typed_json.dump(like.recipe), classes, known.xxh64 if known else None]
 
 
 def _modified(name: str, stamp: sources.Stamp) -> int | None:

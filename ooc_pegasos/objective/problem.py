@@ -23,7 +23,7 @@ from ooc_pegasos.compiled.fit.panel_steps import (
 )
 from ooc_pegasos.compiled.fit.pegasos import BY_BATCH, BY_SUBGRADIENT, NO_FREE_BIAS, PROXIMAL, square
 from ooc_pegasos.config import MOST_MODELS, TrainConfig
-from ooc_pegasos.errors import UsageError
+from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.objective.lambda_path import LENGTH, default_path
 from ooc_pegasos.objective.losses import Loss, loss_for
@@ -34,6 +34,7 @@ from ooc_pegasos.store.store import Store
 _PROXIMAL_LAMBDAS, _PROXIMAL_SQUARES = 10.0, (0.2, 2.0)
 """Squared value of the constant feature of a free bias: a multiple of lambda, divided by the share of the rarest class,
 within bounds in squared norms of a row; the upper bound holds for several lambdas only."""
+_MOST_SQUARED = 1e150
 NONE = -1
 """No positive class of one versus rest; no held-out fold."""
 
@@ -164,7 +165,10 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     loss = loss_for(config.loss, labels.task)
     parameter = config.loss_parameter if config.loss_parameter is not None else loss.parameter
     if loss.largest_dual is not None and config.loss_parameter is None:
-        parameter = loss.largest_dual * (max(store.largest_label(), 1e-30) if loss.task == "regression" else 1.0)
+        largest = max(store.largest_label(), 1e-30) if loss.task == "regression" else 1.0
+        if largest > _MOST_SQUARED:
+            raise InputError(f"{store.path}: targets of {largest:.3g} cannot be squared in float64; scale the data")
+        parameter = loss.largest_dual * largest
     if config.loss_parameter == 0.0 and not loss.takes_zero:
         raise UsageError(f"{{loss_parameter=0}} is out of range for the {loss.name} loss; choose a positive number")
     if config.loss_parameter is not None and loss.parameter is None:

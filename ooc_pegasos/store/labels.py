@@ -62,6 +62,7 @@ class Distinct:
     fractional: bool
     single_exact: bool
     """True if float32 represents all of them exactly."""
+    rows: int = 0
 
 
 def distinct_of(labels: np.ndarray, as_text: bool, classes: bool) -> Distinct:
@@ -78,8 +79,8 @@ def distinct_of(labels: np.ndarray, as_text: bool, classes: bool) -> Distinct:
     with np.errstate(over="ignore"):
         exact = bool((numbers.astype(np.float32) == numbers).all())
     if len(keys) > MOST_CLASSES or (fractional and len(keys) > 16 and not classes):
-        return Distinct([], [], [], True, fractional, exact)
-    return Distinct(keys.tolist(), counts.tolist(), first.tolist(), False, fractional, exact)
+        return Distinct([], [], [], True, fractional, exact, len(labels))
+    return Distinct(keys.tolist(), counts.tolist(), first.tolist(), False, fractional, exact, len(labels))
 
 
 @dataclass
@@ -92,9 +93,11 @@ class LabelCollector:
     many: bool = False
     fractional: bool = False
     single_exact: bool = True
+    rows: int = 0
 
     def add(self, seen: Distinct, names: dict[int, str]) -> None:
         """Add the labels of a block."""
+        self.rows += seen.rows
         self.fractional |= seen.fractional
         self.single_exact &= seen.single_exact
         self.many |= seen.many
@@ -106,6 +109,11 @@ class LabelCollector:
         if self.many:
             self.counts.clear()
             self.names.clear()
+
+    @property
+    def number(self) -> int:
+        """The number of different labels, or the least that it can be."""
+        return MOST_CLASSES + 1 if self.many else len(self.counts)
 
     def name(self, key: int) -> str:
         """Return the label of a key in the spelling of the input."""
@@ -156,16 +164,18 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
     if task == "auto" and declared.positive is None and not declared.classes:
         if _are_targets(seen):
             task = "regression"
-        elif len(seen.counts) > _SURELY_CLASSES and not seen.as_text:
+        elif seen.number > _SURELY_CLASSES and not seen.as_text:
+            shown = f"more than {MOST_CLASSES:,}" if seen.many else f"{seen.number:,}"
+            or_classes = "" if seen.many else ", or {task=multiclass} if they are names of classes"
             raise InputError(
-                f"the labels are {len(seen.counts):,} different numbers; say {{task=regression}} if they are "
-                "quantities, or {task=multiclass} if they are names of classes"
+                f"the labels are {shown} different numbers; say {{task=regression}} if they are quantities{or_classes}"
             )
     if task == "regression":
         kind: Literal["float32", "float64"] = "float32" if seen.single_exact else "float64"
         return LabelMap(_info("regression", [], [], seen), np.empty(0, np.uint64), np.empty(0), None, kind)
     if seen.many:
-        raise InputError(f"more than {MOST_CLASSES:,} different labels, too many for classes; say {{task=regression}}")
+        advice = "check the column of labels" if seen.as_text else "say {task=regression}"
+        raise InputError(f"more than {MOST_CLASSES:,} different labels, too many for classes; {advice}")
     if not seen.as_text:
         refuse_large(map(_number, seen.counts), InputError)
     if declared.positive is not None:
@@ -189,10 +199,9 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
 
 def _are_targets(seen: LabelCollector) -> bool:
     """True if the labels are numbers that are no classes: fractions, or nearly as many whole numbers as rows."""
-    if seen.as_text or (seen.fractional and not seen.many and len(seen.counts) <= 2):
+    if seen.as_text or (seen.fractional and seen.number <= 2):
         return False
-    rows = sum(seen.counts.values())
-    return seen.fractional or seen.many or len(seen.counts) > max(_FEW_LABELS, rows / _ROWS_OF_CLASS)
+    return seen.fractional or seen.number > max(_FEW_LABELS, seen.rows / _ROWS_OF_CLASS)
 
 
 def _one_against(declared: Declared, seen: LabelCollector) -> LabelMap:

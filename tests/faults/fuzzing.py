@@ -598,7 +598,7 @@ def run_config(store: Store, number: int, epochs: int) -> TrainConfig:
     told = dict(RUNS[number])
     if "memory" in told:
         told["memory"] = 2 * max(cost_of(info) + 200 * (info.rows + 1) for info in store.manifest.chunks)
-    return TrainConfig(threads=1, tolerance=1e-12, max_epochs=epochs, checkpoint_epochs=1, **told)
+    return TrainConfig(threads=1, tolerance=1e-12, max_epochs=epochs, checkpoint_epochs=1, refit=False, **told)
 
 
 def checkpoint(folder: Path) -> Attempt:

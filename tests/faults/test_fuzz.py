@@ -228,7 +228,7 @@ def test_a_checkpoint_of_another_run(tmp_path, place, value):
     file = tmp_path / "in.svm"
     file.write_text("-1 1:1 5:2\n1 2:1 9:1\n1 3:1\n" * 9)
     store = convert([str(file)], tmp_path / "store", ConvertConfig())
-    config = {"lam": (0.1, 0.2, 0.3), "algorithm": "sdca", "tolerance": 1e-12, "checkpoint_epochs": 1}
+    config = {"lam": (0.1, 0.2, 0.3), "algorithm": "sdca", "tolerance": 1e-12, "checkpoint_epochs": 1, "refit": False}
     train(store, TrainConfig(**config, max_epochs=2), checkpoint=tmp_path / "c")
     saved = Checkpoint.load(tmp_path / "c")
     holder = saved.facts

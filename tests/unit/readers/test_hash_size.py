@@ -94,7 +94,7 @@ def test_remote_files_have_sizes():
     assert bits_of(["memory://sizes/in.vw"]) == expected(6000)
 
 
-def hashed_table(folder, rows, name="in.csv", category=True):
+def csv_of_rows(folder, rows, name="in.csv", category=True):
     rng = np.random.default_rng(rows)
     lines = [f"{i % 2},{rng.integers(0, 9)}" + (f",c{rng.integers(0, 9)}" if category else "") for i in range(rows)]
     (folder / name).write_text("y,x" + (",c" if category else "") + "\n" + "\n".join(lines) + "\n")
@@ -102,7 +102,7 @@ def hashed_table(folder, rows, name="in.csv", category=True):
 
 
 def test_rows_are_those_of_scikit_learn(tmp_path):
-    name = hashed_table(tmp_path, 900)
+    name = csv_of_rows(tmp_path, 900)
     rows = [line.split(",") for line in (tmp_path / "in.csv").read_text().splitlines()[1:]]
     dicts = [{"x": int(x), f"c={c}": 1} for _y, x, c in rows]
     config = ConvertConfig(label="y", shuffle=False, standardize=False)
@@ -118,7 +118,7 @@ def test_stores_without_a_hash_do_not_differ_by_size(tmp_path):
         recipes = []
         for rows in (20, 3000):
             config = ConvertConfig(label="y", standardize=False, **options)
-            store = convert([hashed_table(tmp_path, rows, "in.csv", category)], tmp_path / f"{category}{rows}", config)
+            store = convert([csv_of_rows(tmp_path, rows, "in.csv", category)], tmp_path / f"{category}{rows}", config)
             recipes.append(dataclasses.replace(store.manifest.recipe, features=None))
             assert store.features < 100
         assert recipes[0].without_findings() == recipes[1].without_findings()
@@ -126,7 +126,7 @@ def test_stores_without_a_hash_do_not_differ_by_size(tmp_path):
 
 def test_a_store_that_grows_has_the_most_bits(tmp_path):
     """As those of jobs, whose first inputs may be small; not where an option gives the bits, or there is no hash."""
-    name, grows = hashed_table(tmp_path, 20), Existing(grows=True)
+    name, grows = csv_of_rows(tmp_path, 20), Existing(grows=True)
     for options, features in (
         ({}, 1 << MOST),
         ({"hash_bits": 9}, 1 << 9),
@@ -175,7 +175,7 @@ def test_collections_have_the_most_bits():
 
 def test_data_in_memory_has_the_bits_of_its_file(tmp_path):
     for rows in (10, 20_000):
-        frame = pa.hashed_table({"y": np.arange(rows) % 2, "c": [f"c{i}" for i in range(rows)]})
+        frame = pa.table({"y": np.arange(rows) % 2, "c": [f"c{i}" for i in range(rows)]})
         store = Store.from_arrow(frame, tmp_path / f"s{rows}", ConvertConfig(label="y"))
         assert store.features == 2 ** expected(store.manifest.sources[0].size)
 
@@ -193,7 +193,7 @@ def test_a_kept_store_while_files_grow(tmp_path, oocpeg):
         fixed = ["--label", "y", "--store", "kept", "-o", model, "--lambda", "0.1", "-q"]
         return oocpeg("train", *words, *fixed, code=code)
 
-    name, kept = hashed_table(tmp_path, 200), tmp_path / "kept"
+    name, kept = csv_of_rows(tmp_path, 200), tmp_path / "kept"
     train(name)
     before = (kept / "manifest.json").read_bytes()
     assert Store.open(kept).features == 1024
@@ -202,7 +202,7 @@ def test_a_kept_store_while_files_grow(tmp_path, oocpeg):
         assert (kept / "manifest.json").read_bytes() == before, "used again"
     told = "kept: exists already, made from other inputs or with other options; add --force"
     assert told in train(name, "--hash-bits", "11", code=3).stderr
-    hashed_table(tmp_path, 3000)
+    csv_of_rows(tmp_path, 3000)
     assert told in train(name, code=3).stderr
     train(name, "--force")
     assert Store.open(kept).features == 2 ** expected(os.path.getsize(name)) > 1024
@@ -210,7 +210,7 @@ def test_a_kept_store_while_files_grow(tmp_path, oocpeg):
 
 def test_a_store_that_was_appended_to(tmp_path):
     """It is that of both files, with the bits and scales of the first, and not that of the second alone."""
-    one, two = hashed_table(tmp_path, 200, "one.csv"), hashed_table(tmp_path, 3000, "two.csv")
+    one, two = csv_of_rows(tmp_path, 200, "one.csv"), csv_of_rows(tmp_path, 3000, "two.csv")
     config, reuse = ConvertConfig(label="y"), Existing(reuse=True)
     store = convert([one], tmp_path / "s", config)
     store = convert([two], store.path, config, existing=Existing(append=True))
@@ -224,7 +224,7 @@ def test_a_store_that_was_appended_to(tmp_path):
 
 
 def test_a_kept_store_with_other_labels(tmp_path):
-    name, reuse = hashed_table(tmp_path, 300), Existing(reuse=True)
+    name, reuse = csv_of_rows(tmp_path, 300), Existing(reuse=True)
     store = convert([name], tmp_path / "s", ConvertConfig(label="y"))
     for same in ({}, {"task": "binary"}, {"classes": ("0", "1")}, {"positive_label": "1"}):
         assert convert([name], store.path, ConvertConfig(label="y", **same), existing=reuse).manifest == store.manifest
@@ -234,5 +234,5 @@ def test_a_kept_store_with_other_labels(tmp_path):
 
 
 def test_a_preview_has_the_bits_of_the_store(tmp_path):
-    recipe = preview([hashed_table(tmp_path, 900)], ConvertConfig(label="y")).recipe
+    recipe = preview([csv_of_rows(tmp_path, 900)], ConvertConfig(label="y")).recipe
     assert (recipe.features, recipe.hashing_of_names.bits) == (4096, 12)

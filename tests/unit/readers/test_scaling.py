@@ -33,7 +33,7 @@ ROWS = 400
 FORMATS = ["in.csv", "in.csv.gz", "in.jsonl", "in.parquet", "in.arrow", "memory"]
 
 
-class Notes(Progress):
+class NotesOfConversion(Progress):
     def __init__(self):
         self.found = []
 
@@ -55,7 +55,7 @@ def some_numbers(rows=ROWS, seed=0):
     }
 
 
-def mixed_rows(rows=ROWS, seed=0):
+def some_table(rows=ROWS, seed=0):
     """The same numbers beside a category, and labels."""
     rng = np.random.default_rng(seed + 100)
     return {"y": rng.integers(0, 2, rows).tolist(), **some_numbers(rows, seed), "town": rng.choice(["A", "B"], rows)}
@@ -84,7 +84,7 @@ def write(folder, data, name):
     return str(path)
 
 
-def stored_table(folder, data, name="in.csv", progress=None, **options):
+def store_by_name(folder, data, name="in.csv", progress=None, **options):
     """A store, rows in order, with hashes that keep their sign and have names."""
     tables = {"hash_signed": False, "feature_names": 100, "shuffle": False, "values": "float32", "label": "y"}
     config = ConvertConfig(**(tables | options))
@@ -95,7 +95,7 @@ def stored_table(folder, data, name="in.csv", progress=None, **options):
     return convert(files, target, config, existing=Existing(force=True), progress=progress or Progress())
 
 
-def columns_of(store):
+def columns_by_name(store):
     """The columns of a store by the names of features."""
     names = {name: place for place, name in of_store(store.path, store.manifest).known_names().items()}
     matrix = store.to_scipy()[0].toarray()
@@ -114,19 +114,19 @@ def assert_scaled(found, data, *, flags):
 @pytest.mark.parametrize("name", FORMATS)
 def test_values_are_those_of_scikit_learn(tmp_path, name):
     """By default columns of 0 and 1 are as they were, like categories; with the option all are scaled."""
-    data = mixed_rows()
-    found = columns_of(stored_table(tmp_path, data, name))
+    data = some_table()
+    found = columns_by_name(store_by_name(tmp_path, data, name))
     assert_scaled(found, data, flags=False)
     np.testing.assert_array_equal(found["town=A"], (data["town"] == "A").astype(float))
-    assert_scaled(columns_of(stored_table(tmp_path, data, name, standardize=True)), data, flags=True)
-    found = columns_of(stored_table(tmp_path, data, name, standardize=False))
+    assert_scaled(columns_by_name(store_by_name(tmp_path, data, name, standardize=True)), data, flags=True)
+    found = columns_by_name(store_by_name(tmp_path, data, name, standardize=False))
     for column in ("small", "rare", "flag", "year", "large"):
         np.testing.assert_allclose(found[column], np.array(data[column], np.float32), rtol=1e-6)
 
 
 def test_all_formats_have_the_same_scales(tmp_path):
     """But for the last bits, because blocks of rows differ."""
-    tables = [stored_table(tmp_path, mixed_rows(), name).manifest.recipe.table for name in FORMATS]
+    tables = [store_by_name(tmp_path, some_table(), name).manifest.recipe.table for name in FORMATS]
     made = [{column.name: (column.shift, column.scale) for column in table.columns} for table in tables]
     for name, scales in made[0].items():
         assert [other[name] for other in made] == [pytest.approx(scales, rel=1e-13)] * len(FORMATS)
@@ -136,16 +136,16 @@ def test_all_formats_have_the_same_scales(tmp_path):
 @pytest.mark.parametrize("nulls", ["absent", "mark"])
 def test_cells_and_arrow_give_the_same_bytes(tmp_path, monkeypatch, standardize, nulls):
     """Numbers alone are read without Arrow."""
-    data = {"y": mixed_rows()["y"], **some_numbers()}
+    data = {"y": some_table()["y"], **some_numbers()}
     options = {"standardize": standardize, "nulls": nulls, "feature_names": 0}
     files = [write(tmp_path, data, "in.csv")]
     calls, read = [], delimited.CellReader.read
     with monkeypatch.context() as patched:
         patched.setattr(delimited.CellReader, "read", lambda *given: calls.append(1) or read(*given))
-        cells = folder_bytes(stored_table(tmp_path, files, **options).path)
+        cells = folder_bytes(store_by_name(tmp_path, files, **options).path)
     assert calls
     monkeypatch.setattr(delimited.CellReader, "read", lambda *_given: None)
-    store = stored_table(tmp_path, files, **options)
+    store = store_by_name(tmp_path, files, **options)
     assert folder_bytes(store.path) == cells
     matrix = store.to_scipy()[0].toarray()
     assert_scaled(dict(zip(some_numbers(), matrix.T, strict=False)), data, flags=bool(standardize))
@@ -155,7 +155,7 @@ def test_cells_and_arrow_give_the_same_bytes(tmp_path, monkeypatch, standardize,
 
 def test_a_null_is_the_mean_and_a_mark(tmp_path):
     data = {"y": [0, 1] * 10, "x": [None, 5.0, 7.0, 9.0] * 5, "c": ["a", "b"] * 10}
-    found = columns_of(stored_table(tmp_path, data, nulls="mark"))
+    found = columns_by_name(store_by_name(tmp_path, data, nulls="mark"))
     high = math.sqrt(1.5)
     np.testing.assert_allclose(found["x"], [0, -high, 0, high] * 5, rtol=1e-6)
     assert found["x=null"].tolist() == [1, 0, 0, 0] * 5
@@ -163,17 +163,29 @@ def test_a_null_is_the_mean_and_a_mark(tmp_path):
 
 @pytest.mark.parametrize("options", [{"log1p": True}, {"clip": 300.0}, {"log1p": True, "clip": 5.5}])
 def test_log1p_and_clip_come_before(tmp_path, options):
-    data = mixed_rows()
+    data = some_table()
 
     def limited(column):
         numbers = np.array([np.nan if x is None else x for x in column], float)
         numbers = np.sign(numbers) * np.log1p(np.abs(numbers)) if "log1p" in options else numbers
         return np.clip(numbers, -options.get("clip", np.inf), options.get("clip", np.inf)).tolist()
 
-    found = columns_of(stored_table(tmp_path, data, **options))
+    found = columns_by_name(store_by_name(tmp_path, data, **options))
     for name in ("price", "small"):
         np.testing.assert_allclose(found[name], scaled(limited(data[name]), centred=True), rtol=2e-6, atol=2e-7)
     np.testing.assert_allclose(found["rare"], scaled(limited(data["rare"]), centred=False), rtol=2e-6)
+
+
+def test_zeros_are_counted_among_the_numbers_that_are_there(tmp_path):
+    """A column of mostly nulls is centred if most of its other numbers are not 0; then nulls are its mean."""
+    rng = np.random.default_rng(6)
+    some = [float(x) if rng.random() < 0.2 else None for x in rng.normal(40, 3, ROWS)]
+    zeros = [None if rng.random() < 0.5 else float(x) if rng.random() < 0.4 else 0.0 for x in rng.normal(40, 3, ROWS)]
+    data = {"y": [0, 1] * (ROWS // 2), "c": ["a", "b"] * (ROWS // 2), "some": some, "zeros": zeros}
+    for standardize in (None, True):
+        found = columns_by_name(store_by_name(tmp_path, data, standardize=standardize))
+        np.testing.assert_allclose(found["some"], scaled(some, centred=True), rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(found["zeros"], scaled(zeros, centred=False), rtol=1e-6)
 
 
 def test_constant_columns_are_divided_by_their_size(tmp_path):
@@ -181,7 +193,7 @@ def test_constant_columns_are_divided_by_their_size(tmp_path):
     data = {"y": [0, 1] * 50, "c": ["a", "b"] * 50, "x": np.arange(100.0), "year": [2024] * 100, "debt": [-1e9] * 100}
     data |= {"zero": [0.0] * 100, "empty": pa.nulls(100, pa.float64()), "one": [1] * 100, "some": [None, 4.0] * 50}
     for standardize in (None, True):
-        found = columns_of(stored_table(tmp_path, data, "in.parquet", standardize=standardize))
+        found = columns_by_name(store_by_name(tmp_path, data, "in.parquet", standardize=standardize))
         assert set(found["year"]) == set(found["one"]) == {1}
         assert set(found["debt"]) == {-1}
         assert set(found["zero"]) == set(found["empty"]) == {0}
@@ -195,7 +207,7 @@ def test_integers_far_from_0(tmp_path, least, step):
     rng = np.random.default_rng(1)
     numbers = [int(least) + int(step) * int(k) for k in rng.integers(0, 1000, ROWS)]
     data = {"y": [0, 1] * (ROWS // 2), "c": ["a", "b"] * (ROWS // 2), "x": numbers}
-    found = columns_of(stored_table(tmp_path, data, "in.parquet"))["x"]
+    found = columns_by_name(store_by_name(tmp_path, data, "in.parquet"))["x"]
     exact = [Fraction(x) for x in numbers]
     mean = sum(exact) / ROWS
     deviation = math.sqrt(sum((x - mean) ** 2 for x in exact) / ROWS)
@@ -215,37 +227,39 @@ def test_infinite_and_bad_cells_do_not_count(tmp_path):
     for standardize in (None, True):
         files = [str(tmp_path / "in.csv")]
         options = {"on_bad_row": "skip", "numeric": ("x",), "categorical": ("c",), "standardize": standardize}
-        store = stored_table(tmp_path, files, **options)
+        store = store_by_name(tmp_path, files, **options)
         assert store.rows == len(good)
-        np.testing.assert_allclose(columns_of(store)["x"], scaled(x[good].tolist(), centred=True), rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(
+            columns_by_name(store)["x"], scaled(x[good].tolist(), centred=True), rtol=1e-6, atol=1e-7
+        )
     table = pa.table({"y": [0, 1] * 50, "x": [float("nan"), *x[1:98], float("inf"), 1.0], "c": ["a"] * 100})
     pq.write_table(table, tmp_path / "in.parquet")
-    store = stored_table(tmp_path, [str(tmp_path / "in.parquet")], on_bad_row="skip")
+    store = store_by_name(tmp_path, [str(tmp_path / "in.parquet")], on_bad_row="skip")
     expected = scaled([*x[1:98].tolist(), 1.0], centred=True)
-    np.testing.assert_allclose(columns_of(store)["x"], expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(columns_by_name(store)["x"], expected, rtol=1e-6, atol=1e-7)
 
 
 def test_rows_with_a_null_that_is_bad_do_not_count(tmp_path):
-    data = mixed_rows()
+    data = some_table()
     data["price"][::5] = [9e9, None] * (ROWS // 10)
     left = [i for i in range(ROWS) if data["price"][i] is not None]
-    store = stored_table(tmp_path, data, nulls="bad", on_bad_row="skip")
+    store = store_by_name(tmp_path, data, nulls="bad", on_bad_row="skip")
     assert store.rows == len(left)
     for name in ("price", "year"):
         expected = scaled([data[name][i] for i in left], centred=True)
-        np.testing.assert_allclose(columns_of(store)[name], expected, rtol=2e-6, atol=1e-6)
+        np.testing.assert_allclose(columns_by_name(store)[name], expected, rtol=2e-6, atol=1e-6)
 
 
 def test_numbers_that_float32_cannot_hold_are_held_when_scaled(tmp_path):
     data = {"y": [0, 1] * 50, "c": ["a"] * 100, "x": (1e60 * np.arange(100)).tolist(), "z": (1e-70 * np.arange(100))}
-    found = columns_of(stored_table(tmp_path, data))
+    found = columns_by_name(store_by_name(tmp_path, data))
     for name in "xz":
         np.testing.assert_allclose(found[name], scaled(np.arange(100.0).tolist(), centred=True), rtol=1e-6, atol=1e-7)
     with pytest.raises(InputError, match="a value is too large for float32"):
-        stored_table(tmp_path, data, standardize=False)
+        store_by_name(tmp_path, data, standardize=False)
     data["x"] = (1e300 * np.arange(100) * np.resize([1, -1], 100)).tolist()  # squares are infinite
     with pytest.raises(InputError, match="a value is too large for float32"):
-        stored_table(tmp_path, data)
+        store_by_name(tmp_path, data)
 
 
 # --- the sample ---------------------------------------------------------------------------------------
@@ -259,13 +273,13 @@ def test_the_sample_is_the_first_rows(tmp_path, monkeypatch):
     (tmp_path / "in.csv").write_text("y,x,c\n" + "\n".join(lines) + "\n")
     files = [str(tmp_path / "in.csv")]
     block = len("y,x,c\n") + 100 * (len(lines[0]) + 1) // 2
-    store = stored_table(tmp_path, files, block_size=block)
+    store = store_by_name(tmp_path, files, block_size=block)
     column = next(column for column in store.manifest.recipe.table.columns if column.name == "x")
     sampled = next(n for n in range(90, 110) if math.isclose(x[:n].mean(), column.shift, rel_tol=1e-12))
     assert math.isclose(1 / column.scale, x[:sampled].std(), rel_tol=1e-12)
     expected = scaled(x.tolist(), centred=True, fitted=x[:sampled].tolist())
-    np.testing.assert_allclose(columns_of(store)["x"], expected, rtol=1e-6, atol=1e-6)
-    whole = columns_of(stored_table(tmp_path, files, block_size=block, standardize=True))["x"]
+    np.testing.assert_allclose(columns_by_name(store)["x"], expected, rtol=1e-6, atol=1e-6)
+    whole = columns_by_name(store_by_name(tmp_path, files, block_size=block, standardize=True))["x"]
     np.testing.assert_allclose(whole, scaled(x.tolist(), centred=True), rtol=1e-6, atol=1e-7)
 
 
@@ -279,14 +293,14 @@ def test_the_sample_is_spread_over_files(tmp_path):
         (tmp_path / "in.parquet").rename(tmp_path / f"{number:02}.parquet")
         files[-1] = str(tmp_path / f"{number:02}.parquet")
     expected = scaled(numbers.ravel().tolist(), centred=True, fitted=numbers[::3].ravel().tolist())
-    found = columns_of(stored_table(tmp_path, files))["x"]
+    found = columns_by_name(store_by_name(tmp_path, files))["x"]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-    found = columns_of(stored_table(tmp_path, files, standardize=True))["x"]
+    found = columns_by_name(store_by_name(tmp_path, files, standardize=True))["x"]
     np.testing.assert_allclose(found, scaled(numbers.ravel().tolist(), centred=True), rtol=1e-6, atol=1e-6)
 
 
 def test_threads_do_not_change_the_scales(tmp_path):
-    made = [stored_table(tmp_path, mixed_rows(3000), block_size=4000, threads=threads) for threads in (1, 2, 5)]
+    made = [store_by_name(tmp_path, some_table(3000), block_size=4000, threads=threads) for threads in (1, 2, 5)]
     tables = [store.manifest.recipe.table for store in made]
     assert tables[0] == tables[1] == tables[2]
 
@@ -298,10 +312,13 @@ def test_moments_of_pieces_are_those_of_the_whole(cuts):
     numbers[:, 3] *= rng.random(400) < 0.3
     numbers[rng.random((400, 5)) < 0.2] = np.nan
     numbers[:250, 4] = np.nan
-    found = Moments(np.empty((0, 5)))
+    numbers = np.column_stack([numbers, np.arange(400) % 2, np.arange(400) % 2, np.arange(400) % 2])
+    numbers[0, 6], numbers[399, 7] = 2, -1
+    found = Moments(np.empty((0, 8)))
     for piece in np.split(numbers, cuts):
         found.add(Moments(piece))
     assert found.rows == 400
+    assert found.are_binary.tolist() == [False] * 5 + [True, False, False]
     np.testing.assert_array_equal(found.counts, (~np.isnan(numbers)).sum(axis=0))
     np.testing.assert_array_equal(found.others, (np.nan_to_num(numbers) != 0).sum(axis=0))
     np.testing.assert_allclose(found.means, np.nanmean(numbers, axis=0), rtol=1e-12, atol=1e-12)
@@ -342,8 +359,8 @@ NOTE = "numbers are scaled, because they {} ({}); --no-standardize keeps them as
 def test_columns_that_are_scaled(tmp_path, columns, why):
     data = {"y": [0, 1] * 100}
     data |= {name: column * 1.0 if isinstance(column, np.ndarray) else column for name, column in columns.items()}
-    progress = Notes()
-    store = stored_table(tmp_path, data, "in.parquet", progress=progress)
+    progress = NotesOfConversion()
+    store = store_by_name(tmp_path, data, "in.parquet", progress=progress)
     table = store.manifest.recipe.table
     assert table.scaling == "sample"
     chosen = [name for name, column in columns.items() if not isinstance(column, list) and not set(column) <= {0, 1}]
@@ -355,17 +372,17 @@ def test_columns_that_are_scaled(tmp_path, columns, why):
 
 def test_the_note_names_three_columns(tmp_path):
     data = {"y": [0, 1] * 100, **{f"x{i}": 10.0**i * X for i in range(5)}}
-    progress = Notes()
-    stored_table(tmp_path, data, progress=progress)
+    progress = NotesOfConversion()
+    store_by_name(tmp_path, data, progress=progress)
     assert NOTE.format("differ in size", "x0, x1, x2, ...") in progress.found
 
 
 def test_texts_are_no_numbers(tmp_path):
     data = {"y": [0, 1] * 100, "x": X, "words": ["a b", "c d"] * 100}
-    progress = Notes()
-    store = stored_table(tmp_path, data, progress=progress, numeric=("x",), text=("words",))
+    progress = NotesOfConversion()
+    store = store_by_name(tmp_path, data, progress=progress, numeric=("x",), text=("words",))
     assert NOTE.format("stand beside categories or texts", "x") in progress.found
-    np.testing.assert_allclose(columns_of(store)["x"], scaled(X.tolist(), centred=True), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(columns_by_name(store)["x"], scaled(X.tolist(), centred=True), rtol=1e-6, atol=1e-7)
 
 
 def test_lists_of_indices_are_left_alone(tmp_path):
@@ -391,23 +408,23 @@ def test_numbers_in_other_formats_are_not_scaled(tmp_path, standardize):
 # --- later ----------------------------------------------------------------------------------------------
 
 
-def predicted_cells(model, data, out):
+def scores_in_order(model, data, out):
     predict(model, data, out)
     return pd.read_csv(out)["score"].tolist()
 
 
 @pytest.mark.parametrize("name", ["in.csv", "in.jsonl", "in.parquet"])
-@pytest.mark.parametrize("columns", ["mixed_rows", "numbers"])
+@pytest.mark.parametrize("columns", ["mixed", "numbers"])
 def test_the_store_and_the_file_give_the_same_scores(tmp_path, name, columns):
     """Bit by bit."""
-    data = mixed_rows()
+    data = some_table()
     if columns == "numbers":
         del data["town"]
-    store = stored_table(tmp_path, data, name)
+    store = store_by_name(tmp_path, data, name)
     assert any(column.shift for column in store.manifest.recipe.table.columns)
     model = train(store, TrainConfig(lam=0.01)).model
-    by_store = predicted_cells(model, store.path, tmp_path / "a.csv")
-    assert by_store == predicted_cells(model, tmp_path / name, tmp_path / "b.csv")
+    by_store = scores_in_order(model, store.path, tmp_path / "a.csv")
+    assert by_store == scores_in_order(model, tmp_path / name, tmp_path / "b.csv")
     assert len(set(by_store)) > ROWS / 2
     frame = pa.table(data).to_pandas(integer_object_nulls=True)
     assert model.decision_function(frame).tolist() == by_store
@@ -415,18 +432,18 @@ def test_the_store_and_the_file_give_the_same_scores(tmp_path, name, columns):
 
 
 def test_appended_rows_have_the_scales_of_the_store(tmp_path):
-    data, more = mixed_rows(), mixed_rows(300, seed=9)
+    data, more = some_table(), some_table(300, seed=9)
     more["year"] = [year + 500 for year in more["year"]]
-    store = stored_table(tmp_path, data)
+    store = store_by_name(tmp_path, data)
     columns = store.manifest.recipe.table.columns
     (tmp_path / "more").mkdir()
-    progress = Notes()
+    progress = NotesOfConversion()
     file = write(tmp_path / "more", more, "in.csv")
     config = ConvertConfig(feature_names=100, shuffle=False)
     store = convert([file], store.path, config, existing=Existing(append=True), progress=progress)
     assert store.manifest.recipe.table.columns == columns
     assert not any("scaled" in note for note in progress.found)
-    found = columns_of(store)
+    found = columns_by_name(store)
     for name in ("price", "year"):
         expected = scaled(data[name] + more[name], centred=True, fitted=data[name])
         np.testing.assert_allclose(found[name], expected, rtol=2e-6, atol=1e-6)
@@ -441,7 +458,7 @@ def test_appended_rows_have_the_scales_of_the_store(tmp_path):
 
 
 def test_a_resumed_conversion_keeps_the_scales(tmp_path, monkeypatch):
-    file = write(tmp_path, mixed_rows(), "in.csv")
+    file = write(tmp_path, some_table(), "in.csv")
     config = ConvertConfig(label="y")
     whole = convert([file], tmp_path / "whole", config)
 
@@ -464,7 +481,7 @@ def test_a_resumed_conversion_keeps_the_scales(tmp_path, monkeypatch):
 def test_a_finished_store_is_reused_only_with_the_same_option(tmp_path):
     """Also where nothing had to be scaled, so that the rows are the same."""
     reuse = Existing(reuse=True)
-    for number, data in enumerate((mixed_rows(), {"y": [0, 1] * 100, "x": X, "z": X[::-1]})):
+    for number, data in enumerate((some_table(), {"y": [0, 1] * 100, "x": X, "z": X[::-1]})):
         file = write(tmp_path, data, "in.parquet")
         for given in (None, True, False):
             made = convert([file], tmp_path / f"s{number}{given}", ConvertConfig(label="y", standardize=given))
@@ -498,8 +515,8 @@ def test_scales_that_cannot_be_are_refused(wrong):
 
 
 def test_a_preview_shows_the_scaled_rows(tmp_path):
-    file = write(tmp_path, mixed_rows(), "in.csv")
-    store = stored_table(tmp_path, [file])
+    file = write(tmp_path, some_table(), "in.csv")
+    store = store_by_name(tmp_path, [file])
     shown = preview([file], ConvertConfig(label="y", hash_signed=False))
     assert shown.recipe == store.manifest.recipe
     for number, row in enumerate(shown.rows):
@@ -511,7 +528,7 @@ def test_a_preview_shows_the_scaled_rows(tmp_path):
 
 def test_dask_collections(tmp_path):
     """A store of a collection is that of the table in memory."""
-    data = mixed_rows()
+    data = some_table()
     frame = pa.table(data).to_pandas()
     config = ConvertConfig(label="y", shuffle=False, hash_bits=10)
     with dask.config.set(scheduler="synchronous"):

@@ -1,6 +1,7 @@
 """Interpretation of labels."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, convert
@@ -69,6 +70,138 @@ def test_real_targets(tmp_path):
     assert np.array_equal(found, given)
     info, found = stored_labels(tmp_path, [3, 1, 2], task="regression")
     assert (info.task, found.tolist()) == ("regression", [3, 1, 2])
+
+
+def whole_numbers(different, rows):
+    """So many different whole numbers in so many rows, each at least once."""
+    return [7 * (i % different) - 100 for i in range(rows)]
+
+
+@pytest.mark.parametrize(
+    ("different", "rows", "task"),
+    [
+        (2, 2, "binary"),
+        (3, 3, "multiclass"),
+        (50, 50, "multiclass"),
+        (51, 51, "regression"),
+        (51, 509, "regression"),
+        (51, 510, "multiclass"),
+        (52, 519, "regression"),
+        (52, 520, "multiclass"),
+        (1000, 9_999, "regression"),
+        (1000, 10_000, "multiclass"),
+        (1001, 10_009, "regression"),
+        (1001, 10_010, None),
+        (65_536, 70_000, "regression"),
+        (65_537, 70_000, "regression"),
+        (65_537, 655_369, "regression"),
+        (65_537, 655_370, "stop"),
+    ],
+)
+def test_whole_numbers_that_are_targets(tmp_path, different, rows, task):
+    """More than 50 and more than a tenth of the rows are targets; of more than 1,000 others the user decides."""
+    given = whole_numbers(different, rows)
+    if task in (None, "stop"):
+        told = "the labels are 1,001 different numbers; say task=regression if they are quantities, or task=multiclass"
+        if task == "stop":
+            told = "the labels are more than 65,536 different numbers; say task=regression if they are quantities$"
+        with pytest.raises(InputError, match=told):
+            stored_labels(tmp_path, given, block_size=1 << 20)
+        assert list(tmp_path.iterdir()) == [tmp_path / "in.svm"]
+        return
+    info, found = stored_labels(tmp_path, given, block_size=1 << 20)
+    assert info.task == task
+    if task == "regression":
+        assert (info.classes, found.tolist()) == ([], given)
+    else:
+        names = sorted(set(given))
+        assert info.classes == list(map(str, names))
+        codes = {name: 2 * at - 1 if different == 2 else at for at, name in enumerate(names)}
+        assert found.tolist() == [codes[label] for label in given]
+
+
+@pytest.mark.parametrize(
+    ("options", "task", "classes"),
+    [
+        ({"task": "multiclass"}, "multiclass", 1001),
+        ({"task": "regression"}, "regression", 0),
+        ({"positive_label": "5"}, "binary", 2),
+        ({"classes": tuple(map(str, range(1100)))}, "multiclass", 1100),
+    ],
+)
+def test_many_whole_numbers_with_an_option(tmp_path, options, task, classes):
+    for rows in (1200, 10_010):
+        given = [i % 1001 for i in range(rows)]
+        info, _found = stored_labels(tmp_path, given, block_size=1 << 20, **options)
+        assert (info.task, len(info.classes)) == (task, classes)
+
+
+@pytest.mark.parametrize("rows", [60, 3000])
+def test_many_words_are_classes(tmp_path, rows):
+    info, _found = stored_labels(tmp_path, [f"w{i}" for i in range(rows)], block_size=1 << 20)
+    assert (info.task, len(info.classes)) == ("multiclass", rows)
+
+
+def test_too_many_words(tmp_path):
+    with pytest.raises(InputError, match="more than 65,536 different labels, too many for classes; check the column"):
+        stored_labels(tmp_path, [f"w{i}" for i in range(65_537)], block_size=1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("given", "task"),
+    [
+        ([0.5, 2] * 30, "binary"),
+        ([0.5, 2, 3] * 30, "regression"),
+        (["1.0", "2e0", "+3"] * 30, "multiclass"),
+        ([-i for i in range(51)], "regression"),
+        ([*range(51), *[0] * 1000], "multiclass"),
+        ([*range(2000, 2060), 2000.5], "regression"),
+    ],
+)
+def test_fractions_and_other_spellings(tmp_path, given, task):
+    assert stored_labels(tmp_path, given)[0].task == task
+
+
+def test_rejected_rows_do_not_count(tmp_path):
+    """51 numbers in 510 rows would be classes."""
+    lines = [f"{i % 51} 1:1\n" for i in range(510)]
+    lines[7] = "many 1:1\n"
+    (tmp_path / "in.svm").write_text("".join(lines))
+    store = convert([str(tmp_path / "in.svm")], tmp_path / "s", ConvertConfig(on_bad_row="skip"))
+    assert (store.rows, store.manifest.labels.task) == (509, "regression")
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.jsonl", "in.parquet", "in.vw", "memory"])
+def test_the_rule_in_every_format(tmp_path, name):
+    for rows, task in ((509, "regression"), (510, "multiclass")):
+        labels = whole_numbers(51, rows)
+        if name == "memory":
+            store = Store.from_scipy(np.eye(1)[[0] * rows], np.array(labels), tmp_path / f"{rows}")
+            assert store.manifest.labels.task == task
+            continue
+        frame = pd.DataFrame({"label": labels, "x": 1.5})
+        if name == "in.csv":
+            frame.to_csv(tmp_path / name, index=False)
+        elif name == "in.jsonl":
+            frame.to_json(tmp_path / name, orient="records", lines=True)
+        elif name == "in.parquet":
+            frame.to_parquet(tmp_path / name)
+        else:
+            (tmp_path / name).write_text("".join(f"{label} | x\n" for label in labels))
+        store = convert([str(tmp_path / name)], tmp_path / f"{rows}", ConvertConfig(block_size=500))
+        assert store.manifest.labels.task == task
+
+
+def test_appended_labels_are_those_of_the_store(tmp_path):
+    """Whatever the numbers of different labels."""
+    _info, _found = stored_labels(tmp_path, whole_numbers(60, 60))
+    (tmp_path / "more.svm").write_text("1 1:1\n2 1:1\n" * 300)
+    store = convert([str(tmp_path / "more.svm")], tmp_path / "store", existing=Existing(append=True))
+    assert (store.manifest.labels.task, store.rows) == ("regression", 660)
+    _info, _found = stored_labels(tmp_path, ["1", "2"])
+    (tmp_path / "more.svm").write_text("3 1:1\n")
+    with pytest.raises(InputError, match="the label '3' is not one of 1, 2"):
+        convert([str(tmp_path / "more.svm")], tmp_path / "store", existing=Existing(append=True))
 
 
 def test_declared_classes(tmp_path):

@@ -480,6 +480,7 @@ def test_the_commands(oocpeg, tmp_path, loss, options):
     scores = matrix.astype(np.float64) @ model.weights + model.bias
     predicted = scores.argmax(axis=1)
     found = json.loads(oocpeg("evaluate", "m", "store", "--json").stdout)
+    assert found.pop("seen_in_training")
     assert found == evaluate(model, tmp_path / "in.svm") | {  # text is read in other blocks
         name: pytest.approx(found[name], rel=1e-12) for name in ("mean_loss", "objective")
     }

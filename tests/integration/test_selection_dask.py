@@ -84,7 +84,7 @@ def test_trials_are_true_and_begin_with_the_path_of_one_machine(client, tmp_path
     assert len(converged) > 4
     for trial in [one for one in result.trials if one.lam in converged]:
         (alone,) = train(store, TrainConfig(lam=trial.lam, bias="feature", holdout=0.3, tolerance=1e-4)).trials
-        assert trial.loss == pytest.approx(alone.loss, rel=0.05)
+        assert trial.loss == pytest.approx(alone.loss, rel=0.15)
         assert trial.error == pytest.approx(alone.error, abs=0.06)
 
 

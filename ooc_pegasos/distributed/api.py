@@ -18,7 +18,7 @@ from ooc_pegasos.errors import UsageError
 from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.objective.losses import completed
 from ooc_pegasos.objective.problem import count_models, problem_of
-from ooc_pegasos.registry import LOSSES, SAMPLERS
+from ooc_pegasos.registry import SAMPLERS
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.store import Store
@@ -84,6 +84,7 @@ def train_dask(
                 partition_state.remove_left_overs(checkpoint_folder)
         saved = Checkpoint.load(checkpoint_folder) if resume and checkpoint_folder else None
         stack.enter_context(scheduler_errors(client))
+        stack.enter_context(client.as_current())  # it need not be the default client
         previous = _layout_of(checkpoint_folder, saved) if saved else _layout_of_round(checkpoint_folder, resume)
         layout = Layout(parts or previous.parts, config.memory or previous.memory, passes or previous.passes)
         rows: RowsOfParts | None = None
@@ -95,7 +96,6 @@ def train_dask(
                 client, store, labels, weights, recipe or ConvertConfig(), fixed_parts, report.note
             )
             stack.callback(rows.close)
-            _refuse_loss_of_collection(config)
             if rows.remark:
                 report.notes.append(rows.remark)
                 warnings.warn(rows.remark, stacklevel=2)
@@ -104,7 +104,7 @@ def train_dask(
         else:
             opened = store if isinstance(store, Store) else Store.open(store)
             stack.enter_context(in_use(opened.path))
-            config = completed(config, opened.manifest.labels.task, warm_start is not None)
+        config = completed(config, opened.manifest.labels.task, warm_start is not None)
         config = with_test_rows(config, opened)
         epoch_log = EpochLog(Path(log) if log else None, stack)
 
@@ -138,16 +138,6 @@ def train_dask(
         if saved:
             search.continue_from(saved)
         return search.execute()
-
-
-def _refuse_loss_of_collection(config: TrainConfig) -> None:
-    """Refuse a loss that needs the largest target before training begins."""
-    loss = LOSSES.find(config.loss) if config.loss else None
-    if loss and loss.task == "regression" and loss.largest_dual is not None:
-        raise UsageError(
-            f"{{loss={loss.name}}} is for stores; write one with Store.from_dask, and train on that, "
-            "or choose {loss=huber}"
-        )
 
 
 def _new_setup(store: Store, config: TrainConfig, warm_start: Model | None) -> RunSetup:

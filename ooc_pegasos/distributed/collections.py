@@ -41,6 +41,7 @@ from ooc_pegasos.store.append_expire import only, statistics_of_all
 from ooc_pegasos.store.labels import LabelCollector, LabelMap, allowed_keys, settle
 from ooc_pegasos.store.manifest import Layout, Manifest, Recipe
 from ooc_pegasos.store.store import Store
+from ooc_pegasos.store.targets import TargetSizes
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -407,7 +408,7 @@ class _CollectionReader:
                 f"which took {seconds:.2g} seconds; a store (Store.from_dask) is read faster, or give workers more "
                 "memory"
             )
-        return Store(Path(_NAME), made), found
+        return Store(Path(_NAME), made, sum((one.targets for one in known), TargetSizes())), found
 
     def _groups_by_worker(self, summaries: list[Summary], locations: list[str]) -> list[list[int]]:
         """Return the partitions of each part, all on one worker; empty if the sizes would be too uneven."""

@@ -24,6 +24,7 @@ from ooc_pegasos.store.csr_block import OVERFLOWS, CsrBlock
 from ooc_pegasos.store.labels import Distinct, LabelCollector, LabelMap, distinct_of
 from ooc_pegasos.store.manifest import ChunkInfo, Manifest, Recipe, Starts, Statistics
 from ooc_pegasos.store.recipe import Table
+from ooc_pegasos.store.targets import TargetSizes
 from ooc_pegasos.util.checksums import RunningHash
 from ooc_pegasos.util.csr_matrix import csr_of
 
@@ -72,6 +73,8 @@ class FinishedPart:
     block: CsrBlock
     chunk: ChunkInfo
     statistics: Statistics
+    targets: TargetSizes
+    """Of labels that are real targets."""
 
 
 def bytes_of(rows: int, entries: int) -> int:
@@ -243,7 +246,7 @@ def make_part(
         float(weights64.max()),
         None if weights is None else float((weights64 * norms**2).max()),
     )
-    return FinishedPart(block, chunk, statistics)
+    return FinishedPart(block, chunk, statistics, TargetSizes.of(block.labels))
 
 
 def without_rows(part: FinishedPart) -> FinishedPart:

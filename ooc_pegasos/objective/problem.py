@@ -165,7 +165,7 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     loss = loss_for(config.loss, labels.task)
     parameter = config.loss_parameter if config.loss_parameter is not None else loss.parameter
     if loss.largest_dual is not None and config.loss_parameter is None:
-        largest = max(store.largest_label(), 1e-30) if loss.task == "regression" else 1.0
+        largest = max(store.targets.largest, 1e-30) if loss.task == "regression" else 1.0
         if largest > _MOST_SQUARED:
             raise InputError(f"{store.path}: targets of {largest:.3g} cannot be squared in float64; scale the data")
         parameter = loss.largest_dual * largest
@@ -244,10 +244,10 @@ def _unit_of_scores(loss: Loss, parameter: float | None, store: Store) -> float:
 
     Losses that are quadratic near the target need no more than 1 where targets are small.
     """
-    if loss.task != "regression" or loss.largest_dual is not None or not store.has_files:
+    if loss.task != "regression" or loss.largest_dual is not None:
         return 1.0
-    deviation = store.deviation_of_labels()
-    if deviation <= 1e-9 * store.largest_label():  # all targets are equal
+    deviation = store.targets.deviation
+    if deviation <= 1e-9 * store.targets.largest:  # all targets are equal
         return 1.0
     unit = deviation / max(loss.largest_slope(parameter or 0.0), 1e-30)
     return min(max(unit, 1.0 if loss.is_smooth else 1e-30), 1e30)

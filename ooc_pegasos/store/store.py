@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.store import manifest as manifests
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.store.manifest import ChunkInfo, Manifest
+from ooc_pegasos.store.targets import TargetSizes
 from ooc_pegasos.util.checksums import xxh64_hex
 from ooc_pegasos.util.files import unreadable
 
@@ -35,6 +35,8 @@ class Store:
 
     path: Path
     manifest: Manifest
+    known_targets: TargetSizes | None = None
+    """The size of the targets of a store without files."""
 
     @classmethod
     def open(cls, path: str | Path) -> Store:
@@ -137,21 +139,10 @@ class Store:
         """True if the store is a folder; rows of Dask collections are in the memory of workers."""
         return (self.path / manifests.FILE_NAME).exists()
 
-    def deviation_of_labels(self) -> float:
-        """Return the standard deviation of real targets; 0 without rows."""
-        rows, mean, spread = 0, 0.0, 0.0
-        for labels in self.labels_by_chunk():
-            values = labels.astype(np.float64)
-            more, between = len(values), float(values.mean()) - mean if len(values) else 0.0
-            if more:
-                spread += float(((values - values.mean()) ** 2).sum()) + between**2 * rows * more / (rows + more)
-                mean += between * more / (rows + more)
-                rows += more
-        return math.sqrt(spread / rows) if rows else 0.0
-
-    def largest_label(self) -> float:
-        """Return the largest absolute value of a label."""
-        return max((float(abs(labels).max(initial=0.0)) for labels in self.labels_by_chunk()), default=0.0)
+    @cached_property
+    def targets(self) -> TargetSizes:
+        """The size of real targets."""
+        return self.known_targets or sum(map(TargetSizes.of, self.labels_by_chunk()), TargetSizes())
 
     def block(self, number: int) -> CsrBlock:
         """Return chunk `number` as read-only views of its mapped file, after a check of its checksum."""

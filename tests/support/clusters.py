@@ -9,15 +9,15 @@ from support.stores import store_of
 
 
 @contextmanager
-def workers_of_this_process(number=2):
-    """(cluster, client): workers of a thread each, in the process of the tests."""
+def workers_of_this_process(number=2, *, by_default=True):
+    """(cluster, client): workers of a thread each, in the process of the tests; `by_default` Dask computes on them."""
     import distributed
 
     options = {"threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0", "memory_limit": "1GB"}
     with (
         workers_that_never_pause(),
         distributed.LocalCluster(n_workers=number, **options) as cluster,
-        distributed.Client(cluster) as client,
+        distributed.Client(cluster, set_as_default=by_default) as client,
     ):
         yield cluster, client
 

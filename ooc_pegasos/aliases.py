@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from numpy.typing import ArrayLike
 
     class SparseMatrix(Protocol):
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
         def nthreads(self) -> Any:
             """Return the threads of each worker; of an asynchronous client, a coroutine."""
+
+        def as_current(self) -> AbstractContextManager[Any]:
+            """Return a context in which this client is used by default."""
 
         def close(self) -> object:
             """Disconnect."""

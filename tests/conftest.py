@@ -43,6 +43,17 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def default_scheduler() -> Iterator[None]:
+    """Restore Dask's default scheduler after each module.
+
+    Clients restore it when they are closed, but in the wrong order where workers in this process have clients too.
+    """
+    yield
+    if "dask" in sys.modules:
+        sys.modules["dask"].config.config.pop("scheduler", None)
+
+
 @pytest.fixture
 def shared_data() -> Path:
     """The folder of real data sets, or a skip that says so."""

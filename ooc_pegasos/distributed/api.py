@@ -104,6 +104,7 @@ def train_dask(
         else:
             opened = store if isinstance(store, Store) else Store.open(store)
             stack.enter_context(in_use(opened.path))
+        is_default_loss = config.loss is None
         config = completed(config, opened.manifest.labels.task, warm_start is not None)
         config = with_test_rows(config, opened)
         epoch_log = EpochLog(Path(log) if log else None, stack)
@@ -134,7 +135,9 @@ def train_dask(
             return train_round(Round(config, 0, 0, checkpoint_folder, resume, is_last=True)).result
         if warm_start is not None:
             raise UsageError(ONE_MODEL)
-        search = LambdaSearch(config, opened, train_round, progress, checkpoint_folder, resume)
+        search = LambdaSearch(
+            config, opened, train_round, progress, checkpoint_folder, resume, is_default_loss=is_default_loss
+        )
         if saved:
             search.continue_from(saved)
         return search.execute()

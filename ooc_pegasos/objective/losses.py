@@ -142,12 +142,16 @@ def completed(config: TrainConfig, task: str, warm: bool = False) -> TrainConfig
     Pegasos, which diverges with the squared loss.
     """
     dual = ALGORITHMS["sdca"]
-    if task != "regression" or config.loss is not None or warm or config.loss_parameter is not None:
+    is_dual = config.algorithm in (ANY, dual.name) and set(config.demands) <= dual.supports
+    if task != "regression" or warm or not is_dual:
         return config
-    if config.algorithm not in (ANY, dual.name) or not set(config.demands) <= dual.supports:
-        return config
-    free = config.bias is None and config.lam is None and config.C is None
-    return dataclasses.replace(config, loss="squared", bias="free" if free else config.bias)
+    if config.loss is None and config.loss_parameter is None:
+        config = dataclasses.replace(config, loss="squared")
+    loss = LOSSES.find(config.loss) if config.loss else None
+    can_be_free = loss is not None and loss.task == task and loss.leaning is not None
+    if can_be_free and config.bias is None and config.lam is None and config.C is None:
+        config = dataclasses.replace(config, bias="free")
+    return config
 
 
 def loss_for(name: str | None, task: str) -> Loss:

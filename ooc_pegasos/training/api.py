@@ -59,7 +59,9 @@ def train(
     by `Model.save`, are written to that file; see docs/proof-format.md.
     """
     store = store if isinstance(store, Store) else Store.open(store)
-    config = completed(config or TrainConfig(), store.manifest.labels.task, warm_start is not None)
+    config = config or TrainConfig()
+    is_default_loss = config.loss is None
+    config = completed(config, store.manifest.labels.task, warm_start is not None)
     config = with_test_rows(config, store)
     if resume and checkpoint is None:
         raise UsageError("{resume} continues from a checkpoint; give its folder with {checkpoint=DIR}")
@@ -116,7 +118,9 @@ def train(
             return train_round(whole).result
         if warm_start is not None:
             raise UsageError(ONE_MODEL)
-        search = LambdaSearch(config, store, train_round, progress, checkpoint_folder, resume, proof is not None)
+        search = LambdaSearch(
+            config, store, train_round, progress, checkpoint_folder, resume, proof is not None, is_default_loss
+        )
         if saved:
             search.continue_from(saved)
         return search.execute()

@@ -15,13 +15,20 @@ from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.config import HOLDOUT, TrainConfig
 from ooc_pegasos.errors import CheckpointMismatchError
 from ooc_pegasos.objective.lambda_path import Range, Trial, choose, further_lambdas, remark_on
-from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.reporting.progress import TrainingProgress
 from ooc_pegasos.scoring.calibration import Calibration
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.registry import OF_PLAIN_MODELS
 from ooc_pegasos.store.store import Store
+from ooc_pegasos.training.default_loss import (
+    RANKING_NOTE,
+    ROBUST,
+    ROBUST_NOTE,
+    errors_of,
+    is_nearly_constant,
+    ranking_loss,
+)
 from ooc_pegasos.training.holdout import check_criterion
 from ooc_pegasos.training.report import open_log
 from ooc_pegasos.training.result import TrainResult
@@ -40,8 +47,6 @@ _ENOUGH_ROWS, _MOST_HOLDOUT = 10_000, 1 / 3
 """Holdout rows for which the fraction is increased, and the largest fraction."""
 _SHARE_OF_TIME = 0.5
 """Share of `max_seconds` after which no more lambdas are tried."""
-_NO_BETTER = 0.95
-"""Share of the error of a constant answer above which the answers of a model are nearly constant."""
 _PROBABILITIES, _LAST = "probabilities", "last"
 
 
@@ -69,12 +74,6 @@ def _can_have_folds(config: TrainConfig) -> bool:
     """True if several models with different rows can have the options."""
     is_known = config.algorithm == ANY or "several models" in ALGORITHMS[config.algorithm].supports
     return is_known and not any(name in OF_PLAIN_MODELS for name in config.demands)
-
-
-def _ranking_loss() -> str:
-    """Return the loss whose scores rank rows even where answers are nearly constant."""
-    name: str = next(one.name for one in LOSSES.values() if one.has_probabilities and one.task == "binary")
-    return name
 
 
 class EpochLog:
@@ -147,8 +146,24 @@ class _Found:
     """True if no other round is needed."""
     loss: str | None = None
     """The loss of the rounds, if it is not that of the options."""
+    loss_parameter: float | None = None
+    robust_parameter: float | None = None
+    """The parameter of a robust loss by the errors of the last round; None: no robust loss is needed."""
+    default: dict[str, Any] | None = None
+    """The results with the default loss, while another one is tried."""
+    shares: list[float] = field(default_factory=list)
+    """The share of the variance that is not explained, with the robust loss and then with the default one."""
+    has_gross_errors: bool = False
+    """True if the last round, with the robust loss, shows that some targets are wrong."""
+    is_settled: bool = False
+    """True if the loss is chosen."""
     calibrations: list[Calibration] = field(default_factory=list)
     """Maps from scores to probabilities, if they are fitted already."""
+
+    @property
+    def last_parameter(self) -> float | None:
+        """The parameter of the loss for the last fit, by the errors of a model that is already robust."""
+        return self.loss_parameter and (self.robust_parameter or self.loss_parameter)
 
     def table(self) -> dict[str, Any]:
         """Return the results as a table for a checkpoint."""
@@ -179,9 +194,11 @@ class LambdaSearch:
         checkpoint_folder: Path | None = None,
         resume: bool = False,
         has_proof: bool = False,
+        is_default_loss: bool = False,
     ) -> None:
         check_criterion(config.select_by, store.manifest.labels.task)
         self._config, self._store, self._progress = config, store, progress
+        self._is_default_loss = is_default_loss
         self._has_proof = has_proof  # of the last fit, so that no other model is returned
         self._train_round, self._folder, self._resume = train_round, checkpoint_folder, resume
         self._found = _Found()
@@ -211,14 +228,10 @@ class LambdaSearch:
         """Compare lambdas until the best is found, and train it on all rows."""
         self._search()
         if self._is_no_better_than_constant():
-            note = (
-                "with the hinge loss no lambda is better than always giving the same answer; trained with the logistic "
-                "loss instead, whose scores rank the rows (--loss hinge keeps the hinge loss)"
-            )
-            self._progress.note(note)
-            self._notes.append(note)
-            self._found = _Found(rounds=self._found.rounds, lines=self._found.lines, loss=_ranking_loss())
+            self._note(RANKING_NOTE)
+            self._found = _Found(rounds=self._found.rounds, lines=self._found.lines, loss=ranking_loss())
             self._search()
+        self._try_robust_loss()
         return self._refit() if self._found.trials else self._without_refit(self._results[-1])
 
     def _search(self) -> None:
@@ -233,16 +246,67 @@ class LambdaSearch:
                 break
 
     def _is_no_better_than_constant(self) -> bool:
-        """True if the default loss gives the answer of the larger class to nearly all rows.
-
-        Where classes are rare or hard to separate, that answer has the least hinge loss, and its scores say nothing.
-        """
-        config, labels, trials = self._config, self._store.manifest.labels, self._found.trials
-        is_default = config.loss is None and config.algorithm == ANY and config.lambdas is None
-        if not is_default or labels.task != "binary" or config.select_by == "loss" or self._found.loss or not trials:
+        labels = self._store.manifest.labels
+        if labels.task != "binary" or not self._may_change_loss or self._found.loss or not self._found.trials:
             return False
-        error, constant = self._chosen.error, 1 - max(labels.counts) / sum(labels.counts)
-        return error is not None and error > _NO_BETTER * constant and not self._is_late
+        return is_nearly_constant(self._chosen, labels.counts) and not self._is_late
+
+    @property
+    def _may_change_loss(self) -> bool:
+        config = self._config
+        free = self._is_default_loss and config.algorithm == ANY and config.lambdas is None
+        return free and config.select_by != "loss"
+
+    def _try_robust_loss(self) -> None:
+        """Look for the best lambda with a robust loss as well if errors have heavy tails; keep the better one.
+
+        A robust loss is better where targets are wrong, and worse where they are skewed. Unless it is clear that some
+        are wrong, the losses are compared on the same rows, by the share of the variance that they explain there.
+        """
+        found = self._found
+        if found.robust_parameter and found.default is None and not found.is_settled and not self._is_late:
+            self._found = found = _Found(
+                rounds=found.rounds,
+                lines=found.lines,
+                loss=ROBUST,
+                loss_parameter=found.robust_parameter,
+                default=found.table(),
+            )
+            self._search()
+        if found.default is None or found.is_settled:
+            return
+        default = _Found.load(found.default)
+        if found.trials and not found.has_gross_errors and not self._is_late:
+            for one in (found, default)[len(found.shares) :]:
+                self._compare(one)
+        found.is_settled = True
+        if found.has_gross_errors or (len(found.shares) > 1 and found.shares[0] < found.shares[1]):
+            self._note(ROBUST_NOTE)
+            return
+        default.rounds, default.lines, default.is_settled = found.rounds, found.lines, True
+        self._found = default
+
+    def _compare(self, one: _Found) -> None:
+        """Train the best lambda of some results without many rows, and measure it on these."""
+        found, trial = self._found, one.trials[choose(one.trials, self._config.select)]
+        loss: Any = one.loss or self._config.loss
+        config = dataclasses.replace(
+            self._config_of((trial.lam,)),
+            loss=loss,
+            loss_parameter=one.last_parameter,
+            holdout=_MOST_HOLDOUT,
+            folds=None,
+            select_by="r2",
+        )
+        made = self._make(config, found.rounds + 1)
+        (measured,) = made.result.trials
+        found.shares.append(measured.value)
+        found.rounds, found.lines = found.rounds + 1, found.lines + made.lines
+        self._save(made, found.rounds)
+
+    def _note(self, text: str) -> None:
+        self._progress.note(text)
+        self._notes.append(text)
 
     # --- rounds -------------------------------------------------------------------------------------
 
@@ -282,6 +346,7 @@ class LambdaSearch:
         return dataclasses.replace(
             config,
             loss=self._loss,
+            loss_parameter=self._found.loss_parameter if self._found.loss else config.loss_parameter,
             lam=lambdas,
             bias=config.biased,
             tolerance=max(config.enough, COMPARED),
@@ -309,6 +374,10 @@ class LambdaSearch:
         found.models += [model for model in result.models if model.lam in {trial.lam for trial in result.trials}]
         found.path = found.path or [trial.lam for trial in result.trials]
         found.is_complete = made.is_search
+        if self._store.manifest.labels.task == "regression" and self._may_change_loss and self._store.has_files:
+            errors, is_robust = errors_of(result.model, self._store), found.loss == ROBUST
+            found.robust_parameter = errors.parameter if is_robust or errors.have_heavy_tails else None
+            found.has_gross_errors = is_robust and errors.are_gross
         found.rounds, found.lines = found.rounds + 1, found.lines + made.lines
         self._save(made, found.rounds)
 
@@ -343,6 +412,7 @@ class LambdaSearch:
         last = dataclasses.replace(
             config,
             loss=self._loss,
+            loss_parameter=self._found.last_parameter if self._found.loss else config.loss_parameter,
             lam=chosen.lam,
             bias=config.biased,
             tolerance=config.enough,

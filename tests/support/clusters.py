@@ -10,7 +10,7 @@ from support.stores import store_of
 
 @contextmanager
 def workers_of_this_process(number=2, *, by_default=True):
-    """(cluster, client): workers of a thread each, in the process of the tests; `by_default` Dask computes on them."""
+    """(cluster, client): workers of a thread each, in the process of the tests; by default Dask computes on them."""
     import distributed
 
     options = {"threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0", "memory_limit": "1GB"}

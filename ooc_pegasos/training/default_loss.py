@@ -1,4 +1,4 @@
-"""Whether the rows need another loss than the default one, by the results of a search with that."""
+"""The loss that rows need instead of the default one, by the results of a search with that."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def is_nearly_constant(chosen: Trial, counts: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class Errors:
-    """What the errors of a model on the first rows say about the loss to use."""
+    """Findings in the errors of a model on the first rows, about the loss to use."""
 
     parameter: float
     """The parameter that the Huber loss should have."""
@@ -62,7 +62,7 @@ class Errors:
 
 
 def errors_of(model: Model, store: Store) -> Errors:
-    """Return what the errors of a model say."""
+    """Return the findings in the errors of a model."""
     errors, targets, rows = [], [], 0
     for scored in score_store(model, store, threads=1, with_labels=True, id_type=None):
         assert scored.labels is not None

@@ -157,6 +157,17 @@ class ConvertConfig:
         metavar="PATTERN",
         is_repeated=True,
     )
+    dates: tuple[str, ...] = option(
+        (),
+        "Tables: columns of dates or times; day of the week, month, hour, and years since 2020 are features. The other "
+        "columns are still used by their types. May be repeated.",
+        "Columns",
+        metavar="PATTERN",
+        is_repeated=True,
+    )
+    ignore: tuple[str, ...] = option(
+        (), "Tables: columns that are not used. May be repeated.", "Columns", metavar="PATTERN", is_repeated=True
+    )
     like: str | None = option(
         None,
         "Make rows as another store has them: same columns, scales, hash and classes, so that models of one can be "
@@ -291,6 +302,11 @@ class ConvertConfig:
     def rounding(self) -> Literal["float16", "bfloat16"] | None:
         """The type to which values are rounded; None if they stay float32."""
         return None if self.values == "float32" else self.values
+
+    @property
+    def names_columns(self) -> bool:
+        """True if options name the columns that count."""
+        return bool(self.numeric or self.categorical or self.text)
 
     @property
     def workers(self) -> int:

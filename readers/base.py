@@ -21,6 +21,7 @@ from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.buffers import Scratch
 
 Block = TypeVar("Block")
+TO_UTF8 = "convert the file to UTF-8, as with 'iconv -f cp1252 -t utf-8'"
 LARGEST_INDEX = 2**32 - 2
 DESCRIBED_BAD_ROWS = 1000
 """Bad rows of a block that are described; the others are counted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.readers import tables
+from ooc_pegasos.readers import columns_plan, tables
+from ooc_pegasos.readers.amounts import decimal_mark_of
 from ooc_pegasos.readers.columns_plan import WIDE
+from ooc_pegasos.readers.dates import date_order_of
 from ooc_pegasos.store.recipe import Column, Table
 
 _BLOCK = 1 << 20
@@ -21,28 +24,89 @@ _NEARLY_ALL = 0.9
 """Share of different values from which on a value says nothing about other rows."""
 _WORDS = 4.0
 """Mean number of words of a cell from which on a category is probably a text."""
+_FEW_AMOUNTS = 20
+"""Cells below which amounts may be categories by chance."""
 _LARGE = 1000
 """Size of whole numbers from which on they may be numbers of things."""
-_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?|\d\d?[./]\d\d?[./]\d{4}.*")
 _AMOUNT = re.compile(r"[-+]?[$€£¥]?\s?\d{1,3}([.,' ]\d{3})*([.,]\d+)?\s?[$€£¥%]?")
 
 
-def advise(names: Sequence[str], table: Table, memory: int, note: Callable[[str], None]) -> None:
-    """Note columns whose values nearly all differ, or are long texts, times or amounts, with the option to use."""
-    if len(table.columns) > WIDE:  # Arrow takes much memory for each column
-        return
-    settings = tables.Settings(table, stop_at_bad=False, with_labels=False)
-    try:
-        reader = tables.TablesReader(names[:1], settings, _BLOCK, memory)
-        task = next(iter(reader.tasks()), None)
-        batch = None if task is None else reader.sources[0].batch(task).batch
-    except InputError:
-        return  # the conversion will say what is wrong
-    if batch is None or batch.num_rows < _LEAST_ROWS:
-        return
-    for column in table.columns:
-        for advice in _advice_on(column, batch.column(column.name)):
-            note(f"column '{column.name}': {advice}")
+class FirstRows:
+    """The first rows of a table, with numbers that may be amounts as they are written."""
+
+    def __init__(self, names: Sequence[str], table: Table, memory: int) -> None:
+        self._batch: Any = None
+        if len(table.columns) > WIDE:  # Arrow takes much memory for each column
+            return
+        try:
+            known = columns_plan.schema_of(names[0], table, memory)
+            columns = [_as_written(column, known.get(column.name)) for column in table.columns]
+            settings = tables.Settings(
+                dataclasses.replace(table, columns=columns), stop_at_bad=False, with_labels=False
+            )
+            reader = tables.TablesReader(names[:1], settings, _BLOCK, memory)
+            task = next(iter(reader.tasks()), None)
+            self._batch = None if task is None else reader.sources[0].batch(task).batch
+        except InputError:
+            return  # the conversion will say what is wrong
+
+    def with_notations(self, table: Table, *, is_named: bool, note: Callable[[str], None]) -> Table:
+        """Return the table with the notation of dates, and of numbers that are written as amounts.
+
+        If columns are named by options, those of categories stay categories.
+        """
+        if self._batch is None:
+            return table
+        columns = [self._with_notation(column, is_named, note) for column in table.columns]
+        return dataclasses.replace(table, columns=columns)
+
+    def _with_notation(self, column: Column, is_named: bool, note: Callable[[str], None]) -> Column:
+        words = _words_of(self._batch.column(column.name))
+        if not words or (column.kind == "categorical" and is_named):
+            return column
+        if column.kind == "dates":
+            order = date_order_of(words)
+            if order is None:
+                raise InputError(
+                    f"column '{column.name}': {words[0]!r} and other values are not all dates like 2024-12-31, "
+                    "31.12.2024 or 12/31/2024; leave out {dates=" + column.name + "}"
+                )
+            if order != "ymd":
+                first, example = {"dmy": ("day", "31.12.2024"), "mdy": ("month", "12/31/2024")}[order]
+                note(f"column '{column.name}': dates are read with the {first} first, like {example}")
+            return dataclasses.replace(column, date_order=order)
+        mark = decimal_mark_of(words) if column.kind in ("numeric", "categorical") else None
+        if mark is None or (column.kind == "categorical" and len(words) < _FEW_AMOUNTS):
+            return column
+        what = "with a decimal comma" if mark == "," else "with a decimal point"
+        note(f"column '{column.name}': amounts like {words[0]!r} are read as numbers, {what}")
+        return dataclasses.replace(column, kind="numeric", decimal_mark=mark)
+
+    def advise(self, table: Table, note: Callable[[str], None]) -> None:
+        """Note columns whose values nearly all differ, or are long texts, times or amounts, with the option to use."""
+        if self._batch is None or self._batch.num_rows < _LEAST_ROWS:
+            return
+        for column in table.columns:
+            for advice in _advice_on(column, self._batch.column(column.name)):
+                note(f"column '{column.name}': {advice}")
+
+
+def _as_written(column: Column, kind: Any) -> Column:
+    """Return a column of numbers as categories if its cells are texts."""
+    import pyarrow as pa
+
+    is_text = kind is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return dataclasses.replace(column, kind="categorical") if column.kind == "numeric" and is_text else column
+
+
+def _words_of(array: Any) -> list[str]:
+    """Return the cells that are not empty; nothing for columns of other types than text."""
+    import pyarrow as pa
+
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        return []
+    return [word for word in array.to_pylist() if word]
 
 
 def _advice_on(column: Column, array: Any) -> Iterator[str]:
@@ -51,14 +115,15 @@ def _advice_on(column: Column, array: Any) -> Iterator[str]:
 
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     kind = array.type
-    if column.kind not in ("numeric", "categorical") or pa.types.is_nested(kind):
+    if column.use not in ("numeric", "categorical") or pa.types.is_nested(kind):
         return
     rows = len(array) - array.null_count
+    advice = f"if it is an id, give --id {column.name}, else --ignore {column.name}"
     is_unique = rows >= _LEAST_ROWS and pc.count_distinct(array).as_py() > _NEARLY_ALL * rows
     if column.kind == "numeric":
         numbers = np.abs(array.cast(pa.float64(), safe=False).drop_null().to_numpy(zero_copy_only=False))
         if is_unique and (numbers == np.floor(numbers)).all() and numbers.max() > _LARGE:
-            yield f"nearly every row has another whole number; if it is an id, give --id {column.name}, or leave it out"
+            yield f"nearly every row has another whole number; {advice}"
         return
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return
@@ -66,11 +131,14 @@ def _advice_on(column: Column, array: Any) -> Iterator[str]:
     if not some:
         return
     words = float(np.mean([len(word.split()) for word in some]))
-    if all(_TIME.fullmatch(word) for word in some):
-        yield "times are taken as categories; give the day of the week, the hour or the age as columns, or leave it out"
+    if date_order_of(some) is not None:
+        yield f"times are taken as categories; for the day of the week, the hour and so on give --dates {column.name}"
     elif all(_AMOUNT.fullmatch(word) for word in some) and is_unique:
-        yield "amounts are taken as categories, because they are not written as plain numbers; write them like 1234.56"
+        yield "amounts are taken as categories, because they are not all written alike; write them like 1234.56"
     elif words >= _WORDS:
-        yield f"long texts are taken as categories; for a feature for each word give --text {column.name}"
+        yield (
+            f"long texts are taken as categories; for a feature for each word give --text {column.name}, and name the "
+            "other columns that count by --numeric and --categorical"
+        )
     elif is_unique:
-        yield f"nearly every row has another value; if it is an id, give --id {column.name}, or leave it out"
+        yield f"nearly every row has another value; {advice}"

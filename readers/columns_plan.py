@@ -39,6 +39,9 @@ MEMORY_OF_NAME = 2500
 MEMORY_OF_COLUMN: dict[FileType, int] = {"delimited": 14_000, "parquet": 14_000, "jsonlines": 8_000, "arrow": 4_000}
 """Bytes of memory that a column takes while Arrow reads some rows, measured."""
 _MEMORY_OF_FOOTER = 16
+_DELIMITERS, _QUOTED = ",;\t|", re.compile(rb'"[^"]*"')
+_LINE = 1 << 16
+"""Bytes of text in which the delimiter is searched."""
 WIDE = 2000
 """Number of columns above which Arrow does not infer types, which takes 10 KB of memory for each."""
 _NUMBER = re.compile(rb"[ \t]*-?(?:[0-9]+\.?[0-9]*|\.[0-9]+|nan|inf)(?:[eE][+-]?[0-9]+)?[ \t]*", re.IGNORECASE)
@@ -181,9 +184,27 @@ def patterns() -> list[str]:
     return [f"*{suffix}" for suffix in suffixes] + [f"*{suffix}{packed}" for suffix in texts for packed in COMPRESSIONS]
 
 
-def delimiter_of(name: str) -> str:
+def usual_delimiter(name: str) -> str:
     """Return the delimiter for the name of a file."""
     return "\t" if without_compression(path_of(name)).endswith((".tsv", ".tab")) else ","
+
+
+def delimiter_of(name: str) -> str:
+    """Return the delimiter of a text: that for the name of its file, or another if only that cuts the first line."""
+    usual = usual_delimiter(name)
+    line = _QUOTED.sub(b"", _first_line(name))
+    if usual.encode() in line:
+        return usual
+    return max(_DELIMITERS, key=lambda mark: (line.count(mark.encode()), mark == usual))
+
+
+def _first_line(name: str) -> bytes:
+    """Return the beginning of the first line of a text; nothing if it cannot be read, which is reported later."""
+    with suppress(InputError):
+        if file_type_of(name) in ("delimited", None) and stamp_of(name).regular:
+            for block in TextSource(name, 0, _LINE, deque()).blocks():
+                return block.text[: block.length].tobytes().partition(b"\n")[0]
+    return b""
 
 
 def difference(missing: Sequence[str], known: dict[str, Any]) -> str:
@@ -215,6 +236,10 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
     column = f"{where}: column '{name}' is of type {kind}"
     if wanted == "numeric" and not unknown and (not is_number or pa.types.is_dictionary(kind)):
         raise InputError(f"{column}, not a number; write it as numbers, or convert with {{categorical={name}}}")
+    if wanted == "amount" and not unknown and not (is_number or is_text):
+        raise InputError(f"{column}, not a number; write it as numbers, or convert with {{categorical={name}}}")
+    if wanted == "dates" and not unknown and not (is_number or is_text or pa.types.is_temporal(inner)):
+        raise InputError(f"{column}, not a date or time; write it like 2024-12-31, or leave it out")
     if wanted == "text" and not unknown and not is_text:
         raise InputError(f"{column}, not text; write it as text, or convert with {{categorical={name}}}")
     if wanted == "categorical" and nested:

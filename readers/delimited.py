@@ -19,7 +19,7 @@ from ooc_pegasos.compiled.parse import cells as kernels_of_cells
 from ooc_pegasos.compiled.parse import records as kernels
 from ooc_pegasos.errors import InputError, literal
 from ooc_pegasos.readers.arrow_strings import not_utf8
-from ooc_pegasos.readers.base import BadRow
+from ooc_pegasos.readers.base import TO_UTF8, BadRow
 from ooc_pegasos.readers.sources import UTF8_MARK
 from ooc_pegasos.store.csr_block import read_only
 
@@ -57,7 +57,7 @@ def names_of(head: bytes, delimiter: str, header: bool, multiline: bool = False)
     try:
         cells = _cells_of(line.decode(), delimiter)
     except UnicodeDecodeError:
-        raise InputError("the first line is not UTF-8 text; convert the file to UTF-8") from None
+        raise InputError(f"the first line is not UTF-8 text; {TO_UTF8}") from None
     except csv.Error as error:
         if b"\r" in line:
             raise InputError("a carriage return within the first line; end lines with a line feed") from None
@@ -467,7 +467,7 @@ def _problem_of_line(code: int, cells: int, names: int, over: int) -> str:
 
 def _problem_of_cell(cell: bytes, name: str, kind: CellKind) -> str:
     if kind == "string":
-        return f"the value {cell[:40]!r} in column {name!r} is not UTF-8 text; convert the file to UTF-8"
+        return f"the value {cell[:40]!r} in column {name!r} is not UTF-8 text; {TO_UTF8}"
     shown = cell[:40].decode("utf-8", "backslashreplace")
     advice = f"or give the column by {{categorical={shlex.quote(name)}}}"
     if not cell:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.readers.base import BadRow
+from ooc_pegasos.readers.base import TO_UTF8, BadRow
 from ooc_pegasos.readers.delimited import batch_from, cut_lines, line_array
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def names_of(head: bytes) -> list[str]:
     try:
         first = _parsed(line.decode())
     except UnicodeDecodeError:
-        raise InputError("the first object is not UTF-8 text; convert the file to UTF-8") from None
+        raise InputError(f"the first object is not UTF-8 text; {TO_UTF8}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"the first object cannot be read ({error}); write one JSON object a line") from None
     if not isinstance(first, dict):
@@ -213,7 +213,7 @@ def _problem_of_value(value: Any, kind: Any) -> str | None:
         if not isinstance(value, str):
             return "is not text; put it in quotes"
         if any("\ud800" <= letter <= "\udfff" for letter in value):
-            return "is not UTF-8 text; convert the file to UTF-8"
+            return f"is not UTF-8 text; {TO_UTF8}"
     elif pa.types.is_int64(kind):
         if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
             return "is not a whole number of 64 bits; correct it"

@@ -328,7 +328,8 @@ class TextSource:
             source = _Pushback(head, raw)
         for magic, what in _OTHER_FORMATS.items():
             if head.startswith(magic):
-                raise InputError(f"{self._display_name}: this is {what}, not {self._kind}; convert it to text first")
+                how = "UTF-8, as with 'iconv -f utf-16 -t utf-8'" if "UTF-16" in what else "text first"
+                raise InputError(f"{self._display_name}: this is {what}, not {self._kind}; convert it to {how}")
         kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
         if kind is None:
             return source, True

@@ -275,7 +275,7 @@ def _dictionary(recipe: Recipe, survey: Survey) -> Any:
         raise UsageError(f"{{dictionary={most}}}: the columns alone need {len(fixed)} names; raise it")
     hasher = _hasher(recipe, None)
     counts = NameCounts(survey.config.memory // 2)
-    reader = _reader_of_strings(recipe, survey, ("categorical", "text"))
+    reader = _reader_of_strings(recipe, survey, ("categorical", "text", "dates"))
 
     def strings(task: Any) -> list[tuple[Any, ...]]:
         found = []
@@ -300,6 +300,7 @@ def _dictionary(recipe: Recipe, survey: Survey) -> Any:
 def _names_of_columns(columns: Sequence[Column], mark: bool) -> list[str]:
     """Return the names of the features that do not depend on the content of rows."""
     names = [column.name for column in columns if column.kind == "numeric"]
+    names += [f"{column.name}:years" for column in columns if column.kind == "dates"]
     return names + [f"{column.name}=null" for column in columns if mark]
 
 

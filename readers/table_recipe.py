@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ooc_pegasos.config import ConvertConfig
@@ -16,7 +16,7 @@ from ooc_pegasos.readers.sources import display_name
 from ooc_pegasos.store.recipe import Column, Hashing, Kind, Table, named_by
 
 OPTIONS = (
-    *("label", "weight", "id", "numeric", "categorical", "text", "preset", "nulls", "log1p", "clip"),
+    *("label", "weight", "id", "numeric", "categorical", "text", "dates", "ignore", "preset", "nulls", "log1p", "clip"),
     *("header", "delimiter", "multiline"),
 )
 """Options of conversions that say which columns count, and how a table is read."""
@@ -34,7 +34,7 @@ def new_table(config: ConvertConfig, names: Sequence[str], note: Note) -> Table:
         del wanted["delimiter"]
     wanted |= {"hashing": Hashing(config.hash_bits or Hashing.bits, config.hash_signed), "tokens": tokens_of(config)}
     table, remarks = plan_table(names[0], wanted, config.memory)
-    if any(column.kind in ("categorical", "text") for column in table.columns):
+    if any(column.kind in ("categorical", "text", "dates") for column in table.columns):
         table = dataclasses.replace(table, hashing=hashing_of(config, names))
     for remark in remarks:
         note(remark)
@@ -54,18 +54,23 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         "numeric": wanted.pop("numeric"),
         "categorical": wanted.pop("categorical"),
         "text": wanted.pop("text"),
+        "dates": wanted.pop("dates", ()),
     }
-    preset = wanted.pop("preset", None)
-    wanted.setdefault("delimiter", columns_plan.delimiter_of(name))
+    preset, ignored = wanted.pop("preset", None), wanted.pop("ignore", ())
+    remarks = []
+    if "delimiter" not in wanted:
+        wanted["delimiter"] = columns_plan.delimiter_of(name)
+        if wanted["delimiter"] != columns_plan.usual_delimiter(name):
+            remarks.append("the delimiter is {!r}".format(wanted["delimiter"]))
     if preset == "criteo":
-        given = [option for option, found in (*patterns.items(), ("label", wanted.get("label"))) if found]
+        named = (*patterns.items(), ("ignore", ignored), ("label", wanted.get("label")))
+        given = [option for option, found in named if found]
         if given:
             raise UsageError(f"{{{given[0]}}} and {{preset=criteo}}, which names all columns; leave one out")
         return criteo(wanted), []
     read = {option: wanted[option] for option in ("header", "delimiter", "multiline") if option in wanted}
     blank = Table([], None, **read)
     known = columns_plan.schema_of(name, blank, memory)
-    remarks = []
     label = wanted.pop("label", None)
     if label is None:
         label = next((column for column in _LABELS if column in known), None)
@@ -80,12 +85,15 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
     if label in (wanted.get("weight"), wanted.get("id")):
         option = "weight" if label == wanted.get("weight") else "id"
         raise UsageError(f"{{{option}={label}}}: this column is the label; name another, or leave it out")
+    unused = _ignored(ignored, known, taken)
     chosen: dict[str, Kind] = {}
     for kind, given in patterns.items():
         for pattern in given:
-            found = [column for column in named_by([pattern], known) if column not in taken]
+            found = [column for column in named_by([pattern], known) if column not in taken and column not in unused]
             if not found and pattern in taken:
                 raise UsageError(f"{{{kind}={pattern}}}: this column is the label, the weight or the id; choose one")
+            if not found and pattern in unused:
+                raise UsageError(f"{{{kind}={pattern}}} and {{ignore={pattern}}}; leave one out")
             if not found:
                 raise UsageError(f"{{{kind}={pattern}}}: {columns_plan.difference([pattern], known)}")
             for column in found:
@@ -93,12 +101,13 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
                     problem = f"is given by {{{chosen[column]}}} and by {{{kind}}}"
                     raise UsageError(f"column '{column}' {problem}; choose one")
                 chosen[column] = kind
-    if not chosen:
+    if set(chosen.values()) <= {"dates"}:  # the others by their types
         left_out = [column for column in known if _INDEX.fullmatch(column) and column not in taken]
-        others = {*taken, *left_out}
-        chosen = {column: _kind_by_type(known[column]) for column in known if column not in others}
+        others = {*taken, *left_out, *chosen, *unused}
+        chosen |= {column: _kind_by_type(known[column]) for column in known if column not in others}
         groups = {
-            kind: [c for c, found in chosen.items() if found == kind] for kind in ("numeric", "categorical", "entries")
+            kind: [c for c, found in chosen.items() if found == kind]
+            for kind in ("numeric", "categorical", "dates", "entries")
         }
         groups["left out, as the index of a pandas table or without a name"] = left_out
         remarks += [f"{kind}: {_some(columns)}" for kind, columns in groups.items() if columns]
@@ -107,7 +116,8 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
     columns = [Column(column, chosen[column]) for column in known if column in chosen]
     for column in columns:
         if columns_plan.file_type_of(name) != "delimited":
-            columns_plan.check_type(display_name(name), column.name, known[column.name], column.kind)
+            use = "amount" if column.kind == "numeric" else column.kind  # its cells decide, if it is a text
+            columns_plan.check_type(display_name(name), column.name, known[column.name], use)
     lists = [column for column in columns if column.kind == "entries"]
     if lists and len(columns) > 1:
         raise UsageError(
@@ -118,6 +128,17 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
     if lists and wanted.get("nulls") == "mark":
         raise UsageError(f"{{nulls=mark}}: the indices of column '{lists[0].name}' have no room for it; leave it out")
     return Table(columns, label, **wanted), remarks
+
+
+def _ignored(patterns: Sequence[str], known: Collection[str], taken: Collection[str | None]) -> set[str]:
+    """Return the columns that are not to be used. Raises UsageError for patterns without a column."""
+    for pattern in patterns:
+        found = named_by([pattern], known)
+        if not found:
+            raise UsageError(f"{{ignore={pattern}}}: {columns_plan.difference([pattern], dict.fromkeys(known))}")
+        if pattern in taken:
+            raise UsageError(f"{{ignore={pattern}}}: this column is the label, the weight or the id; choose one")
+    return set(named_by(patterns, known)) - set(taken)
 
 
 def criteo(wanted: dict[str, Any]) -> Table:

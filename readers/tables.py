@@ -50,6 +50,7 @@ from ooc_pegasos.readers.columns_plan import (
     rows_of_groups,
     with_partition,
 )
+from ooc_pegasos.readers.dates import words_of_dates
 from ooc_pegasos.readers.remote import is_metadata_file, is_remote
 from ooc_pegasos.readers.sources import (
     TextBlock,
@@ -125,13 +126,15 @@ class TablesFormat(Format):
 
     def recipe(self, config: ConvertConfig, names: Sequence[str], note: Note) -> Recipe:
         """Return the recipe of a new store: the columns that count."""
+        from ooc_pegasos.readers.column_advice import FirstRows
         from ooc_pegasos.readers.vectorize import features_of
 
         table = new_table(config, names, note)
-        if not (config.numeric or config.categorical or config.text or config.preset):
-            from ooc_pegasos.readers.column_advice import advise
-
-            advise(names, table, config.memory, note)
+        if not config.preset:
+            first_rows = FirstRows(names, table, config.memory)
+            table = first_rows.with_notations(table, is_named=config.names_columns, note=note)
+            if not config.names_columns:
+                first_rows.advise(table, note)
         features = fixed_features(features_of(table), config)
         return replace(super().recipe(config, names, note), table=table, features=features)
 
@@ -247,6 +250,9 @@ class TablesReader:
         with arrow_errors(display_name(source.name)):
             batch = source.batch(task).batch
             for column in self.settings.table.columns:
+                if column.kind == "dates":
+                    yield from words_of_dates(column, batch.column(column.name))
+                    continue
                 prefix = None if column.kind == "text" else f"{column.name}="
                 cells, _where = without_infinite(batch.column(column.name))  # rows that will be bad ones
                 yield prefix, as_strings(cells)
@@ -290,7 +296,7 @@ def _source_of(
     from_path, needed = partition_of(name), set(wanted)
     for column in table.columns:
         if column.name in needed and (binary or column.name in from_path):
-            check_type(display_name(name), column.name, known[column.name], column.kind)
+            check_type(display_name(name), column.name, known[column.name], column.use)
     if table.id in wanted and file_type != "delimited":
         check_type(display_name(name), table.id, known[table.id], "id")
     for extra in (table.label, table.weight):
@@ -446,7 +452,7 @@ class _TextTable(TextSource):
         self._own = own
         self._partition = {key: value for key, value in partition_of(name).items() if key not in own}
         self._wanted = wanted
-        numbers = {column.name for column in table.columns if column.kind == "numeric"}
+        numbers = {column.name for column in table.columns if column.use == "numeric"}
         self._kinds: dict[str, delimited.CellKind] = {
             column: "number" if column in numbers else "string" for column in wanted
         }
@@ -468,6 +474,8 @@ class _TextTable(TextSource):
         import pyarrow as pa
 
         own_kinds: dict[str, Any] = {name: kind for name, kind in self._kinds.items() if name in self._own}
+        if not own_kinds:  # all columns are those of the path: one is read for the number of rows
+            own_kinds = {next(iter(self._own)): "string"}
         if self.file_type == "jsonlines":
             types = {name: self._type_of(name) for name in own_kinds}
             found = jsonlines.batch_of(task.text, task.length, types, task.length)
@@ -484,7 +492,7 @@ class _TextTable(TextSource):
             )
         batch, lines, line_count, bad, _bad_rows = found
         columns = [
-            batch.column(name) if name in own_kinds else pa.repeat(pa.scalar(self._partition[name]), batch.num_rows)
+            batch.column(name) if name in self._own else pa.repeat(pa.scalar(self._partition[name]), batch.num_rows)
             for name in self._wanted
         ]
         return Batch(pa.RecordBatch.from_arrays(columns, names=self._wanted), lines, line_count, bad)
@@ -493,7 +501,7 @@ class _TextTable(TextSource):
         import pyarrow as pa
 
         kind = self._own[name]
-        if self._kinds[name] == "number" or pa.types.is_floating(kind):
+        if self._kinds.get(name) == "number" or pa.types.is_floating(kind):
             return pa.float64()
         if name in (self._table.label, self._table.weight) and pa.types.is_integer(kind):
             return pa.float64()

@@ -11,7 +11,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.parse.svmlight import hash_spans
 from ooc_pegasos.errors import literal
-from ooc_pegasos.readers.base import DEFAULT_MEMORY, LARGEST_INDEX, ParsedBlock, chained
+from ooc_pegasos.readers.base import DEFAULT_MEMORY, LARGEST_INDEX, TO_UTF8, ParsedBlock, chained
 from ooc_pegasos.readers.sources import TextBlock, TextSource
 from ooc_pegasos.store.csr_block import CsrBlock, read_only
 from ooc_pegasos.util.buffers import Pool, Scratch
@@ -103,7 +103,7 @@ def name_labels(text: np.ndarray, spans: np.ndarray, labels: np.ndarray) -> dict
         try:
             names[key] = raw.decode()
         except UnicodeDecodeError:
-            problem = f"the label {literal(repr(raw[:40]))} is not UTF-8 text; convert the file to UTF-8"
+            problem = f"the label {literal(repr(raw[:40]))} is not UTF-8 text; {TO_UTF8}"
             raise NotUtf8Error(row, problem) from None
     labels[missing] = 0.0
     return names

@@ -14,8 +14,10 @@ import numpy as np
 from ooc_pegasos.compiled.parse import hashing as kernels
 from ooc_pegasos.declared_labels import EXACT
 from ooc_pegasos.errors import InputError, literal
+from ooc_pegasos.readers.amounts import amounts_of
 from ooc_pegasos.readers.arrow_strings import as_strings, without_infinite
 from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
+from ooc_pegasos.readers.dates import parts_of, times_of
 from ooc_pegasos.readers.feature_index import NOT_FOUND
 from ooc_pegasos.readers.feature_names import NewNames, UnnamedBuckets
 from ooc_pegasos.readers.tokens import TextHasher
@@ -87,7 +89,8 @@ class Vectorizer:
         self._feature_index = self._hasher.index
         self._dense = is_dense(table)
         self._unnamed = UnnamedBuckets(features_of(table) or 0, 0 if table.hashing.dictionary else names)
-        numbers = [column.name for column in table.columns if column.kind == "numeric"]
+        numbers = {column.name: column for column in table.columns if column.kind == "numeric"}
+        self._numeric_columns = numbers
         marked = [column.name for column in table.columns] if table.nulls == "mark" else []
         self._numbers = {name: index for index, name in enumerate(numbers)}
         self._indices = {name: self._index_of(name, False) for name in numbers}
@@ -104,7 +107,8 @@ class Vectorizer:
     @property
     def takes_numbers(self) -> bool:
         """True if `vectors` accepts all features as a matrix."""
-        return self._dense and self.table.nulls != "bad" and self._unnamed.left <= 0
+        are_plain = all(column.use == "numeric" for column in self.table.columns)
+        return are_plain and self.table.nulls != "bad" and self._unnamed.left <= 0
 
     def vectors(self, batch: Any, numbers: np.ndarray | None = None) -> Vectors:
         """Return the rows of an Arrow record batch; `numbers` is the matrix of its numeric columns, NaN for nulls."""
@@ -163,7 +167,7 @@ class Vectorizer:
             numbers = np.empty((batch.num_rows, len(self._numbers)))
             bad = np.zeros(batch.num_rows, bool)
             for name, at in self._numbers.items():
-                array = batch.column(name)
+                array = _plain(self._numeric_columns[name], batch.column(name))
                 numbers[:, at] = as_numbers(array)
                 wrong = ~np.isfinite(numbers[:, at])
                 if array.null_count and self.table.nulls != "bad":
@@ -184,14 +188,18 @@ class Vectorizer:
             return self._numbers[column] + (len(self._numbers) if null else 0), 1.0
         return self._feature_index.one(f"{column}=null" if null else column)
 
-    def parts(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[ColumnEntries]:
+    def parts(self, column: Column, given: Any, problems: Problems, new: NewNames) -> Iterable[ColumnEntries]:
+        """Yield the entries that a column adds."""
+        array = _plain(column, given)
         nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
         if nulls is not None and self.table.nulls == "bad":
             wrong = np.flatnonzero(nulls)
             problem = f"no value in column '{column.name}'; fill it in, or give {{nulls=absent}}"
             problems.add(wrong, lambda _row: problem)
         if column.kind == "numeric":
-            yield self._numeric(column, array, nulls, problems, new)
+            yield self._numeric(column, array, given, nulls, problems, new)
+        elif column.kind == "dates":
+            yield from self._dates(column, array, problems, new)
         elif column.kind == "categorical":
             yield self._categorical(column, array, problems, new)
         elif column.kind == "text":
@@ -204,7 +212,7 @@ class Vectorizer:
             yield _single_entries(nulls, np.full(len(nulls), index, np.uint32), np.full(len(nulls), sign, np.float32))
 
     def _numeric(
-        self, column: Column, array: Any, nulls: np.ndarray | None, problems: Problems, new: NewNames
+        self, column: Column, array: Any, given: Any, nulls: np.ndarray | None, problems: Problems, new: NewNames
     ) -> ColumnEntries:
         numbers = as_numbers(array)
         wrong = ~np.isfinite(numbers)
@@ -212,8 +220,7 @@ class Vectorizer:
             wrong &= ~nulls
             numbers = np.where(nulls, 0.0, numbers)
         if wrong.any():
-            found = numbers.copy()
-            problems.add(np.flatnonzero(wrong), lambda row: _not_finite(column, found[row]))
+            problems.add(np.flatnonzero(wrong), lambda row: _not_a_number(column, given[row].as_py()))
             numbers = np.where(wrong, 0.0, numbers)
         numbers = self._limited(numbers)
         index, sign = self._indices[column.name]
@@ -254,6 +261,29 @@ class Vectorizer:
             )
         indices = indices[codes]
         return _single_entries(is_present & (indices != NOT_FOUND), indices, signs[codes])
+
+    def _dates(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[ColumnEntries]:
+        import pyarrow as pa
+
+        times = times_of(array, column.date_order)
+        advice = "write it like 2024-12-31 13:45, correct it, or leave it empty"
+        problems.add(
+            np.flatnonzero(times.wrong),
+            lambda row: f"{literal(repr(array[row].as_py()))} in column '{column.name}' is not a date; {advice}",
+        )
+        for part, codes, words in parts_of(times):
+            prefix, is_present = f"{column.name}:{part}=", times.present & (codes >= 0)
+            indices, signs = self._feature_index.of(pa.array(words), prefix)
+            if new.has_room:
+                used = np.unique(codes[is_present])
+                self._unnamed.name(indices[used], lambda at: prefix + words[int(used[at])], new)  # noqa: B023
+            indices, signs = indices[codes], signs[codes]
+            yield _single_entries(is_present & (indices != NOT_FOUND), indices, signs)
+        name = f"{column.name}:years"
+        index, sign = self._feature_index.one(name)
+        self._unnamed.name(np.array([index]), lambda _at: name, new)
+        values = np.where(times.present, times.years * sign, 0.0).astype(np.float32)
+        yield _single_entries(values != 0, np.full(len(values), index, np.uint32), values)
 
     def _text(self, strings: Any, new: NewNames) -> ColumnEntries:
         self._unnamed.name_words(self._hasher, strings, new)
@@ -343,6 +373,19 @@ def as_numbers(array: Any) -> np.ndarray:
         array = pc.cast(array, pa.float64(), safe=False)
     numbers: np.ndarray = array.to_numpy(zero_copy_only=False)
     return numbers
+
+
+def _plain(column: Column, array: Any) -> Any:
+    """Return a column with amounts as numbers."""
+    return array if column.decimal_mark is None else amounts_of(array, column.decimal_mark)
+
+
+def _not_a_number(column: Column, value: Any) -> str:
+    if column.decimal_mark is None:
+        return _not_finite(column, value)
+    example = {".": "1,234.56", ",": "1.234,56"}[column.decimal_mark]
+    shown = literal(repr(value))
+    return f"the value {shown} in column '{column.name}' is not an amount like {example}; correct it or leave it empty"
 
 
 def _not_finite(column: Column, value: float) -> str:

@@ -16,6 +16,7 @@ from ooc_pegasos.readers.base import (
     DEFAULT_MEMORY,
     DESCRIBED_BAD_ROWS,
     LARGEST_INDEX,
+    TO_UTF8,
     BadRow,
     Format,
     Note,
@@ -43,7 +44,7 @@ PROBLEMS = {
     kernels.LABEL_NOT_FINITE: "the label {word} is not finite; remove the row or correct it",
     kernels.LABEL_SEVERAL: "{word} is more than one label; give every row one",
     kernels.LABEL_WITH_COST: "the label {word} has a cost; give every row one plain label",
-    kernels.LABEL_NOT_UTF8: "the label {word} is not UTF-8 text; convert the file to UTF-8",
+    kernels.LABEL_NOT_UTF8: f"the label {{word}} is not UTF-8 text; {TO_UTF8}",
     kernels.IMPORTANCE_NOT_NUMBER: "the importance {word} is not a number; correct it, or if it is a tag put a ' "
     "before it",
     kernels.IMPORTANCE_OUT_OF_RANGE: "the importance {word} is not from 1e-9 to 1e9; leave out rows that are not to "
@@ -51,7 +52,7 @@ PROBLEMS = {
     kernels.BASE: "{word} after the importance is an initial prediction (base), which is not supported; remove it, or "
     "if it is a tag put a ' before it",
     kernels.TAG_MISPLACED: "the tag {word} is not the last word before the bar; put it there",
-    kernels.TAG_NOT_UTF8: "the tag {word} is not UTF-8 text; convert the file to UTF-8",
+    kernels.TAG_NOT_UTF8: f"the tag {{word}} is not UTF-8 text; {TO_UTF8}",
     kernels.NAMESPACE_UNNAMED: "a ':' right after the bar; name the namespace, or put a blank after the bar",
     kernels.NAMESPACE_TOO_LONG: f"a namespace with a name of more than {kernels.LONGEST_NAMESPACE:,} bytes; shorten "
     "it, and check that this is Vowpal Wabbit text",

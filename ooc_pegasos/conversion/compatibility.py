@@ -48,7 +48,7 @@ def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
         how = "otherwise" if value is None or isinstance(value, bool) else f"with {_text_of(value)}"
         raise UsageError(f"{{{mark}}}: the store was made {how}; leave it out")
     table = made.recipe.table
-    for kind in ("numeric", "categorical", "text"):
+    for kind in ("numeric", "categorical", "text", "dates"):
         patterns = getattr(config, kind)
         if patterns and table:
             _refuse_other_columns(kind, patterns, table)

@@ -72,11 +72,11 @@ def _with_supported_types(batch: Any, vectorizer: Vectorizer, name: str) -> Any:
     import pyarrow as pa
 
     table, columns = vectorizer.table, []
-    kinds = {column.name: str(column.kind) for column in table.columns}
+    kinds = {column.name: column.use for column in table.columns}
     for column in vectorizer.wanted:
         found, kind = batch.column(column), kinds.get(column, "id" if column == table.id else "label")
         if pa.types.is_null(found.type):  # other partitions may have values
-            types = {"numeric": pa.float64(), "entries": pa.list_(pa.uint32())}
+            types = {"numeric": pa.float64(), "amount": pa.float64(), "entries": pa.list_(pa.uint32())}
             found = pa.nulls(len(found), types.get(kind, pa.string()))
         columns_plan.check_type(name, column, found.type, kind)
         if pa.types.is_dictionary(found.type) and found.dictionary.null_count:

@@ -62,7 +62,7 @@ class Preview:
         lines += [f"recipe: {_words(recipe)}"]
         if table:
             lines.append(f"table: {_words(table)}")
-        for kind in ("numeric", "categorical", "text", "entries"):
+        for kind in ("numeric", "categorical", "text", "dates", "entries"):
             names = [column["name"] for column in columns if column["kind"] == kind]
             if names:
                 lines.append(f"  {kind}: {', '.join(names[:20])}" + (" ..." if len(names) > 20 else ""))

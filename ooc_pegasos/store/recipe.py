@@ -12,7 +12,9 @@ from ooc_pegasos.config import MOST_NAMES
 from ooc_pegasos.option_texts import is_delimiter
 from ooc_pegasos.util.typed_json import omitted_default
 
-Kind = Literal["numeric", "categorical", "text", "entries"]
+Kind = Literal["numeric", "categorical", "text", "dates", "entries"]
+DecimalMark = Literal[".", ","]
+DateOrder = Literal["ymd", "dmy", "mdy"]
 Nulls = Literal["absent", "mark", "bad"]
 
 
@@ -50,6 +52,7 @@ class Column:
     """A column of a table that becomes features.
 
     numeric: the feature `name` with the number as value; categorical: `name=value`, 1; text: its tokens, counted;
+    dates: `name:weekday=Mon`, `name:month=Jan`, `name:hour=13`, and `name:years`, the years since 2020;
     entries: a list of indices, or of indices and values, or a map, used as they are.
     """
 
@@ -59,6 +62,16 @@ class Column:
     """Factor applied to numbers as the last step."""
     shift: float = omitted_default(0.0)
     """Subtracted from numbers before they are multiplied by `scale`; a null has the value `shift`."""
+
+    decimal_mark: Literal[".", ","] | None = omitted_default(None)
+    """Numbers are amounts with this decimal mark, like $1,234.56 or 1.234,56 %; None: plain numbers."""
+    date_order: Literal["ymd", "dmy", "mdy"] = omitted_default("ymd")
+    """Order of year, month and day in dates that are texts."""
+
+    @property
+    def use(self) -> str:
+        """The kind, and "amount" for numbers that are amounts: what the type of the column has to suit."""
+        return self.kind if self.decimal_mark is None else "amount"
 
     @property
     def is_scaled(self) -> bool:

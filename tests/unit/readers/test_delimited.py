@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ooc_pegasos import ConvertConfig, Existing, Store, convert
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers import delimited
+from ooc_pegasos.readers.base import TO_UTF8
 from ooc_pegasos.readers.delimited import batch_of, names_of
 
 OPEN = "a quote is still open where the line ends; " + delimited._OPEN_ADVICE
@@ -242,8 +243,8 @@ def test_not_utf8_counts_where_it_is_read():
     rows, lines, bad = read_batch(data, ["a", "b", "c"], KINDS)
     assert (rows, lines) == ([(1, "x"), (4, "é")], [0, 4])
     assert bad == {
-        1: r"the value b'\xff' in column 'b' is not UTF-8 text; convert the file to UTF-8",
-        2: r"the value b'\xc3' in column 'b' is not UTF-8 text; convert the file to UTF-8",
+        1: r"the value b'\xff' in column 'b' is not UTF-8 text; " + TO_UTF8,
+        2: r"the value b'\xc3' in column 'b' is not UTF-8 text; " + TO_UTF8,
         3: r"the value '\\xff' in column 'a' is not a number; correct it, or give the column by {categorical=a}",
     }
     assert len(read_batch(b"1,\xff\n" * 500 + b"2,x\n")[2]) == 500
@@ -358,7 +359,10 @@ def test_names():
         (b"a,b,a\n", "two columns have the name 'a'; rename one, or use no_header"),
         (b"\n1,2\n", "the first line is empty; begin the file with the names of its columns, or its first row"),
         (b"", "the first line is empty; begin the file with the names of its columns, or its first row"),
-        (b"a,\xff\n", "the first line is not UTF-8 text; convert the file to UTF-8"),
+        (
+            b"a,\xff\n",
+            "the first line is not UTF-8 text; " + TO_UTF8,
+        ),
         (b'a,"b\nc"\n', "the first line ends within a quote; close it, or convert with multiline"),
         (b"a\rb\n", "a carriage return within the first line; end lines with a line feed"),
     ],

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers.base import TO_UTF8
 from ooc_pegasos.readers.jsonlines import batch_of, names_of
 
 PAIRS = pa.list_(pa.struct([("index", pa.int64()), ("value", pa.float64())]))
@@ -134,8 +135,14 @@ def test_numbers_that_are_too_large(value):
         (b'"x"', "the line is a text, not a JSON object; write one object a line"),
         (b"3", "the line is the value 3, not a JSON object; write one object a line"),
         (b"null", "the line is the value null, not a JSON object; write one object a line"),
-        (b'{"s": "\xff"}', "the value \"\\udcff\" of key 's' is not UTF-8 text; convert the file to UTF-8"),
-        (b'{"s": "\\ud800"}', "the value \"\\ud800\" of key 's' is not UTF-8 text; convert the file to UTF-8"),
+        (
+            b'{"s": "\xff"}',
+            "the value \"\\udcff\" of key 's' is not UTF-8 text; " + TO_UTF8,
+        ),
+        (
+            b'{"s": "\\ud800"}',
+            "the value \"\\ud800\" of key 's' is not UTF-8 text; " + TO_UTF8,
+        ),
         (b'{"n": 1, "n": 2}', "the object cannot be read ("),
         (b'{"x": "\\ud800"}', "the object cannot be read ("),
         (b'{"x": 1e999}', "the object cannot be read ("),
@@ -231,7 +238,10 @@ def test_names():
         (b"", "there is no object in the first lines; write one JSON object a line"),
         (b"[1]\n", "the first line is a list, not a JSON object; write one object a line"),
         (b'{"a":\n1}\n', "the first object cannot be read"),
-        (b'{"\xff": 1}\n', "the first object is not UTF-8 text; convert the file to UTF-8"),
+        (
+            b'{"\xff": 1}\n',
+            "the first object is not UTF-8 text; " + TO_UTF8,
+        ),
         (b'{"a": ' + b"[" * 100_000 + b"\n", "the first object cannot be read"),
     ],
 )

@@ -260,14 +260,16 @@ def test_json_of_mixed_types_is_reported_at_the_first_change(tmp_path):
     assert lists_of_values(store) == [[0], [2], [2.5]]
 
 
-def test_another_delimiter_is_guessed_at(tmp_path):
+def test_another_delimiter_is_suggested(tmp_path):
     for mark, said in ((";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")):
         (tmp_path / "a.csv").write_text(f"label{mark}p\n1{mark}2\n0{mark}3\n")
         problem = f"if that is more than one, give delimiter={said}"
         with pytest.raises(UsageError, match="which column has the labels.*" + problem):
-            convert([str(tmp_path / "a.csv")], tmp_path / "store")
+            convert([str(tmp_path / "a.csv")], tmp_path / "store", ConvertConfig(delimiter=","))
         with pytest.raises(UsageError, match="no column 'label'.*" + problem):
-            convert([str(tmp_path / "a.csv")], tmp_path / "store", dataclasses.replace(SMALL, label="label"))
+            convert(
+                [str(tmp_path / "a.csv")], tmp_path / "store", dataclasses.replace(SMALL, label="label", delimiter=",")
+            )
 
 
 def test_a_dictionary_of_more_words_than_a_batch_has_rows(tmp_path):

@@ -354,6 +354,20 @@ def test_a_number_from_a_path_is_refused(tmp_path):
         convert([f"{tmp_path}/./n=3/a.csv"], tmp_path / "store", table_config(numeric=("n",)))
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_columns_of_the_path_alone(tmp_path, suffix):
+    for town, label in (("oslo", 0), ("rome", 1)):
+        folder = tmp_path / f"town={town}"
+        folder.mkdir()
+        lines = [json.dumps({"y": label}) + "\n"] * 3 if suffix == ".jsonl" else ["y\n", *[f"{label}\n"] * 3]
+        (folder / f"a{suffix}").write_text("".join(lines))
+    files = [f"{tmp_path}/./town={town}/a{suffix}" for town in ("oslo", "rome")]
+    model = train(convert(files, tmp_path / "store", table_config()), TrainConfig(lam=0.1)).model
+    assert [evaluate(model, file)["error"] for file in files] == [0.0, 0.0]
+    for file in files:
+        assert predict(model, file, tmp_path / "scores.csv") == 3
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_going_on_after_any_task(tmp_path, form):
     rows = 700

@@ -11,7 +11,7 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import columns_plan, tables
-from ooc_pegasos.readers.amounts import decimal_mark_of
+from ooc_pegasos.readers.amounts import amounts_of, decimal_mark_of
 from ooc_pegasos.readers.columns_plan import WIDE
 from ooc_pegasos.readers.dates import date_order_of
 from ooc_pegasos.store.recipe import Column, Table
@@ -26,6 +26,8 @@ _WORDS = 4.0
 """Mean number of words of a cell from which on a category is probably a text."""
 _FEW_AMOUNTS = 20
 """Cells below which amounts may be categories by chance."""
+_REVEALING, _FEW_OF_CLASS = 0.999, 10
+"""Area under the curve of a column from which on it probably holds the label, and rows of a class that show it."""
 _LARGE = 1000
 """Size of whole numbers from which on they may be numbers of things."""
 _AMOUNT = re.compile(r"[-+]?[$€£¥]?\s?\d{1,3}([.,' ]\d{3})*([.,]\d+)?\s?[$€£¥%]?")
@@ -41,9 +43,7 @@ class FirstRows:
         try:
             known = columns_plan.schema_of(names[0], table, memory)
             columns = [_as_written(column, known.get(column.name)) for column in table.columns]
-            settings = tables.Settings(
-                dataclasses.replace(table, columns=columns), stop_at_bad=False, with_labels=False
-            )
+            settings = tables.Settings(dataclasses.replace(table, columns=columns), stop_at_bad=False)
             reader = tables.TablesReader(names[:1], settings, _BLOCK, memory)
             task = next(iter(reader.tasks()), None)
             self._batch = None if task is None else reader.sources[0].batch(task).batch
@@ -86,9 +86,62 @@ class FirstRows:
         """Note columns whose values nearly all differ, or are long texts, times or amounts, with the option to use."""
         if self._batch is None or self._batch.num_rows < _LEAST_ROWS:
             return
+        is_positive = _two_classes(self._batch.column(str(table.label)))
         for column in table.columns:
-            for advice in _advice_on(column, self._batch.column(column.name)):
+            array = self._batch.column(column.name)
+            found = list(_advice_on(column, array))
+            if is_positive is not None and not found and _reveals(column, array, is_positive):
+                found = [
+                    "it alone separates the labels of the first rows; if it is not known at the time of a prediction, "
+                    f"--ignore {column.name}"
+                ]
+            for advice in found:
                 note(f"column '{column.name}': {advice}")
+
+
+def _two_classes(labels: Any) -> np.ndarray | None:
+    """Return a mask of the rows of one of two classes; None for other labels, or few rows of a class."""
+    import pyarrow as pa
+
+    encoded = labels if pa.types.is_dictionary(labels.type) else labels.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    counts = np.bincount(codes[codes >= 0])
+    used = np.flatnonzero(counts)
+    if len(used) != 2 or counts[used].min() < _FEW_OF_CLASS or (codes < 0).any():
+        return None
+    found: np.ndarray = codes == used[0]
+    return found
+
+
+def _reveals(column: Column, array: Any, is_positive: np.ndarray) -> bool:
+    """True if a column alone ranks nearly all rows of one class above those of the other."""
+    import pyarrow as pa
+
+    if pa.types.is_nested(array.type) or column.kind in ("text", "dates", "entries"):
+        return False
+    if column.decimal_mark is not None:
+        array = amounts_of(array, column.decimal_mark)
+    if column.kind == "numeric":
+        numbers = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        values = np.where(np.isnan(numbers), -np.inf, numbers)
+    else:
+        encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+        codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+        counts = np.bincount(codes)
+        if len(codes) < _FEW_OF_CLASS * np.count_nonzero(counts):  # rare categories separate rows by chance
+            return False
+        values = (np.bincount(codes, is_positive, len(counts)) / np.maximum(counts, 1))[codes]
+    area = _area_under_curve(values, is_positive)
+    return max(area, 1 - area) > _REVEALING
+
+
+def _area_under_curve(values: np.ndarray, is_positive: np.ndarray) -> float:
+    """Return the share of pairs of both classes in which the positive row has the larger value."""
+    _distinct, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[codes]
+    positive = int(is_positive.sum())
+    pairs = positive * (len(values) - positive)
+    return float((ranks[is_positive].sum() - positive * (positive + 1) / 2) / pairs)
 
 
 def _as_written(column: Column, kind: Any) -> Column:

@@ -13,17 +13,22 @@ from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.scoring.score import score_store
 from ooc_pegasos.store.store import Store
 
-RANKING_NOTE = (
+CONSTANT_NOTE = (
     "with the hinge loss no lambda is better than always giving the same answer; trained with the logistic "
     "loss instead, whose scores rank the rows (--loss hinge keeps the hinge loss)"
+)
+RANKING_NOTE = (
+    "trained with the logistic loss, because no model classifies these rows well, and none with the hinge loss is "
+    "better (--loss hinge keeps the hinge loss)"
 )
 ROBUST = "huber"
 ROBUST_NOTE = (
     "a few targets are far from all predictions; trained with the Huber loss instead, on which they have less "
     "influence (--loss squared keeps the squared loss)"
 )
-_NO_BETTER = 0.95
-"""Share of the error of a constant answer above which the answers of a model are nearly constant."""
+HARD, NEARLY_CONSTANT = 0.5, 0.95
+"""Shares of the error of a constant answer above which another loss may be better, and above which the answers of a
+model are nearly constant."""
 _HEAVY = 9.0
 """Kurtosis of errors from which a robust loss is tried; that of the normal distribution is 3, of Laplace's 6."""
 _APART, _MOST_WRONG, _EXPLAINED = 4.0, 0.1, 0.3
@@ -41,13 +46,13 @@ def ranking_loss() -> str:
     return name
 
 
-def is_nearly_constant(chosen: Trial, counts: Sequence[int]) -> bool:
-    """True if a model gives the answer of the larger class to nearly all rows.
+def share_of_constant(chosen: Trial, counts: Sequence[int]) -> float:
+    """Return the error of a model as a share of that of the answer that is right for most rows.
 
-    Where classes are rare or hard to separate, that answer has the least hinge loss, and its scores say nothing.
+    Where classes are rare or hard to separate, that answer has nearly the least hinge loss, and its scores say nothing.
     """
     constant = 1 - max(counts) / sum(counts)
-    return chosen.error is not None and chosen.error > _NO_BETTER * constant
+    return (chosen.error or 0.0) / constant if constant else 0.0
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,15 @@ from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.registry import OF_PLAIN_MODELS
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.default_loss import (
+    CONSTANT_NOTE,
+    HARD,
+    NEARLY_CONSTANT,
     RANKING_NOTE,
     ROBUST,
     ROBUST_NOTE,
     errors_of,
-    is_nearly_constant,
     ranking_loss,
+    share_of_constant,
 )
 from ooc_pegasos.training.holdout import check_criterion
 from ooc_pegasos.training.report import open_log
@@ -227,11 +230,7 @@ class LambdaSearch:
     def execute(self) -> TrainResult:
         """Compare lambdas until the best is found, and train it on all rows."""
         self._search()
-        if self._is_no_better_than_constant():
-            self._note(RANKING_NOTE)
-            self._found = _Found(rounds=self._found.rounds, lines=self._found.lines, loss=ranking_loss())
-            self._search()
-        self._try_robust_loss()
+        self._try_other_loss()
         return self._refit() if self._found.trials else self._without_refit(self._results[-1])
 
     def _search(self) -> None:
@@ -245,11 +244,29 @@ class LambdaSearch:
             if made.result.stopped_by == "seconds":
                 break
 
-    def _is_no_better_than_constant(self) -> bool:
-        labels = self._store.manifest.labels
-        if labels.task != "binary" or not self._may_change_loss or self._found.loss or not self._found.trials:
-            return False
-        return is_nearly_constant(self._chosen, labels.counts) and not self._is_late
+    def _try_other_loss(self) -> None:
+        """Look for the best lambda with another loss as well if the default one may not suit the rows; keep the better.
+
+        For two classes these are rows that no model classifies well, and for real targets errors with heavy tails.
+        """
+        found = self._found
+        other = self._other_loss() if found.default is None and not found.is_settled and not self._is_late else None
+        if other:
+            loss, parameter = other
+            self._found = found = _Found(
+                rounds=found.rounds, lines=found.lines, loss=loss, loss_parameter=parameter, default=found.table()
+            )
+            self._search()
+        if found.default is None or found.is_settled:
+            return
+        default = _Found.load(found.default)
+        note = self._reason_for(found, default) if found.trials else ""
+        found.is_settled = True
+        if note:
+            self._note(note)
+            return
+        default.rounds, default.lines, default.is_settled = found.rounds, found.lines, True
+        self._found = default
 
     @property
     def _may_change_loss(self) -> bool:
@@ -257,34 +274,33 @@ class LambdaSearch:
         free = self._is_default_loss and config.algorithm == ANY and config.lambdas is None
         return free and config.select_by != "loss"
 
-    def _try_robust_loss(self) -> None:
-        """Look for the best lambda with a robust loss as well if errors have heavy tails; keep the better one.
+    def _other_loss(self) -> tuple[str, float | None] | None:
+        """Return another loss that may be better, and its parameter."""
+        found, labels = self._found, self._store.manifest.labels
+        if not self._may_change_loss or found.loss or not found.trials:
+            return None
+        if labels.task == "regression" and found.robust_parameter:
+            return ROBUST, found.robust_parameter
+        is_hard = labels.task == "binary" and share_of_constant(self._chosen, labels.counts) > HARD
+        return (ranking_loss(), None) if is_hard else None
+
+    def _reason_for(self, found: _Found, default: _Found) -> str:
+        """Return a note that another loss is used; nothing if the default one is better.
 
         A robust loss is better where targets are wrong, and worse where they are skewed. Unless it is clear that some
         are wrong, the losses are compared on the same rows, by the share of the variance that they explain there.
         """
-        found = self._found
-        if found.robust_parameter and found.default is None and not found.is_settled and not self._is_late:
-            self._found = found = _Found(
-                rounds=found.rounds,
-                lines=found.lines,
-                loss=ROBUST,
-                loss_parameter=found.robust_parameter,
-                default=found.table(),
-            )
-            self._search()
-        if found.default is None or found.is_settled:
-            return
-        default = _Found.load(found.default)
-        if found.trials and not found.has_gross_errors and not self._is_late:
-            for one in (found, default)[len(found.shares) :]:
-                self._compare(one)
-        found.is_settled = True
-        if found.has_gross_errors or (len(found.shares) > 1 and found.shares[0] < found.shares[1]):
-            self._note(ROBUST_NOTE)
-            return
-        default.rounds, default.lines, default.is_settled = found.rounds, found.lines, True
-        self._found = default
+        rule = self._config.select
+        one, other = (result.trials[choose(result.trials, rule)] for result in (found, default))
+        if found.loss != ROBUST:
+            if share_of_constant(other, self._store.manifest.labels.counts) > NEARLY_CONSTANT:
+                return CONSTANT_NOTE
+            return RANKING_NOTE if one.value <= other.value else ""
+        if not found.has_gross_errors and not self._is_late:
+            for result in (found, default)[len(found.shares) :]:
+                self._compare(result)
+        is_better = len(found.shares) > 1 and found.shares[0] < found.shares[1]
+        return ROBUST_NOTE if found.has_gross_errors or is_better else ""
 
     def _compare(self, one: _Found) -> None:
         """Train the best lambda of some results without many rows, and measure it on these."""

@@ -89,14 +89,24 @@ def _read(data: RawData, path: Path) -> tuple[Any, Any]:
     if data.suffix == ".jsonl":
         frame = pd.read_json(path, lines=True)
     elif data.suffix:
-        separators = {"bank": ";", "churn": "\t"}
+        separators = {"bank": ";", "orders": ";", "churn": "\t"}
         frame = pd.read_csv(path, sep=separators.get(data.name, ","), encoding="utf-8-sig")
     else:
         frame = pd.read_parquet(path)
     y = frame.pop(data.label)
     if data.metric == "roc_auc" and y.dtype.kind not in "biuf":
-        y = y == "yes"
-    return frame.drop(columns=["user_id", "day"], errors="ignore"), np.asarray(y)
+        y = y.isin(["yes", "ja"])
+    if data.name == "orders":
+        created = pd.to_datetime(frame.pop("created"), format="%d.%m.%Y %H:%M")
+        frame["weekday"], frame["month"] = created.dt.day_name(), created.dt.month_name()
+        frame["hour"], frame["years"] = (
+            created.dt.strftime("%H:"),
+            (created - created.dt.normalize().min()).dt.days / 365,
+        )
+        amounts = frame["total"].str.removesuffix(" €").str.replace(".", "").str.replace(",", ".")
+        frame["total"] = amounts.astype(float)
+        frame["discount"] = frame["discount"].str.removesuffix(" %").astype(float)
+    return frame.drop(columns=["user_id", "day", "invoice"], errors="ignore"), np.asarray(y)
 
 
 def _pipeline(data: RawData, x: Any) -> tuple[Any, str]:

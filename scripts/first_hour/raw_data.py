@@ -1,6 +1,6 @@
 """Raw data sets as people have them, made with fixed seeds: a training and a test file or folder for each.
 
-Quotes, a byte order mark, missing values, umlauts, rare classes, ids, dates, folders by day, mails.
+Quotes, a byte order mark, missing values, umlauts, rare classes, ids, dates, amounts, folders by day, mails.
 """
 
 from __future__ import annotations
@@ -174,6 +174,29 @@ def churn(path: Path, rng: np.random.Generator, rows: int) -> None:
         out.writerows([m, c, str(bool(o)).lower(), "ABC"[p], "NO", int(gone)] for m, c, o, p, gone in columns)
 
 
+def orders(path: Path, rng: np.random.Generator, rows: int) -> None:
+    """Returned orders: semicolons, amounts with decimal commas, dates with the day first, an invoice number."""
+    seconds = rng.integers(0, 3 * 365 * 86_400, rows)
+    times = np.datetime64("2021-01-01T00:00:00") + seconds.astype("m8[s]")
+    total, channel = rng.lognormal(4, 1.2, rows), rng.integers(0, 4, rows)
+    discount = np.where(rng.random(rows) < 0.3, rng.integers(5, 50, rows), 0)
+    days = times.astype("M8[D]").astype(int)
+    evening = (seconds % 86_400) // 3600 >= 18
+    scores = 0.8 * ((days + 3) % 7 >= 5) + 0.7 * evening + 0.005 * total + 0.9 * (channel == 2) - 0.03 * discount
+    scores += 0.6 * np.isin(times.astype("M8[M]").astype(int) % 12, (10, 11)) + seconds / 1e8 - 3
+    returned = rng.random(rows) < _sigmoid(scores)
+    lines = ["invoice;created;total;discount;channel;returned"]
+    for i in range(rows):
+        day, clock = str(times[i]).split("T")
+        amount = f"{total[i]:,.2f} €".translate(str.maketrans(",.", ".,"))
+        when = ".".join(reversed(day.split("-"))) + " " + clock[:5]
+        answer = "ja" if returned[i] else "nein"
+        lines.append(
+            f"R-{i * 7919:08};{when};{amount};{discount[i]} %;{['web', 'app', 'fax', 'shop'][channel[i]]};{answer}"
+        )
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 DATA = (
     RawData("clicks", clicks, ".csv", ("--label", "clicked", "--id", "user_id"), "clicked", 40_000),
     RawData("houses", houses, ".csv", ("--label", "price"), "price", metric="r2"),
@@ -188,8 +211,16 @@ DATA = (
     ),
     RawData("sensors", sensors, "", ("--label", "failed"), "failed"),
     RawData("mails", mails, "", (), "folder", 3_000),
-    RawData("bank", bank, ".csv", ("--label", "y", "--delimiter", ";"), "y"),
+    RawData("bank", bank, ".csv", ("--label", "y"), "y"),
     RawData("energy", energy, ".csv", ("--label", "joule"), "joule", metric="r2"),
     RawData("genes", genes, ".svm", (), "class", 2_000, "accuracy"),
+    RawData(
+        "orders",
+        orders,
+        ".csv",
+        ("--label", "returned", "--dates", "created", "--ignore", "invoice"),
+        "returned",
+        20_000,
+    ),
     RawData("churn", churn, ".tsv", ("--label", "left"), "left"),
 )

@@ -28,6 +28,48 @@ def test_rare_classes_are_ranked(rare):
     assert roc_auc_score(y, result.model.decision_function(x)) > best - 0.002
 
 
+def noisy(rows, seed, hinge_is_right):
+    """Rows that no model classifies well: with outliers on the wrong side, or with classes of unlike sizes."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, 6)).astype(np.float32)
+    if hinge_is_right:
+        y = np.where(x[:, 0] + 0.5 * rng.standard_normal(rows) > 0, 1, -1)
+        far = rng.random(rows) < 0.1
+        x[far] *= 6
+        y[far] = np.where(x[far, 0] > 0, -1, 1)
+    else:
+        y = np.where(rng.random(rows) < 1 / (1 + np.exp(1.5 - x @ [0.9, 0.7, -0.5, 0, 0, 0.3])), 1, -1)
+    return x, y
+
+
+@pytest.mark.parametrize("hinge_is_right", [True, False])
+def test_the_better_loss_is_kept_where_rows_are_noisy(tmp_path, hinge_is_right):
+    x, y = noisy(6000, 0, hinge_is_right)
+    store = Store.from_scipy(x, y, tmp_path / "s")
+    result = train(store)
+    other, errors = noisy(6000, 1, hinge_is_right), {}
+    for loss in ("hinge", "logistic"):
+        model = train(store, TrainConfig(loss=loss)).model
+        errors[loss] = (np.where(model.decision_function(other[0]) > 0, 1, -1) != other[1]).mean()
+    chosen = result.model.info.loss
+    assert errors[chosen] <= min(errors.values()) + 0.003
+    assert ("trained with the logistic loss" in " ".join(result.notes)) == (chosen == "logistic")
+    assert all(trial.lam in {one.lam for one in result.models} for trial in result.trials)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.4, 0.6, 0.8, 0.97])
+@pytest.mark.parametrize("hinge_is_right", [True, False])
+def test_an_interrupted_search_over_noisy_rows_is_resumed(tmp_path, share, hinge_is_right):
+    x, y = noisy(1500, 0, hinge_is_right)
+    store, config = Store.from_scipy(x, y, tmp_path / "s"), TrainConfig(checkpoint_epochs=1)
+    wanted = train(store, config)
+    with interrupted_after(1 + int(share * (len(wanted.costs) - 1))):
+        train(store, config, checkpoint=tmp_path / "c")
+    result = train(store, config, checkpoint=tmp_path / "c", resume=True)
+    assert result.model.encode() == wanted.model.encode()
+    assert result.trials == wanted.trials
+
+
 @pytest.mark.parametrize(
     "options", [{"loss": "hinge"}, {"select_by": "loss"}, {"lam": (1e-2, 1e-3)}, {"lam": 1e-2}, {"refit": False}]
 )

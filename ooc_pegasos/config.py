@@ -168,6 +168,14 @@ class ConvertConfig:
     ignore: tuple[str, ...] = option(
         (), "Tables: columns that are not used. May be repeated.", "Columns", metavar="PATTERN", is_repeated=True
     )
+    test: float | None = option(
+        None,
+        "Reserve this share of the rows to test models, in the store STORE.test: by a hash of the ids, or of the "
+        "positions of rows.",
+        "Labels",
+        metavar="FRACTION",
+        allowed=Range(math.nextafter(0.0, 1.0), math.nextafter(1.0, 0.0), "a fraction between 0 and 1"),
+    )
     like: str | None = option(
         None,
         "Make rows as another store has them: same columns, scales, hash and classes, so that models of one can be "

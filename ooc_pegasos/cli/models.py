@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -22,12 +22,34 @@ def _refuse_swapped(model: Path, data: list[str]) -> None:
         raise UsageError(f"{swapped} is a model and {model} is not; give the model first, then the data")
 
 
+Part = Annotated[
+    Literal["train", "test"],
+    typer.Option("--part", help="Rows of a store made with --test: those to train on, or those reserved for tests."),
+]
+
+
+def _part_of(data: list[str], part: str) -> list[str]:
+    """Return the stores of a part of the given stores."""
+    from ooc_pegasos.store.store import Store
+
+    if part == "train":
+        return data
+    found = [(one, Store.open(one).test) for one in data]
+    for name, test in found:
+        if test is None:
+            raise UsageError(f"{name}: has no test part; make one with 'oocpeg convert --test 0.2'")
+    return [str(test.path) for _name, test in found if test is not None]
+
+
 @app.command(
-    epilog=examples("oocpeg evaluate clicks.model clicks.store", "oocpeg evaluate clicks.model tomorrow.svm.gz --json")
+    epilog=examples(
+        "oocpeg evaluate clicks.model clicks.store --part test", "oocpeg evaluate clicks.model tomorrow.svm.gz --json"
+    )
 )
 def evaluate(
     model: ModelPath,
     data: DataPath,
+    part: Part = "train",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads to use. Default: all cores.")] = None,
     json_output: Json = False,
 ) -> None:
@@ -38,7 +60,7 @@ def evaluate(
     from ooc_pegasos.scoring.model import Model
 
     _refuse_swapped(model, data)
-    loaded = Model.load(model)
+    loaded, data = Model.load(model), _part_of(data, part)
     result = evaluate_on(loaded, data, threads)
     is_seen = seen_in_training(loaded, data)
     if json_output:
@@ -64,6 +86,7 @@ def predict(
             "--output", "-o", readable=False, metavar="FILE|-", help="A .parquet, .csv or .arrow file; - prints CSV."
         ),
     ],
+    part: Part = "train",
     proba: Annotated[bool, typer.Option("--proba", help="Write probabilities as well.")] = False,
     threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
@@ -75,6 +98,7 @@ def predict(
     from ooc_pegasos.util.files import refuse_to_write_over
 
     _refuse_swapped(model, data)
+    data = _part_of(data, part)
     if str(output) == "-":
         if json_output:
             raise UsageError("{json} and predictions both go to standard output; name a file for one of them")

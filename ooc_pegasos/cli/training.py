@@ -20,6 +20,7 @@ from ooc_pegasos.errors import UsageError
 from ooc_pegasos.exit_codes import NOT_CERTIFIED
 
 if TYPE_CHECKING:
+    from ooc_pegasos.cli.converting import Opened
     from ooc_pegasos.store.store import Store
     from ooc_pegasos.training.result import TrainResult
 
@@ -181,16 +182,27 @@ def train(
         else:
             result = _train(opened.store, settings, output, warm_start, quiet, proof=proof, **shared)
         converted = opened.summary(data.title)
-    from ooc_pegasos.reporting.text import profile_lines, training_lines, training_summary
+        tested = _tested(result, opened)
+    from ooc_pegasos.reporting.text import profile_lines, test_lines, training_lines, training_summary
 
     if profile:
         say(*profile_lines(result, time.perf_counter() - _STARTED), err=True)
     if json_output:
-        print_json(training_summary(result, str(output)) | converted)
+        print_json(training_summary(result, str(output)) | converted | ({"test": tested} if tested else {}))
     elif not quiet:
         say(*training_lines(result, str(output)))
+        if tested:
+            say(*test_lines(tested, result.model.info.labels.classes))
     if not result.converged and result.why_uncertified is None:
         raise typer.Exit(NOT_CERTIFIED)
+
+
+def _tested(result: TrainResult, opened: Opened) -> dict[str, Any] | None:
+    """Return the metrics of the model on the test rows of the conversion, if there are some."""
+    from ooc_pegasos.scoring.evaluate import evaluate
+
+    test = opened.store.test if opened.seconds is not None else None
+    return evaluate(result.model, test.path) if test else None
 
 
 def _train_on_workers(

@@ -18,6 +18,7 @@ from ooc_pegasos.compiled.rows.values import ROUNDINGS
 from ooc_pegasos.conversion.buckets import Scattered, Spill, identify, scatter, weigh
 from ooc_pegasos.conversion.journal import Journal
 from ooc_pegasos.conversion.pass_statistics import IngestPlan, Totals
+from ooc_pegasos.conversion.split import rows_of_part
 from ooc_pegasos.declared_labels import Declared
 from ooc_pegasos.errors import InputError, with_flags
 from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, memory_of, row_location
@@ -39,6 +40,8 @@ class Prepared:
     labels: Distinct
     levels: list[int] | None
     buckets: np.ndarray
+    left_out: int = 0
+    """Number of rows of the other part of a split."""
 
 
 class Ingest:
@@ -126,7 +129,7 @@ class Ingest:
         try:
             if self.plan.weights is not None and totals.weights is None:
                 self._weights = WeightsReader(self.plan.weights)
-                self._weights.skip(totals.rows + totals.rejected)
+                self._weights.skip(totals.rows + totals.rejected + totals.left_out)
             for prepared in ordered_map(read, tasks, threads, lambda numbered: memory_of(reader, numbered[1]), memory):
                 self.finish_sources(reader, prepared.parsed.task.source)
                 self.take(prepared)
@@ -150,8 +153,12 @@ class Ingest:
         def prepare(numbered: tuple[int, Any]) -> Prepared:
             number, task = numbered
             parsed = self._keep_what_fits(self._keep_declared(reader.read(task)))
+            labels = distinct_of(parsed.block.labels, self.plan.text_labels, self._declared.has_classes())
+            rows = parsed.block.rows
+            if self.plan.split is not None:
+                parsed = rows_of_part(parsed, number, self.plan.split)
+                labels = self._in_part(labels, parsed)
             block = parsed.block
-            labels = distinct_of(block.labels, self.plan.text_labels, self._declared.has_classes())
             buckets = np.zeros(block.rows, np.int64)
             if self.plan.shuffle_seed is not None and self.plan.buckets > 1:
                 random_buckets(number << 32, self.plan.shuffle_seed, buckets, self.plan.buckets)
@@ -163,9 +170,15 @@ class Ingest:
             )
             if parsed.ids is not None:
                 identify(scattered, parsed.ids, buckets)
-            return Prepared(parsed, scattered, labels, levels, buckets)
+            return Prepared(parsed, scattered, labels, levels, buckets, left_out=rows - block.rows)
 
         return prepare
+
+    def _in_part(self, labels: Distinct, parsed: ParsedBlock) -> Distinct:
+        """Return the labels of a block with the counts of the rows of a part: all classes are known in both parts."""
+        kept = distinct_of(parsed.block.labels, self.plan.text_labels, self._declared.has_classes())
+        counts = dict(zip(kept.keys, kept.counts, strict=True))
+        return dataclasses.replace(labels, counts=[counts.get(key, 0) for key in labels.keys], rows=kept.rows)
 
     def _keep_declared(self, parsed: ParsedBlock) -> ParsedBlock:
         """Move rows with an undeclared label from the block to the rejected rows."""
@@ -223,7 +236,7 @@ class Ingest:
             raise InputError(f"{self._place(name, bad.line)}: {bad.problem}")
         self._refuse_third_label(prepared, name)
         if self._weights is not None:
-            weigh(scattered, self._next_weights(self._weights, parsed, name), prepared.buckets, parsed.scratch)
+            weigh(scattered, self._next_weights(self._weights, prepared, name), prepared.buckets, parsed.scratch)
         elif parsed.block.weights is not None:
             weigh(scattered, parsed.block.weights, prepared.buckets, parsed.scratch)
         first = 0
@@ -238,6 +251,7 @@ class Ingest:
             "lines": parsed.line_count,
             "rows": parsed.block.rows,
             "rejected": parsed.bad_lines,
+            "left_out": prepared.left_out,
             **_noted("rejected", self._rejected_path, self._rejected_lines(name, parsed)),
             **_noted("named", self._named_path, self._names_lines(parsed)),
             "levels": self._new_levels(prepared.levels),
@@ -253,10 +267,12 @@ class Ingest:
         self._journal.add(event)
         totals.apply(event)
 
-    def _next_weights(self, reader: WeightsReader, parsed: ParsedBlock, name: str) -> np.ndarray:
-        """Return the weights of the rows of a block; a rejected row uses up its weight."""
-        weights = reader.take(parsed.block.rows + parsed.bad_lines)
-        if len(weights) < parsed.block.rows + parsed.bad_lines:
+    def _next_weights(self, reader: WeightsReader, prepared: Prepared, name: str) -> np.ndarray:
+        """Return the weights of the rows of a block; a rejected row, or one of the other part, uses up its weight."""
+        parsed = prepared.parsed
+        rows = parsed.block.rows + parsed.bad_lines + prepared.left_out
+        weights = reader.take(rows)
+        if len(weights) < rows:
             row = int(np.searchsorted(parsed.numbers, len(weights)))
             where = f"row {reader.rows_read + 1:,} of the inputs is in {name}"
             if row < parsed.block.rows and parsed.numbers[row] == len(weights):
@@ -265,7 +281,7 @@ class Ingest:
             raise InputError(
                 f"{display_name(reader.name)}:{reader.rows_read + 1}: {problem}; give every row one, in their order"
             )
-        return weights[parsed.numbers] if parsed.bad_lines else weights
+        return weights[parsed.numbers] if rows > parsed.block.rows else weights
 
     def _place(self, name: str, line: int) -> str:
         """Return the position of a line or row of the current block, for messages."""
@@ -323,7 +339,7 @@ class Ingest:
             totals = self.totals
             source = reader.sources[totals.source]
             info = source.info(totals.source_rows)
-            if totals.source_rows == 0:
+            if totals.source_rows == 0 and self.plan.split is None:
                 name = info.name
                 if not self.plan.skip_bad:
                     problem = "the file is empty" if info.size == 0 else "no rows in it"

@@ -9,7 +9,7 @@ import numpy as np
 
 from ooc_pegasos.store.csr_block import LEVELS
 from ooc_pegasos.store.labels import Distinct, LabelCollector
-from ooc_pegasos.store.manifest import Recipe, SourceInfo, VocabularyInfo
+from ooc_pegasos.store.manifest import Recipe, SourceInfo, Split, VocabularyInfo
 
 MOST_BUCKETS = 256
 
@@ -35,6 +35,7 @@ class IngestPlan:
     labels: str | None = None
     vocabulary: VocabularyInfo | None = None
     """The vocabulary of the recipe, in the scratch folder."""
+    split: Split | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.buckets <= MOST_BUCKETS:  # compiled loops rely on it
@@ -54,6 +55,8 @@ class Totals:
     source_rows: int = 0
     rows: int = 0
     rejected: int = 0
+    left_out: int = 0
+    """Rows of the other part of a split."""
     rejected_bytes: int = 0
     named_bytes: int = 0
     levels: set[int] | None = field(default_factory=set)
@@ -85,6 +88,7 @@ class Totals:
         self.rows += event["rows"]
         self.source_rows += event["rows"]
         self.rejected += event["rejected"]
+        self.left_out += event.get("left_out", 0)
         self.rejected_bytes += event["rejected_bytes"]
         self.named_bytes += event["named_bytes"]
         if self.levels is not None:

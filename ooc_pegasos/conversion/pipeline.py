@@ -35,13 +35,14 @@ from ooc_pegasos.conversion.output_check import (
 from ooc_pegasos.conversion.pass_statistics import MOST_BUCKETS, IngestPlan
 from ooc_pegasos.conversion.publish import Place, manifest_of
 from ooc_pegasos.conversion.second_pass import Assembled, Assembly, AssemblyPlan
+from ooc_pegasos.conversion.split import test_path
 from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.readers import registry, sources
 from ooc_pegasos.readers.base import LARGEST_INDEX, Reader, ReadOptions
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest, vocabulary
 from ooc_pegasos.store.labels import LabelMap, declared_by, settle
-from ooc_pegasos.store.manifest import Manifest, Recipe, SourceInfo
+from ooc_pegasos.store.manifest import Manifest, Recipe, SourceInfo, Split
 from ooc_pegasos.store.store import REJECTED_FILE, Store
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util import json_checksum, typed_json
@@ -62,11 +63,48 @@ def convert(
     existing: Existing | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """Make the store `output` from `inputs`, one name or several, and open it."""
+    """Make the store `output` from `inputs`, one name or several, and open it.
+
+    With the option `test` a share of the rows is reserved for tests, in another store; see `conversion/split.py`.
+    """
     given = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]  # str loses NamedPath
-    config = config or ConvertConfig()
+    config, existing, progress = config or ConvertConfig(), existing or Existing(), progress or Progress()
+    fraction = _test_fraction(Path(output), config, existing)
+    if fraction is None:
+        return _convert_part(given, Path(output), config, existing, progress)
+    for name in registry.find(given, config.format)[0]:
+        if not registry.stamp_of(name).regular:
+            raise UsageError("{test} reads the inputs twice, so they cannot come from a pipe; name files")
+    store = _convert_part(given, Path(output), config, existing, progress, Split("train", fraction))
+    place = test_path(output)
+    is_new = not (existing.append and (place / manifest.FILE_NAME).exists())
+    made_alike = dataclasses.replace(config, like=os.fspath(output) if is_new else None)
+    then = dataclasses.replace(existing, append=existing.append and not is_new)
+    _convert_part(given, place, made_alike, then, progress, Split("test", fraction))
+    return store
+
+
+def _test_fraction(output: Path, config: ConvertConfig, existing: Existing) -> float | None:
+    """Return the share of the rows that are reserved for tests, for rows that are appended that of the store."""
+    if existing.append and (output / manifest.FILE_NAME).exists():
+        split = manifest.read(output).split
+        known = split.fraction if split and split.part == "train" else None
+        if config.test not in (None, known):
+            raise UsageError(f"{{test={config.test}}}: the store was made with {{test={known or 0}}}; leave it out")
+        return known
+    return config.test
+
+
+def _convert_part(
+    given: list[str],
+    output: Path,
+    config: ConvertConfig,
+    existing: Existing,
+    progress: Progress,
+    split: Split | None = None,
+) -> Store:
+    """Make a store of the rows of a part of a split, or of all rows."""
     config.check_memory()
-    existing = existing or Existing()
     if config.like and existing.append and not existing.grows:
         raise UsageError("{like}: rows are appended as the store has them; leave it out")
     like = store_like(config)
@@ -78,7 +116,8 @@ def convert(
         config = dataclasses.replace(config.of_format(kind), weights=_weights_file(config.weights, names))
         may_be_finished = existing.reuse or (existing.resume and not existing.force)
         if may_be_finished and before and not (scratch / _PLAN).exists():
-            if made_from(before, names, config, existing.append, like.manifest if like else None):
+            is_same_part = before.split == split
+            if is_same_part and made_from(before, names, config, existing.append, like.manifest if like else None):
                 discard_left_overs(scratch, str(target))
                 return Store.open(target)
             if not existing.append and not existing.force:
@@ -87,13 +126,12 @@ def convert(
         is_ours = has_lock(scratch / "lock") or (scratch / _PLAN).exists()
         if scratch.is_dir() and any(scratch.iterdir()) and not is_ours:
             raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
-        progress = progress or Progress()
         with locked(scratch / "lock", str(target), progress.note):
             sync_folder(scratch)  # after a power failure the lock identifies the folder as ours
             place = Place(target, scratch)
             before = check_output(target, existing, place.published())  # another process may have made the store
             place = dataclasses.replace(place, base=before if existing.append else None)
-            return Conversion(place, names, config, existing, progress, like).run()
+            return Conversion(place, names, config, existing, progress, like, split).run()
 
 
 def _weights_file(given: str | None, names: list[str]) -> str | None:
@@ -143,7 +181,9 @@ class Conversion:
         existing: Existing,
         progress: Progress,
         like: Store | None = None,
+        split: Split | None = None,
     ) -> None:
+        self.split = split
         self.place = place
         self.target, self.scratch, self.base = place.target, place.scratch, place.base
         self.names = names
@@ -322,6 +362,7 @@ class Conversion:
             config.weights,
             config.labels,
             vocabulary.write(self.scratch, known) if known else None,
+            self.split,
         )
 
     def _recipe(self) -> tuple[Recipe, Vocabulary | None]:

@@ -140,4 +140,5 @@ def manifest_of(
         chunks=chunks,
         sources=sources,
         written_by=f"ooc-pegasos {__version__}",
+        split=ingest.plan.split,
     )

@@ -165,6 +165,7 @@ def conversion_summary(store: Store, output: str, seconds: float) -> dict[str, A
         "max_weight": made.statistics.max_weight,
         "seconds": seconds,
         "output": output,
+        "test_rows": store.test.rows if store.test else None,
     }
 
 
@@ -179,6 +180,8 @@ def conversion_lines(store: Store, output: str, seconds: float, is_kept: bool = 
         f"task: {made.labels.task}" + (f" (rows by label: {labels}{more})" if labels else ""),
         f"{size_text(made.bytes)} in {len(made.chunks)} chunks, {seconds:.1f} seconds",
     ]
+    if store.test:
+        lines.append(f"{store.test.path if is_kept else 'test rows'}: {store.test.rows:,} rows")
     if made.recipe.values:
         lines.append(rounding_words(made))
     if made.weighted:
@@ -438,6 +441,12 @@ def evaluation_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
     if "log_loss" in result:
         lines.append(f"  log loss {text('log_loss')}, Brier score {text('brier')}")
     return [*lines, *_confusion(result["confusion"], classes)]
+
+
+def test_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
+    """Return the metrics on test rows as lines of text."""
+    first, *others = evaluation_lines(result, classes)
+    return [f"test on {first}", *others]
 
 
 def _compared_with_constant(

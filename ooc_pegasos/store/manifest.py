@@ -17,6 +17,7 @@ from ooc_pegasos.store.recipe import Hashing, Table, Tokens, problem_of_hashing,
 from ooc_pegasos.util import json_checksum, typed_json
 from ooc_pegasos.util.files import read_file, write_atomically
 from ooc_pegasos.util.kind_of_path import kind_of_path
+from ooc_pegasos.util.typed_json import omitted_default
 
 FORMAT, VERSION = "ooc-pegasos store", 1
 FILE_NAME = "manifest.json"
@@ -229,6 +230,15 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Split:
+    """The rows of a store, if others of the same inputs are reserved for tests."""
+
+    part: Literal["train", "test"]
+    fraction: float
+    """The share of the rows that are for tests."""
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The manifest without its own checksum."""
 
@@ -252,6 +262,8 @@ class Manifest:
     """One for each conversion that has appended rows; empty if there was only one. See `store/append_expire.py`."""
     first_row: int = 0
     """The number of the first row, which is the number of expired rows."""
+    split: Split | None = omitted_default(None)  # noqa: RUF009 (Split is frozen)
+    """None if all rows of the inputs are in the store."""
 
     def all_parts(self) -> list[Part]:
         """Return the parts of the store, at least one."""

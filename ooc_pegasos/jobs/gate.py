@@ -20,6 +20,8 @@ from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.thread_map import cores
 
 _SAMPLE, _RESAMPLES = 100_000, 1000
+_CHANCE = 0.05
+"""Share of resamples in which the challenger is good enough, from which on a difference may be due to chance."""
 _LARGER_IS_BETTER = ("roc_auc",)
 _TASKS: dict[Metric, tuple[str, ...]] = {
     "roc_auc": ("binary",),
@@ -222,9 +224,19 @@ def verdict(
         worse = regression(metric, before, after)
         if math.isinf(worse):
             checks.append(Check(f"{name}: {metric}, which is 0 for the champion,", False, after, before))
-        else:
-            checks.append(Check(f"{name}: {metric} worse than the champion's by", worse <= allowed, worse, allowed))
+            continue
+        sure = confidence(metric, old, new, allowed) if worse > allowed or gate.confidence is not None else 1.0
+        is_chance = gate.confidence is None and worse > allowed and sure > _CHANCE
+        what = _comparison(metric, before, after) + ("; that may be chance" if is_chance else "")
+        checks.append(Check(f"{name}: {what}; relative regression", worse <= allowed or is_chance, worse, allowed))
         if gate.confidence is not None:
-            sure = confidence(metric, old, new, allowed)
             checks.append(Check(f"{name}: {metric}, confidence", sure >= gate.confidence, sure, gate.confidence))
     return checks
+
+
+def _comparison(metric: str, champion: float, challenger: float) -> str:
+    """Return the comparison of two models in words."""
+    difference = challenger - champion
+    is_better = difference > 0 if metric in _LARGER_IS_BETTER else difference < 0
+    how = f"{'better' if is_better else 'worse'} by {abs(difference):.4g}" if difference else "unchanged"
+    return f"{metric} {how} ({challenger:.4g} against {champion:.4g})"

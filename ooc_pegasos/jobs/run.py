@@ -266,7 +266,7 @@ class JobRun:
         refuse_changed_sources(store.manifest)  # since it was planned
         state.champion = self._in_use()
         old = self._champion(store)
-        if old and not self._is_due(old, store):
+        if old and (not self._is_due(old, store) or self._was_tried(store)):
             return False
         if state.train and not (self.candidate / MODEL).exists():
             state.train = None
@@ -354,6 +354,23 @@ class JobRun:
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             self.progress.note(f"the options of version {self.state.champion} cannot be read; training again")
             return True
+
+    def _was_tried(self, store: Store) -> bool:
+        """True if a model of the same rows and options was refused, or was in use and is not any more."""
+        if self.state.train:
+            return False
+        options, sets = plainly(self.job), plainly(fingerprints(self.job, store.manifest))
+        for name, record in self.versions.tried():
+            same_rows = record.get("store", {}).get("checksum") == store.checksum and record.get("golden") == sets
+            if not same_rows or record.get("options") != options or name == self.state.champion:
+                continue
+            is_refused = record.get("outcome") == "refused"
+            if is_refused and record.get("champion") != self.state.champion:
+                continue
+            what = "was refused" if is_refused else "is not in use any more"
+            self.progress.note(f"version {name}, of the same rows and options, {what}; nothing has changed since")
+            return True
+        return False
 
     def train_candidate(self, store: Store, champion: Model | None) -> Trained:
         config, start, why = self._how_to_train(store, champion)

@@ -6,8 +6,11 @@ import errno
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
 from ooc_pegasos.scoring.model import Model
@@ -139,6 +142,15 @@ class Versions:
         except (InputError, CorruptFileError) as error:
             raise CorruptFileError(f"{error}; choose another version of {_some(names)}") from error
         return was, to
+
+    def tried(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the name and the record of each version, refused ones too; those without a record are left out."""
+        places = [self.folder / name for name in self.names()]
+        for place in [*places, *(self.folder / _REFUSED / name for name in self._refused())]:
+            with suppress(OSError, ValueError, RecursionError):
+                record = json.loads(read_file(place / RECORD))
+                if isinstance(record, dict):
+                    yield place.name, record
 
     def prune(self, keep: int) -> list[str]:
         """Remove old versions and as many refused ones; keep the current, those in use before it, and the newest.

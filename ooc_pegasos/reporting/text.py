@@ -501,5 +501,5 @@ def run_lines(record: dict[str, Any]) -> list[str]:
         needed = "" if check["needed"] is None else f" (limit {check['needed']:.4g})"
         lines.append(f"{'passed' if check['passed'] else 'FAILED'}: {check['what']}{found}{needed}")
     if record["outcome"] == "unchanged":
-        lines.append("rows and options are the same as those of the model in use")
+        lines.append("rows and options are the same as those of a model that was made before")
     return lines

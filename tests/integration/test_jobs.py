@@ -472,3 +472,51 @@ def test_defaults_say_what_is_compared():
     assert job.training() == TrainConfig(holdout=0.1, refit=False)
     assert Job("s", "m", ("i",), train=TrainConfig(lam=0.1)).training() == TrainConfig(lam=0.1, holdout=0.1)
     assert Gate().require_certified
+
+
+# --- models that were made before ---------------------------------------------------------------
+
+
+def test_a_refused_model_is_not_trained_again_while_nothing_changes(tmp_path):
+    job = job_of(tmp_path, gate="max_relative_regression = 0.01")
+    put_day(tmp_path, 1)
+    first = run(job, now=clock_of(1))
+    put_day(tmp_path, 2, rows=1500, flip=True)
+    assert run(job, now=clock_of(2))["outcome"] == "refused"
+    again = run(job, now=clock_of(3))
+    assert (again["outcome"], again["exit_code"], again["model"]) == ("unchanged", 0, None)
+    assert version_in_use(tmp_path) == first["run"]
+    lax = job_of(tmp_path, gate="max_relative_regression = 0.999\nrequire_certified = false")
+    assert run(lax, now=clock_of(4))["outcome"] == "promoted"
+    put_day(tmp_path, 5)
+    assert run(job, now=clock_of(5))["model"] is not None
+
+
+def test_a_model_that_was_rolled_back_is_not_promoted_again_while_nothing_changes(tmp_path):
+    job = job_of(tmp_path, gate="max_relative_regression = 0.5")
+    put_day(tmp_path, 1)
+    first = run(job, now=clock_of(1))
+    put_day(tmp_path, 2)
+    second = run(job, now=clock_of(2))
+    assert second["outcome"] == "promoted"
+    assert rollback(Versions(tmp_path / "models")) == (second["run"], first["run"])
+    assert run(job, now=clock_of(3))["outcome"] == "unchanged"
+    assert version_in_use(tmp_path) == first["run"]
+    put_day(tmp_path, 4)
+    assert run(job, now=clock_of(4))["outcome"] == "promoted"
+
+
+def test_a_difference_that_may_be_chance_is_no_reason_to_refuse(tmp_path):
+    """Of two models of equal quality one is always a little worse on the rows of a night."""
+    outcomes = []
+    for seed in range(6):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        job = job_of(folder)
+        for day in (1, 2):
+            put_day(folder, 100 * seed + day, rows=300)
+            record = run(job, now=clock_of(day))
+            outcomes.append(record["outcome"])
+        comparison = next(check["what"] for check in record["checks"] if "relative regression" in check["what"])
+        assert " against " in comparison
+    assert outcomes == ["promoted"] * 12

@@ -145,6 +145,35 @@ def _info_of_model(path: Path, has_options_of_stores: bool, json_output: bool) -
     say(str(path), *(f"  {name.ljust(width)}  {text}".rstrip() for name, text in lines))
 
 
+@app.command(epilog=examples("oocpeg drop clicks.store --source incoming/day-17.svm"))
+def drop(
+    store: StorePath,
+    source: Annotated[
+        list[str],
+        typer.Option("--source", metavar="FILE", help="A file whose rows are removed. May be repeated."),
+    ],
+    json_output: Json = False,
+) -> None:
+    """Remove the rows of files from a store, as if they had never been appended.
+
+    All files of one conversion go together. Where the job of the store would append a file again, move it away first.
+    """
+    from ooc_pegasos.store.drop import drop as drop_sources
+    from ooc_pegasos.store.store import Store
+
+    test = Store.open(store).test
+
+    def note(text: str) -> None:
+        say(f"note: {text}", err=True)
+
+    dropped = drop_sources(store, source, note)
+    rows = dropped.rows + (drop_sources(test.path, source, note).rows if test else 0)
+    if json_output:
+        print_json({"store": str(store), "dropped_rows": rows, "rows": dropped.left})
+    else:
+        say(f"{store}: {rows:,} rows dropped, {dropped.left:,} left")
+
+
 @app.command(epilog=examples("oocpeg verify clicks.store", "oocpeg verify clicks.store --sources"))
 def verify(
     store: StorePath,

@@ -78,7 +78,9 @@ def convert(
     store = _convert_part(given, Path(output), config, existing, progress, Split("train", fraction))
     place = test_path(output)
     is_new = not (existing.append and (place / manifest.FILE_NAME).exists())
-    made_alike = dataclasses.replace(config, like=os.fspath(output) if is_new else None)
+    made_alike = config
+    if is_new:  # in a coding to which any values can be appended, as rows are split when they come
+        made_alike = dataclasses.replace(config, like=os.fspath(output), values=config.values or "float32")
     then = dataclasses.replace(existing, append=existing.append and not is_new)
     _convert_part(given, place, made_alike, then, progress, Split("test", fraction))
     return store

@@ -227,6 +227,8 @@ class Part:
     chunks: int
     sources: int
     statistics: Statistics
+    rejected: int = omitted_default(0)
+    """Rejected rows."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +269,7 @@ class Manifest:
 
     def all_parts(self) -> list[Part]:
         """Return the parts of the store, at least one."""
-        return self.parts or [Part(self.rows, len(self.chunks), len(self.sources), self.statistics)]
+        return self.parts or [Part(self.rows, len(self.chunks), len(self.sources), self.statistics, self.rejected)]
 
     @property
     def bytes(self) -> int:

@@ -273,6 +273,30 @@ def conversion_command(processes: ForkServer, place: Path, mode: str) -> Command
     return command
 
 
+def drop_command(processes: ForkServer, place: Path, _mode: str) -> Command:
+    """Rows of the last two of three conversions, with rejected rows in all of them, are dropped again."""
+    words = ("-o", "store", "--on-bad-row", "skip", "--chunk-size", "1kB")
+    command = Command("drop", processes, place, (), published_files, resume=False)
+    for number, name in enumerate(("old", "wrong", "wronger")):
+        text = svmlight_text(*random_rows(60, 40, number, 0.2)).splitlines(keepends=True)
+        text[20] = "garbage\n"
+        (place / f"{name}.svm").write_text("".join(text))
+        values = ("--append",) if number else ("--values", "float32", "--features", "40")
+        command.words = ("convert", f"{name}.svm", *words, *values)
+        command.succeed()
+    before = (place / "store" / "manifest.json").read_bytes()
+    command.words = ("drop", "store", "--source", "wrong.svm", "--source", "wronger.svm")
+
+    def is_new(_place: Path) -> bool:
+        check_store(place / "store")
+        now = (place / "store" / "manifest.json").read_bytes()
+        assert now in (before, command.expected["store/manifest.json"])
+        return now != before
+
+    command.is_new = is_new
+    return command
+
+
 def published_files(place: Path) -> dict[str, bytes]:
     """All files but those of a conversion that is not done."""
     return {name: content for name, content in folder_bytes(place).items() if ".unfinished" not in name}
@@ -395,6 +419,7 @@ COMMANDS = {
     "convert": conversion_command,
     "append": conversion_command,
     "force": conversion_command,
+    "drop": drop_command,
     "train": training_command,
     "resume": training_command,
     "search": training_command,

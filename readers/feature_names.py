@@ -26,6 +26,12 @@ class UnnamedBuckets:
         self.known[list(features)] = True
         self.left -= len(features)
 
+    def only(self, buckets: np.ndarray) -> None:
+        """Search the names of some buckets alone."""
+        self.known[:] = True
+        self.known[buckets] = False
+        self.left = len(buckets)
+
     def new(self) -> NewNames:
         """Return the container for the new names of a block."""
         return NewNames(self.left)

@@ -321,6 +321,10 @@ class TextFoldersReader:
         ids = pa.array([_printable(documents[number].name) for number in numbers_left], pa.string())
         return ParsedBlock(task, block, lines, numbers, tried, described, len(bad), names, scratch, ids, features)
 
+    def search(self, buckets: np.ndarray) -> None:
+        """Record the names of some buckets alone."""
+        self._unnamed.only(buckets)
+
     def named(self, features: dict[int, str]) -> None:
         """Record names of buckets."""
         self._unnamed.named(features)

@@ -257,6 +257,10 @@ class TablesReader:
                 cells, _where = without_infinite(batch.column(column.name))  # rows that will be bad ones
                 yield prefix, as_strings(cells)
 
+    def search(self, buckets: np.ndarray) -> None:
+        """Record the names of some buckets alone."""
+        self.vectorizer.search(buckets)
+
     def named(self, features: dict[int, str]) -> None:
         """Record names of buckets."""
         self.vectorizer.named(features)

@@ -180,6 +180,10 @@ class Vectorizer:
         """Record names of buckets."""
         self._unnamed.named(features)
 
+    def search(self, buckets: np.ndarray) -> None:
+        """Record the names of some buckets alone."""
+        self._unnamed.only(buckets)
+
     # --- columns ----------------------------------------------------------------------------------
 
     def _index_of(self, column: str, null: bool) -> tuple[int, float]:

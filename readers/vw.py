@@ -199,6 +199,10 @@ class VwReader(TextReader):
             {bucket: _name(text, *spans) for bucket, *spans in new_names},
         )
 
+    def search(self, buckets: np.ndarray) -> None:
+        """Record the names of some buckets alone."""
+        self._unnamed.only(buckets)
+
     def named(self, features: dict[int, str]) -> None:
         """Record names of buckets."""
         self._unnamed.named(features)

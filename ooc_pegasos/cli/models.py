@@ -159,11 +159,16 @@ def inspect(
     if json_output:
         print_json({"bias": opened.bias.tolist(), "features": rows, "classes": opened.info.labels.classes})
         return
-    several = opened.weights.ndim > 1
+    from ooc_pegasos.reporting.text import inspection_lines
+    from ooc_pegasos.scoring.heaviest_features import weighed_by_class
+
+    classes, several = opened.info.labels.classes, opened.weights.ndim > 1
     say(f"bias: {opened.bias.tolist()}" if several else f"bias: {float(opened.bias):.6g}")
-    lines = []
-    for row in rows:
-        weights = row["weight"] if several else [row["weight"]]
-        columns = "  ".join(f"{weight:>12.6g}" for weight in weights)
-        lines.append(f"{columns}  {row['name'] if row['name'] is not None else '#' + str(row['feature'])}")
-    say(*lines)
+    if several:
+        lists = weighed_by_class(opened.weights, top, opened.vocabulary, opened.info.recipe)
+    else:
+        more = weighed(opened.weights, 4 * top, opened.vocabulary, opened.info.recipe)
+        lists = [[one for one in more if (one[2] > 0) == side][: (top + 1) // 2] for side in (True, False)]
+        classes = [classes[1], classes[0]] if classes else ["larger targets", "smaller targets"]
+    for name, chosen in zip(classes, lists, strict=True):
+        say(*inspection_lines(name, chosen))

@@ -449,6 +449,14 @@ def test_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
     return [f"test on {first}", *others]
 
 
+def inspection_lines(name: str, features: Sequence[tuple[int, str | None, Any]]) -> list[str]:
+    """Return the features that speak for a class, and their weights, as lines of text."""
+    lines = [f"for {printable(name)}:"] if features else []
+    for place, known, weight in features:
+        lines.append(f"{float(weight):>12.6g}  {f'#{place}' if known is None else printable(known)}")
+    return lines
+
+
 def _compared_with_constant(
     error: float, counts: Sequence[float], classes: list[str], has_probabilities: bool
 ) -> list[str]:

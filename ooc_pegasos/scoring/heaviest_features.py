@@ -11,6 +11,11 @@ from ooc_pegasos.readers.vectorize import is_dense
 from ooc_pegasos.store.manifest import Recipe
 from ooc_pegasos.store.vocabulary import Vocabulary
 
+_LEAST = 3
+"""Features that are shown for a class at least."""
+Weighed = tuple[int, str | None, np.ndarray]
+"""Index, as the data counts, name, and the weight or one a class of a feature."""
+
 
 def signs(names: Mapping[int, str], recipe: Recipe) -> dict[int, float]:
     """Return the factors of values from signed hashing: 1 or -1."""
@@ -21,17 +26,21 @@ def signs(names: Mapping[int, str], recipe: Recipe) -> dict[int, float]:
     return {place: places.one(name)[1] for place, name in names.items()}
 
 
-def weighed(
-    weights: np.ndarray, number: int, vocabulary: Vocabulary, recipe: Recipe
-) -> list[tuple[int, str | None, np.ndarray]]:
-    """Return (index, name, weight or one a class) of the heaviest features, with the signs of signed hashing.
-
-    Indices are those of the data: they begin at 1 if the data's do.
-    """
+def weighed(weights: np.ndarray, number: int, vocabulary: Vocabulary, recipe: Recipe) -> list[Weighed]:
+    """Return the heaviest features, with the signs of signed hashing."""
     chosen = heaviest(weights, number).tolist()
     names = dict(zip(chosen, vocabulary.names_of(chosen), strict=True))
     sign = signs({place: name for place, name in names.items() if name is not None}, recipe)
     return [(place + recipe.index_base, names[place], weights[place] * sign.get(place, 1.0)) for place in chosen]
+
+
+def weighed_by_class(weights: np.ndarray, number: int, vocabulary: Vocabulary, recipe: Recipe) -> list[list[Weighed]]:
+    """Return, for each class, the features that speak most for it: of `number` in all, but some for each."""
+    each, lists = max(number // weights.shape[1], _LEAST), []
+    for column in weights.T:
+        found = weighed(column, 8 * each, vocabulary, recipe)  # about half of them speak against it
+        lists.append([one for one in found if one[2] > 0][:each])
+    return lists
 
 
 def heaviest(weights: np.ndarray, number: int) -> np.ndarray:

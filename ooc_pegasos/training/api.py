@@ -6,6 +6,7 @@ import dataclasses
 import tempfile
 import time
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import completed
 from ooc_pegasos.objective.problem import fixed_bias, problem_of
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
+from ooc_pegasos.scoring.find_names import with_names
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.registry import choose_algorithm
 from ooc_pegasos.store.store import Store
@@ -107,7 +109,8 @@ def train(
                     discard_checkpoint(checkpoint_folder, progress.note)
                 run.judge.ends_hopeless = one.ends_hopeless
                 run.report.log = epoch_log.opened(one.lines_before + run.lines)
-                run.report.round, run.complete = one.number, one.complete
+                run.report.round = one.number
+                run.complete = partial(_finished, one, store) if one.is_last else one.complete
                 result = run.execute()
                 run.report.sync_log()  # before the checkpoint of a search refers to its lines
                 return RoundResult(result, run.lines, run.engine.identity(), run.is_search)
@@ -124,6 +127,11 @@ def train(
         if saved:
             search.continue_from(saved)
         return search.execute()
+
+
+def _finished(one: Round, store: Store, model: Model) -> Model:
+    """Return the model of the last run, with the results of the search before, and with names of features."""
+    return with_names(one.complete(model) if one.complete else model, store)
 
 
 def fit(

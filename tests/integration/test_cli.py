@@ -211,7 +211,8 @@ def test_inspect_counts_features_as_the_data_does(tmp_path, oocpeg):
         (tmp_path / "d.svm").write_text(f"1 {base}:5\n-1 {base + 7}:4\n" * 20)
         oocpeg("convert", "d.svm", "-o", "d.store", "--index-base", base, "--force")
         oocpeg("train", "d.store", "-o", "d.model", "--lambda", "0.1", "--force")
-        lines = oocpeg("inspect", "d.model").stdout.split("\n")[1:3]
-        assert {line.split()[1] for line in lines} == {f"#{base}", f"#{base + 7}"}
+        lines = [line.split() for line in oocpeg("inspect", "d.model").stdout.splitlines()[1:]]
+        assert lines[0::2] == [["for", "1:"], ["for", "-1:"]]
+        assert [line[1] for line in lines[1::2]] == [f"#{base}", f"#{base + 7}"]
         told = json.loads(oocpeg("inspect", "d.model", "--json").stdout)
         assert {one["feature"] for one in told["features"]} == {base, base + 7}

@@ -39,7 +39,7 @@ def weighed_by_class(weights: np.ndarray, number: int, vocabulary: Vocabulary, r
     each, lists = max(number // weights.shape[1], _LEAST), []
     for column in weights.T:
         found = weighed(column, 8 * each, vocabulary, recipe)  # about half of them speak against it
-        lists.append([one for one in found if one[2] > 0][:each])
+        lists.append([one for one in found if one[2] > 0][:each] or found[:each])
     return lists
 
 

@@ -145,7 +145,12 @@ def _info_of_model(path: Path, has_options_of_stores: bool, json_output: bool) -
     say(str(path), *(f"  {name.ljust(width)}  {text}".rstrip() for name, text in lines))
 
 
-@app.command(epilog=examples("oocpeg drop clicks.store --source incoming/day-17.svm"))
+@app.command(
+    epilog=examples(
+        "oocpeg drop clicks.store --source incoming/day-17.svm",
+        "oocpeg drop clicks.store --source day-17.svm --source day-18.svm --json",
+    )
+)
 def drop(
     store: StorePath,
     source: Annotated[

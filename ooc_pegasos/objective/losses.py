@@ -52,6 +52,8 @@ class Loss:
     """True if each pair of classes may have a cost of its own."""
     has_probabilities: bool = False
     """True if scores are log odds."""
+    is_robust: bool = False
+    """True for the loss of real targets of which some are wrong; its parameter is in the units of targets."""
 
     @property
     def functions(self) -> LossFunctions | None:
@@ -125,7 +127,15 @@ for _loss in (
         takes_zero=True,
     ),
     Loss("absolute", kernels.ABSOLUTE, "regression", leaning=_whole),
-    Loss("huber", kernels.HUBER, "regression", 1.0, "the error from which on the loss is a line", leaning=float),
+    Loss(
+        "huber",
+        kernels.HUBER,
+        "regression",
+        1.0,
+        "the error from which on the loss is a line",
+        leaning=float,
+        is_robust=True,
+    ),
     Loss("squared", kernels.SQUARED, "regression", leaning=lambda largest: largest / 16.0, largest_dual=16.0),
     Loss("multiclass-hinge", MULTICLASS_HINGE, "multiclass", takes_costs=True),
     Loss("multiclass-logistic", MULTICLASS_LOGISTIC, "multiclass", has_probabilities=True),

@@ -14,6 +14,7 @@ from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.readers import registry
 from ooc_pegasos.readers.base import ReadOptions
 from ooc_pegasos.readers.sources import samples_of
+from ooc_pegasos.readers.vectorize import features_of, is_dense
 from ooc_pegasos.scoring.heaviest_features import heaviest
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.manifest import SourceInfo
@@ -21,7 +22,7 @@ from ooc_pegasos.store.store import Store
 
 _NAMED, _OF_CLASS, _MOST = 200, 20, 2000
 """Features to name: of all, of each class, and at most."""
-_BYTES, _FILES = 64 << 20, 16
+MOST_BYTES, _FILES = 64 << 20, 16
 """Bytes and files that are read at most."""
 
 
@@ -32,7 +33,8 @@ def with_names(model: Model, store: Store) -> Model:
     files are read again, if they are there and unchanged; what is found depends on them alone.
     """
     hashing = model.info.recipe.hashing_of_names
-    if hashing is None or hashing.dictionary:
+    table = model.info.recipe.table
+    if hashing is None or hashing.dictionary or (table and (is_dense(table) or features_of(table) is None)):
         return model
     chosen = _chosen(model)
     known = model.vocabulary.names_of(chosen)
@@ -87,6 +89,6 @@ def _find(model: Model, files: Sequence[str], wanted: Sequence[int]) -> dict[int
         reader.named(new)  # type: ignore[attr-defined]
         reader.release(parsed)
         read += task.consumed
-        if len(found) == len(wanted) or read > _BYTES:
+        if len(found) == len(wanted) or read > MOST_BYTES:
             break
     return found

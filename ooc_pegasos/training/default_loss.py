@@ -21,7 +21,6 @@ RANKING_NOTE = (
     "trained with the logistic loss, because no model classifies these rows well, and none with the hinge loss is "
     "better (--loss hinge keeps the hinge loss)"
 )
-ROBUST = "huber"
 ROBUST_NOTE = (
     "a few targets are far from all predictions; trained with the Huber loss instead, on which they have less "
     "influence (--loss squared keeps the squared loss)"
@@ -43,6 +42,12 @@ _KINK = 1.345 * 1.4826
 def ranking_loss() -> str:
     """Return the loss whose scores rank rows even where answers are nearly constant."""
     name: str = next(one.name for one in LOSSES.values() if one.has_probabilities and one.task == "binary")
+    return name
+
+
+def robust_loss() -> str:
+    """Return the loss on which wrong targets have less influence."""
+    name: str = next(one.name for one in LOSSES.values() if one.is_robust)
     return name
 
 

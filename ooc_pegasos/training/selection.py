@@ -26,10 +26,10 @@ from ooc_pegasos.training.default_loss import (
     HARD,
     NEARLY_CONSTANT,
     RANKING_NOTE,
-    ROBUST,
     ROBUST_NOTE,
     errors_of,
     ranking_loss,
+    robust_loss,
     share_of_constant,
 )
 from ooc_pegasos.training.holdout import check_criterion
@@ -280,7 +280,7 @@ class LambdaSearch:
         if not self._may_change_loss or found.loss or not found.trials:
             return None
         if labels.task == "regression" and found.robust_parameter:
-            return ROBUST, found.robust_parameter
+            return robust_loss(), found.robust_parameter
         is_hard = labels.task == "binary" and share_of_constant(self._chosen, labels.counts) > HARD
         return (ranking_loss(), None) if is_hard else None
 
@@ -292,7 +292,7 @@ class LambdaSearch:
         """
         rule = self._config.select
         one, other = (result.trials[choose(result.trials, rule)] for result in (found, default))
-        if found.loss != ROBUST:
+        if found.loss != robust_loss():
             if share_of_constant(other, self._store.manifest.labels.counts) > NEARLY_CONSTANT:
                 return CONSTANT_NOTE
             return RANKING_NOTE if one.value <= other.value else ""
@@ -391,7 +391,7 @@ class LambdaSearch:
         found.path = found.path or [trial.lam for trial in result.trials]
         found.is_complete = made.is_search
         if self._store.manifest.labels.task == "regression" and self._may_change_loss and self._store.has_files:
-            errors, is_robust = errors_of(result.model, self._store), found.loss == ROBUST
+            errors, is_robust = errors_of(result.model, self._store), found.loss == robust_loss()
             found.robust_parameter = errors.parameter if is_robust or errors.have_heavy_tails else None
             found.has_gross_errors = is_robust and errors.are_gross
         found.rounds, found.lines = found.rounds + 1, found.lines + made.lines

@@ -44,7 +44,9 @@ def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
     report, certificate = Report(certified=bool(result.converged)), result.model.info.certificate
     if config.is_search:
         how = result.model.info.config
-        config = dataclasses.replace(config, bias=config.biased, holdout=how["holdout"], folds=how["folds"])
+        config = dataclasses.replace(
+            config, bias=how["bias"] or config.biased, holdout=how["holdout"], folds=how["folds"]
+        )
     rows = Rows(store, config)
     value, truths, of_kept = Fraction(0), {}, []
     certain = result.why_uncertified is None

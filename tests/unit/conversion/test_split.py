@@ -18,7 +18,7 @@ from ooc_pegasos.store.verify import verify
 ROWS = 3000
 
 
-def table(seed=0, rows=ROWS):
+def numbered_table(seed=0, rows=ROWS):
     """A table whose column n is the number of a row."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame({"n": np.arange(1, rows + 1) + rows * seed, "a": rng.standard_normal(rows)})
@@ -36,8 +36,8 @@ def numbers(store):
     return sorted(store.to_scipy()[0].toarray()[:, 0].astype(int).tolist())
 
 
-def written(folder, suffix, frame=None):
-    path, frame = folder / f"rows{suffix}", table() if frame is None else frame
+def numbered_file(folder, suffix, frame=None):
+    path, frame = folder / f"rows{suffix}", numbered_table() if frame is None else frame
     if suffix == ".parquet":
         frame.to_parquet(path, index=False)
     elif suffix == ".csv":
@@ -64,7 +64,7 @@ def config_for(suffix, folder, **options):
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl", ".svm", ".npz"])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_every_row_is_in_one_part(tmp_path, suffix, shuffle):
-    path = written(tmp_path, suffix)
+    path = numbered_file(tmp_path, suffix)
     store = convert(path, tmp_path / "s", config_for(suffix, tmp_path, shuffle=shuffle, block_size=4096))
     assert sorted(numbers(store) + numbers(store.test)) == list(range(1, ROWS + 1))
     assert store.test.rows == pytest.approx(ROWS / 4, abs=4 * np.sqrt(ROWS * 3 / 16))
@@ -77,11 +77,11 @@ def test_every_row_is_in_one_part(tmp_path, suffix, shuffle):
 
 
 def test_rows_of_an_id_stay_together_in_any_file(tmp_path):
-    frame, config = table(), dataclasses.replace(CONFIG, id="user")
+    frame, config = numbered_table(), dataclasses.replace(CONFIG, id="user")
     parts = {}
     for name, some in (("whole", frame), ("reversed", frame[::-1]), ("half", frame[: ROWS // 2])):
         (tmp_path / name).mkdir()
-        store = convert(written(tmp_path / name, ".csv", some), tmp_path / name / "s", config)
+        store = convert(numbered_file(tmp_path / name, ".csv", some), tmp_path / name / "s", config)
         users = frame.set_index("n")["user"]
         found = [set(users[numbers(one)]) for one in (store, store.test)]
         assert not found[0] & found[1]
@@ -91,30 +91,30 @@ def test_rows_of_an_id_stay_together_in_any_file(tmp_path):
 
 
 def test_weights_beside_go_with_their_rows(tmp_path):
-    frame = table()
+    frame = numbered_table()
     (tmp_path / "w.txt").write_text("".join(f"{number}\n" for number in frame["n"]))
     config = dataclasses.replace(CONFIG, weights=str(tmp_path / "w.txt"), block_size=4096)
-    store = convert(written(tmp_path, ".csv"), tmp_path / "s", config)
+    store = convert(numbered_file(tmp_path, ".csv"), tmp_path / "s", config)
     for one in (store, store.test):
         matrix, _labels = one.to_scipy()
         assert (matrix.toarray()[:, 0] == one.weights()).all()
 
 
 def test_bad_rows_are_skipped_in_both_parts(tmp_path):
-    frame = table().astype({"n": object})
+    frame = numbered_table().astype({"n": object})
     frame.loc[[7, 1000, 2500], "n"] = "seven"
     config = dataclasses.replace(CONFIG, on_bad_row="skip", block_size=4096)
     frame["n"] = frame["n"].astype(str)
-    store = convert(written(tmp_path, ".csv", frame), tmp_path / "s", config)
+    store = convert(numbered_file(tmp_path, ".csv", frame), tmp_path / "s", config)
     assert store.rows + store.test.rows == ROWS - 3
     assert store.manifest.rejected == 3
 
 
 def test_classes_of_test_rows_alone_are_known(tmp_path):
-    frame = table()
+    frame = numbered_table()
     frame["y"] = [f"c{number % 40}" for number in frame["n"]]
     frame = frame.groupby("y").head(2)
-    store = convert(written(tmp_path, ".csv", frame), tmp_path / "s", dataclasses.replace(CONFIG, test=0.5))
+    store = convert(numbered_file(tmp_path, ".csv", frame), tmp_path / "s", dataclasses.replace(CONFIG, test=0.5))
     assert store.manifest.labels.classes == store.test.manifest.labels.classes
     assert len(store.manifest.labels.classes) == 40
     assert 0 in store.manifest.labels.counts
@@ -126,7 +126,7 @@ def test_small_files_may_have_no_row_in_a_part(tmp_path):
     paths = []
     for number in range(12):
         path = tmp_path / f"{number}.csv"
-        table(number, 2).to_csv(path, index=False)
+        numbered_table(number, 2).to_csv(path, index=False)
         paths.append(str(path))
     store = convert(paths, tmp_path / "s", CONFIG)
     assert store.rows + store.test.rows == 24
@@ -135,11 +135,11 @@ def test_small_files_may_have_no_row_in_a_part(tmp_path):
 def test_appended_rows_are_split_alike(tmp_path):
     first, second = (tmp_path / f"{seed}.csv" for seed in (0, 1))
     for seed, path in enumerate((first, second)):
-        table(seed).to_csv(path, index=False)
+        numbered_table(seed).to_csv(path, index=False)
     convert(first, tmp_path / "s", dataclasses.replace(CONFIG, id="user"))
     store = convert(second, tmp_path / "s", ConvertConfig(), existing=Existing(append=True))
     assert sorted(numbers(store) + numbers(store.test)) == list(range(1, 2 * ROWS + 1))
-    users = pd.concat([table(0), table(1)]).set_index("n")["user"]
+    users = pd.concat([numbered_table(0), numbered_table(1)]).set_index("n")["user"]
     assert not set(users[numbers(store)]) & set(users[numbers(store.test)])
     with pytest.raises(UsageError, match=r"test=0\.5: the store was made with test=0\.25"):
         convert(second, tmp_path / "s", ConvertConfig(test=0.5), existing=Existing(append=True))
@@ -149,7 +149,7 @@ def test_appended_rows_are_split_alike(tmp_path):
 
 
 def test_a_finished_part_is_not_made_again(tmp_path):
-    path = written(tmp_path, ".csv")
+    path = numbered_file(tmp_path, ".csv")
     whole = convert(path, tmp_path / "whole", CONFIG)
     store = convert(path, tmp_path / "s", CONFIG)
     shutil.rmtree(store.test.path)  # as if interrupted between both parts
@@ -164,7 +164,7 @@ def test_a_finished_part_is_not_made_again(tmp_path):
 
 
 def test_test_rows_are_not_those_of_the_training(tmp_path):
-    path = written(tmp_path, ".csv")
+    path = numbered_file(tmp_path, ".csv")
     store = convert(path, tmp_path / "s", CONFIG)
     model = train(store, TrainConfig(lam=0.1)).model
     assert not seen_in_training(model, store.test.path)
@@ -183,7 +183,7 @@ def test_pipes_and_wrong_fractions_are_refused(tmp_path):
 
 
 def test_commands(tmp_path, oocpeg):
-    frame = table()
+    frame = numbered_table()
     frame.to_csv(tmp_path / "rows.csv", index=False)
     words = ("--label", "y", "--ignore", "n", "--ignore", "user", "--test", "0.25")
     found = oocpeg("convert", "rows.csv", "-o", "s", *words).stdout

@@ -89,7 +89,7 @@ class Notes(Progress):
         self.found.append(text)
 
 
-def written(folder, suffix, frame):
+def amount_file(folder, suffix, frame):
     path = folder / f"rows{suffix}"
     if suffix == ".csv":
         frame.to_csv(path, index=False)
@@ -115,7 +115,7 @@ def test_columns_of_amounts_are_columns_of_numbers(tmp_path, suffix, options):
         (tmp_path / name).mkdir()
         config = ConvertConfig(label="y", shuffle=False, **options)
         stores.append(
-            convert([str(written(tmp_path / name, suffix, frame))], tmp_path / name / "s", config, progress=notes)
+            convert([str(amount_file(tmp_path / name, suffix, frame))], tmp_path / name / "s", config, progress=notes)
         )
     (one, labels), (other, others) = (store.to_scipy() for store in stores)
     assert (one != other).nnz == 0

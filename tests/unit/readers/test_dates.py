@@ -27,7 +27,7 @@ FORMATS = {
 }
 
 
-def check(found, times, has_hours):
+def check_times(found, times, has_hours):
     assert not found.wrong.any()
     assert found.present.all()
     assert [WEEKDAYS[number] for number in found.weekdays] == [f"{time:%a}" for time in times]
@@ -41,14 +41,14 @@ def check(found, times, has_hours):
 @given(st.lists(TIMES, min_size=1, max_size=10), st.sampled_from(list(FORMATS)))
 def test_written_times(times, form):
     words = pa.array([f"{time.year:04}".join(time.strftime(form.replace("%Y", "|")).split("|")) for time in times])
-    check(times_of(words, FORMATS[form]), times, "%H" in form)
-    check(times_of(words.dictionary_encode(), FORMATS[form]), times, "%H" in form)
+    check_times(times_of(words, FORMATS[form]), times, "%H" in form)
+    check_times(times_of(words.dictionary_encode(), FORMATS[form]), times, "%H" in form)
 
 
 @given(st.lists(TIMES, min_size=1, max_size=10), st.sampled_from(["s", "ms", "us"]))
 def test_times_with_a_type(times, unit):
-    check(times_of(pa.array(times, pa.timestamp("us")).cast(pa.timestamp(unit), safe=False), "ymd"), times, True)
-    check(times_of(pa.array([time.date() for time in times], pa.date32()), "ymd"), times, False)
+    check_times(times_of(pa.array(times, pa.timestamp("us")).cast(pa.timestamp(unit), safe=False), "ymd"), times, True)
+    check_times(times_of(pa.array([time.date() for time in times], pa.date32()), "ymd"), times, False)
 
 
 @given(
@@ -58,8 +58,8 @@ def test_times_with_a_type(times, unit):
 def test_seconds_since_1970(times, unit):
     times = [time.replace(microsecond=0) for time in times]
     seconds = [int(time.replace(tzinfo=datetime.UTC).timestamp()) * unit for time in times]
-    check(times_of(pa.array(seconds), "ymd"), times, True)
-    check(times_of(pa.array([str(one) for one in seconds]), "ymd"), times, True)
+    check_times(times_of(pa.array(seconds), "ymd"), times, True)
+    check_times(times_of(pa.array([str(one) for one in seconds]), "ymd"), times, True)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def opinions(rows=400, seed=0):
     return pd.DataFrame({"text": texts, "town": towns, "y": labels})
 
 
-def written(folder, kind):
+def opinion_files(folder, kind):
     table = opinions()
     if kind == "folders":
         for number, (text, label) in enumerate(zip(table["text"], table["y"], strict=True)):
@@ -48,7 +48,7 @@ def written(folder, kind):
 
 @pytest.mark.parametrize("kind", [".csv", ".parquet", ".jsonl", "vw", "folders"])
 def test_names_are_those_that_would_have_been_kept(tmp_path, kind):
-    path, config = written(tmp_path, kind)
+    path, config = opinion_files(tmp_path, kind)
     store = convert(path, tmp_path / "s", config)
     model = train(store, CONFIG).model
     kept = convert(path, tmp_path / "kept", ConvertConfig(**{**vars(config), "feature_names": 10**4}))
@@ -63,7 +63,7 @@ def test_names_are_those_that_would_have_been_kept(tmp_path, kind):
 
 
 def test_without_the_files_features_have_numbers(tmp_path):
-    path, config = written(tmp_path, ".csv")
+    path, config = opinion_files(tmp_path, ".csv")
     store = convert(path, tmp_path / "s", config)
     named = train(store, CONFIG).model
     path.write_text(path.read_text() + "more,Oslo,yes\n")
@@ -77,7 +77,7 @@ def test_without_the_files_features_have_numbers(tmp_path):
 
 
 def test_no_more_is_read_than_the_limit(tmp_path, monkeypatch):
-    path, config = written(tmp_path, ".csv")
+    path, config = opinion_files(tmp_path, ".csv")
     store = convert(path, tmp_path / "s", config)
     model = train(store, CONFIG).model
     read = []
@@ -90,7 +90,7 @@ def test_no_more_is_read_than_the_limit(tmp_path, monkeypatch):
         return reader
 
     monkeypatch.setattr(find_names.registry, "reader_for", counting)
-    monkeypatch.setattr(find_names, "_BYTES", 10)
+    monkeypatch.setattr(find_names, "MOST_BYTES", 10)
     bare = Model(model.weights, model.info, model.bias)
     found = find_names.with_names(bare, store)
     assert len(read) == 1
@@ -110,7 +110,7 @@ def test_classes_of_several_have_names_each(tmp_path, oocpeg):
 
 
 def test_both_sides_are_shown(tmp_path, oocpeg):
-    written(tmp_path, ".csv")
+    opinion_files(tmp_path, ".csv")
     oocpeg("train", "in.csv", "--label", "y", "--text", "text", "--categorical", "town", "-o", "m", "--lambda", "0.001")
     lines = oocpeg("inspect", "m", "--top", "4").stdout.splitlines()
     assert [lines[1], lines[4]] == ["for yes:", "for no:"]
@@ -120,7 +120,7 @@ def test_both_sides_are_shown(tmp_path, oocpeg):
 
 
 def test_a_proof_holds_for_the_model_with_names(tmp_path):
-    path, config = written(tmp_path, ".csv")
+    path, config = opinion_files(tmp_path, ".csv")
     store = convert(path, tmp_path / "s", config)
     result = train(store, CONFIG, proof=tmp_path / "proof")
     result.model.save(tmp_path / "m")

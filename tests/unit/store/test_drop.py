@@ -15,13 +15,13 @@ from support.rows import random_rows, same_matrix, svmlight_text
 CONFIG = ConvertConfig(chunk_size=2048, values="float32", features=40, index_base="1", on_bad_row="skip", threads=1)
 
 
-def written(folder, name, seed, bad=0):
+def bad_file(folder, name, seed, bad=0):
     path = folder / name
     path.write_text("rubbish\n" * bad + svmlight_text(*random_rows(70, 40, seed, 0.3)))
     return str(path)
 
 
-def grown(target, conversions, config=CONFIG):
+def store_of_conversions(target, conversions, config=CONFIG):
     """A store of one conversion after the other."""
     for number, paths in enumerate(conversions):
         later = ConvertConfig(chunk_size=2048, on_bad_row="skip", threads=1, shuffle=config.shuffle)
@@ -32,9 +32,9 @@ def grown(target, conversions, config=CONFIG):
 @pytest.mark.parametrize("bad", [0, 3])
 @pytest.mark.parametrize("keep", [1, 2])
 def test_dropping_what_was_appended_last_leaves_the_store_that_was_before(tmp_path, keep, bad):
-    files = [[written(tmp_path, f"{number}.svm", number, bad)] for number in range(4)]
-    wanted = folder_bytes(grown(tmp_path / "some", files[:keep]).path)
-    grown(tmp_path / "all", files)
+    files = [[bad_file(tmp_path, f"{number}.svm", number, bad)] for number in range(4)]
+    wanted = folder_bytes(store_of_conversions(tmp_path / "some", files[:keep]).path)
+    store_of_conversions(tmp_path / "all", files)
     gone = [path for paths in files[keep:] for path in paths]
     assert drop(tmp_path / "all", gone) == Dropped(70 * len(gone), 70 * keep)
     assert folder_bytes(tmp_path / "all") == wanted
@@ -43,11 +43,11 @@ def test_dropping_what_was_appended_last_leaves_the_store_that_was_before(tmp_pa
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_rows_after_the_dropped_ones_are_those_of_a_store_without_them(tmp_path, shuffle):
-    files = [[written(tmp_path, f"{number}.svm", number, number)] for number in range(4)]
+    files = [[bad_file(tmp_path, f"{number}.svm", number, number)] for number in range(4)]
     config = ConvertConfig(**{**vars(CONFIG), "shuffle": shuffle})
-    grown(tmp_path / "all", files, config)
+    store_of_conversions(tmp_path / "all", files, config)
     drop(tmp_path / "all", ["1.svm"])
-    left, wanted = Store.open(tmp_path / "all"), grown(tmp_path / "some", [files[0], *files[2:]], config)
+    left, wanted = Store.open(tmp_path / "all"), store_of_conversions(tmp_path / "some", [files[0], *files[2:]], config)
     assert verify(left).problems == verify(left).strays == []
     same_matrix(left.to_scipy()[0], wanted.to_scipy()[0])
     assert (left.to_scipy()[1] == wanted.to_scipy()[1]).all()
@@ -64,8 +64,8 @@ def test_rows_after_the_dropped_ones_are_those_of_a_store_without_them(tmp_path,
 
 
 def test_what_cannot_be_dropped(tmp_path):
-    first, second, third = (written(tmp_path, f"{number}.svm", number) for number in range(3))
-    grown(tmp_path / "s", [[first], [second, third]])
+    first, second, third = (bad_file(tmp_path, f"{number}.svm", number) for number in range(3))
+    store_of_conversions(tmp_path / "s", [[first], [second, third]])
     before = folder_bytes(tmp_path / "s")
     for names, kind, problem in (
         (["nowhere.svm"], UsageError, r"source=.*nowhere.svm: .*s has no such source; the sources are "),
@@ -82,8 +82,8 @@ def test_what_cannot_be_dropped(tmp_path):
 
 
 def test_readers_keep_the_files_that_they_opened(tmp_path):
-    files = [[written(tmp_path, f"{number}.svm", number)] for number in range(2)]
-    store = grown(tmp_path / "s", files)
+    files = [[bad_file(tmp_path, f"{number}.svm", number)] for number in range(2)]
+    store = store_of_conversions(tmp_path / "s", files)
     with in_use(store.path):
         drop(store.path, files[1])
         assert sum(block.rows for block in store.blocks()) == 140
@@ -92,7 +92,7 @@ def test_readers_keep_the_files_that_they_opened(tmp_path):
 
 def test_the_command_drops_test_rows_as_well(tmp_path, oocpeg):
     for number in range(2):
-        written(tmp_path, f"{number}.svm", number)
+        bad_file(tmp_path, f"{number}.svm", number)
     oocpeg("convert", "0.svm", "-o", "s", "--features", "40", "--test", "0.3")
     before = {name: folder_bytes(tmp_path / name) for name in ("s", "s.test")}
     oocpeg("convert", "1.svm", "-o", "s", "--append")

@@ -42,11 +42,10 @@ class Report:
 def judged(result: TrainResult, store: Store, config: TrainConfig) -> Report:
     """Compare all that a result says with the truth."""
     report, certificate = Report(certified=bool(result.converged)), result.model.info.certificate
+    how = result.model.info.config
+    config = dataclasses.replace(config, bias=config.bias or how["bias"] or config.biased)
     if config.is_search:
-        how = result.model.info.config
-        config = dataclasses.replace(
-            config, bias=how["bias"] or config.biased, holdout=how["holdout"], folds=how["folds"]
-        )
+        config = dataclasses.replace(config, holdout=how["holdout"], folds=how["folds"])
     rows = Rows(store, config)
     value, truths, of_kept = Fraction(0), {}, []
     certain = result.why_uncertified is None

@@ -224,6 +224,7 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
         "bytes_read": result.bytes_read,
         "peak_rss": peak_rss(),
         "holdout": result.holdout and vars(result.holdout),
+        "constant_loss": result.constant_loss,
         "memory": result.memory,
         "loading": result.loading,
         "windows": result.windows,
@@ -366,6 +367,19 @@ def training_lines(result: TrainResult, output: str) -> list[str]:
             classes = [printable(name) for name in labels.classes]
             ranks = result.model.has_probabilities
             lines += _compared_with_constant(result.holdout.error, labels.counts, classes, ranks)
+        lines += _compared_with_mean(result)
+    return lines
+
+
+def _compared_with_mean(result: TrainResult) -> list[str]:
+    """Return the loss of the mean target as an answer to all rows, and a warning if it is not larger."""
+    constant, loss = result.constant_loss, result.holdout.loss if result.holdout else None
+    if constant is None or loss is None:
+        return []
+    explained = f", which is reduced by {100 * (1 - loss / constant):.1f} %" if loss < constant else ""
+    lines = [f"  always answering the mean: mean loss {constant:.4g}{explained}"]
+    if loss >= constant:
+        lines.append("  NO BETTER than the mean of the targets; look at the features, or try another lambda")
     return lines
 
 

@@ -125,6 +125,15 @@ class Tally:
         return {"task": model.info.labels.task, **result}
 
 
+def loss_of_mean(model: Model, store: Store) -> float:
+    """Return the mean loss of the mean target as an answer to all rows of a store."""
+    sums = (
+        float(losses_of_rows(model, np.full(len(labels), store.targets.mean), labels).sum())
+        for labels in store.labels_by_chunk()
+    )
+    return sum(sums) / store.rows
+
+
 def losses_of_rows(model: Model, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the loss of each row, with several classes the sum of their losses."""
     number, parameter = LOSSES[model.info.loss].number, model.info.parameter

@@ -19,6 +19,7 @@ from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import completed
 from ooc_pegasos.objective.problem import fixed_bias, problem_of
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
+from ooc_pegasos.scoring.evaluate import loss_of_mean
 from ooc_pegasos.scoring.find_names import with_names
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.registry import choose_algorithm
@@ -118,7 +119,7 @@ def train(
         if not config.is_search:
             if resume and checkpoint_folder:
                 refuse_search(checkpoint_folder)
-            return train_round(whole).result
+            return _compared_with_constant(train_round(whole).result, store)
         if warm_start is not None:
             raise UsageError(ONE_MODEL)
         search = LambdaSearch(
@@ -126,7 +127,15 @@ def train(
         )
         if saved:
             search.continue_from(saved)
-        return search.execute()
+        return _compared_with_constant(search.execute(), store)
+
+
+def _compared_with_constant(result: TrainResult, store: Store) -> TrainResult:
+    """Return the result with the loss of a constant answer, where holdout rows are of real targets."""
+    made = store.manifest
+    if made.labels.task != "regression" or not result.holdout or made.weighted or not store.has_files:
+        return result
+    return dataclasses.replace(result, constant_loss=loss_of_mean(result.model, store))
 
 
 def _finished(one: Round, store: Store, model: Model) -> Model:

@@ -66,6 +66,8 @@ class TrainResult:
     """Seconds by activity, of the run (`foreground`) and of the threads that load data (`background`)."""
     is_refit: bool = False
     """True if the model was trained once more on all rows after lambdas were compared."""
+    constant_loss: float | None = None
+    """For real targets, the mean loss of the mean target as an answer to all rows; None if not known."""
 
     @property
     def primal(self) -> float:

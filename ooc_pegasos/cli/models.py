@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ooc_pegasos.cli.options import DataPath, Json, ModelPath, StorePath, app, check_new_file, examples, print_json
+from ooc_pegasos.cli.options import (
+    DataPath,
+    Json,
+    ModelPath,
+    Quiet,
+    StorePath,
+    app,
+    check_new_file,
+    examples,
+    print_json,
+)
 from ooc_pegasos.cli.streams import say
 from ooc_pegasos.errors import UsageError
+
+if TYPE_CHECKING:
+    from ooc_pegasos.reporting.progress import Progress
 
 
 def _refuse_swapped(model: Path, data: list[str]) -> None:
@@ -20,6 +36,18 @@ def _refuse_swapped(model: Path, data: list[str]) -> None:
     swapped = next((one for one in data if kind_of_path(one) == "a model"), None)
     if swapped is not None and kind_of_path(model) not in ("a model", "a version of a job"):
         raise UsageError(f"{swapped} is a model and {model} is not; give the model first, then the data")
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Progress]:
+    """Show the progress of a command."""
+    from ooc_pegasos.reporting.progress import progress_for
+
+    progress = progress_for(quiet)
+    try:
+        yield progress
+    finally:
+        progress.end()
 
 
 Part = Annotated[
@@ -52,6 +80,7 @@ def evaluate(
     part: Part = "train",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads to use. Default: all cores.")] = None,
     json_output: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure a model on a store or on raw files: errors, areas under curves, loss, confusion matrix."""
     from ooc_pegasos.reporting.text import evaluation_lines
@@ -61,7 +90,8 @@ def evaluate(
 
     _refuse_swapped(model, data)
     loaded, data = Model.load(model), _part_of(data, part)
-    result = evaluate_on(loaded, data, threads)
+    with _progress(quiet) as progress:
+        result = evaluate_on(loaded, data, threads, progress)
     is_seen = seen_in_training(loaded, data)
     if json_output:
         print_json(result | {"seen_in_training": is_seen})
@@ -91,6 +121,7 @@ def predict(
     threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     json_output: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write the score and the label of every row, in the order of the data."""
     from ooc_pegasos.scoring.evaluate import predict as predict_on
@@ -102,15 +133,17 @@ def predict(
     if str(output) == "-":
         if json_output:
             raise UsageError("{json} and predictions both go to standard output; name a file for one of them")
-        predict_on(Model.load(model), data, output, threads, proba=proba)
+        with _progress(quiet or sys.stdout.isatty()) as progress:  # scores go to the same terminal
+            predict_on(Model.load(model), data, output, threads, proba=proba, progress=progress)
         return
     check_new_file(output, force)
     refuse_to_write_over("--output", output, {"the model": model} | {f"the data {one}": one for one in data})
     began = time.perf_counter()
-    rows = predict_on(Model.load(model), data, output, threads, proba=proba)
+    with _progress(quiet) as progress:
+        rows = predict_on(Model.load(model), data, output, threads, proba=proba, progress=progress)
     if json_output:
         print_json({"rows": rows, "output": str(output), "seconds": time.perf_counter() - began})
-    else:
+    elif not quiet:
         say(f"{output}: {rows:,} rows")
 
 

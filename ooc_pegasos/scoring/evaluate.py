@@ -19,6 +19,7 @@ from ooc_pegasos.compiled.fit.sums import losses_of
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers.sources import path_of, samples_of
 from ooc_pegasos.registry import LOSSES
+from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.scoring.metrics import (
     EXACT_ROWS,
     BinaryMetrics,
@@ -27,7 +28,7 @@ from ooc_pegasos.scoring.metrics import (
     RegressionMetrics,
 )
 from ooc_pegasos.scoring.model import Model
-from ooc_pegasos.scoring.score import Scored, files_for, is_store, score
+from ooc_pegasos.scoring.score import Scored, files_for, is_store, score, size_of
 from ooc_pegasos.store import row_ids
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.arrow import array_of
@@ -39,10 +40,11 @@ Data = str | Path | Sequence[str | Path]
 """A store or raw files: a name, a pattern, or several."""
 
 
-def evaluate(model: Model, data: Data, threads: int | None = None) -> dict[str, Any]:
+def evaluate(model: Model, data: Data, threads: int | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """Return the metrics of a model on a store or raw files."""
-    names = names_of(data)
-    blocks = (score(model, name, threads or cores(), with_labels=True) for name in names)
+    names, progress = names_of(data), progress or Progress()
+    progress.begin("evaluating", sum(size_of(model, name) for name in names))
+    blocks = (score(model, name, threads or cores(), True, progress.advance) for name in names)
     return metrics_of(model, chain.from_iterable(blocks), ", ".join(names))
 
 
@@ -149,14 +151,24 @@ def losses_of_rows(model: Model, scores: np.ndarray, labels: np.ndarray) -> np.n
     return losses
 
 
-def predict(model: Model, data: Data, output: str | Path, threads: int | None = None, *, proba: bool = False) -> int:
+def predict(
+    model: Model,
+    data: Data,
+    output: str | Path,
+    threads: int | None = None,
+    *,
+    proba: bool = False,
+    progress: Progress | None = None,
+) -> int:
     """Write score, label and optionally probability of each row to a .parquet, .csv or .arrow file; return the rows.
 
     With several classes there are a score and a probability for each class. The output `-` is CSV on standard output.
     """
     if proba:
         model.check_probabilities()
-    blocks = (score(model, name, threads or cores(), with_labels=False) for name in names_of(data))
+    names, progress = names_of(data), progress or Progress()
+    progress.begin("predicting", sum(size_of(model, name) for name in names))
+    blocks = (score(model, name, threads or cores(), False, progress.advance) for name in names)
     return write_scores(model, chain.from_iterable(blocks), Path(output), proba)
 
 

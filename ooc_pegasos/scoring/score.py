@@ -71,13 +71,26 @@ class Meaning:
         return cls(made.recipe, made.labels, made.features, known)
 
 
-def score(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
-    """Return the scores of all rows of `data`, a store or a raw file, in order."""
+def _ignore(_bytes: int) -> None:
+    """Count nothing."""
+
+
+def score(
+    model: Model, data: str, threads: int, with_labels: bool, advance: Callable[[int], None] = _ignore
+) -> Iterator[Scored]:
+    """Return the scores of all rows of `data`, a store or a raw file, in order; `advance` counts bytes."""
     if is_store(data, model.info.recipe):
         store = Store.open(data)
         check_store(model, store, with_labels)
-        return score_store(model, store, threads, with_labels, None if with_labels else store.id_type())
-    return _score_file(model, data, threads, with_labels)
+        return score_store(model, store, threads, with_labels, None if with_labels else store.id_type(), advance)
+    return _score_file(model, data, threads, with_labels, advance)
+
+
+def size_of(model: Model, data: str) -> int:
+    """Return the bytes of a store or of raw files, as `score` counts them; 0 for pipes."""
+    if is_store(data, model.info.recipe):
+        return Store.open(data).manifest.bytes
+    return sum(registry.stamp_of(name).size for name in files_for(data, model.info.recipe))
 
 
 def check_data(known: Meaning, data: str) -> None:
@@ -132,7 +145,9 @@ def _refuse_other_recipe(where: str, made: manifest.Recipe, wanted: manifest.Rec
         raise InputError(f"{problem}; convert it with {{like}} and the store of the model, or give its files")
 
 
-def score_store(model: Model, store: Store, threads: int, with_labels: bool, id_type: Any) -> Iterator[Scored]:
+def score_store(
+    model: Model, store: Store, threads: int, with_labels: bool, id_type: Any, advance: Callable[[int], None] = _ignore
+) -> Iterator[Scored]:
     """Return the scores of all rows of a store in order, checked; `id_type` is the type of ids, None for no ids."""
     scorer = Scorer(model, store.features)
     with in_use(store.path):
@@ -144,6 +159,7 @@ def score_store(model: Model, store: Store, threads: int, with_labels: bool, id_
                 labels = window.block.labels[begin:end].copy() if with_labels else None
                 found = None if id_type is None else row_ids.of_type(store.ids(chunk), end - begin, id_type)
                 yield Scored(scores[begin:end], labels, found, _id_name(store.manifest.recipe))
+                advance(store.manifest.chunks[chunk].bytes)
 
 
 class Scorer:
@@ -258,7 +274,9 @@ class _Rows:
             )
 
 
-def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Iterator[Scored]:
+def _score_file(
+    model: Model, data: str, threads: int, with_labels: bool, advance: Callable[[int], None]
+) -> Iterator[Scored]:
     import pyarrow as pa
 
     recipe = model.info.recipe
@@ -269,6 +287,7 @@ def _score_file(model: Model, data: str, threads: int, with_labels: bool) -> Ite
         anything = True
         labels = files.labels.apply(parsed.block.labels) if with_labels else None
         yield Scored(scores, labels, parsed.ids, _id_name(recipe))
+        advance(parsed.task.consumed)
     # ids have a type even if there are no rows
     if not anything and recipe.table and recipe.table.id and not with_labels:
         kind = columns_plan.schema_of(files.names[0], recipe.table)[recipe.table.id]

@@ -126,3 +126,34 @@ def with_prefix(prefix: str, strings: Any) -> Any:
 
     kind = strings.type
     return pc.binary_join_element_wise(pa.scalar(prefix, kind), strings, pa.scalar("", kind))
+
+
+def is_list(kind: Any) -> bool:
+    """True for the types of lists."""
+    import pyarrow as pa
+
+    return any(test(kind) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+def is_tags(kind: Any, *, or_numbers: bool = False) -> bool:
+    """True for the type of lists of words, or of numbers as well."""
+    import pyarrow as pa
+
+    if not is_list(kind):
+        return False
+    inner = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
+    words = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    return any(test(inner) for test in (*words, *(numbers if or_numbers else ())))
+
+
+def items_of(lists: Any) -> tuple[Any, np.ndarray]:
+    """Return (items of an Arrow array of lists as strings, without nulls; the row of each)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = pc.list_parent_indices(lists)
+    items = as_strings(pc.list_flatten(lists))
+    there = items.is_valid()
+    found: np.ndarray = rows.filter(there).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return items.filter(there), found

@@ -16,6 +16,7 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import delimited, jsonlines
+from ooc_pegasos.readers.arrow_strings import is_tags
 from ooc_pegasos.readers.base import COMPRESSIONS, DEFAULT_MEMORY, row_location, without_compression
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import (
@@ -242,7 +243,7 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
         raise InputError(f"{column}, not a date or time; write it like 2024-12-31, or leave it out")
     if wanted == "text" and not unknown and not is_text:
         raise InputError(f"{column}, not text; write it as text, or convert with {{categorical={name}}}")
-    if wanted == "categorical" and nested:
+    if wanted == "categorical" and nested and not is_tags(inner, or_numbers=True):
         raise InputError(f"{column}, which cannot be a category; leave it out")
     if wanted == "label" and not unknown and not (is_number or is_text):
         raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")
@@ -431,8 +432,10 @@ def _kinds_of_json(head: bytes) -> dict[str, Any]:
             kinds[column] = pa.string() if found is None else found.field(0).type
     else:
         kinds = {field.name: field.type for field in schema}
-    # text that looks like dates stays text
-    return {column: pa.string() if pa.types.is_temporal(kind) else kind for column, kind in kinds.items()}
+    # text that looks like dates stays text, and lists that are all empty are those of words
+    kinds = {column: pa.string() if pa.types.is_temporal(kind) else kind for column, kind in kinds.items()}
+    empty = pa.list_(pa.null())
+    return {column: pa.list_(pa.string()) if kind == empty else kind for column, kind in kinds.items()}
 
 
 def _infer_json_schema(text: bytes) -> Any:

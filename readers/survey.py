@@ -19,7 +19,7 @@ from ooc_pegasos.compiled.parse.text import count_documents
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers import tables
-from ooc_pegasos.readers.arrow_strings import buffers_of, strings_of, with_prefix
+from ooc_pegasos.readers.arrow_strings import buffers_of, is_list, items_of, strings_of, with_prefix
 from ooc_pegasos.readers.base import memory_of
 from ooc_pegasos.readers.sources import display_name
 from ooc_pegasos.readers.tokens import TextHasher
@@ -282,6 +282,9 @@ def _dictionary(recipe: Recipe, survey: Survey) -> Any:
         for prefix, array in reader.strings(task):
             if prefix is None:
                 found.append(hasher.ngrams(array))
+            elif is_list(array.type):
+                items, rows = items_of(array)
+                found.append((*buffers_of(with_prefix(prefix, items)), read_only(rows)))
             else:
                 there = array.is_valid()
                 words = with_prefix(prefix, array.filter(there))

@@ -10,6 +10,7 @@ from typing import Any
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.readers import columns_plan
+from ooc_pegasos.readers.arrow_strings import is_tags
 from ooc_pegasos.readers.base import DEFAULT_MEMORY, Note, tokens_of
 from ooc_pegasos.readers.hash_size import hashing_of
 from ooc_pegasos.readers.sources import display_name
@@ -152,7 +153,7 @@ def _kind_by_type(kind: Any) -> Kind:
     import pyarrow as pa
 
     if pa.types.is_nested(kind):
-        return "entries"
+        return "categorical" if is_tags(kind) else "entries"
     numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     return "numeric" if numbers else "categorical"
 

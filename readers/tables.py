@@ -15,7 +15,7 @@ import numpy as np
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import delimited, jsonlines
-from ooc_pegasos.readers.arrow_strings import as_strings, checked, without_infinite
+from ooc_pegasos.readers.arrow_strings import as_strings, checked, is_list, without_infinite
 from ooc_pegasos.readers.base import (
     DEFAULT_MEMORY,
     DESCRIBED_BAD_ROWS,
@@ -254,6 +254,9 @@ class TablesReader:
                     yield from words_of_dates(column, batch.column(column.name))
                     continue
                 prefix = None if column.kind == "text" else f"{column.name}="
+                if is_list(batch.column(column.name).type):
+                    yield prefix, batch.column(column.name)
+                    continue
                 cells, _where = without_infinite(batch.column(column.name))  # rows that will be bad ones
                 yield prefix, as_strings(cells)
 
@@ -390,7 +393,7 @@ class _ParquetTable(_BinaryTable):
 
         with arrow_errors(display_name(self.name)):
             file_or_path = open_input(self.name) if is_remote(self.name) else self.name
-            named = set(pq.read_schema(file_or_path).names)
+            named = {field.name for field in pq.read_schema(file_or_path) if not is_list(field.type)}
             file = pq.ParquetFile(
                 file_or_path,
                 memory_map=True,

@@ -15,7 +15,7 @@ from ooc_pegasos.compiled.parse import hashing as kernels
 from ooc_pegasos.declared_labels import EXACT
 from ooc_pegasos.errors import InputError, literal
 from ooc_pegasos.readers.amounts import amounts_of
-from ooc_pegasos.readers.arrow_strings import as_strings, without_infinite
+from ooc_pegasos.readers.arrow_strings import as_strings, is_list, items_of, without_infinite
 from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
 from ooc_pegasos.readers.dates import parts_of, times_of
 from ooc_pegasos.readers.feature_index import NOT_FOUND
@@ -238,6 +238,8 @@ class Vectorizer:
     def _categorical(self, column: Column, given: Any, problems: Problems, new: NewNames) -> ColumnEntries:
         import pyarrow as pa
 
+        if is_list(given.type):
+            return self._tags(column, given, new)
         array, wrong = without_infinite(given)
         problems.add(wrong, lambda row: _not_finite(column, given[row].as_py()))
         nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
@@ -265,6 +267,21 @@ class Vectorizer:
             )
         indices = indices[codes]
         return _single_entries(is_present & (indices != NOT_FOUND), indices, signs[codes])
+
+    def _tags(self, column: Column, lists: Any, new: NewNames) -> ColumnEntries:
+        """Return the part of a column of lists of words: each word of a list once."""
+        items, rows = items_of(lists)
+        coded, prefix = items.dictionary_encode(), f"{column.name}="
+        words = coded.dictionary
+        indices, signs = self._feature_index.of(words, prefix)
+        self._unnamed.name(indices, lambda at: f"{prefix}{words[at].as_py()}", new)
+        number = max(len(words), 1)
+        once = np.unique(rows * number + np.asarray(coded.indices))
+        rows, codes = once // number, once % number
+        known = indices[codes] != NOT_FOUND if len(codes) else np.zeros(0, bool)
+        rows, codes = rows[known], codes[known]
+        lengths = np.bincount(rows, minlength=len(lists)).astype(np.uint32)
+        return ColumnEntries(lengths, indices[codes], signs[codes])
 
     def _dates(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[ColumnEntries]:
         import pyarrow as pa

@@ -237,7 +237,6 @@ def test_null_lists_that_have_entries(tmp_path):
 @pytest.mark.parametrize(
     ("array", "problem"),
     [
-        (pa.array([["a"], ["b"]]), "indices are of type string"),
         (pa.array([[1.5], [2.0]]), "indices are of type double"),
         (pa.array([{"a": 1}, {"a": 2}]), "not a list of indices"),
         (pa.array([[{"a": 1, "b": 2, "c": 3}], []]), "3 fields"),

@@ -191,7 +191,7 @@ class ConvertConfig:
         "Hash feature names to 2^B buckets. 0, for Vowpal Wabbit text: names are indices.",
         "Columns",
         metavar="B",
-        default_text="22, less for inputs below 8 MB",
+        default_text="22, less for inputs below 16 MB",
         allowed=Range(0, 31, "1 to 31"),
     )
     hash_signed: bool = option(

@@ -12,6 +12,8 @@ from ooc_pegasos.readers.sources import stamp_of
 from ooc_pegasos.store.recipe import Hashing
 
 _LEAST_BITS = 10
+_BYTES = 4
+"""Bytes of the inputs for each bucket. Words occur several times, so that few of them share a bucket."""
 
 
 def hashing_of(config: ConvertConfig, names: Sequence[str]) -> Hashing:
@@ -22,13 +24,13 @@ def hashing_of(config: ConvertConfig, names: Sequence[str]) -> Hashing:
 
 
 def _bits_for(names: Sequence[str]) -> int:
-    """Return the bits of a hash with a bucket for every other byte of the inputs, at most `Hashing.bits`."""
-    size, most = 0, 2 << Hashing.bits
+    """Return the bits of a hash with a bucket for every few bytes of the inputs, at most `Hashing.bits`."""
+    size, most = 0, _BYTES << Hashing.bits
     for path in names:
         size += sum(_sizes_in(path)) if os.path.isdir(path) else stamp_of(path).size or most
         if size >= most:
             return Hashing.bits
-    return max(math.ceil(math.log2(max(size, 2) / 2)), _LEAST_BITS)
+    return max(math.ceil(math.log2(max(size, _BYTES) / _BYTES)), _LEAST_BITS)
 
 
 def _sizes_in(folder: str) -> Iterator[int]:
@@ -40,5 +42,5 @@ def _sizes_in(folder: str) -> Iterator[int]:
                 size = os.stat(os.path.join(place, file)).st_size
                 total += size
                 yield size
-            if total >= 2 << Hashing.bits:
+            if total >= _BYTES << Hashing.bits:
                 return

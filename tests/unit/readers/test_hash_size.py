@@ -32,8 +32,8 @@ def bits_of(names, **options):
 
 
 def expected(size):
-    """The fewest bits of a bucket for every other byte, from 10 to 22."""
-    return next(bits for bits in range(10, MOST + 1) if 2 * 2**bits >= size or bits == MOST)
+    """The fewest bits of a bucket for every four bytes, from 10 to 22."""
+    return next(bits for bits in range(10, MOST + 1) if 4 * 2**bits >= size or bits == MOST)
 
 
 def file_of(path, size):
@@ -43,7 +43,7 @@ def file_of(path, size):
     return path
 
 
-SIZES = [1, 2, 2047, 2048, 2049, 4096, 4097, *(2**k + d for k in (13, 16, 19, 22, 23, 24) for d in (-1, 0, 1)), 10**12]
+SIZES = [1, 2, 2047, 2048, 2049, 4096, 4097, *(2**k + d for k in (13, 16, 19, 23, 24, 25) for d in (-1, 0, 1)), 10**12]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -53,8 +53,8 @@ def test_boundaries(tmp_path, size):
 
 def test_sizes_add_up(tmp_path):
     files = [file_of(tmp_path / f"{number}.vw", 2**20 // 8) for number in range(9)]
-    assert bits_of(files[:8]) == 19
-    assert bits_of(files) == 20
+    assert bits_of(files[:8]) == 18
+    assert bits_of(files) == 19
     assert bits_of([*files, file_of(tmp_path / "large.vw", 2**40)]) == MOST
 
 
@@ -70,7 +70,7 @@ def test_a_folder_of_small_files(tmp_path):
         folder.mkdir(parents=True, exist_ok=True)
         file_of(folder / f"{number}.txt", 100)
     (tmp_path / "texts" / "a" / "broken").symlink_to("nowhere")
-    assert bits_of([tmp_path / "texts"], format="folders") == expected(60_000) == 15
+    assert bits_of([tmp_path / "texts"], format="folders") == expected(60_000) == 14
     file_of(tmp_path / "texts" / "b" / "large.txt", 2**30)
     assert bits_of([tmp_path / "texts"], format="folders") == MOST
 
@@ -108,7 +108,7 @@ def test_rows_are_those_of_scikit_learn(tmp_path):
     config = ConvertConfig(label="y", shuffle=False, standardize=False)
     store = convert([name], tmp_path / "store", config)
     bits = expected(os.path.getsize(name))
-    assert store.features == 2**bits == 4096
+    assert store.features == 2**bits == 2048
     assert np.array_equal(store.to_scipy()[0].toarray(), FeatureHasher(2**bits).transform(dicts).toarray())
 
 
@@ -235,4 +235,4 @@ def test_a_kept_store_with_other_labels(tmp_path):
 
 def test_a_preview_has_the_bits_of_the_store(tmp_path):
     recipe = preview([csv_of_rows(tmp_path, 900)], ConvertConfig(label="y")).recipe
-    assert (recipe.features, recipe.hashing_of_names.bits) == (4096, 12)
+    assert (recipe.features, recipe.hashing_of_names.bits) == (2048, 11)

@@ -181,7 +181,8 @@ def conversion_lines(store: Store, output: str, seconds: float, is_kept: bool = 
         f"{size_text(made.bytes)} in {len(made.chunks)} chunks, {seconds:.1f} seconds",
     ]
     if store.test:
-        lines.append(f"{store.test.path if is_kept else 'test rows'}: {store.test.rows:,} rows")
+        where = f"{store.test.path}: " if is_kept else ""
+        lines.append(f"{where}{store.test.rows:,} rows reserved for tests")
     if made.recipe.values:
         lines.append(rounding_words(made))
     if made.weighted:

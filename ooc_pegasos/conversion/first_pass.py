@@ -18,7 +18,7 @@ from ooc_pegasos.compiled.rows.values import ROUNDINGS
 from ooc_pegasos.conversion.buckets import Scattered, Spill, identify, scatter, weigh
 from ooc_pegasos.conversion.journal import Journal
 from ooc_pegasos.conversion.pass_statistics import IngestPlan, Totals
-from ooc_pegasos.conversion.split import rows_of_part
+from ooc_pegasos.conversion.split import chosen_rows, rows_of_part
 from ooc_pegasos.declared_labels import Declared
 from ooc_pegasos.errors import InputError, with_flags
 from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, memory_of, row_location
@@ -26,7 +26,6 @@ from ooc_pegasos.readers.sources import LongLineError, display_name
 from ooc_pegasos.readers.weights import WeightsReader
 from ooc_pegasos.store.csr_block import LEVELS, OVERFLOWS
 from ooc_pegasos.store.labels import Distinct, LabelCollector, allowed_keys, distinct_of
-from ooc_pegasos.util.arrow import array_of
 from ooc_pegasos.util.files import cut_file, open_in_place
 from ooc_pegasos.util.thread_map import ordered_map
 
@@ -377,17 +376,4 @@ def _without(parsed: ParsedBlock, keep: np.ndarray, problem: Callable[[int], str
     for row in wrong[:DESCRIBED_BAD_ROWS].tolist():
         parsed.bad.append(BadRow(int(parsed.lines[row]), problem(row)))
     parsed.bad.sort(key=lambda bad: bad.line)
-    block = parsed.block
-    assert block.values is not None
-    lengths = np.diff(block.indptr)
-    pairs = np.repeat(keep, lengths)
-    indptr = np.concatenate([[0], np.cumsum(lengths[keep])])
-    block = dataclasses.replace(
-        block, indptr=indptr, indices=block.indices[pairs], values=block.values[pairs], labels=block.labels[keep]
-    )
-    if block.weights is not None:
-        block = dataclasses.replace(block, weights=block.weights[keep])
-    bad_lines = parsed.bad_lines + len(wrong)
-    lines, numbers = parsed.lines[keep], parsed.numbers[keep]
-    ids = None if parsed.ids is None else parsed.ids.take(array_of(np.flatnonzero(keep)))
-    return dataclasses.replace(parsed, block=block, lines=lines, numbers=numbers, bad_lines=bad_lines, ids=ids)
+    return dataclasses.replace(chosen_rows(parsed, keep), bad_lines=parsed.bad_lines + len(wrong))

@@ -189,12 +189,12 @@ def test_targets_stay_targets(tmp_path):
 AGREEING = [
     {"label": "label"},
     {"numeric": ("x", "z"), "categorical": ("c", "w", "who"), "text": ("t",)},
-    {"numeric": ("[xz]",), "hash_bits": 17},
+    {"numeric": ("[xz]",), "hash_bits": 16},
     {"nulls": "absent", "task": "binary", "classes": ("no", "yes"), "values": "float32"},
     {"standardize": True, "header": True},
 ]
 CONTRADICTING = [
-    ({"hash_bits": 9}, "hash_bits=9: the store was made with 17; leave it out"),
+    ({"hash_bits": 9}, "hash_bits=9: the store was made with 16; leave it out"),
     ({"hash_signed": False}, "no_hash_signed: the store was made otherwise; leave it out"),
     ({"dictionary": 5}, "dictionary=5: the store was made otherwise; leave it out"),
     ({"nulls": "mark"}, "nulls=mark: the store was made with absent; leave it out"),

@@ -15,7 +15,7 @@ from ooc_pegasos.compiled.fit.pegasos import score_rows
 from ooc_pegasos.compiled.fit.sums import score_panel
 from ooc_pegasos.compiled.rows.coding import normalize_rows
 from ooc_pegasos.compiled.rows.values import ROUNDINGS, round_values
-from ooc_pegasos.errors import InputError
+from ooc_pegasos.errors import InputError, OocPegasosError
 from ooc_pegasos.formats import ANY
 from ooc_pegasos.loading.loader import Loader, open_loader
 from ooc_pegasos.loading.window import Window, cost_of
@@ -87,10 +87,13 @@ def score(
 
 
 def size_of(model: Model, data: str) -> int:
-    """Return the bytes of a store or of raw files, as `score` counts them; 0 for pipes."""
-    if is_store(data, model.info.recipe):
-        return Store.open(data).manifest.bytes
-    return sum(registry.stamp_of(name).size for name in files_for(data, model.info.recipe))
+    """Return the bytes of a store or of raw files, as `score` counts them; 0 for pipes, and if they are not known."""
+    try:
+        if is_store(data, model.info.recipe):
+            return Store.open(data).manifest.bytes
+        return sum(registry.stamp_of(name).size for name in files_for(data, model.info.recipe))
+    except OocPegasosError:  # reported where the rows are read
+        return 0
 
 
 def check_data(known: Meaning, data: str) -> None:

@@ -96,6 +96,8 @@ class LocalEngine(Engine):
             self.train_window(state, window, save_if_due)
             self._loader.check_unchanged()
             cursor.window, cursor.position = cursor.window + 1, 0
+        if state.solver.needs_balance:  # resumed after the last row of an epoch
+            self.set_balance(state.solver)
 
     def _load_compiled_code(self, state: RunState) -> None:
         """Call the compiled loops without rows, to load their machine code while the first rows are read."""

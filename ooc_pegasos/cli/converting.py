@@ -37,8 +37,12 @@ def run_conversion(
         store = convert(inputs, output, settings, existing=existing, progress=progress)
     except KeyboardInterrupt:
         progress.end()
+        from ooc_pegasos.conversion.publish import pending
+
         unfinished = output.with_name(output.name + ".unfinished")
         kept = f"run again with --resume to continue (or delete {unfinished})" if unfinished.exists() else "start again"
+        if pending(output):
+            kept = f"{output} is complete but for its test rows; run again to finish"
         say(f"interrupted; {kept}", err=True)
         raise
     finally:

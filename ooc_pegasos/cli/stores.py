@@ -164,19 +164,15 @@ def drop(
     All files of one conversion go together. Where the job of the store would append a file again, move it away first.
     """
     from ooc_pegasos.store.drop import drop as drop_sources
-    from ooc_pegasos.store.store import Store
-
-    test = Store.open(store).test
 
     def note(text: str) -> None:
         say(f"note: {text}", err=True)
 
     dropped = drop_sources(store, source, note)
-    rows = dropped.rows + (drop_sources(test.path, source, note).rows if test else 0)
     if json_output:
-        print_json({"store": str(store), "dropped_rows": rows, "rows": dropped.left})
+        print_json({"store": str(store), "dropped_rows": dropped.rows, "rows": dropped.left})
     else:
-        say(f"{store}: {rows:,} rows dropped, {dropped.left:,} left")
+        say(f"{store}: {dropped.rows:,} rows dropped, {dropped.left:,} left")
 
 
 @app.command(epilog=examples("oocpeg verify clicks.store", "oocpeg verify clicks.store --sources"))

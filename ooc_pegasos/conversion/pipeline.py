@@ -33,10 +33,9 @@ from ooc_pegasos.conversion.output_check import (
     made_from,
 )
 from ooc_pegasos.conversion.pass_statistics import MOST_BUCKETS, IngestPlan
-from ooc_pegasos.conversion.publish import Place, manifest_of
+from ooc_pegasos.conversion.publish import PLAN_FILE, Place, manifest_of, pending
 from ooc_pegasos.conversion.second_pass import Assembled, Assembly, AssemblyPlan
-from ooc_pegasos.conversion.split import test_path
-from ooc_pegasos.errors import CorruptFileError, InputError, UsageError
+from ooc_pegasos.errors import CorruptFileError, InputError, OocPegasosError, UsageError
 from ooc_pegasos.readers import registry, sources
 from ooc_pegasos.readers.base import LARGEST_INDEX, Reader, ReadOptions
 from ooc_pegasos.reporting.progress import Progress
@@ -51,7 +50,6 @@ from ooc_pegasos.util.locks import has_lock, locked
 
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
 _SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # cores that get a bucket each, and the least bytes of rows for that
-_PLAN = "plan.json"
 _STREAM_SIZE = 4 << 30  # the assumed size of standard input
 
 
@@ -72,18 +70,50 @@ def convert(
     fraction = _test_fraction(Path(output), config, existing)
     if fraction is None:
         return _convert_part(given, Path(output), config, existing, progress)
-    for name in registry.find(given, config.format)[0]:
-        if not registry.stamp_of(name).regular:
-            raise UsageError("{test} reads the inputs twice, so they cannot come from a pipe; name files")
-    store = _convert_part(given, Path(output), config, existing, progress, Split("train", fraction))
-    place = test_path(output)
-    is_new = not (existing.append and (place / manifest.FILE_NAME).exists())
-    made_alike = config
-    if is_new:  # in a coding to which any values can be appended, as rows are split when they come
-        made_alike = dataclasses.replace(config, like=os.fspath(output), values=config.values or "float32")
-    then = dataclasses.replace(existing, append=existing.append and not is_new)
-    _convert_part(given, place, made_alike, then, progress, Split("test", fraction))
+    return _convert_both(given, Path(output), config, existing, progress, fraction)
+
+
+def _convert_both(
+    given: list[str], output: Path, config: ConvertConfig, existing: Existing, progress: Progress, fraction: float
+) -> Store:
+    """Make the store of the rows to train on, and then that of the test rows; an interrupted one is finished."""
+    names = registry.find(given, config.format)[0]
+    if not all(registry.stamp_of(name).regular for name in names):
+        raise UsageError("{test} reads the inputs twice, so they cannot come from a pipe; name files")
+    place, missing = manifest.test_path(output), [] if existing.force else pending(output)
+    if not existing.force and not (output / manifest.FILE_NAME).exists() and place.exists():
+        raise already_there(place)
+    if missing and missing != [sources.manifest_name(name) for name in names]:
+        problem = f"has no test rows of {missing[0]} and perhaps others, because their conversion was interrupted"
+        raise InputError(f"{place}: {problem}; run that conversion again to finish it")
+    if missing:
+        progress.note(f"an interrupted conversion has added these inputs to {output} already; it is finished now")
+    else:
+        _convert_part(given, output, config, existing, progress, Split("train", fraction))
+    try:
+        for part in (output, place):
+            if missing and Place.of(part).unfinished():
+                _finish(part, progress)
+        store = Store.open(output)
+        if missing and not pending(output):
+            return store
+        appends = not existing.force and manifest.with_test_rows(output, store.manifest) is not None
+        if not appends:  # in a coding to which any values can be appended, as rows are split when they come
+            config = dataclasses.replace(config, like=os.fspath(output), values=config.values or "float32")
+        is_stale = not appends and (place / manifest.FILE_NAME).exists()  # of a store that was replaced
+        then = dataclasses.replace(existing, append=appends, force=existing.force or is_stale)
+        _convert_part(given, place, config, then, progress, Split("test", fraction))
+    except (OocPegasosError, OSError, MemoryError) as error:
+        raise published_error(output, error, "run the same command again to finish") from error
     return store
+
+
+def _finish(target: Path, progress: Progress) -> None:
+    """Complete a store whose conversion was interrupted when its manifest was in place."""
+    place = Place.of(target)
+    with writing_errors(target), locked(place.scratch / "lock", str(target), progress.note):
+        place.finish()
+        discard(place.scratch)
 
 
 def _test_fraction(output: Path, config: ConvertConfig, existing: Existing) -> float | None:
@@ -110,14 +140,14 @@ def _convert_part(
     if config.like and existing.append and not existing.grows:
         raise UsageError("{like}: rows are appended as the store has them; leave it out")
     like = store_like(config)
-    target = Path(output)
-    scratch = Path(os.path.abspath(target) + ".unfinished")
+    place = Place.of(output)
+    target, scratch = place.target, place.scratch
     with writing_errors(target):
-        before = check_output(target, existing, Place(target, scratch).published())
+        before = check_output(target, existing, place.published())
         names, kind = registry.find(given, config.format)
         config = dataclasses.replace(config.of_format(kind), weights=_weights_file(config.weights, names))
         may_be_finished = existing.reuse or (existing.resume and not existing.force)
-        if may_be_finished and before and not (scratch / _PLAN).exists():
+        if may_be_finished and before and not (scratch / PLAN_FILE).exists():
             is_same_part = before.split == split
             if is_same_part and made_from(before, names, config, existing.append, like.manifest if like else None):
                 discard_left_overs(scratch, str(target))
@@ -125,12 +155,11 @@ def _convert_part(
             if not existing.append and not existing.force:
                 problem = "exists already, made from other inputs or with other options"
                 raise InputError(f"{target}: {problem}; add {{force}} to replace it")
-        is_ours = has_lock(scratch / "lock") or (scratch / _PLAN).exists()
+        is_ours = has_lock(scratch / "lock") or (scratch / PLAN_FILE).exists()
         if scratch.is_dir() and any(scratch.iterdir()) and not is_ours:
             raise InputError(f"{scratch}: not made by oocpeg, and in the way; move it elsewhere")
         with locked(scratch / "lock", str(target), progress.note):
             sync_folder(scratch)  # after a power failure the lock identifies the folder as ours
-            place = Place(target, scratch)
             before = check_output(target, existing, place.published())  # another process may have made the store
             place = dataclasses.replace(place, base=before if existing.append else None)
             return Conversion(place, names, config, existing, progress, like, split).run()
@@ -203,7 +232,7 @@ class Conversion:
 
     def run(self) -> Store:
         """Convert, and open the store. The scratch folder is kept only if the conversion can be resumed."""
-        keep = self.place.published() or (self.existing.resume and (self.scratch / _PLAN).exists())
+        keep = self.place.published() or (self.existing.resume and (self.scratch / PLAN_FILE).exists())
         is_started = False
         try:
             if self.base:
@@ -223,7 +252,7 @@ class Conversion:
                 discard(self.scratch)
             raise
         except KeyboardInterrupt:
-            if not (self.scratch / _PLAN).exists():
+            if not (self.scratch / PLAN_FILE).exists():
                 discard(self.scratch)
             raise
         for path in [*left, *discard(self.scratch)]:
@@ -239,7 +268,7 @@ class Conversion:
         self.stamps = [registry.stamp_of(name) for name in names]
         self.beside = {name: file for name in BESIDE if (file := getattr(config, name)) is not None}
         self.beside_stamps = {name: sources.stamp_of(file) for name, file in self.beside.items()}
-        self.plan_path = self.scratch / _PLAN
+        self.plan_path = self.scratch / PLAN_FILE
         published = place.published()  # by an interrupted conversion
         recorded = self._recorded()
         if recorded and (self.existing.resume or (published and self._is_wanted(recorded))):

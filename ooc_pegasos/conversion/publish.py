@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,15 @@ from typing import Any
 from ooc_pegasos import __version__
 from ooc_pegasos.conversion.first_pass import Ingest
 from ooc_pegasos.conversion.second_pass import Assembled, AssemblyPlan, RowStatistics, named
+from ooc_pegasos.errors import InputError
 from ooc_pegasos.store import manifest, vocabulary
 from ooc_pegasos.store.append_expire import joined, remove_strays
 from ooc_pegasos.store.manifest import ChunkInfo, LabelInfo, Manifest, SourceInfo, Statistics
 from ooc_pegasos.store.store import REJECTED_FILE
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.files import sync_folder, write_atomically
+
+PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,11 @@ class Place:
     base: Manifest | None = None
     """Manifest of the store that is appended to."""
 
+    @classmethod
+    def of(cls, store: str | Path) -> Place:
+        """Return the paths of a conversion to a new store."""
+        return cls(Path(store), Path(os.path.abspath(store) + ".unfinished"))
+
     def published(self) -> bool:
         """True if the store is in place and only the scratch folder is left.
 
@@ -36,6 +46,10 @@ class Place:
         intended = self.scratch / "manifest.json"
         current = self.target / manifest.FILE_NAME
         return intended.exists() and current.exists() and intended.read_bytes() == current.read_bytes()
+
+    def unfinished(self) -> bool:
+        """True if a conversion was interrupted after the store was in place."""
+        return self.published() and (self.scratch / PLAN_FILE).exists()
 
     @property
     def first_chunk(self) -> int:
@@ -99,6 +113,22 @@ class Place:
             if path.name not in (REJECTED_FILE, manifest.FILE_NAME):
                 os.rename(path, self.target / path.name)
         sync_folder(self.target)
+
+
+def pending(store: str | Path) -> list[str]:
+    """Return the sources whose test rows are missing, because a conversion was interrupted after its first part."""
+    with suppress(InputError, OSError):
+        made = manifest.read(Path(store))
+        if made.split is None or made.split.part != "train":
+            return []
+        place = manifest.with_test_rows(store, made)
+        test = manifest.read(place) if place else None
+        if test and Place.of(manifest.test_path(store)).unfinished():
+            return [source.name for source in test.sources[-test.all_parts()[-1].sources :]]
+        missing = Counter(source.name for source in made.sources)
+        missing -= Counter(source.name for source in test.sources) if test else Counter()
+        return [source.name for source in made.sources[-missing.total() :]] if missing else []
+    return []
 
 
 def manifest_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 
@@ -12,11 +11,6 @@ from ooc_pegasos.readers.arrow_strings import as_strings, buffers_of
 from ooc_pegasos.readers.base import ParsedBlock
 from ooc_pegasos.store.manifest import Split
 from ooc_pegasos.util.arrow import array_of
-
-
-def test_path(store: str | Path) -> Path:
-    """Return the place of the store of the test rows that go with a store."""
-    return Path(f"{store}.test")
 
 
 def rows_of_part(parsed: ParsedBlock, block_number: int, split: Split) -> ParsedBlock:

@@ -6,8 +6,10 @@ import dataclasses
 import decimal
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.reporting.epoch_cost import epoch_seconds
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.escaping import printable
@@ -165,7 +167,7 @@ def conversion_summary(store: Store, output: str, seconds: float) -> dict[str, A
         "max_weight": made.statistics.max_weight,
         "seconds": seconds,
         "output": output,
-        "test_rows": store.test.rows if store.test else None,
+        "test_rows": _test_rows(store),
     }
 
 
@@ -180,9 +182,9 @@ def conversion_lines(store: Store, output: str, seconds: float, is_kept: bool = 
         f"task: {made.labels.task}" + (f" (rows by label: {labels}{more})" if labels else ""),
         f"{size_text(made.bytes)} in {len(made.chunks)} chunks, {seconds:.1f} seconds",
     ]
-    if store.test:
-        where = f"{store.test.path}: " if is_kept else ""
-        lines.append(f"{where}{store.test.rows:,} rows reserved for tests")
+    reserved = _test_rows(store)
+    if reserved is not None:
+        lines.append(f"{f'{output}.test: ' if is_kept else ''}{reserved:,} rows reserved for tests")
     if made.recipe.values:
         lines.append(rounding_words(made))
     if made.weighted:
@@ -191,6 +193,13 @@ def conversion_lines(store: Store, output: str, seconds: float, is_kept: bool = 
         where = f"see {output}/rejected.jsonl" if is_kept else "add --store my.store to see them in that folder"
         lines.append(f"{made.rejected:,} rows were rejected; {where}")
     return lines
+
+
+def _test_rows(store: Store) -> int | None:
+    """Return the number of test rows of a store; None if there are none, or they cannot be read."""
+    with suppress(OocPegasosError, OSError):
+        return store.test.rows if store.test else None
+    return None
 
 
 def rounding_words(made: Manifest) -> str:

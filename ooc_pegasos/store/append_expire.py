@@ -96,6 +96,9 @@ def expire(target: Path, before_ns: int) -> int:
         remove_strays(target, left)  # also those that a killed process has left
         if os.listdir(scratch) == ["lock"]:
             remove_folder(scratch)
+        test = manifest.with_test_rows(target, left)
+        if test:
+            expire(test, before_ns)
         return sum(part.rows for part in made.all_parts()[:number])
 
 

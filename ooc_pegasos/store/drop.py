@@ -40,13 +40,29 @@ class Dropped:
 
 
 def drop(target: str | Path, names: Sequence[str], note: Callable[[str], None] = lambda _text: None) -> Dropped:
-    """Remove the rows of the sources of these names.
+    """Remove the rows of the sources of these names, also from the test rows of the store.
 
     Rows of one conversion are in random order, so all files of a conversion are dropped together. The manifest is
     replaced at once, so that a crash leaves the old or the new store. The remaining rows, their order, and thereby the
     models trained on them, are those of a store to which the others were never appended; its number of features stays.
     """
     target = Path(target)
+    made = manifest.read(target)
+    test = manifest.with_test_rows(target, made)
+    if test is None:
+        return _drop(target, names, note)
+    try:
+        first = _drop(target, names, note)
+    except UnknownSourceError:  # an interrupted process may have dropped them from the first store
+        return Dropped(_drop(test, names, note).rows, made.rows)
+    return Dropped(first.rows + _drop(test, names, note).rows, first.left)
+
+
+class UnknownSourceError(UsageError):
+    """A name that is not among the sources of a store."""
+
+
+def _drop(target: Path, names: Sequence[str], note: Callable[[str], None]) -> Dropped:
     scratch = Path(os.path.abspath(target) + ".unfinished")
     with writing_errors(target), locked(scratch / "lock", str(target)):
         made, begun = manifest.read(target), scratch / _BEGUN
@@ -106,7 +122,7 @@ def _chosen_parts(target: Path, made: Manifest, wanted: set[str]) -> set[int]:
     missing = sorted(wanted - known)
     if missing:
         shown = ", ".join(sorted(known)[-_SHOWN:]) + (", ..." if len(known) > _SHOWN else "")
-        raise UsageError(f"{{source={missing[0]}}}: {target} has no such source; the sources are {shown}")
+        raise UnknownSourceError(f"{{source={missing[0]}}}: {target} has no such source; the sources are {shown}")
     found = set()
     for number, (_part, sources) in enumerate(_sources_of_parts(made)):
         others = [source.name for source in sources if source.name not in wanted]

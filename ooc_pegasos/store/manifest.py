@@ -295,6 +295,20 @@ class Manifest:
         return 1 - within / total
 
 
+def test_path(store: str | Path) -> Path:
+    """Return the place of the store of the test rows that go with a store."""
+    return Path(f"{store}.test")
+
+
+def with_test_rows(store: str | Path, made: Manifest) -> Path | None:
+    """Return the store of the test rows of a store, given its manifest; None if there is none, or one of other rows."""
+    place, split = test_path(store), made.split
+    if split is None or split.part != "train" or not (place / FILE_NAME).exists():
+        return None
+    test = read(place)
+    return place if test.split == Split("test", split.fraction) and test.recipe == made.recipe else None
+
+
 def encode(manifest: Manifest) -> bytes:
     """Return the content of the file: readable JSON whose last key is the CRC-32 of the rest."""
     return json_checksum.encode(typed_json.dump(manifest))

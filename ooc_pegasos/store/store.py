@@ -120,11 +120,8 @@ class Store:
     @property
     def test(self) -> Store | None:
         """The store of the test rows that the option `test` reserved; None if there is none."""
-        from ooc_pegasos.conversion.split import test_path
-
-        place = test_path(self.path)
-        split = self.manifest.split
-        return Store.open(place) if split and split.part == "train" and (place / manifests.FILE_NAME).exists() else None
+        place = manifests.with_test_rows(self.path, self.manifest)
+        return Store.open(place) if place else None
 
     def check_size(self, chunk: ChunkInfo) -> None:
         """Refuse a chunk file that is missing, or shorter or longer than it was written."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ooc_pegasos import Model, Store, verify
+from ooc_pegasos.conversion.publish import pending
 from ooc_pegasos.store.manifest import FILE_NAME
 from support.file_bytes import folder_bytes
 from support.fork_server import ForkServer, fault
@@ -134,6 +135,8 @@ class Command:
     """True if the command can be run again with --resume."""
     is_repeatable: bool = True
     """True if the command is idempotent."""
+    is_over: Callable[[], bool] = field(default=lambda: True)
+    """False if the command has to be run again although `what` is new."""
     day: int = 1
     expected: dict[str, bytes] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
@@ -177,8 +180,9 @@ class Command:
     def check_same(self, tidy: bool = True) -> None:
         """Fail unless the state is that of an undisturbed run; without `tidy`, unreferenced files are allowed."""
         found = self.result(self.place)
-        assert found.keys() == self.expected.keys()
-        assert [name for name in found if found[name] != self.expected[name]] == []
+        if tidy:
+            assert found.keys() == self.expected.keys(), found.keys() ^ self.expected.keys()
+        assert [name for name in self.expected if found.get(name) != self.expected[name]] == []
         assert not tidy or self.left_overs() == set()
 
 
@@ -270,6 +274,37 @@ def conversion_command(processes: ForkServer, place: Path, mode: str) -> Command
         return True
 
     command.is_new = is_new
+    return command
+
+
+def split_command(processes: ForkServer, place: Path, mode: str) -> Command:
+    """A new store of rows to train on and one of test rows, or rows appended to both."""
+    words = ("-o", "store", "--chunk-size", "1kB")
+    command = Command(mode, processes, place, (), published_files)
+    for number, name in enumerate(("old", "new")):
+        (place / f"{name}.svm").write_text(svmlight_text(*random_rows(60, 40, number, 0.2)))
+    command.words = ("convert", "old.svm", *words, "--test", "0.3", "--features", "40", "--values", "float32")
+    if mode == "split append":
+        command.succeed()
+        command.words = ("convert", "new.svm", *words, "--append")
+    before = folder_bytes(place / "store") if (place / "store").exists() else {}
+
+    def is_new(_place: Path) -> bool:
+        if not (place / "store").exists():
+            assert not before
+            return False
+        stores = [place / "store", place / "store.test"]
+        for store in [path for path in stores if path.exists()]:
+            check_store(store)
+        now = folder_bytes(place / "store")
+        if now["manifest.json"] == before.get("manifest.json"):
+            assert {name: now.get(name) for name in before} == before
+            return False
+        assert now["manifest.json"] == command.expected["store/manifest.json"]
+        return True
+
+    command.is_new = is_new
+    command.is_over = lambda: not pending(place / "store")
     return command
 
 
@@ -420,6 +455,8 @@ COMMANDS = {
     "append": conversion_command,
     "force": conversion_command,
     "drop": drop_command,
+    "split": split_command,
+    "split append": split_command,
     "train": training_command,
     "resume": training_command,
     "search": training_command,

@@ -16,8 +16,8 @@ def check_after_power_cut(command: Command, number: int, was_over: bool) -> None
     """Fail if a user could not continue, or if results of completed commands are missing."""
     is_new = command.is_new(command.place)
     assert is_new or not was_over
-    begun = (command.place / "store.unfinished" / name for name in ("plan.json", "drop.json"))
-    is_over = is_new and not any(path.exists() for path in begun)
+    begun = [command.place.glob(f"*.unfinished/{name}") for name in ("plan.json", "drop.json")]
+    is_over = is_new and command.is_over() and not any(map(list, begun))
     if is_over and (not command.is_repeatable or command.words[0] in ("convert", "drop")):
         found = command.result(command.place)
         assert [name for name in command.expected if found.get(name) != command.expected[name]] == []

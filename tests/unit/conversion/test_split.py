@@ -13,7 +13,11 @@ import scipy.sparse as sp
 from ooc_pegasos import ConvertConfig, Existing, Store, TrainConfig, convert, train
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.scoring.evaluate import evaluate, seen_in_training
+from ooc_pegasos.store.append_expire import expire
+from ooc_pegasos.store.drop import drop
 from ooc_pegasos.store.verify import verify
+from support.file_bytes import folder_bytes
+from support.table_files import write_frame
 
 ROWS = 3000
 
@@ -38,13 +42,9 @@ def numbers(store):
 
 def numbered_file(folder, suffix, frame=None):
     path, frame = folder / f"rows{suffix}", numbered_table() if frame is None else frame
-    if suffix == ".parquet":
-        frame.to_parquet(path, index=False)
-    elif suffix == ".csv":
-        frame.to_csv(path, index=False)
-    elif suffix == ".jsonl":
-        frame.to_json(path, orient="records", lines=True)
-    elif suffix == ".svm":
+    if suffix in (".parquet", ".csv", ".jsonl"):
+        return write_frame(frame, path)
+    if suffix == ".svm":
         pairs = zip(frame["y"], frame["n"], strict=True)
         path.write_text("".join(f"{'+1' if y == 'yes' else '-1'} 1:{n}\n" for y, n in pairs))
     else:
@@ -161,6 +161,62 @@ def test_a_finished_part_is_not_made_again(tmp_path):
     assert other.test.rows > whole.test.rows
     with pytest.raises(InputError, match="exists already, made from other inputs or with other options"):
         convert(path, tmp_path / "s", dataclasses.replace(CONFIG, test=0.1), existing=Existing(resume=True))
+
+
+@pytest.mark.parametrize("appended", [False, True])
+def test_an_interrupted_conversion_is_finished_by_the_same_command(tmp_path, appended):
+    paths = [write_frame(numbered_table(seed), tmp_path / f"{seed}.csv") for seed in (0, 1, 2)]
+    last, existing = paths[appended], Existing(append=appended)
+    if appended:
+        convert(paths[0], tmp_path / "s", CONFIG)
+        shutil.copytree(tmp_path / "s.test", tmp_path / "before")
+    convert(last, tmp_path / "s", CONFIG, existing=existing)
+    expected = {folder: folder_bytes(tmp_path / folder) for folder in ("s", "s.test")}
+    shutil.rmtree(tmp_path / "s.test")
+    if appended:
+        shutil.move(tmp_path / "before", tmp_path / "s.test")
+    with pytest.raises(InputError, match=r"s\.test: has no test rows of .*; run that conversion again to finish it"):
+        convert(paths[2], tmp_path / "s", ConvertConfig(), existing=Existing(append=True))
+    convert(last, tmp_path / "s", CONFIG, existing=existing)
+    assert {folder: folder_bytes(tmp_path / folder) for folder in ("s", "s.test")} == expected
+    store = convert(paths[2], tmp_path / "s", ConvertConfig(), existing=Existing(append=True))
+    assert len(set(numbers(store) + numbers(store.test))) == store.rows + store.test.rows == (2 + appended) * ROWS
+
+
+def test_test_rows_of_another_store_are_not_used(tmp_path):
+    path = numbered_file(tmp_path, ".csv")
+    convert(path, tmp_path / "s", CONFIG)
+    shutil.rmtree(tmp_path / "s")
+    with pytest.raises(InputError, match=r"s\.test: exists already"):
+        convert(path, tmp_path / "s", CONFIG)
+    store = convert(path, tmp_path / "s", dataclasses.replace(CONFIG, test=None))
+    assert store.test is None
+    other = convert(path, tmp_path / "s", dataclasses.replace(CONFIG, test=0.5), existing=Existing(force=True))
+    assert sorted(numbers(other) + numbers(other.test)) == list(range(1, ROWS + 1))
+
+
+@pytest.mark.parametrize("what", ["drop", "expire"])
+def test_rows_leave_both_parts(tmp_path, what):
+    first, second = (write_frame(numbered_table(seed), tmp_path / f"{seed}.csv") for seed in (0, 1))
+    os.utime(first, ns=(10**9, 10**9))
+    for path in (first, second):
+        convert(path, tmp_path / "s", CONFIG, existing=Existing(append=path is second))
+    if what == "drop":
+        assert drop(tmp_path / "s", [str(first)]).rows == ROWS
+    else:
+        expire(tmp_path / "s", 2 * 10**9)
+    store = Store.open(tmp_path / "s")
+    assert sorted(numbers(store) + numbers(store.test)) == list(range(ROWS + 1, 2 * ROWS + 1))
+
+
+def test_a_preset_and_a_split(tmp_path):
+    rng = np.random.default_rng(0)
+    words = rng.choice(["ab", "cd", ""], (400, 26))
+    cells = [[str(number % 2), *map(str, rng.integers(0, 9, 13)), *words[number]] for number in range(400)]
+    (tmp_path / "day_0.tsv").write_text("".join("\t".join(row) + "\n" for row in cells))
+    store = convert(tmp_path / "day_0.tsv", tmp_path / "s", ConvertConfig(preset="criteo", test=0.25))
+    assert store.rows + store.test.rows == 400
+    assert store.manifest.recipe == store.test.manifest.recipe
 
 
 def test_test_rows_are_not_those_of_the_training(tmp_path):

@@ -1,7 +1,5 @@
 """Numbers written as amounts: what is recognised, and that it is read as the number that is meant."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -14,6 +12,7 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers.amounts import amounts_of, decimal_mark_of
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.scoring.evaluate import predict
+from support.table_files import write_frame
 
 ROWS = 60
 NUMBERS = st.floats(-1e7, 1e7).map(lambda number: round(number, 2))
@@ -89,19 +88,6 @@ class Notes(Progress):
         self.found.append(text)
 
 
-def amount_file(folder, suffix, frame):
-    path = folder / f"rows{suffix}"
-    if suffix == ".csv":
-        frame.to_csv(path, index=False)
-    elif suffix == ".parquet":
-        frame.to_parquet(path, index=False)
-    else:
-        rows = ({name: cell for name, cell in row.items() if cell == cell} for row in frame.to_dict("records"))
-        lines = (json.dumps(row) for row in rows)
-        path.write_text("".join(f"{line}\n" for line in lines))
-    return path
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
 @pytest.mark.parametrize("options", [{}, {"numeric": ("price", "size")}])
 def test_columns_of_amounts_are_columns_of_numbers(tmp_path, suffix, options):
@@ -115,7 +101,12 @@ def test_columns_of_amounts_are_columns_of_numbers(tmp_path, suffix, options):
         (tmp_path / name).mkdir()
         config = ConvertConfig(label="y", shuffle=False, **options)
         stores.append(
-            convert([str(amount_file(tmp_path / name, suffix, frame))], tmp_path / name / "s", config, progress=notes)
+            convert(
+                [str(write_frame(frame, tmp_path / name / f"rows{suffix}"))],
+                tmp_path / name / "s",
+                config,
+                progress=notes,
+            )
         )
     (one, labels), (other, others) = (store.to_scipy() for store in stores)
     assert (one != other).nnz == 0

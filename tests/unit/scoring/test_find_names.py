@@ -9,6 +9,7 @@ import pytest
 from ooc_pegasos import ConvertConfig, Model, Store, TrainConfig, convert, train
 from ooc_pegasos.proof.check import prove
 from ooc_pegasos.scoring import find_names
+from support.table_files import write_frame
 
 WORDS = ["bad", "good", "cheap", "dear", "slow", "quick"]
 CONFIG = TrainConfig(lam=1e-3)
@@ -36,14 +37,7 @@ def opinion_files(folder, kind):
         lines = (f"{1 if y == 'yes' else -1} |text {text} |town {town}\n" for y, text, town in pairs)
         (folder / "in.vw").write_text("".join(lines))
         return folder / "in.vw", ConvertConfig()
-    path = folder / f"in{kind}"
-    if kind == ".csv":
-        table.to_csv(path, index=False)
-    elif kind == ".parquet":
-        table.to_parquet(path, index=False)
-    else:
-        table.to_json(path, orient="records", lines=True)
-    return path, ConvertConfig(label="y", text=("text",), categorical=("town",))
+    return write_frame(table, folder / f"in{kind}"), ConvertConfig(label="y", text=("text",), categorical=("town",))
 
 
 @pytest.mark.parametrize("kind", [".csv", ".parquet", ".jsonl", "vw", "folders"])

@@ -52,6 +52,9 @@ def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
         patterns = getattr(config, kind)
         if patterns and table:
             _refuse_other_columns(kind, patterns, table)
+    used = named_by(config.ignore, [column.name for column in table.columns]) if table else []
+    if used:
+        raise UsageError(f"{{ignore={' '.join(config.ignore)}}}: the store has column '{used[0]}'; leave it out")
 
 
 def _text_of(value: Any) -> str:

@@ -206,6 +206,7 @@ CONTRADICTING = [
     ({"normalize": "l2"}, "normalize=l2: the store was made otherwise; leave it out"),
     ({"values": "float16"}, "values=float16: the store was made otherwise; leave it out"),
     ({"categorical": ("x",)}, "column 'x' is among these, and is numeric in the store; leave it out"),
+    ({"ignore": ("x", "other")}, "the store has column 'x'; leave it out"),
     ({"numeric": ("x",)}, "column 'z' is not among these, and is numeric in the store; leave it out"),
     ({"task": "regression"}, "task=regression: the store was made with binary; leave it out"),
     ({"positive_label": "no"}, "positive_label=no: the store was made with yes; leave it out"),

@@ -59,6 +59,9 @@ _FIRST_PARTITIONS = 4
 """Partitions per thread in the first batch, before it is known whether all fit."""
 _MAX_IMBALANCE = 1.25
 """Imbalance of persisted rows above which rows are redistributed: rows of a thread by the mean."""
+_FOR_STORES = (
+    *("dictionary", "idf", "standardize", "feature_names", "weights", "labels", "preset", "on_bad_row", "like", "test"),
+)
 _DEFAULTS = ConvertConfig()
 
 
@@ -136,9 +139,7 @@ def read_collection(
 
 def _refuse(config: ConvertConfig) -> None:
     """Refuse options that need more passes, or files."""
-    for name in (
-        *("dictionary", "idf", "standardize", "feature_names", "weights", "labels", "preset", "on_bad_row", "like"),
-    ):
+    for name in _FOR_STORES:
         if getattr(config, name) not in (getattr(_DEFAULTS, name), False):
             option = name.replace("_", "-")
             raise UsageError(f"--{option} is for stores; write one with Store.from_dask, and train on that")

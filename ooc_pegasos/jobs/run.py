@@ -361,7 +361,9 @@ class JobRun:
             return False
         options, sets = plainly(self.job), plainly(fingerprints(self.job, store.manifest))
         for name, record in self.versions.tried():
-            same_rows = record.get("store", {}).get("checksum") == store.checksum and record.get("golden") == sets
+            rows = record.get("store")
+            same_rows = isinstance(rows, dict) and rows.get("checksum") == store.checksum
+            same_rows = same_rows and record.get("golden") == sets
             if not same_rows or record.get("options") != options or name == self.state.champion:
                 continue
             is_refused = record.get("outcome") == "refused"

@@ -42,7 +42,7 @@ def with_names(model: Model, store: Store) -> Model:
     files = [source for source in store.manifest.sources[:_FILES] if _is_there(source)]
     if not unnamed or not files:
         return model
-    with suppress(OocPegasosError, OSError):
+    with suppress(Exception):  # names are only displayed, and must not end a run of hours
         found = _find(model, [source.name for source in files], unnamed)
         return dataclasses.replace(model, vocabulary=model.vocabulary.named(found)) if found else model
     return model

@@ -62,7 +62,6 @@ class Column:
     """Factor applied to numbers as the last step."""
     shift: float = omitted_default(0.0)
     """Subtracted from numbers before they are multiplied by `scale`; a null has the value `shift`."""
-
     decimal_mark: Literal[".", ","] | None = omitted_default(None)
     """Numbers are amounts with this decimal mark, like $1,234.56 or 1.234,56 %; None: plain numbers."""
     date_order: Literal["ymd", "dmy", "mdy"] = omitted_default("ymd")

@@ -288,7 +288,7 @@ class LambdaSearch:
         """Return a note that another loss is used; nothing if the default one is better.
 
         A robust loss is better where targets are wrong, and worse where they are skewed. Unless it is clear that some
-        are wrong, the losses are compared on the same rows, by the share of the variance that they explain there.
+        are wrong, the losses are compared on the same rows by the figure that chooses lambda.
         """
         rule = self._config.select
         one, other = (result.trials[choose(result.trials, rule)] for result in (found, default))
@@ -312,7 +312,7 @@ class LambdaSearch:
             loss_parameter=one.last_parameter,
             holdout=_MOST_HOLDOUT,
             folds=None,
-            select_by="r2",
+            select_by=self._config.select_by or "r2",
         )
         made = self._make(config, found.rounds + 1)
         (measured,) = made.result.trials

@@ -30,10 +30,11 @@ from ooc_pegasos.objective.exact_pass import Measurement
 from ooc_pegasos.objective.free_bias import RowSums
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.solvers.base import Solver
-from ooc_pegasos.solvers.dual_store import Group, RowStates
+from ooc_pegasos.solvers.dual_store import RowStates
 from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.pegasos import PegasosOptions
 from ooc_pegasos.solvers.pegasos_group import PegasosSolver, SharedOptions
+from ooc_pegasos.solvers.row_group import Group
 from ooc_pegasos.solvers.sdca import SdcaSolver
 from ooc_pegasos.training.holdout import HoldoutRequest, HoldoutScores, score_holdout_rows
 

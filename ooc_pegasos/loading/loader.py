@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
@@ -52,6 +53,8 @@ class Loader(ABC):
     def __init__(self, store: Store, shape: Shape, folds: Folds, threads: int, background: Stopwatch) -> None:
         self.store = store
         self.shape = shape
+        self.reserved = 0
+        """Bytes of the budget that windows may not take."""
         self.bytes_read = 0
         self.background = background
         self.folds = folds
@@ -62,6 +65,12 @@ class Loader(ABC):
         labels, levels = store.manifest.labels, store.manifest.layout.levels
         self._classes = len(labels.classes) if labels.task == "multiclass" else 0
         self._levels = all_levels(levels) if levels else NO_LEVELS
+
+    def reserve(self, size: int) -> None:
+        """Make windows smaller, to leave bytes of the budget for other use. The windows in memory are released."""
+        budget = self.shape.budget + self.reserved
+        self.shape, self.reserved = dataclasses.replace(self.shape, budget=budget - size), size
+        self._windows.clear()
 
     @property
     def training_rows(self) -> int:

@@ -47,6 +47,11 @@ class MappedLoader(Loader):
         self._mapped: dict[int, _MappedWindow] = {}
         self._thread_local = threading.local()
 
+    def reserve(self, size: int) -> None:
+        """See `Loader.reserve`."""
+        super().reserve(size)
+        self._mapped.clear()
+
     def load(self, chunks: tuple[int, ...], slot: int) -> Window:
         """See `Loader.load`."""
         self._mapped.pop(slot, None)

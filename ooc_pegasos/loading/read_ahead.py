@@ -28,6 +28,11 @@ class ReadAheadLoader(Loader):
         super().__init__(*job)
         self._arenas: dict[int, Arena] = {}
 
+    def reserve(self, size: int) -> None:
+        """See `Loader.reserve`."""
+        super().reserve(size)
+        self._arenas.clear()
+
     def load(self, chunks: tuple[int, ...], slot: int) -> Window:
         """See `Loader.load`."""
         return self._read(chunks, self._arena(slot))

@@ -10,6 +10,7 @@ from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.samplers import Plan, Sampler
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.util.stopwatch import Stopwatch
+from ooc_pegasos.util.typed_json import omitted_default
 
 
 @dataclass
@@ -19,6 +20,8 @@ class Cursor:
     epoch: int = 0
     window: int = 0
     position: int = 0
+    """Rows processed of the current piece of the work on a window."""
+    piece: int = omitted_default(0)
     presented: int = 0
     """Rows of this epoch processed so far."""
     begun: bool = False
@@ -73,6 +76,11 @@ class WindowSchedule:
                 if window is None:
                     return
                 yield window
+
+    def plan_again(self) -> None:
+        """Forget plans for windows of another size, between two epochs."""
+        self.close()
+        self._plans = {}
 
     def close(self) -> None:
         """Stop reading."""

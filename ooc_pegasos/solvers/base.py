@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from ooc_pegasos.objective.certificate import Bound
 from ooc_pegasos.objective.free_bias import Balance, BalancedBound, Lines
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.solvers.proof_record import DualRecord, RowDuals
+from ooc_pegasos.solvers.row_cache import Piece
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.util.checkpoint import Checkpoint
 
@@ -70,6 +71,19 @@ class Solver(ABC):
 
     def leave(self, window: Window) -> None:  # noqa: B027
         """Save the states of the rows of a window."""
+
+    def piece(self, window: Window, index: int, seed: Sequence[int]) -> Piece | None:
+        """Return a part of the work while a window is in memory, which depends on the seed; None if all is done."""
+        return Piece(window) if index == 0 else None
+
+    def start(self, piece: Piece, is_resumed: bool) -> None:  # noqa: B027
+        """Prepare for the rows of a piece, or for the rest of them."""
+
+    def finish(self, piece: Piece) -> None:  # noqa: B027
+        """Note that all rows of a piece were processed."""
+
+    def read_again(self, windows: Callable[[], Iterator[Window]]) -> None:  # noqa: B027
+        """Read rows that were in memory when the run was interrupted."""
 
     @abstractmethod
     def process(self, window: Window, begin: int, end: int) -> int:

@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,10 @@ import numpy as np
 from ooc_pegasos.compiled.fit.sdca import inverse_squares
 from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.loading.window import Window
+from ooc_pegasos.solvers.row_cache import PASSES, WINDOW, CachedRows, RowCache
+from ooc_pegasos.solvers.row_group import Group
 from ooc_pegasos.store.store import Store
+from ooc_pegasos.util.checkpoint import whole
 from ooc_pegasos.util.files import create_file, sync_folder, writing_errors
 
 BYTES_PER_MODEL = 5
@@ -33,16 +36,6 @@ MAX_NORM = 1e18
 _PIECE = 1 << 22
 _FILE = re.compile(r"rows-\d+\.checkpoint")
 _KINDS: dict[str, Any] = {"duals": np.float32, "inactive_until": np.uint8}
-
-
-class Group:
-    """Row states of models that are trained together: `width` columns, the first of which have a model."""
-
-    def __init__(self, models: Sequence[int], width: int) -> None:
-        self.models = list(models)
-        self.width = width
-        self.duals = np.empty(0, np.float32)
-        self.inactive_until = np.empty(0, np.uint8)
 
 
 class RowStates:
@@ -59,6 +52,7 @@ class RowStates:
         self._files: dict[tuple[int, str], np.ndarray] = {}
         self._inverses_file: np.ndarray | None = None
         self._entered: Window | None = None
+        self.cache: RowCache | None = None
 
     @property
     def typical_square(self) -> float:
@@ -105,6 +99,56 @@ class RowStates:
             for name in _KINDS:
                 self._copy(self._entered, getattr(group, name), self._files[number, name], group.width, to_file=True)
 
+    # --- cached rows ------------------------------------------------------------------------------
+
+    def release(self, chunks: tuple[int, ...]) -> None:
+        """Save the states of the cached rows of some chunks, which are read again."""
+        if self.cache:
+            for one in self.cache.take(chunks):
+                self._save(one, active=True)
+
+    def exchange(self) -> None:
+        """Put active rows of the entered window into the cache. When it is read again, all its rows are active."""
+        if self.cache and self._entered is not None:
+            for one in self.cache.exchange(self._entered, self._first_rows, self.groups, self.inverses):
+                self._save(one, active=True)
+            for group in self.groups:
+                group.inactive_until[:] = 0
+
+    def flush(self) -> None:
+        """Save the states of all cached rows, which stay cached."""
+        for one in self.cache.rows.values() if self.cache else ():
+            self._save(one)
+
+    def _save(self, rows: CachedRows, active: bool = False) -> None:
+        for number, group in enumerate(rows.groups):
+            self._files[number, "duals"].reshape(-1, group.width)[rows.numbers] = group.duals.reshape(-1, group.width)
+            until = 0 if active else group.inactive_until.reshape(-1, group.width)
+            self._files[number, "inactive_until"].reshape(-1, group.width)[rows.numbers] = until
+
+    def _reload(self) -> None:
+        """Load the states of all cached rows."""
+        for one in self.cache.rows.values() if self.cache else ():
+            one.groups = []
+            for number, group in enumerate(self.groups):
+                loaded = Group(group.models, group.width)
+                for name in _KINDS:
+                    table = self._files[number, name].reshape(-1, group.width)
+                    setattr(loaded, name, np.array(table[one.numbers]).ravel())
+                one.groups.append(loaded)
+            if not len(one.inverses):
+                one.inverses = np.zeros(len(one.numbers), np.float32)
+                inverse_squares(0, len(one.numbers), *one.block.entries, self._bias, one.inverses)
+
+    def read_again(self, windows: Callable[[], Iterator[Window]]) -> None:
+        """Read the rows that an interrupted run had cached."""
+        if self.cache and self.cache.wanted:
+            for window in windows():
+                self.cache.read_again(window, self._first_rows)
+            self.cache.rows = {chunk: self.cache.rows[chunk] for chunk, *_others in self.cache.wanted}
+            self.cache.wanted = []
+            self._reload()
+
     def _norms(self, window: Window) -> None:
         for begin, end in window.row_ranges:
             inverse_squares(begin, end, *window.block.entries, self._bias, self.inverses)
@@ -127,6 +171,7 @@ class RowStates:
         if [(group.models, group.width) for group in self.groups] == groups:
             return
         self.leave()
+        self.flush()
         old = self.groups
         column_of = {
             model: (number, column) for number, group in enumerate(old) for column, model in enumerate(group.models)
@@ -150,6 +195,7 @@ class RowStates:
                         _copy_column(origin, old[source].width, at, target, group.width, column)
         if not self._one_window:
             self._entered = None
+        self._reload()
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -163,6 +209,7 @@ class RowStates:
 
     def duals_of(self, model: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the dual variables of a model by chunk: (number of the first row, values)."""
+        self.flush()
         number, group = next((number, group) for number, group in enumerate(self.groups) if model in group.models)
         at = group.models.index(model)
         table = (group.duals if self._one_window else self._files[number, "duals"]).reshape(-1, group.width)
@@ -180,6 +227,7 @@ class RowStates:
     def save(self, path: Path) -> dict[str, Any]:
         """Write all states to a file, sync it, and return its description for the checkpoint."""
         self.leave()
+        self.flush()
         checksum, size = 0, 0
         with create_file(path) as file:
             for number, group in enumerate(self.groups):
@@ -234,6 +282,26 @@ class RowStates:
         if checksum != description["crc32"]:
             self.close()
             raise CorruptFileError(f"{path}: the checksum does not match, so it is damaged; {advice}")
+
+    def restore_cached(self, facts: dict[str, Any], numbers: np.ndarray) -> None:
+        """Restore which rows were cached; they are read again before training goes on."""
+        assert self.cache is not None
+        at, chunks = 0, len(self._first_rows) - 1
+        numbers = numbers.astype(np.int64)
+        self.cache.wanted = []
+        for chunk, passes, is_settled, count in facts["chunks"]:
+            whole(chunk, 0, chunks - 1, "chunk")
+            rows = numbers[at : at + whole(count, 1, self._store.rows, "rows")]
+            first, end = self._first_rows[chunk : chunk + 2]
+            if len(rows) != count or rows[0] < first or rows[-1] >= end or (np.diff(rows) <= 0).any():
+                raise ValueError(f"cached rows of chunk {chunk}")
+            self.cache.wanted.append((chunk, whole(passes, 0, 2**62, "passes"), bool(is_settled), rows))
+            at += count
+        known = {one[0] for one in self.cache.wanted} | {WINDOW}
+        self.cache.script = [(whole(number, 0, PASSES - 1, "pass"), chunk) for number, chunk in facts["script"]]
+        if not all(chunk in known for _number, chunk in self.cache.script):
+            raise ValueError("a chunk without cached rows")
+        self.cache.is_settled = bool(facts["settled"])
 
 
 def mapped_file(folder: Path | None, kind: Any, items: int) -> np.ndarray:

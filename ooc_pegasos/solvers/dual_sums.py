@@ -12,7 +12,7 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.loading.window import Window
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.objective.rounding import UNIT_ROUNDOFF, norm_upper_bound, rounded_up
-from ooc_pegasos.solvers.dual_store import Group
+from ooc_pegasos.solvers.row_group import Group
 
 _VALUE_OPERATIONS = 64  # upper bound for -l*(-b) of a row; the worst case is the entropy near a bound
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,11 @@ from ooc_pegasos.objective.model_panel import Panel, panels_of, width_of
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.objective.rounding import UNIT_ROUNDOFF, norm_upper_bound, rounded_up, sum_error, vector_error
 from ooc_pegasos.solvers.base import LARGE_WEIGHTS, MAX_SEPARATE, NEAR_TOLERANCE, NO_REPEATS, Solver
-from ooc_pegasos.solvers.dual_store import Group, RowStates
+from ooc_pegasos.solvers.dual_store import RowStates
 from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.proof_record import RowDuals
+from ooc_pegasos.solvers.row_cache import CachedRows, Piece
+from ooc_pegasos.solvers.row_group import Group
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.util.checkpoint import Checkpoint, take, whole
 
@@ -51,6 +53,11 @@ _AVERAGED_FROM, _MEAN_WEIGHT = 6, 0.35
 """Epochs after which the candidate is an exponential mean of the iterates; the weight of the last iterate."""
 
 
+_WINDOW_WEIGHT = 0.1
+"""Weight of the iterate at the end of a window in the mean, if each window is processed several times."""
+_AT_WINDOW, _AT_PIECE, _LEVEL = range(3)
+_SETTLED = 0.1
+"""Gap of rows, in tolerances, below which they are not processed again while a window is in memory."""
 _SLOW_DECAY, _FAST_DECAY = 0.95, 0.8
 """Factors by which an increased lambda decreases in an epoch: in general, and if its problem is solved well enough."""
 _MIN_SLACK_UNIT = 0.01
@@ -79,10 +86,15 @@ class SdcaSolver(Solver):
         self.state = {model: np.zeros(STATE_SIZE) for model in self.active}
         self.tolerance = tolerance
         for model, state in self.state.items():
-            state[LAMBDA_FACTOR] = max(1.0, rows.typical_square / problem.specs[model].clock)
+            typical = 0.0 if rows.cache else rows.typical_square  # cached rows are visited often enough
+            state[LAMBDA_FACTOR] = max(1.0, typical / problem.specs[model].clock)
             state[SLACK_UNIT] = 1.0 if problem.loss.is_unit_hinge else 0.0
             state[STEP_FACTOR] = 1.0
         self._epoch = -1
+        self._pass = 0
+        self.windowed = {model: np.zeros(3) for model in self.active} if rows.cache else {}
+        """If windows are processed several times: the sum of gaps before this window and before this piece of the work,
+        and the dual objective of a row."""
         self._squares: dict[int, float] | None = None
         self._next_epochs = np.zeros(len(PERIODS), np.uint8)
         self._panels: dict[int, Panel] = {}
@@ -138,6 +150,8 @@ class SdcaSolver(Solver):
             self.mean[model][:] = self._iterate(model)
             self.lines[model] = Lines()
         self.problem, self.balance = problem, None  # the balance is that of a problem
+        if self.rows.cache:
+            self.rows.cache.forget_activity()
         self._set_epoch(self._epoch + PERIODS[-1])
 
     def _clock(self, model: int) -> float:
@@ -168,6 +182,11 @@ class SdcaSolver(Solver):
 
     def _set_epoch(self, number: int) -> None:
         self._epoch = number
+        self._set_pass(number)
+
+    def _set_pass(self, number: int) -> None:
+        """Set the number by which the activity of rows is counted: that of the epoch, or of a pass over a window."""
+        self._pass = number
         periods = (1,) * len(PERIODS) if self._are_centres_moving() else PERIODS
         self._next_epochs = np.array([(number // period + 1) * period % 256 for period in periods], np.uint8)
 
@@ -181,32 +200,89 @@ class SdcaSolver(Solver):
 
     def enter(self, window: Window) -> None:
         """See `Solver`."""
+        self.rows.release(window.chunks)
         self.rows.enter(window)
 
     def leave(self, window: Window) -> None:
         """See `Solver`."""
+        if self.rows.cache:
+            self._write_back_panels()
+            for model, at_window in self.windowed.items():
+                state, clock = self.state[model], self._clock(model)
+                weight = _WINDOW_WEIGHT if self.mean[model].any() else 1.0
+                self.mean[model] += weight * (self._iterate(model) - self.mean[model])
+                dual = float(state[DUAL]) - square(self.a[model]) / clock / 2
+                at_window[_LEVEL] = max(dual, 0.0) / self.problem.specs[model].rows
+            self.rows.exchange()
         self.rows.leave()
+
+    def piece(self, window: Window, index: int, seed: Sequence[int]) -> Piece | None:
+        """See `Solver`."""
+        cache = self.rows.cache
+        return cache.piece(window, index, seed) if cache else super().piece(window, index, seed)
+
+    def start(self, piece: Piece, is_resumed: bool) -> None:
+        """See `Solver`. The gap of a window is that of the last pass over it, without cached rows."""
+        if self.rows.cache is None:
+            return
+        self._set_pass(piece.window.passes if isinstance(piece.window, CachedRows) else piece.number)
+        if is_resumed:
+            return
+        for model, at_window in self.windowed.items():
+            gap = self._gap(model)
+            if not piece.is_cached and piece.number:
+                gap[:] = at_window[_AT_WINDOW]
+            elif not piece.is_cached:
+                at_window[_AT_WINDOW] = gap[0]
+            at_window[_AT_PIECE] = gap[0]
+
+    def finish(self, piece: Piece) -> None:
+        """See `Solver`."""
+        if self.rows.cache is None:
+            return
+        is_settled, rows = True, len(piece.window.order)
+        for model, at_window in self.windowed.items():
+            gap = self._gap(model)
+            is_settled &= bool(gap[0] - at_window[_AT_PIECE] <= _SETTLED * self.tolerance * at_window[_LEVEL] * rows)
+            if piece.is_cached:
+                gap[:] = at_window[_AT_PIECE]
+        self.rows.cache.finish(piece, is_settled)
+
+    def _gap(self, model: int) -> np.ndarray:
+        """Return the sum of gaps of a model in this epoch, as a view of one number."""
+        for panel in self._panels.values():
+            if model in panel.models:
+                at = panel.models.index(model)
+                return panel.state[GAP, at : at + 1]
+        return self.state[model][GAP : GAP + 1]
+
+    def read_again(self, windows: Callable[[], Iterator[Window]]) -> None:
+        """See `Solver`."""
+        self.rows.read_again(windows)
 
     def process(self, window: Window, begin: int, end: int) -> int:
         """See `Solver`. Groups are independent, so each can have a thread."""
         self._squares = None
-        groups = list(enumerate(self.rows.groups))
+        states = window if isinstance(window, CachedRows) else self.rows
+        groups = list(enumerate(states.groups))
 
         def work(job: tuple[int, Group]) -> int:
-            return self._process_group(*job, window, begin, end)
+            return self._process_group(*job, window, states.inverses, begin, end)
 
         if self._pool is None or len(groups) < 2:
             return max(map(work, groups))
         return max(self._pool.map(work, groups))
 
-    def _process_group(self, number: int, group: Group, window: Window, begin: int, end: int) -> int:
-        now = np.uint8(self._epoch % 256)
+    def _process_group(
+        self, number: int, group: Group, window: Window, inverses: np.ndarray, begin: int, end: int
+    ) -> int:
+        now = np.uint8(self._pass % 256)
         active_rows = np.empty(end - begin, window.order.dtype)
         count = kernels.select_active_rows(
             window.order, begin, end, group.inactive_until, group.width, len(group.models), now, active_rows
         )
         if group.width == 1:
-            return self._process_model(window, group, active_rows, count)
+            return self._process_model(window, group, inverses, active_rows, count)
         panel = self._panels.get(number)
         if panel is None:
             vectors, states = [self.a[model] for model in group.models], [self.state[model] for model in group.models]
@@ -215,9 +291,11 @@ class SdcaSolver(Solver):
             panel = Panel(self.problem, group.models, vectors, states, clocks=clocks, offsets=centres)
             self._panels[number] = panel
         self._panel_rows[number] = self._panel_rows.get(number, 0) + count
-        return self._process_panel(window, group, panel, active_rows, count)
+        return self._process_panel(window, group, inverses, panel, active_rows, count)
 
-    def _process_model(self, window: Window, group: Group, active_rows: np.ndarray, count: int) -> int:
+    def _process_model(
+        self, window: Window, group: Group, inverses: np.ndarray, active_rows: np.ndarray, count: int
+    ) -> int:
         block, problem = window.block, self.problem
         model = group.models[0]
         spec = problem.specs[model]
@@ -236,7 +314,7 @@ class SdcaSolver(Solver):
                 problem.parameter,
                 self._clock(model),
                 problem.bias,
-                self.rows.inverses,
+                inverses,
                 self._next_epochs,
                 problem.length >= LARGE_WEIGHTS,
                 self.a[model],
@@ -246,7 +324,9 @@ class SdcaSolver(Solver):
             )
         )
 
-    def _process_panel(self, window: Window, group: Group, panel: Panel, active_rows: np.ndarray, count: int) -> int:
+    def _process_panel(
+        self, window: Window, group: Group, inverses: np.ndarray, panel: Panel, active_rows: np.ndarray, count: int
+    ) -> int:
         block, problem = window.block, self.problem
         return int(
             panel_steps.ascend_panel(
@@ -258,8 +338,8 @@ class SdcaSolver(Solver):
                 problem.loss.number,
                 problem.parameter,
                 problem.bias,
-                self.rows.inverses,
-                np.uint8(self._epoch % 256),
+                inverses,
+                np.uint8(self._pass % 256),
                 self._next_epochs,
                 len(panel.weights) >= LARGE_WEIGHTS,
                 problem.features,
@@ -386,6 +466,7 @@ class SdcaSolver(Solver):
     def dual_sums(self, models: list[int], windows: Callable[[], Iterator[Window]]) -> list[DualSums]:
         """Recompute the sums over the dual variables of some models."""
         sums = {model: DualSums(self.problem, model) for model in models}
+        self.rows.flush()
         for window in windows():
             self.rows.enter(window)
             for group in self.rows.groups:
@@ -419,7 +500,8 @@ class SdcaSolver(Solver):
     def candidates(self, model: int) -> list[np.ndarray]:
         """See `Solver`."""
         self._write_back_panels()  # the time limit may end an epoch early
-        return [self._mean(model) / self._clock(model)]
+        found = [self._iterate(model), self.mean[model]] if self.rows.cache else [self._mean(model)]
+        return [one / self._clock(model) for one in found]
 
     def _mean(self, model: int) -> np.ndarray:
         """Return the exponential mean of the iterates, or in early epochs the last iterate."""
@@ -458,7 +540,8 @@ class SdcaSolver(Solver):
     def advance(self) -> None:
         """See `Solver`."""
         for model in self.active:
-            self.mean[model][:] = self._mean(model)
+            if not self.rows.cache:
+                self.mean[model][:] = self._mean(model)
             self.state[model][[DUAL_ERROR, VECTOR_ERROR]] = self._rounding_errors(model)
             if self.problem.free != NO_FREE_BIAS:
                 self._update_centre(model)
@@ -480,6 +563,7 @@ class SdcaSolver(Solver):
         super().drop(models)
         for model in models:
             del self.a[model], self.mean[model], self.state[model]
+            self.windowed.pop(model, None)
 
     def counts(self, model: int) -> dict[str, int]:
         """See `Solver`."""
@@ -497,12 +581,17 @@ class SdcaSolver(Solver):
         number = 1 + max((int(path.stem.split("-")[1]) for path in folder.glob("rows-*.checkpoint")), default=0)
         rows = self.rows.save(folder / f"rows-{number}.checkpoint")
         panel_rows = list(self._panel_rows.items())
+        cached: dict[str, Any] = {}
+        if self.rows.cache:
+            cached, arrays["cached rows"] = self.rows.cache.facts()
+            arrays |= {f"{model} windowed": numbers for model, numbers in self.windowed.items()}
         facts = {
             "active": self.active,
             "epoch": self._epoch,
             "alone": sorted(self._separate),
             "seen": panel_rows,
             "rows": rows,
+            "cached": cached,
         }
         return arrays, facts
 
@@ -529,6 +618,10 @@ class SdcaSolver(Solver):
             whole(number, 0, groups - 1, "group"): whole(rows, 0, 2**62, "rows") for number, rows in facts["seen"]
         }
         self.rows.restore(folder, facts["rows"])
+        if self.rows.cache:
+            self.rows.restore_cached(facts["cached"], saved.arrays["cached rows"])
+            for model, numbers in self.windowed.items():
+                numbers[:] = take(saved.arrays, f"{model} windowed", numbers)
 
     def close(self) -> None:
         """See `Solver`."""

@@ -15,6 +15,7 @@ from ooc_pegasos.objective.problem import Spec
 from ooc_pegasos.registry import SAMPLERS
 from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.registry import choose_algorithm, make_solver
+from ooc_pegasos.solvers.row_cache import Piece
 from ooc_pegasos.training.engine import Engine
 from ooc_pegasos.training.holdout import HoldoutRequest, HoldoutScores, score_holdout_rows
 from ooc_pegasos.training.report import Report
@@ -51,7 +52,7 @@ class LocalEngine(Engine):
     @property
     def memory(self) -> int:
         """See `Engine`."""
-        return self._loader.shape.budget
+        return self._loader.shape.budget + self._loader.reserved
 
     def choose_algorithm(self) -> Algorithm:
         """See `Engine`."""
@@ -60,9 +61,11 @@ class LocalEngine(Engine):
 
     def new_solver(self, algorithm: str) -> Solver:
         """See `Engine`."""
-        setup = self.setup
+        setup, before = self.setup, self._loader.shape
         made = make_solver(setup.config, algorithm, setup.problem, self._loader, setup.start, self._scratch)
         solver, remark = made
+        if self._loader.shape != before:
+            self._schedule.plan_again()
         if remark:
             self.report.note(remark)
         return solver
@@ -85,6 +88,7 @@ class LocalEngine(Engine):
     def train_pass(self, state: RunState, limit: int, save_if_due: Callable[[], None]) -> None:
         """See `Engine`."""
         cursor = state.cursor
+        state.solver.read_again(self.all_windows)
         number = len(self._schedule.plans(cursor.epoch))
         if cursor.epoch == 0 and cursor.window < number:
             threading.Thread(target=self._load_compiled_code, args=(state,), daemon=True).start()  # while data is read
@@ -114,19 +118,29 @@ class LocalEngine(Engine):
             self.set_balance(solver)
         with self.watch.measuring("copying row states"):
             solver.enter(window)
-        rows = self._loader.training_rows
-        while cursor.position < len(window.order):
-            self._train_slice(state, window)
+        seed = [self.setup.config.seed, cursor.epoch, cursor.window]
+        while piece := solver.piece(window, cursor.piece, seed):
+            solver.start(piece, is_resumed=cursor.position > 0)
+            self._train_piece(state, piece, save_if_due)
+            solver.finish(piece)
+            cursor.piece, cursor.position = cursor.piece + 1, 0
+        with self.watch.measuring("copying row states"):
+            solver.leave(window)
+        cursor.piece = 0
+
+    def _train_piece(self, state: RunState, piece: Piece, save_if_due: Callable[[], None]) -> None:
+        """Process the rows of a piece from the cursor on, slice by slice."""
+        cursor, rows = state.cursor, self._loader.training_rows
+        while cursor.position < len(piece.window.order):
+            self._train_slice(state, piece)
             self.report.presented(cursor.epoch, cursor.presented, rows)
             save_if_due()
             if cursor.presented < rows or self.stop.is_requested:
                 self.stop.check()
-        with self.watch.measuring("copying row states"):
-            solver.leave(window)
 
-    def _train_slice(self, state: RunState, window: Window) -> None:
+    def _train_slice(self, state: RunState, piece: Piece) -> None:
         """Process a slice of rows, some milliseconds of work. It ends at half of the epoch if the solver needs that."""
-        cursor, solver, batch = state.cursor, state.solver, state.solver.batch_size
+        cursor, solver, batch, window = state.cursor, state.solver, state.solver.batch_size, piece.window
         step = -(-solver.rows_at_a_time(window.block) // batch) * batch
         end = min(cursor.position + step, len(window.order))
         half = self._loader.training_rows // 2
@@ -138,7 +152,8 @@ class LocalEngine(Engine):
         if bad >= 0:
             self._loader.check_unchanged()
             raise self._loader.damaged(window, bad)
-        cursor.presented += end - cursor.position
+        if piece.number == 0 and not piece.is_cached:
+            cursor.presented += end - cursor.position
         cursor.position = end
         if solver.needs_half_mark and not cursor.marked and cursor.presented + batch > half:
             solver.mark_half()

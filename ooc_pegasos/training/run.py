@@ -194,7 +194,7 @@ class Run:
         self._finish_models()
         self._replace_slow_pegasos()
         cursor.epoch += 1
-        cursor.window = cursor.position = cursor.presented = 0
+        cursor.window = cursor.piece = cursor.position = cursor.presented = 0
         cursor.begun = cursor.marked = False
         if config.checkpoint_epochs and cursor.epoch % config.checkpoint_epochs == 0:
             self.save_checkpoint()

@@ -1,0 +1,99 @@
+"""Rows that stay in memory while a store larger than memory is read."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from ooc_pegasos import TrainConfig, train
+from ooc_pegasos.loading.window import Window
+from ooc_pegasos.solvers.row_cache import _heaviest, cached_rows
+from ooc_pegasos.solvers.row_group import Group
+from support.optima import least_objective
+from support.rows import random_rows
+from support.stores import all_memory, store_of
+
+
+def many_windows(tmp_path, rows=8000, features=300, seed=0, chunk_size=16_000, **options):
+    """A store of many chunks, its rows and labels."""
+    matrix, _labels = random_rows(rows, features, seed, 0.05)
+    rng = np.random.default_rng(seed)
+    scores = matrix @ rng.standard_normal(features)
+    labels = np.where(scores + 0.3 * scores.std() * rng.standard_normal(rows) > 0, 1, -1)
+    return store_of(tmp_path, matrix, labels, chunk_size=chunk_size, **options), matrix, labels
+
+
+def test_few_reads_suffice(tmp_path):
+    """Without the cache a pass over the data visits each row once; this problem then takes some dozen passes."""
+    store, matrix, labels = many_windows(tmp_path)
+    config = TrainConfig(lam=0.3 / store.rows, bias="none", tolerance=0.01)
+    in_memory = train(store, config)
+    found = train(store, dataclasses.replace(config, memory=int(0.5 * all_memory(store))))
+    assert found.windows > 4
+    assert found.converged
+    assert found.epochs <= 10 < in_memory.epochs
+    least = least_objective("hinge", 0.0, matrix.toarray(), labels, config.lam, np.ones(store.rows))
+    assert found.lower_bound <= least * (1 + 1e-6)
+    assert found.primal <= least * 1.0101
+    w = found.model.weights[: matrix.shape[1]]
+    losses = np.maximum(0, 1 - labels * (matrix @ w))
+    assert found.primal == pytest.approx(losses.mean() + config.lam * (w @ w) / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "logistic", "squared-hinge"])
+@pytest.mark.parametrize("bias", ["none", "feature", "free"])
+def test_certificates_with_cached_rows(tmp_path, loss, bias):
+    store, _matrix, _labels = many_windows(tmp_path, 3000, 60, chunk_size=6_000)
+    config = TrainConfig(lam=(0.3, 1e-3, 1e-4), loss=loss, bias=bias, algorithm="sdca", refit=False, tolerance=1e-3)
+    exact = train(store, dataclasses.replace(config, tolerance=1e-6))
+    found = train(store, dataclasses.replace(config, memory=int(0.5 * all_memory(store)), max_epochs=300))
+    assert found.windows > 3
+    for one, truth in zip(found.models, exact.models, strict=True):
+        assert one.certificate.converged
+        assert one.certificate.lower_bound <= truth.certificate.primal
+        assert one.certificate.primal >= truth.certificate.lower_bound
+        assert one.certificate.primal <= truth.certificate.primal * 1.0011
+
+
+@pytest.mark.parametrize("values", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("features", [60, 5000, 1_000_000])
+def test_copies_of_rows(tmp_path, values, features):
+    """Whatever the codings, a copy has the rows, labels and weights of its origin."""
+    matrix, labels = random_rows(500, features, 1, 6 / features)
+    (tmp_path / "w.txt").write_text("".join(f"{1 + row / 7}\n" for row in range(500)))
+    store = store_of(tmp_path, matrix, labels, values=values, weights=str(tmp_path / "w.txt"))
+    block = store.block(0)
+    window = Window((0,), block, [(0, block.rows)], np.empty(0, np.uint8), np.arange(block.rows))
+    rows = np.flatnonzero(np.random.default_rng(0).random(block.rows) < 0.3)
+    copied = cached_rows(window, (0,), rows, rows, [], np.empty(0, np.float32), 0)
+    assert (copied.block.to_scipy() != block.to_scipy()[rows]).nnz == 0
+    assert copied.block.to_scipy().nnz == block.to_scipy()[rows].nnz > 0
+    assert (copied.block.labels == block.labels[rows]).all()
+    assert (copied.block.weights == block.weights[rows]).all()
+
+
+def test_states_go_with_their_rows():
+    group = Group([3, 5, 7], 8)
+    group.duals = np.arange(80, dtype=np.float32)
+    group.inactive_until = np.arange(80, dtype=np.uint8)
+    some = group.of(np.array([2, 9]))
+    assert some.duals.tolist() == [*range(16, 24), *range(72, 80)]
+    assert some.inactive_until.tolist() == some.duals.tolist()
+    assert (some.models, some.width) == ([3, 5, 7], 8)
+
+
+def test_the_heaviest_rows_stay():
+    """Against a sort of all rows."""
+    rng = np.random.default_rng(0)
+    for _case in range(300):
+        sizes = rng.integers(0, 40, rng.integers(1, 6))
+        ranks = [rng.integers(0, 5, size) for size in sizes]
+        costs = [rng.integers(1, 9, size) for size in sizes]
+        capacity = int(rng.integers(0, sum(sizes.tolist()) * 6 + 1))
+        kept = _heaviest(ranks, costs, capacity)
+        rank, cost, keep = (np.concatenate(one) for one in (ranks, costs, kept))
+        assert cost[keep].sum() <= capacity
+        if not keep.all():
+            least = rank[keep].min(initial=9)
+            assert (keep[rank > rank[~keep].max()]).all()
+            assert rank[~keep].max() <= least or cost[keep].sum() + cost[~keep & (rank > least)].min() > capacity

@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.readers import delimited, jsonlines
+from ooc_pegasos.readers import delimited, jsonlines, nested
 from ooc_pegasos.readers.arrow_strings import is_tags
 from ooc_pegasos.readers.base import COMPRESSIONS, DEFAULT_MEMORY, row_location, without_compression
 from ooc_pegasos.readers.remote import is_remote
@@ -89,7 +89,12 @@ def with_partition(name: str, own: dict[str, Any]) -> dict[str, Any]:
 
 
 def columns_of_file(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) -> dict[str, Any]:
-    """Return the columns of a file."""
+    """Return the columns of a file with their types."""
+    return {column: kind for column, (_path, kind) in paths_of_file(name, table, memory).items()}
+
+
+def paths_of_file(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) -> dict[str, tuple[nested.Path, Any]]:
+    """Return path and type of each column of a file; fields of structs are columns."""
     file_type = file_type_of(name)
     if file_type == "parquet":
         import pyarrow.parquet as pq
@@ -107,11 +112,12 @@ def columns_of_file(name: str, table: Table | None, memory: int = DEFAULT_MEMORY
         _refuse_pipe(name)
         schema = _schema_of_text(name, file_type, table, memory)
     with arrow_errors(display_name(name)):
-        columns = {field.name: field.type for field in schema}
-    if len(columns) != len(schema):
-        twice = next(column for column, number in Counter(schema.names).items() if number > 1)
-        raise InputError(f"{display_name(name)}: two columns have the name '{twice}'; rename one")
-    return columns
+        paths = nested.paths_of(schema, display_name(name))
+    return (
+        {column: (path, _kind_in_text(kind)) for column, (path, kind) in paths.items()}
+        if file_type == "jsonlines"
+        else paths
+    )
 
 
 def refuse_too_wide(name: str, columns: int, each: int, memory: int) -> None:
@@ -213,6 +219,8 @@ def difference(missing: Sequence[str], known: dict[str, Any]) -> str:
     described = []
     for column in missing[:5]:
         near = difflib.get_close_matches(column, known, 1)
+        is_struct = any(name.startswith(f"{column}.") for name in known)
+        near = [f"{column}.*"] if is_struct else near
         described.append(f"'{column}'" + (f" (is it '{near[0]}'?)" if near else ""))
     more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
     return f"no column {', '.join(described)}{more}; {columns_in_words(known)}"
@@ -244,7 +252,7 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
     if wanted == "text" and not unknown and not is_text:
         raise InputError(f"{column}, not text; write it as text, or convert with {{categorical={name}}}")
     if wanted == "categorical" and nested and not is_tags(inner, or_numbers=True):
-        raise InputError(f"{column}, which cannot be a category; leave it out")
+        raise InputError(f"{column}, which cannot be a category; leave it out, with {{ignore={name}}}")
     if wanted == "label" and not unknown and not (is_number or is_text):
         raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")
     if wanted == "id" and not unknown and not is_id(inner):
@@ -254,8 +262,8 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
             problem = problem_of_entries(kind)
         if problem is not None:
             raise InputError(
-                f"{column}, {problem}; write lists of indices, of (index, value), or maps, or leave it out by naming "
-                "others with {numeric}, {categorical} or {text}"
+                f"{column}, {problem}; write lists of indices, of (index, value), or maps, or leave it out, with "
+                f"{{ignore={name}}}"
             )
 
 
@@ -414,28 +422,41 @@ def _names_in(name: str, head: bytes, file_type: FileType | None, table: Table |
 
 def _kinds_of_json(head: bytes) -> dict[str, Any]:
     """Return the types inferred from the first objects; bad lines are reported when they are read."""
+    schema = _infer_json_schema(head)
+    if schema is not None:
+        return {field.name: field.type for field in schema}
+    objects = []
+    for line in head.splitlines():
+        with suppress(ValueError, RecursionError):
+            objects.append(json.loads(line))
+    return _kinds_of_objects([one for one in objects if isinstance(one, dict)])
+
+
+def _kinds_of_objects(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the types of the keys of objects, also if some cannot be read together."""
     import pyarrow as pa
 
-    schema = _infer_json_schema(head)
-    if schema is None:
-        objects = []
-        for line in head.splitlines():
-            with suppress(ValueError, RecursionError):
-                objects.append(json.loads(line))
-        objects = [one for one in objects if isinstance(one, dict)]
-        kinds = {}
-        for column in dict.fromkeys(key for one in objects for key in one):
-            lines = [json.dumps({column: one[column]}) for one in objects if one.get(column) is not None]
-            found = _infer_json_schema("\n".join(lines).encode()) if lines else None
-            if found is None and lines:  # mixed types: the first; others are reported when they are read
-                found = _infer_json_schema(lines[0].encode())
-            kinds[column] = pa.string() if found is None else found.field(0).type
-    else:
-        kinds = {field.name: field.type for field in schema}
-    # text that looks like dates stays text, and lists that are all empty are those of words
-    kinds = {column: pa.string() if pa.types.is_temporal(kind) else kind for column, kind in kinds.items()}
-    empty = pa.list_(pa.null())
-    return {column: pa.list_(pa.string()) if kind == empty else kind for column, kind in kinds.items()}
+    kinds = {}
+    for column in dict.fromkeys(key for one in objects for key in one):
+        values = [one[column] for one in objects if one.get(column) is not None]
+        lines = [json.dumps({column: value}) for value in values]
+        found = _infer_json_schema("\n".join(lines).encode()) if lines else None
+        if found is None and lines and isinstance(values[0], dict):
+            kinds[column] = pa.struct(_kinds_of_objects([one for one in values if isinstance(one, dict)]).items())
+            continue
+        if found is None and lines:  # mixed types: the first; others are reported when they are read
+            found = _infer_json_schema(lines[0].encode())
+        kinds[column] = pa.string() if found is None else found.field(0).type
+    return kinds
+
+
+def _kind_in_text(kind: Any) -> Any:
+    """Return the type of a column of JSON lines: text that looks like dates stays text, empty lists are of words."""
+    import pyarrow as pa
+
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    return pa.list_(pa.string()) if kind == pa.list_(pa.null()) else kind
 
 
 def _infer_json_schema(text: bytes) -> Any:

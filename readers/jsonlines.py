@@ -192,9 +192,21 @@ def _problem(row: bytes, fields: Mapping[str, pa.DataType]) -> str | None:
         return f"this is not JSON ({error.msg} at character {error.pos + 1}); write one object a line"
     except RecursionError:
         return None
+    return _problem_of_fields(found, fields, "")
+
+
+def _problem_of_fields(found: dict[str, Any], fields: Mapping[str, pa.DataType], within: str) -> str | None:
+    """Return the problem of an object, or of one within others, or None."""
+    import pyarrow as pa
+
     for name, kind in fields.items():
-        if (value := found.get(name)) is not None and (problem := _problem_of_value(value, kind)):
-            return f"the value {_shown(value)} of key {name!r} {problem}"
+        value, key = found.get(name), f"{within}{name}"
+        if value is not None and isinstance(value, dict) and pa.types.is_struct(kind):
+            inner = {kind.field(place).name: kind.field(place).type for place in range(kind.num_fields)}
+            if problem := _problem_of_fields(value, inner, f"{key}."):
+                return problem
+        elif value is not None and (problem := _problem_of_value(value, kind)):
+            return f"the value {_shown(value)} of key {key!r} {problem}"
     return None
 
 

@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ooc_pegasos.config import ConvertConfig
-from ooc_pegasos.errors import UsageError
+from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers import columns_plan
-from ooc_pegasos.readers.arrow_strings import is_tags
+from ooc_pegasos.readers.arrow_strings import is_list, is_tags
 from ooc_pegasos.readers.base import DEFAULT_MEMORY, Note, tokens_of
 from ooc_pegasos.readers.hash_size import hashing_of
 from ooc_pegasos.readers.sources import display_name
@@ -106,6 +106,7 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         left_out = [column for column in known if _INDEX.fullmatch(column) and column not in taken]
         others = {*taken, *left_out, *chosen, *unused}
         chosen |= {column: _kind_by_type(known[column]) for column in known if column not in others}
+        _refuse_lists_of_structs(name, {column: known[column] for column in known if column in chosen})
         groups = {
             kind: [c for c, found in chosen.items() if found == kind]
             for kind in ("numeric", "categorical", "dates", "entries")
@@ -129,6 +130,22 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
     if lists and wanted.get("nulls") == "mark":
         raise UsageError(f"{{nulls=mark}}: the indices of column '{lists[0].name}' have no room for it; leave it out")
     return Table(columns, label, **wanted), remarks
+
+
+def _refuse_lists_of_structs(name: str, kinds: dict[str, Any]) -> None:
+    """Raise InputError for columns of lists of structs that are not (index, value)."""
+    import pyarrow as pa
+
+    found = {
+        column: problem
+        for column, kind in kinds.items()
+        if is_list(kind) and pa.types.is_struct(kind.value_type) and (problem := columns_plan.problem_of_entries(kind))
+    }
+    if found:
+        listed = ", ".join(f"'{column}' ({problem.removeprefix('and ')})" for column, problem in found.items())
+        advice = "write what counts as columns of their own or as lists of words, and leave the lists out, with "
+        advice += " ".join(f"{{ignore={column}}}" for column in found)
+        raise InputError(f"{display_name(name)}: lists of structs have no features: {listed}; {advice}")
 
 
 def _ignored(patterns: Sequence[str], known: Collection[str], taken: Collection[str | None]) -> set[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.readers import delimited, jsonlines
+from ooc_pegasos.readers import delimited, jsonlines, nested
 from ooc_pegasos.readers.arrow_strings import as_strings, checked, is_list, without_infinite
 from ooc_pegasos.readers.base import (
     DEFAULT_MEMORY,
@@ -36,7 +36,6 @@ from ooc_pegasos.readers.columns_plan import (
     FileType,
     arrow_errors,
     check_type,
-    columns_of_file,
     delimiter_of,
     detect_file_type,
     difference,
@@ -44,6 +43,7 @@ from ooc_pegasos.readers.columns_plan import (
     kind_of_text,
     open_ipc,
     partition_of,
+    paths_of_file,
     patterns,
     problem_of_entries,
     refuse_too_wide,
@@ -286,15 +286,19 @@ def _source_of(
     memory: int,
 ) -> _ParquetTable | _IpcTable | _TextTable:
     file_type = file_type_of(name) or "delimited"
-    own = columns_of_file(name, table, memory)
-    known = with_partition(name, own)
+    own = paths_of_file(name, table, memory)
+    if file_type != "delimited":
+        kinds = {column: kind for column, (_path, kind) in own.items()}
+        holders = {column: nested.holder_of(column, kinds) for column in wanted}
+        own |= {column: own[holder] for column, holder in holders.items() if holder is not None}
+    known = _known(name, own)
     missing = [column for column in wanted if column not in known]
     if (
         missing and file_type == "delimited" and delimiter_of(name) != table.delimiter
     ):  # other files had another delimiter
         other = replace(table, delimiter=delimiter_of(name))
-        columns_then = columns_of_file(name, other, memory)
-        columns = with_partition(name, columns_then)
+        columns_then = paths_of_file(name, other, memory)
+        columns = _known(name, columns_then)
         if len(still := [column for column in wanted if column not in columns]) < len(missing):
             table, own, known, missing = other, columns_then, columns, still
     if missing:
@@ -311,10 +315,19 @@ def _source_of(
             check_type(display_name(name), str(extra), known[str(extra)], "label")
     rows = max(256, min(1 << 16, _ENTRIES // max(len(table.columns), 1), block_size))
     if file_type == "parquet":
-        return _ParquetTable(name, number, table, wanted, rows)
+        return _ParquetTable(name, number, table, wanted, own, rows)
     if file_type == "arrow":
-        return _IpcTable(name, number, table, wanted, rows)
+        return _IpcTable(name, number, table, wanted, own, rows)
     return _TextTable(name, number, table, wanted, own, block_size, spare, file_type, memory)
+
+
+Columns = dict[str, tuple[nested.Path, Any]]
+"""Path and type of each column of a file."""
+
+
+def _known(name: str, own: Columns) -> dict[str, Any]:
+    """Return the types of the columns of a file and of its path."""
+    return with_partition(name, {column: kind for column, (_path, kind) in own.items()})
 
 
 class _BinaryTable:
@@ -322,11 +335,13 @@ class _BinaryTable:
 
     file_type: FileType
 
-    def __init__(self, name: str, number: int, table: Table, wanted: list[str], rows: int) -> None:
+    def __init__(self, name: str, number: int, table: Table, wanted: list[str], own: Columns, rows: int) -> None:
         self.name = name
+        self._own = own
         self._number = number
         self._partition = partition_of(name)
         self._wanted = wanted
+        self._paths = [own[column][0] for column in wanted if column in own]
         self._categorical = [column.name for column in table.columns if column.kind == "categorical"]
         self._rows = rows
         self._stamp = stamp_of(name)
@@ -351,14 +366,16 @@ class _BinaryTable:
 
         given = task.content
         bad: dict[int, BadRow] = {}
-        positions = {name: i for i, name in enumerate(given.schema.names)}
         columns = []
+        for struct in {path[0] for path in self._paths if len(path) > 1}:
+            with arrow_errors(f"{display_name(self.name)}: rows up to {task.end:,}: column '{struct}'"):
+                given.column(struct).validate()  # lengths of the fields, which a damaged file may have wrong
         for name in self._wanted:
-            if name not in positions:
+            if name not in self._own:
                 columns.append(pa.repeat(pa.scalar(self._partition[name]), given.num_rows))
                 continue
             with arrow_errors(f"{display_name(self.name)}: rows up to {task.end:,}: column '{name}'"):
-                column, wrong, cells = checked(given.column(positions[name]))
+                column, wrong, cells = checked(nested.column_at(given, self._own[name][0]))
             for row in wrong.tolist():
                 problem = f"the value {cells[row].as_py()[:40]!r} in column {name!r} is not UTF-8 text"
                 bad.setdefault(row, BadRow(row, f"{problem}; write it as UTF-8"))
@@ -393,16 +410,16 @@ class _ParquetTable(_BinaryTable):
 
         with arrow_errors(display_name(self.name)):
             file_or_path = open_input(self.name) if is_remote(self.name) else self.name
-            named = {field.name for field in pq.read_schema(file_or_path) if not is_list(field.type)}
+            coded = [name for name in self._categorical if name in self._own and _can_be_coded(self._own[name][1])]
             file = pq.ParquetFile(
                 file_or_path,
                 memory_map=True,
-                read_dictionary=[name for name in self._categorical if name in named],
+                read_dictionary=[".".join(self._own[name][0]) for name in coded],
                 page_checksum_verification=True,
             )
         with file:
-            positions = set(file.schema_arrow.names)
-            columns = [name for name in self._wanted if name in positions]
+            # of a struct, its wanted fields alone are read
+            columns = list(dict.fromkeys(map(".".join, self._paths)))
             rows = rows_of_groups(file.metadata, self.name)
             self._total, end = sum(rows), 0
             for group, count in enumerate(rows):
@@ -419,6 +436,12 @@ class _ParquetTable(_BinaryTable):
                 if at != end:
                     problem = f"{at - begin:,} rows in row group {group} instead of {end - begin:,}"
                     raise InputError(f"{display_name(self.name)}: {problem}; fetch or write it again")
+
+
+def _can_be_coded(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return not is_list(kind) and not pa.types.is_null(kind)
 
 
 class _IpcTable(_BinaryTable):
@@ -447,7 +470,7 @@ class _TextTable(TextSource):
         number: int,
         table: Table,
         wanted: list[str],
-        own: dict[str, Any],
+        own: Columns,
         block_size: int,
         spare: deque[np.ndarray],
         file_type: FileType,
@@ -484,8 +507,12 @@ class _TextTable(TextSource):
         if not own_kinds:  # all columns are those of the path: one is read for the number of rows
             own_kinds = {next(iter(self._own)): "string"}
         if self.file_type == "jsonlines":
-            types = {name: self._type_of(name) for name in own_kinds}
-            found = jsonlines.batch_of(task.text, task.length, types, task.length)
+            paths = {name: self._own[name][0] for name in own_kinds}
+            fields = nested.schema_with({path: self._type_of(name) for name, path in paths.items()})
+            types = {field.name: field.type for field in fields}
+            batch, *rest = jsonlines.batch_of(task.text, task.length, types, task.length)
+            columns = [nested.column_at(batch, path) for path in paths.values()]
+            found = pa.RecordBatch.from_arrays(columns, names=list(paths)), *rest
         else:
             found = delimited.batch_of(
                 task.text,
@@ -507,7 +534,7 @@ class _TextTable(TextSource):
     def _type_of(self, name: str) -> Any:
         import pyarrow as pa
 
-        kind = self._own[name]
+        kind = self._own[name][1]
         if self._kinds.get(name) == "number" or pa.types.is_floating(kind):
             return pa.float64()
         if name in (self._table.label, self._table.weight) and pa.types.is_integer(kind):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ooc_pegasos.conversion.staging import batches_of, plain_of
 from ooc_pegasos.errors import InputError
-from ooc_pegasos.readers import columns_plan
+from ooc_pegasos.readers import columns_plan, nested
 from ooc_pegasos.readers.arrays import ArraysReader, rows_of
 from ooc_pegasos.readers.base import LARGEST_INDEX, ParsedBlock, row_location
 from ooc_pegasos.readers.matrices import Settings
@@ -43,38 +43,40 @@ def rows_of_matrix(
 
 def rows_of_frame(part: Any, vectorizer: Vectorizer, name: str) -> Iterator[Vectors]:
     """Yield the rows of a dataframe in batches."""
-    known = list(part.columns)
-    _refuse_missing(vectorizer, known, name)
-    yield from rows_of_table(part[vectorizer.wanted], vectorizer, name) if len(part) else ()
+    refuse_missing(nested.missing_columns(vectorizer.wanted, part.columns), part.columns, name)
+    if len(part):
+        yield from rows_of_table(part[nested.outer_columns(vectorizer.wanted, part.columns)], vectorizer, name)
 
 
 def rows_of_table(data: Any, vectorizer: Vectorizer, name: str) -> Iterator[Vectors]:
     """Yield the rows of any kind of table in batches."""
     schema, batches = batches_of(data, name)
-    _refuse_missing(vectorizer, schema.names, name)
+    kinds = {field.name: field.type for field in schema}
+    holders = {column: nested.holder_of(column, kinds) for column in vectorizer.wanted}
+    refuse_missing([column for column, holder in holders.items() if holder is None], kinds, name)
     done = 0
     for batch in batches:
-        found = vectorizer.vectors(_with_supported_types(batch, vectorizer, name))
+        found = vectorizer.vectors(_with_supported_types(batch.select(list(holders.values())), vectorizer, name))
         if found.bad:
             raise InputError(f"{row_location(name, 'row', done + found.bad[0].line + 1)}: {found.bad[0].problem}")
         done += batch.num_rows
         yield found
 
 
-def _refuse_missing(vectorizer: Vectorizer, known: Sequence[Any], name: str) -> None:
-    missing = [column for column in vectorizer.wanted if column not in known]
+def refuse_missing(missing: list[str], known: Iterable[Any], name: str) -> None:
+    """Raise InputError if columns are missing."""
     if missing:
         raise InputError(f"{name}: {columns_plan.difference(missing, dict.fromkeys(map(str, known)))}")
 
 
 def _with_supported_types(batch: Any, vectorizer: Vectorizer, name: str) -> Any:
-    """Return the required columns, converted to supported types."""
+    """Return the required columns, which `batch` has in order, converted to supported types."""
     import pyarrow as pa
 
     table, columns = vectorizer.table, []
     kinds = {column.name: column.use for column in table.columns}
-    for column in vectorizer.wanted:
-        found, kind = batch.column(column), kinds.get(column, "id" if column == table.id else "label")
+    for found, column in zip(batch.columns, vectorizer.wanted, strict=True):
+        kind = kinds.get(column, "id" if column == table.id else "label")
         if pa.types.is_null(found.type):  # other partitions may have values
             types = {"numeric": pa.float64(), "amount": pa.float64(), "entries": pa.list_(pa.uint32())}
             found = pa.nulls(len(found), types.get(kind, pa.string()))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.readers import nested
 from ooc_pegasos.store.recipe import named_by
 from ooc_pegasos.util.csr_matrix import csr_of, refuse_masked
 from ooc_pegasos.util.files import create_file
@@ -58,7 +59,15 @@ def write_table(data: Any, folder: Path, name: str) -> Written:
 
 
 def batches_of(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
-    """Return (schema, record batches) of any kind of table."""
+    """Return (schema, record batches) of any kind of table; fields of structs are columns."""
+    schema, batches = _given_batches(data, name)
+    if not nested.is_nested(schema):
+        return schema, batches
+    return nested.flat_schema(schema, name), (nested.flat_batch(batch, name) for batch in batches)
+
+
+def _given_batches(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
+    """Return (schema, record batches) of a table as it is."""
     import pyarrow as pa
 
     origin, kind = type(data).__module__.split(".")[0], type(data).__name__

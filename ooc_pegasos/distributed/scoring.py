@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ooc_pegasos.conversion.from_memory import refuse_delayed, room_beside
-from ooc_pegasos.conversion.partition_rows import rows_of_frame, rows_of_matrix
+from ooc_pegasos.conversion.partition_rows import refuse_missing, rows_of_frame, rows_of_matrix
 from ooc_pegasos.distributed.store_parts import cut_store, shared_path
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
-from ooc_pegasos.readers import columns_plan
+from ooc_pegasos.readers import nested
 from ooc_pegasos.readers.registry import format_of
 from ooc_pegasos.readers.vectorize import Vectorizer
 from ooc_pegasos.scoring.evaluate import Tally, names_of_columns, write_scores
@@ -100,10 +100,11 @@ class _PartitionScorer:
         if self._vectorizer is None:
             problem = f"the model was trained on data read as {self._recipe.reader}, not on a table"
             raise UsageError(f"{problem}; give {'a dask.array' if self._has_plain_indices else 'files'}")
-        known = dict.fromkeys(map(str, columns))
-        missing = [column for column in self._vectorizer.wanted if column not in columns]
-        if missing:
-            raise InputError(f"the collection: {columns_plan.difference(missing, known)}")
+        refuse_missing(nested.missing_columns(self._vectorizer.wanted, columns), columns, "the collection")
+        if (id_column := self._vectorizer.table.id) is not None and id_column not in columns:
+            raise InputError(
+                f"the collection: '{id_column}' is a field of a struct; make the ids a column of their own"
+            )
 
     def check_width(self, columns: float) -> None:
         """Refuse an array that cannot be scored; NaN columns are an unknown number."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ooc_pegasos.conversion.partition_rows import rows_of_table
+from ooc_pegasos.conversion.staging import batches_of
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers.vectorize import Vectorizer
 from ooc_pegasos.scoring.evaluate import evaluate, metrics_of
@@ -63,6 +64,10 @@ def _labels_in(model: Model, data: Any) -> Any:
     try:
         return data[table.label]
     except (KeyError, TypeError, ValueError, IndexError) as error:
+        if "." in table.label and not _is_lazy(data):  # perhaps a field of a struct
+            schema, batches = batches_of(data, _ROWS)
+            if table.label in schema.names:
+                return np.concatenate([np.asarray(batch.column(table.label)) for batch in batches])
         raise InputError(
             f"{_ROWS}: no column {table.label!r} with labels; give labels as the second argument"
         ) from error

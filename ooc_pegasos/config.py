@@ -183,6 +183,13 @@ class ConvertConfig:
         "Columns",
         metavar="STORE",
     )
+    cross: tuple[str, ...] = option(
+        (),
+        "Tables: categorical columns of which each combination of values is a feature, 'A*B=x*y'. May be repeated.",
+        "Columns",
+        metavar="A,B",
+        is_repeated=True,
+    )
     preset: Literal["criteo"] | None = option(
         None, "criteo: tabs, no header, a label, 13 numeric and 26 categorical columns.", "Columns"
     )

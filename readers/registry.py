@@ -198,7 +198,7 @@ def reader_for(names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Re
 def bytes_of_rows(name: str, size: int, recipe: Recipe) -> float:
     """Return the bytes, about, that the rows of an input of `size` bytes take while they are shuffled."""
     if recipe.table is not None and (rows := columns_plan.rows_of(name)) is not None:
-        return float(rows) * (_BYTES_A_ROW + BYTES_PER_ENTRY * len(recipe.table.columns))
+        return float(rows) * (_BYTES_A_ROW + BYTES_PER_ENTRY * (len(recipe.table.columns) + len(recipe.table.crosses)))
     compressed = path_of(name).endswith(COMPRESSIONS)
     return size * (_ROWS_PER_TABLE if recipe.table is not None else ROWS_PER_TEXT) * (4 if compressed else 1)
 

@@ -201,7 +201,7 @@ def with_scales(table: Table, survey: Survey) -> Table:
 
 def _add_numbers(moments: Moments, table: Table, survey: Survey, names: Sequence[str]) -> None:
     """Add the numeric columns of some files."""
-    numbers = dataclasses.replace(table, columns=_numeric(table))
+    numbers = dataclasses.replace(table, columns=_numeric(table), crosses=())
     settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
     reader = tables.TablesReader(names, settings, survey.config.text_block(), survey.config.memory)
     for more in survey.map_tasks(reader, lambda task: Moments(reader.numbers(task))):
@@ -255,7 +255,8 @@ def _reader_of_strings(recipe: Recipe, survey: Survey, kinds: tuple[str, ...]) -
 
         return folders.TextFoldersReader(survey.names[0], TextHasher(Tokens(), Hashing()), True, stop_at_bad=False)
     columns = [column for column in recipe.table.columns if column.kind in kinds]
-    table = dataclasses.replace(recipe.table, columns=columns, hashing=Hashing(), tokens=Tokens())
+    crosses = recipe.table.crosses if "categorical" in kinds else ()
+    table = dataclasses.replace(recipe.table, columns=columns, hashing=Hashing(), tokens=Tokens(), crosses=crosses)
     settings = tables.Settings(table, stop_at_bad=False, with_labels=False)
     return tables.TablesReader(survey.names, settings, survey.config.text_block(), survey.config.memory)
 

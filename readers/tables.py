@@ -48,8 +48,10 @@ from ooc_pegasos.readers.columns_plan import (
     problem_of_entries,
     refuse_too_wide,
     rows_of_groups,
+    schema_of,
     with_partition,
 )
+from ooc_pegasos.readers.crosses import strings_of_cross, with_crosses
 from ooc_pegasos.readers.dates import words_of_dates
 from ooc_pegasos.readers.remote import is_metadata_file, is_remote
 from ooc_pegasos.readers.sources import (
@@ -105,7 +107,7 @@ class TablesFormat(Format):
     title = "tables"
     options = frozenset(OPTIONS) | {
         *("standardize", "dictionary", "idf", "ngrams", "characters"),
-        *("hash_bits", "hash_signed", "feature_names"),
+        *("hash_bits", "hash_signed", "feature_names", "cross"),
     }
     is_text = True
     has_columns = True
@@ -135,6 +137,8 @@ class TablesFormat(Format):
             table = first_rows.with_notations(table, is_named=config.names_columns, note=note)
             if not config.names_columns:
                 first_rows.advise(table, note)
+        where, plain = display_name(names[0]), table
+        table = with_crosses(table, config.cross, where, lambda: schema_of(names[0], plain, config.memory))
         features = fixed_features(features_of(table), config)
         return replace(super().recipe(config, names, note), table=table, features=features)
 
@@ -259,6 +263,8 @@ class TablesReader:
                     continue
                 cells, _where = without_infinite(batch.column(column.name))  # rows that will be bad ones
                 yield prefix, as_strings(cells)
+            for prefix, columns in self.vectorizer.crosses:
+                yield prefix, strings_of_cross(batch, columns)
 
     def search(self, buckets: np.ndarray) -> None:
         """Record the names of some buckets alone."""

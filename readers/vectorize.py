@@ -17,6 +17,7 @@ from ooc_pegasos.errors import InputError, literal
 from ooc_pegasos.readers.amounts import amounts_of
 from ooc_pegasos.readers.arrow_strings import as_strings, is_list, items_of, without_infinite
 from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, LARGEST_INDEX, BadRow
+from ooc_pegasos.readers.crosses import crossed, prefix_of
 from ooc_pegasos.readers.dates import parts_of, times_of
 from ooc_pegasos.readers.feature_index import NOT_FOUND
 from ooc_pegasos.readers.feature_names import NewNames, UnnamedBuckets
@@ -92,6 +93,9 @@ class Vectorizer:
         numbers = {column.name: column for column in table.columns if column.kind == "numeric"}
         self._numeric_columns = numbers
         marked = [column.name for column in table.columns] if table.nulls == "mark" else []
+        by_name = {column.name: column for column in table.columns}
+        self.crosses = [(prefix_of(names), [by_name[name] for name in names]) for names in table.crosses]
+        """Prefix of the names of features, and columns, of each cross."""
         self._numbers = {name: index for index, name in enumerate(numbers)}
         self._indices = {name: self._index_of(name, False) for name in numbers}
         self._null_indices = {name: self._index_of(name, True) for name in marked}
@@ -119,6 +123,7 @@ class Vectorizer:
             parts: list[ColumnEntries] = []
             for column in self.table.columns:
                 parts += self.parts(column, batch.column(column.name), problems, new)
+            parts += [self._cross(prefix, columns, batch, new) for prefix, columns in self.crosses]
         labels, names = self._labels(batch, problems)
         weights = self._weights(batch, problems)
         indptr, indices, values = join(rows, parts) if numbers is None else self._entries_of(numbers)
@@ -282,6 +287,15 @@ class Vectorizer:
         rows, codes = rows[known], codes[known]
         lengths = np.bincount(rows, minlength=len(lists)).astype(np.uint32)
         return ColumnEntries(lengths, indices[codes], signs[codes])
+
+    def _cross(self, prefix: str, columns: list[Column], batch: Any, new: NewNames) -> ColumnEntries:
+        """Return the part of a cross."""
+        codes, words = crossed(batch, columns)
+        indices, signs = self._feature_index.of(words, prefix)
+        self._unnamed.name(indices, lambda at: f"{prefix}{words[at].as_py()}", new)
+        if not len(indices):
+            return _single_entries(codes >= 0, np.zeros(len(codes), np.uint32), np.zeros(len(codes), np.float32))
+        return _single_entries((codes >= 0) & (indices[codes] != NOT_FOUND), indices[codes], signs[codes])
 
     def _dates(self, column: Column, array: Any, problems: Problems, new: NewNames) -> Iterable[ColumnEntries]:
         import pyarrow as pa

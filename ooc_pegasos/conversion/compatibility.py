@@ -7,6 +7,7 @@ from typing import Any
 
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.readers.crosses import columns_in
 from ooc_pegasos.store.manifest import Manifest, Recipe
 from ooc_pegasos.store.recipe import Table, named_by
 
@@ -58,7 +59,9 @@ def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
 
 
 def _text_of(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value).replace("\t", "\\t")
+    if isinstance(value, tuple):
+        return (" " if any("," in one for one in value) else ",").join(value)
+    return str(value).replace("\t", "\\t")
 
 
 def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
@@ -88,6 +91,8 @@ def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
     if table:
         known |= {name: getattr(table, name) for name in ("label", "weight", "id", "nulls", "log1p", "clip")}
         known |= {"header": table.header, "multiline": table.multiline, "delimiter": table.delimiter}
+        crosses = tuple(map(columns_in, config.cross)) == table.crosses
+        known["cross"] = config.cross if crosses else tuple(map(",".join, table.crosses)) or None
         known |= {"standardize": any(column.is_scaled for column in table.columns)}
     return known
 

@@ -291,6 +291,7 @@ def model_table(model: Model) -> list[tuple[str, str]]:
     gap = "unknown" if found["gap"] is None else f"at most {100 * found['gap']:.3g} %, certified"
     table = info.recipe.table
     columns = [] if table is None else [f"{column.name} ({column.kind})" for column in table.columns]
+    columns += [] if table is None else [f"{'*'.join(cross)} (cross)" for cross in table.crosses]
     kept = next((trial for trial in info.trials if trial.lam == info.lam), None)
     lines = [
         ("loss", info.loss),

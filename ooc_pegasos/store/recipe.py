@@ -101,6 +101,8 @@ class Table:
     delimiter: str = ","
     multiline: bool = False
     """True if quoted cells may contain line breaks."""
+    crosses: tuple[tuple[str, ...], ...] = omitted_default(())
+    """Categorical columns of which each combination of values is a feature `A*B=x*y`."""
 
 
 def named_by(patterns: Iterable[str], columns: Collection[str]) -> list[str]:
@@ -134,6 +136,10 @@ def problem_of_table(table: Table) -> str | None:
         return "a scale that is no positive number"
     if not all(math.isfinite(column.shift) for column in table.columns):
         return "a shift that is not finite"
+    kinds = {column.name: column.kind for column in table.columns}
+    for cross in table.crosses:
+        if len(set(cross)) < max(len(cross), 2) or any(kinds.get(name) != "categorical" for name in cross):
+            return f"a cross of {', '.join(cross)}, which are not different categorical columns"
     if table.clip is not None and not 0 < table.clip < math.inf:
         return "a --clip that is no positive number"
     if not is_delimiter(table.delimiter):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -135,25 +135,29 @@ def is_list(kind: Any) -> bool:
     return any(test(kind) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
-def is_tags(kind: Any, *, or_numbers: bool = False) -> bool:
-    """True for the type of lists of words, or of numbers as well."""
+def is_tags(kind: Any, of: Literal["words", "integers", "all"] = "words") -> bool:
+    """True for the type of lists of words, of integers, or of words or any numbers."""
     import pyarrow as pa
 
     if not is_list(kind):
         return False
     inner = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
     words = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    return any(test(inner) for test in (*words, *(numbers if or_numbers else ())))
+    others = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    return any(test(inner) for test in {"words": words, "integers": others[:1], "all": (*words, *others)}[of])
 
 
-def items_of(lists: Any) -> tuple[Any, np.ndarray]:
-    """Return (items of an Arrow array of lists as strings, without nulls; the row of each)."""
+def items_of(lists: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Return (items of an Arrow array of lists as strings, without nulls; the row of each; rows with infinite items).
+
+    Infinite items, and NaN, are not among the items.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = pc.list_parent_indices(lists)
-    items = as_strings(pc.list_flatten(lists))
+    rows = pc.list_parent_indices(lists).cast(pa.int64())
+    finite, wrong = without_infinite(pc.list_flatten(lists))
+    items = as_strings(finite)
     there = items.is_valid()
-    found: np.ndarray = rows.filter(there).cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return items.filter(there), found
+    found: np.ndarray = rows.filter(there).to_numpy(zero_copy_only=False)
+    return items.filter(there), found, np.unique(np.asarray(rows)[wrong])

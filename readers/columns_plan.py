@@ -251,7 +251,7 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
         raise InputError(f"{column}, not a date or time; write it like 2024-12-31, or leave it out")
     if wanted == "text" and not unknown and not is_text:
         raise InputError(f"{column}, not text; write it as text, or convert with {{categorical={name}}}")
-    if wanted == "categorical" and nested and not is_tags(inner, or_numbers=True):
+    if wanted == "categorical" and nested and not is_tags(inner, "all"):
         raise InputError(f"{column}, which cannot be a category; leave it out, with {{ignore={name}}}")
     if wanted == "label" and not unknown and not (is_number or is_text):
         raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")

@@ -284,7 +284,7 @@ def _dictionary(recipe: Recipe, survey: Survey) -> Any:
             if prefix is None:
                 found.append(hasher.ngrams(array))
             elif is_list(array.type):
-                items, rows = items_of(array)
+                items, rows, _wrong = items_of(array)
                 found.append((*buffers_of(with_prefix(prefix, items)), read_only(rows)))
             else:
                 there = array.is_valid()

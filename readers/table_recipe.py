@@ -106,11 +106,15 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         left_out = [column for column in known if _INDEX.fullmatch(column) and column not in taken]
         others = {*taken, *left_out, *chosen, *unused}
         chosen |= {column: _kind_by_type(known[column]) for column in known if column not in others}
+        by_index = [column for column, kind in chosen.items() if kind == "entries"]
+        tags = [column for column in by_index if len(chosen) > 1 and is_tags(known[column], "integers")]
+        chosen |= dict.fromkeys(tags, "categorical")
         _refuse_lists_of_structs(name, {column: known[column] for column in known if column in chosen})
         groups = {
             kind: [c for c, found in chosen.items() if found == kind]
             for kind in ("numeric", "categorical", "dates", "entries")
         }
+        groups["lists of integers taken as categories, not as indices, because there are other columns"] = tags
         groups["left out, as the index of a pandas table or without a name"] = left_out
         remarks += [f"{kind}: {_some(columns)}" for kind, columns in groups.items() if columns]
     if not chosen:
@@ -124,8 +128,7 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
     if lists and len(columns) > 1:
         raise UsageError(
             f"{display_name(name)}: column '{lists[0].name}' has indices of its own, which do not go "
-            "together with hashed columns; leave the others out by naming columns with {numeric}, {categorical} "
-            "or {text}"
+            f"together with hashed columns; leave it out, with {{ignore={lists[0].name}}}, or all others"
         )
     if lists and wanted.get("nulls") == "mark":
         raise UsageError(f"{{nulls=mark}}: the indices of column '{lists[0].name}' have no room for it; leave it out")

@@ -244,7 +244,7 @@ class Vectorizer:
         import pyarrow as pa
 
         if is_list(given.type):
-            return self._tags(column, given, new)
+            return self._tags(column, given, problems, new)
         array, wrong = without_infinite(given)
         problems.add(wrong, lambda row: _not_finite(column, given[row].as_py()))
         nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
@@ -273,9 +273,11 @@ class Vectorizer:
         indices = indices[codes]
         return _single_entries(is_present & (indices != NOT_FOUND), indices, signs[codes])
 
-    def _tags(self, column: Column, lists: Any, new: NewNames) -> ColumnEntries:
-        """Return the part of a column of lists of words: each word of a list once."""
-        items, rows = items_of(lists)
+    def _tags(self, column: Column, lists: Any, problems: Problems, new: NewNames) -> ColumnEntries:
+        """Return the part of a column of lists of words or numbers: each word of a list once."""
+        items, rows, wrong = items_of(lists)
+        problem = f"a number in a list in column '{column.name}' is not finite; correct it, or leave it out"
+        problems.add(wrong, lambda _row: problem)
         coded, prefix = items.dictionary_encode(), f"{column.name}="
         words = coded.dictionary
         indices, signs = self._feature_index.of(words, prefix)

@@ -256,7 +256,7 @@ def test_bad_indices(tmp_path, index):
 
 
 def test_entries_stand_alone(tmp_path):
-    data = {"y": [0, 1], "e": [[1], [2]], "c": ["a", "b"]}
+    data = {"y": [0, 1], "e": pa.array([[(1, 2)], [(2, 3)]], pa.map_(pa.int32(), pa.int32())), "c": ["a", "b"]}
     with pytest.raises(UsageError, match="indices of its own"):
         store_of_table(tmp_path, data)
     del data["c"]

@@ -10,7 +10,9 @@ import pytest
 from sklearn.feature_extraction import FeatureHasher
 
 from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
+from ooc_pegasos.conversion.output_check import Existing
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers.registry import new_recipe
 from ooc_pegasos.scoring.evaluate import predict
 
 ROWS = 300
@@ -99,3 +101,69 @@ def test_lists_that_are_empty_at_first(tmp_path):
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
     store = convert(tmp_path / "in.jsonl", tmp_path / "s", ConvertConfig(label="y"))
     assert store.nonzeros == 10
+
+
+def integers_and_towns():
+    """Rows of integers in lists, some null, and a town."""
+    rng = np.random.default_rng(5)
+    ids = [rng.choice(30, rng.integers(0, 6)).tolist() for _row in range(ROWS)]
+    return pd.DataFrame({"ids": [None, *ids[1:]], "town": TOWNS, "y": [int(7 in one) for one in [[], *ids[1:]]]})
+
+
+def lists_file(frame, path):
+    frame.to_parquet(path) if path.suffix == ".parquet" else path.write_text(
+        frame.to_json(orient="records", lines=True)
+    )
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_integers_beside_other_columns_are_tags(tmp_path, suffix):
+    frame, remarks = integers_and_towns(), []
+    config = ConvertConfig(label="y", shuffle=False, hash_bits=12)
+    file = lists_file(frame, tmp_path / f"in{suffix}")
+    new_recipe(config.of_format("table"), [str(file)], remarks.append)
+    told = "lists of integers taken as categories, not as indices, because there are other columns: ids"
+    assert remarks == ["categorical: ids, town", told]
+    store = convert(file, tmp_path / "s", config)
+    rows = [{f"town={t}": 1} | {f"ids={i}": 1 for i in ids or ()} for ids, t in zip(frame.ids, frame.town, strict=True)]
+    hashed = FeatureHasher(2**12).transform(rows)
+    assert (store.to_scipy()[0] != hashed).nnz == 0
+    model = train(store, TrainConfig(lam=1e-3)).model
+    assert model.top_features(1)[0][0] == "ids=7"
+    scores = hashed @ model.weights + model.bias
+    np.testing.assert_allclose(model.decision_function(frame), scores, rtol=1e-5, atol=1e-6)
+    floats = frame.assign(ids=[None if one is None else [float(i) for i in one] for one in frame.ids])
+    np.testing.assert_allclose(model.decision_function(floats), scores, rtol=1e-5, atol=1e-6)
+    for other in (".parquet", ".jsonl"):
+        predict(model, str(lists_file(frame, tmp_path / f"new{other}")), tmp_path / "out.csv")
+        np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["score"], scores, rtol=1e-5, atol=1e-6)
+        like = convert(
+            tmp_path / f"new{other}", tmp_path / other, ConvertConfig(like=str(tmp_path / "s"), shuffle=False)
+        )
+        assert (like.to_scipy()[0] != hashed).nnz == 0
+    both = convert(file, tmp_path / "s", ConvertConfig(shuffle=False), existing=Existing(append=True))
+    assert (both.to_scipy()[0][ROWS:] != hashed).nnz == 0
+
+
+def test_integers_alone_are_indices(tmp_path):
+    frame = integers_and_towns()
+    file = lists_file(frame, tmp_path / "in.parquet")
+    store = convert(file, tmp_path / "s", ConvertConfig(label="y", ignore=("town",), shuffle=False))
+    assert store.features == 30
+    wanted = np.zeros((ROWS, 30))
+    for row, ids in enumerate(frame.ids):
+        np.add.at(wanted[row], ids or [], 1)
+    np.testing.assert_array_equal(store.to_scipy()[0].toarray(), wanted)
+    assert convert(file, tmp_path / "t", ConvertConfig(label="y", id="town", shuffle=False)).features == 30
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_numbers_in_lists_must_be_finite(tmp_path, odd):
+    table = pa.table({"ids": [[7.0, 8.0], [1.0, odd], [None, 9.0]], "y": [0, 1, 1]})
+    config = ConvertConfig(label="y", shuffle=False, categorical=("ids",), hash_bits=10, on_bad_row="skip")
+    store = Store.from_arrow(table, tmp_path / "s", config)
+    wanted = FeatureHasher(1024).transform([{"ids=7": 1, "ids=8": 1}, {"ids=9": 1}])
+    assert (store.to_scipy()[0] != wanted).nnz == 0
+    with pytest.raises(InputError, match="row 2: a number in a list in column 'ids' is not finite"):
+        Store.from_arrow(table, tmp_path / "t", ConvertConfig(label="y", categorical=("ids",)))

@@ -14,6 +14,7 @@ from ooc_pegasos.readers import columns_plan, tables
 from ooc_pegasos.readers.amounts import amounts_of, decimal_mark_of
 from ooc_pegasos.readers.columns_plan import WIDE
 from ooc_pegasos.readers.dates import date_order_of
+from ooc_pegasos.readers.spelling import spelling_of_texts
 from ooc_pegasos.store.recipe import Column, Table
 
 _BLOCK = 1 << 20
@@ -38,6 +39,7 @@ class FirstRows:
 
     def __init__(self, names: Sequence[str], table: Table, memory: int) -> None:
         self._batch: Any = None
+        self._file_type = columns_plan.file_type_of(names[0]) or "delimited"
         if len(table.columns) > WIDE:  # Arrow takes much memory for each column
             return
         try:
@@ -58,7 +60,17 @@ class FirstRows:
         if self._batch is None:
             return table
         columns = [self._with_notation(column, is_named, note) for column in table.columns]
+        if self._file_type in ("delimited", "jsonlines"):
+            columns = [self._with_spelling(column) for column in columns]
         return dataclasses.replace(table, columns=columns)
+
+    def _with_spelling(self, column: Column) -> Column:
+        """Return a column of categories with the spelling of its texts."""
+        if column.kind != "categorical" or column.spelling != "verbatim":
+            return column
+        words = _words_of(self._batch.column(column.name))
+        spelling = spelling_of_texts(words, may_be_numbers=self._file_type == "delimited")
+        return dataclasses.replace(column, spelling=spelling)
 
     def _with_notation(self, column: Column, is_named: bool, note: Callable[[str], None]) -> Column:
         words = _words_of(self._batch.column(column.name))

@@ -15,7 +15,8 @@ import numpy as np
 
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers import columns_plan
-from ooc_pegasos.readers.arrow_strings import as_strings, is_list, without_infinite
+from ooc_pegasos.readers.arrow_strings import is_list, without_infinite
+from ooc_pegasos.readers.spelling import category_words
 from ooc_pegasos.store.recipe import Column, Table
 
 
@@ -69,7 +70,7 @@ def _coded(column: Column, given: Any) -> tuple[np.ndarray, Any]:
     used, codes = np.unique(every[every >= 0], return_inverse=True)
     found = np.full(len(every), -1, np.int64)
     found[every >= 0] = codes
-    words = as_strings(coded.dictionary.take(pa.array(used))).cast(pa.large_string())
+    words = category_words(column, coded.dictionary.take(pa.array(used))).cast(pa.large_string())
     return found, pc.replace_substring_regex(words, r"([\\*])", r"\\\1")
 
 

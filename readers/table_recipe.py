@@ -14,6 +14,7 @@ from ooc_pegasos.readers.arrow_strings import is_list, is_tags
 from ooc_pegasos.readers.base import DEFAULT_MEMORY, Note, tokens_of
 from ooc_pegasos.readers.hash_size import hashing_of
 from ooc_pegasos.readers.sources import display_name
+from ooc_pegasos.readers.spelling import spelling_by_type
 from ooc_pegasos.store.recipe import Column, Hashing, Kind, Table, named_by
 
 OPTIONS = (
@@ -119,7 +120,13 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         remarks += [f"{kind}: {_some(columns)}" for kind, columns in groups.items() if columns]
     if not chosen:
         raise UsageError(f"{display_name(name)}: no column besides the label; check the file")
-    columns = [Column(column, chosen[column]) for column in known if column in chosen]
+    is_text = columns_plan.file_type_of(name) in ("delimited", None)
+    columns = [
+        Column(
+            column, kind, spelling="verbatim" if is_text or kind != "categorical" else spelling_by_type(known[column])
+        )
+        for column, kind in ((column, chosen[column]) for column in known if column in chosen)
+    ]
     for column in columns:
         if columns_plan.file_type_of(name) != "delimited":
             use = "amount" if column.kind == "numeric" else column.kind  # its cells decide, if it is a text

@@ -63,6 +63,7 @@ from ooc_pegasos.readers.sources import (
     samples_of,
     stamp_of,
 )
+from ooc_pegasos.readers.spelling import category_words
 from ooc_pegasos.readers.table_recipe import OPTIONS, new_table
 from ooc_pegasos.store.manifest import Recipe, SourceInfo
 from ooc_pegasos.store.recipe import Table
@@ -262,7 +263,7 @@ class TablesReader:
                     yield prefix, batch.column(column.name)
                     continue
                 cells, _where = without_infinite(batch.column(column.name))  # rows that will be bad ones
-                yield prefix, as_strings(cells)
+                yield prefix, as_strings(cells) if prefix is None else category_words(column, cells)
             for prefix, columns in self.vectorizer.crosses:
                 yield prefix, strings_of_cross(batch, columns)
 

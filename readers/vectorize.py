@@ -21,6 +21,7 @@ from ooc_pegasos.readers.crosses import crossed, prefix_of
 from ooc_pegasos.readers.dates import parts_of, times_of
 from ooc_pegasos.readers.feature_index import NOT_FOUND
 from ooc_pegasos.readers.feature_names import NewNames, UnnamedBuckets
+from ooc_pegasos.readers.spelling import category_words, needs_spelling
 from ooc_pegasos.readers.tokens import TextHasher
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.store.labels import key_of
@@ -252,12 +253,13 @@ class Vectorizer:
         is_present = ~nulls if nulls is not None else np.ones(len(array), bool)
         if pa.types.is_dictionary(array.type) and len(array.dictionary) > len(array):
             array = array.dictionary_decode()  # the dictionary of the whole file; a batch uses few of its values
-        if new.wanted > 0 and not pa.types.is_dictionary(array.type):
+        is_long = new.wanted > 0 or needs_spelling(column, array.type)
+        if is_long and not pa.types.is_dictionary(array.type):
             array = as_strings(array).dictionary_encode()
         if not pa.types.is_dictionary(array.type):
             indices, signs = self._feature_index.of(as_strings(array), prefix)
             return _single_entries(is_present & (indices != NOT_FOUND), indices, signs)
-        words = as_strings(array.dictionary)
+        words = category_words(column, array.dictionary)
         indices, signs = self._feature_index.of(words, prefix)
         codes = array.indices.fill_null(0).to_numpy(zero_copy_only=False) if nulls is not None else array.indices
         codes = np.asarray(codes)

@@ -27,6 +27,10 @@ def comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
         return False
     if config.hash_bits is None and hashing:  # by the size of the inputs
         wanted = wanted.with_bits(hashing.bits)
+    if recipe.table and wanted.table and all(column.spelling == "verbatim" for column in recipe.table.columns):
+        # stores of earlier versions have no spellings
+        columns = [dataclasses.replace(column, spelling="verbatim") for column in wanted.table.columns]
+        wanted = dataclasses.replace(wanted, table=dataclasses.replace(wanted.table, columns=columns))
     known = dataclasses.replace(recipe.without_findings(), index_base=wanted.index_base)
     return known == (dataclasses.replace(wanted, features=recipe.features) if names else wanted)
 

@@ -79,6 +79,9 @@ def _codes_of(model: Model, labels: np.ndarray) -> np.ndarray:
     if info.task == "regression":
         return labels.astype(np.float64)
     key = str if info.text else float
+    if info.text and labels.dtype.kind == "b":  # files spell them True or true
+        spelled = {name.lower(): name for name in info.classes}
+        labels = np.array([spelled.get(str(one).lower(), str(one)) for one in (False, True)])[labels.astype(np.int64)]
     try:
         keys = [key(one) for one in labels.tolist()]
     except (TypeError, ValueError) as error:

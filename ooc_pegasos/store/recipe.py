@@ -15,6 +15,7 @@ from ooc_pegasos.util.typed_json import omitted_default
 Kind = Literal["numeric", "categorical", "text", "dates", "entries"]
 DecimalMark = Literal[".", ","]
 DateOrder = Literal["ymd", "dmy", "mdy"]
+Spelling = Literal["verbatim", "number", "plain number", "bool", "date", "time"]
 Nulls = Literal["absent", "mark", "bad"]
 
 
@@ -66,6 +67,9 @@ class Column:
     """Numbers are amounts with this decimal mark, like $1,234.56 or 1.234,56 %; None: plain numbers."""
     date_order: Literal["ymd", "dmy", "mdy"] = omitted_default("ymd")
     """Order of year, month and day in dates that are texts."""
+
+    spelling: Literal["verbatim", "number", "plain number", "bool", "date", "time"] = omitted_default("verbatim")
+    """The values of categories, by which texts are spelled; plain number: a text in which only `.0` is left out."""
 
     @property
     def use(self) -> str:

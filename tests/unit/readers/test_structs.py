@@ -1,7 +1,9 @@
 """Structs: their fields are columns with dotted names, in any kind of table."""
 
+import dataclasses
 import json
 
+import dask.bag
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -228,3 +230,11 @@ def test_structs_of_which_all_are_null(tmp_path):
         for suffix in (".jsonl", ".arrow", ".parquet"):
             predict(model, written_events(rows, tmp_path / f"few{suffix}"), tmp_path / "out.csv")
             np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["score"], wanted)
+
+
+def test_bags_of_dictionaries(tmp_path):
+    """Partitions may lack fields."""
+    rows = [{key: value for key, value in row.items() if value is not None} for row in events()]
+    config = dataclasses.replace(PLAIN, categorical=("user.country", "device.*", "a.b"), numeric=("user.age",))
+    store = Store.from_dask(dask.bag.from_sequence(rows, npartitions=40), tmp_path / "s", config=config)
+    assert (store.to_scipy()[0] != hashed_events(events())).nnz == 0

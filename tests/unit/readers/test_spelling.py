@@ -46,7 +46,7 @@ def table_of(kind):
     return pa.table({"c": values, "d": values, "x": np.arange(ROWS) * 0.5, "y": labels})
 
 
-def write_all(table, folder):
+def write_as_programs_do(table, folder):
     """The same rows as different programs write them."""
     frame = table.to_pandas()
     pq.write_table(table, folder / "arrow.parquet")
@@ -63,7 +63,7 @@ def write_all(table, folder):
 @pytest.mark.parametrize("kind", VALUES)
 def test_predictions_do_not_depend_on_the_format(tmp_path, kind, source):
     table = table_of(kind)
-    frame = write_all(table, tmp_path)
+    frame = write_as_programs_do(table, tmp_path)
     config = ConvertConfig(
         label="y",
         categorical=("c", "d"),
@@ -93,7 +93,7 @@ def test_predictions_do_not_depend_on_the_format(tmp_path, kind, source):
 
 @pytest.mark.parametrize("kind", ["int with nulls", "bool", "midnight"])
 def test_rows_that_are_appended_or_made_alike(tmp_path, kind):
-    write_all(table_of(kind), tmp_path)
+    write_as_programs_do(table_of(kind), tmp_path)
     for options in ({}, {"dictionary": 6}):
         path = tmp_path / f"s{len(options)}"
         config = ConvertConfig(label="y", categorical=("c",), shuffle=False, **options)

@@ -114,7 +114,14 @@ class ConvertConfig:
         metavar="A,B,...",
         parse_words=split_words,
     )
-    positive_label: str | None = option(None, "The positive class; all others are negative.", "Labels", metavar="LABEL")
+    positive_label: str | tuple[str, ...] | None = option(
+        None,
+        "The positive class; all others are negative. A shell pattern, like 'math*', or for numbers a comparison, like "
+        "'>=4', stands for all labels that match. May be repeated.",
+        "Labels",
+        metavar="LABEL",
+        is_repeated=True,
+    )
     on_bad_row: Literal["stop", "skip"] = option(
         "stop", "skip: leave bad rows out and list them in STORE/rejected.jsonl.", "Input"
     )
@@ -301,7 +308,8 @@ class ConvertConfig:
 
     def declared_labels(self) -> Declared:
         """Return the declared task and classes."""
-        return Declared(self.task, self.classes, self.positive_label)
+        positive = (self.positive_label,) if isinstance(self.positive_label, str) else self.positive_label or ()
+        return Declared(self.task, self.classes, positive)
 
     def ngram_range(self) -> tuple[int, int]:
         """Return the smallest and the largest length of n-grams."""

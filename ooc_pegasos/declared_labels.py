@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -27,6 +29,17 @@ def is_number(text: str) -> bool:
         return False
 
 
+def comparison_of(text: str) -> tuple[str, float] | None:
+    """Return (sign, bound) of a comparison with a number, like `>=4`; None if the text is none."""
+    parts = re.fullmatch(r"\s*(<=?|>=?)\s*(\S+)\s*", text)
+    return (parts[1], float(parts[2])) if parts and is_number(parts[2]) else None
+
+
+def is_rule(text: str) -> bool:
+    """True if a positive label, unless it occurs, is a shell pattern or a comparison."""
+    return glob.has_magic(text) or comparison_of(text) is not None
+
+
 def refuse_large(classes: Iterable[float], error: type[OocPegasosError]) -> None:
     """Refuse classes at or above 2^53, because float64 represents several integers by one number there."""
     large = next((number for number in classes if abs(number) >= EXACT), None)
@@ -41,8 +54,12 @@ class Declared:
 
     task: TaskChoice = "auto"
     classes: tuple[str, ...] = ()
-    positive: str | None = None
+    positive: tuple[str, ...] = ()
+    """The positive label, or several; a label that does not occur may be a rule, see `store/label_rule.py`."""
     rest: bool = False
+    """True if all other labels are negative, whether they occur or not."""
+    is_rule: bool = False
+    """True if `positive` is the rule of a store."""
     as_text: bool | None = None
     """True if labels are text; None: by the first row."""
 
@@ -50,33 +67,36 @@ class Declared:
         if self.classes and (len(self.classes) < 2 or not all(self.classes)):
             raise UsageError("{classes} needs at least two labels with commas between, like {classes=-1,1}")
         if self.task != "regression" and self.wants_text() is False:
-            refuse_large(map(float, self.named()), UsageError)
+            refuse_large(map(float, filter(is_number, self.named())), UsageError)
         are_numbers = all(is_number(name) for name in self.classes)
         distinct = {float(name) if are_numbers else name for name in self.classes}
         if len(distinct) != len(self.classes):
             raise UsageError("{classes} names a class twice; name each one once")
-        if self.task == "regression" and (self.classes or self.positive is not None):
+        if self.task == "regression" and (self.classes or self.positive):
             raise UsageError("{task=regression} has no classes; leave out {classes} and {positive_label}")
-        if self.task == "multiclass" and self.positive is not None:
+        if self.task == "multiclass" and self.positive:
             raise UsageError("{positive_label} makes the task binary; leave out {task=multiclass}")
-        if self.positive is not None and self.classes and self.positive not in self.classes:
-            raise UsageError(f"{{positive_label={self.positive}}} is not among {{classes={','.join(self.classes)}}}")
+        if not all(self.positive):
+            raise UsageError("{positive_label} is empty; name a label")
+        other = next((one for one in self.positive if one not in self.classes and not is_rule(one)), None)
+        if self.classes and other is not None:
+            raise UsageError(f"{{positive_label={other}}} is not among {{classes={','.join(self.classes)}}}")
         if self.task == "binary" and len(self.classes) not in (0, 2):
             raise UsageError(f"{{task=binary}} needs two {{classes}}, not {len(self.classes)}")
 
     def has_classes(self) -> bool:
         """True if labels are declared to be classes."""
-        return self.task in ("binary", "multiclass") or bool(self.classes) or self.positive is not None
+        return self.task in ("binary", "multiclass") or bool(self.classes or self.positive)
 
     def named(self) -> list[str]:
         """Return all declared labels."""
-        return [*self.classes, *([self.positive] if self.positive is not None else [])]
+        return [*self.classes, *self.positive]
 
     def wants_text(self) -> bool | None:
         """Return True if labels must be read as text, False as numbers, None as in the first row."""
-        named = self.named()
         if self.as_text is not None:
             return self.as_text
         if self.task == "regression":
             return False
+        named = [name for name in self.named() if comparison_of(name) is None]
         return not all(is_number(name) for name in named) if named else None

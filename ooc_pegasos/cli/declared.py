@@ -97,7 +97,7 @@ def settings_of(config: Any, path: Path | None, chosen: dict[str, Any]) -> Any:
 
 def _value_of(declared: Option, given: Any) -> Any:
     if isinstance(given, list):
-        return tuple(given) or None
+        return given[0] if len(given) == 1 and str in _parts_of(declared.hint) else tuple(given) or None
     return declared.value_of(given, on_command_line=True) if isinstance(given, str) else given
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.readers.crosses import columns_in
-from ooc_pegasos.store.manifest import Manifest, Recipe
+from ooc_pegasos.store.label_rule import is_same_rule
+from ooc_pegasos.store.manifest import LabelInfo, Manifest, Recipe
 from ooc_pegasos.store.recipe import Table, named_by
 
 _DEFAULTS = ConvertConfig()
@@ -79,7 +80,7 @@ def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
         "index_base": str(recipe.index_base),
         "task": labels.task,
         "classes": tuple(labels.classes) if labels.task != "regression" and not labels.rest else (),
-        "positive_label": labels.classes[-1] if labels.task == "binary" else None,
+        "positive_label": _positive_of(labels, config.positive_label),
     }
     if config.like and not recipe.values:  # another store may have exact values in another coding
         known["values"] = "float32" if config.values == "float32" else None
@@ -99,6 +100,15 @@ def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
         known["cross"] = config.cross if crosses else tuple(map(",".join, table.crosses)) or None
         known |= {"standardize": any(column.is_scaled for column in table.columns)}
     return known
+
+
+def _positive_of(labels: LabelInfo, given: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+    """Return the positive label, or labels, of a store; as they are `given`, if that is the same."""
+    if labels.positive is None:
+        return labels.classes[-1] if labels.task == "binary" else None
+    if is_same_rule(labels.positive, (given,) if isinstance(given, str) else given or ()):
+        return given
+    return tuple(labels.positive)
 
 
 def _refuse_other_columns(kind: str, patterns: tuple[str, ...], table: Table) -> None:

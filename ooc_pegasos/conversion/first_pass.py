@@ -293,7 +293,7 @@ class Ingest:
 
     def _refuse_third_label(self, prepared: Prepared, name: str) -> None:
         declared, totals = self._declared, self.totals
-        if declared.task != "binary" or declared.positive is not None or declared.classes:
+        if declared.task != "binary" or declared.positive or declared.classes:
             return
         seen = set(totals.collector.counts)
         names = LabelCollector(self.plan.text_labels, names=prepared.parsed.names)

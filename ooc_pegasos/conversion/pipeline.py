@@ -40,6 +40,7 @@ from ooc_pegasos.readers import registry, sources
 from ooc_pegasos.readers.base import LARGEST_INDEX, Reader, ReadOptions
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest, vocabulary
+from ooc_pegasos.store.label_rule import refuse_one_side
 from ooc_pegasos.store.labels import LabelMap, declared_by, settle
 from ooc_pegasos.store.manifest import Manifest, Recipe, SourceInfo, Split
 from ooc_pegasos.store.store import REJECTED_FILE, Store
@@ -453,6 +454,8 @@ class Conversion:
                 rejected = f"{ingest.totals.rejected:,} were rejected"
                 raise InputError(f"{sources.display_name(self.names[0])}: no row to keep, {rejected}; check the file")
             labels = settle(ingest.totals.collector, self.declared)
+            if labels.rule and not self.pattern and (words := ingest.totals.collector.words_of(labels.rule)):
+                self.progress.note(words)
             pattern = self.pattern and self.pattern[1]
             plan = plan_assembly(ingest, labels, features, config, self.place, pattern)
             labels = dataclasses.replace(labels, kind=plan.layout.labels)
@@ -480,6 +483,8 @@ class Conversion:
         """Give the chunks their final names and publish the store."""
         chunks = self.place.named(assembled)
         made = manifest_of(ingest, plan, labels.info, chunks, assembled, self._made_of(ingest))
+        if labels.rule and not self.pattern and ingest.totals.collector.many:
+            refuse_one_side(labels.rule, made.labels.counts)
         known = Vocabulary()
         if self.plan.vocabulary:
             known = vocabulary.read(self.scratch, self.plan.vocabulary)
@@ -524,7 +529,7 @@ class Conversion:
 def _request_of(like: Manifest) -> list[Any]:
     """Return the parts of a store that determine rows made like its rows, whatever rows are appended."""
     labels, known = like.labels, like.vocabulary
-    classes = [labels.task, labels.classes, labels.rest, labels.text]
+    classes = [labels.task, labels.classes, labels.rest, labels.text, labels.positive]
     return [typed_json.dump(like.recipe), classes, known.xxh64 if known else None]
 
 

@@ -144,6 +144,10 @@ def manifest_of(
     number = sum(chunk.rows for chunk in chunks)
     weighted = any(chunk.starts.weights is not None for chunk in chunks)
     normalize: Any = "l2" if plan.normalize else None
+    if info.task != "regression":  # the collector has not counted the labels if there are very many
+        info = dataclasses.replace(
+            info, counts=[sum(c) for c in zip(*(one.label_counts for one in chunks), strict=True)]
+        )
     return Manifest(
         format=manifest.FORMAT,
         version=manifest.VERSION,

@@ -12,6 +12,7 @@ from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers.vectorize import Vectorizer
 from ooc_pegasos.scoring.evaluate import evaluate, metrics_of
 from ooc_pegasos.scoring.score import Scored, Scorer, needed, score_block
+from ooc_pegasos.store.label_rule import LabelRule
 
 if TYPE_CHECKING:
     from ooc_pegasos.scoring.model import Model
@@ -86,6 +87,9 @@ def _codes_of(model: Model, labels: np.ndarray) -> np.ndarray:
         keys = [key(one) for one in labels.tolist()]
     except (TypeError, ValueError) as error:
         raise InputError(f"{_ROWS}: {error}; the labels of the model are numbers, give numbers") from error
+    if info.positive is not None:
+        rule = LabelRule(tuple(info.positive), info.text)
+        return 2.0 * np.array(rule.of_names([str(one) for one in keys])) - 1
     if info.rest:
         return np.array([1.0 if one == key(info.classes[-1]) else -1.0 for one in keys])
     numbers = {key(name): number for number, name in enumerate(info.classes)}

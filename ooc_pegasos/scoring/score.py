@@ -135,9 +135,12 @@ def _check_meaning(known: Meaning, store: Store, with_labels: bool) -> None:
     ):
         problem = f"{store.path}: made with a vocabulary of its own, not the model's"
         raise InputError(f"{problem}; give the files it was made from, which the model can read")
-    if with_labels and (made.labels.task, made.labels.classes) != (known.labels.task, known.labels.classes):
+    one, other = made.labels, known.labels
+    if with_labels and (one.task, one.classes, one.positive) != (other.task, other.classes, other.positive):
         problem = f"{store.path}: its labels are {made.labels.classes}, the model's are {known.labels.classes}"
-        raise InputError(f"{problem}; convert it with {{classes={','.join(known.labels.classes)}}}")
+        how = f"classes={','.join(known.labels.classes)}"
+        how = f"positive_label={','.join(known.labels.classes[1:])}" if known.labels.rest else how
+        raise InputError(f"{problem}; convert it with {{{how}}}")
 
 
 def _refuse_other_recipe(where: str, made: manifest.Recipe, wanted: manifest.Recipe) -> None:
@@ -288,7 +291,7 @@ def _score_file(
     anything = False
     for parsed, scores in files.blocks(threads, lambda block: score_block(model, scorer, block)):
         anything = True
-        labels = files.labels.apply(parsed.block.labels) if with_labels else None
+        labels = files.labels.knowing(parsed.names).apply(parsed.block.labels) if with_labels else None
         yield Scored(scores, labels, parsed.ids, _id_name(recipe))
         advance(parsed.task.consumed)
     # ids have a type even if there are no rows

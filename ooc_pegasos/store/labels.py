@@ -7,7 +7,7 @@ keys are mapped to codes: negative and positive, a class number, or a target.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from ooc_pegasos.compiled.rows import coding as kernels
 from ooc_pegasos.declared_labels import Declared, refuse_large, spell
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.store.label_rule import LabelRule, rule_of, words_of_rule
 from ooc_pegasos.store.manifest import LabelInfo, Task
 
 MOST_CLASSES = 65_536
@@ -41,8 +42,9 @@ def declared_by(info: LabelInfo) -> Declared:
         return Declared("regression", as_text=False)
     classes = tuple(str(name) for name in info.classes)
     if info.rest:
-        return Declared("binary", positive=classes[1], rest=True, as_text=info.text)
-    return Declared(info.task, classes, classes[1] if info.task == "binary" else None, as_text=info.text)
+        positive = tuple(info.positive or classes[1:])
+        return Declared("binary", (), positive, rest=True, is_rule=info.positive is not None, as_text=info.text)
+    return Declared(info.task, classes, classes[1:] if info.task == "binary" else (), as_text=info.text)
 
 
 def allowed_keys(declared: Declared, as_text: bool) -> dict[int, str] | None:
@@ -119,6 +121,10 @@ class LabelCollector:
         """Return the label of a key in the spelling of the input."""
         return self.names.get(key, "?") if self.as_text else spell(_number(key))  # "?": no text at all
 
+    def words_of(self, rule: LabelRule) -> str | None:
+        """Return the effect of a rule as a remark; None if there are too many labels."""
+        return None if self.many else words_of_rule(rule, [self.name(key) for key in self.in_order()])
+
     def in_order(self) -> list[int]:
         """Return the keys sorted by number, or alphabetically."""
         if self.as_text:
@@ -135,11 +141,25 @@ class LabelMap:
     codes: np.ndarray
     otherwise: float | None
     kind: Literal["float32", "float64"]
+    rule: LabelRule | None = None
+    """The rule of positive labels; `keys` are the words that match."""
+
+    def knowing(self, names: dict[int, str]) -> LabelMap:
+        """Return the map for labels that may be new: with a rule, they are positive if they match."""
+        if self.rule is None or not names:
+            return self
+        matches = self.rule.of_words(names.values())
+        keys = np.array(sorted(key for key, one in zip(names, matches, strict=True) if one), np.uint64)
+        return replace(self, keys=keys, codes=np.ones(len(keys), np.float32))
 
     def apply(self, labels: np.ndarray) -> np.ndarray:
         """Return the stored labels of a column of keys."""
         if self.info.task == "regression":
             return labels.astype(self.kind)
+        if self.rule is not None and not self.info.text:
+            return np.where(self.rule.of_numbers(labels), np.float32(1), np.float32(-1))
+        if not len(self.keys):
+            return np.full(len(labels), self.otherwise, np.float32)
         bits = labels.view(np.uint64)
         at = np.minimum(np.searchsorted(self.keys, bits), len(self.keys) - 1)
         codes = self.codes[at]
@@ -161,7 +181,7 @@ class LabelMap:
 def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
     """Map keys to stored labels. Raises InputError if the task or the classes must be declared."""
     task = declared.task
-    if task == "auto" and declared.positive is None and not declared.classes:
+    if task == "auto" and not declared.positive and not declared.classes:
         if _are_targets(seen):
             task = "regression"
         elif seen.number > _SURELY_CLASSES and not seen.as_text:
@@ -173,12 +193,18 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
     if task == "regression":
         kind: Literal["float32", "float64"] = "float32" if seen.single_exact else "float64"
         return LabelMap(_info("regression", [], [], seen), np.empty(0, np.uint64), np.empty(0), None, kind)
+    known = list(declared.classes) or [seen.name(key) for key in seen.in_order()]
+    rule = rule_of(declared, known, seen.as_text) if declared.positive else None
+    if rule and not rule.as_text:  # any number of different labels
+        return _map_of_rule(rule, seen)
     if seen.many:
         advice = "check the column of labels" if seen.as_text else "say {task=regression}"
         raise InputError(f"more than {MOST_CLASSES:,} different labels, too many for classes; {advice}")
     if not seen.as_text:
         refuse_large(map(_number, seen.counts), InputError)
-    if declared.positive is not None:
+    if rule:
+        return _map_of_rule(rule, seen)
+    if declared.positive:
         return _one_against(declared, seen)
     keys = [key_of(name, seen.as_text) for name in declared.classes] or seen.in_order()
     names = list(declared.classes) or [seen.name(key) for key in keys]
@@ -206,20 +232,31 @@ def _are_targets(seen: LabelCollector) -> bool:
 
 def _one_against(declared: Declared, seen: LabelCollector) -> LabelMap:
     """Map the positive class to 1 and all others to -1."""
-    assert declared.positive is not None
-    positive = key_of(declared.positive, seen.as_text)
+    (name_of_positive,) = declared.positive
+    positive = key_of(name_of_positive, seen.as_text)
     known = [key_of(name, seen.as_text) for name in declared.classes] or seen.in_order()
     others = [key for key in known if key != positive]
     if not declared.rest and len(others) == 1:
-        name = next((n for n in declared.classes if n != declared.positive), None) or seen.name(others[0])
-        return _map("binary", [others[0], positive], [name, declared.positive], [-1.0, 1.0], seen)
+        name = next((n for n in declared.classes if n != name_of_positive), None) or seen.name(others[0])
+        return _map("binary", [others[0], positive], [name, name_of_positive], [-1.0, 1.0], seen)
     if not declared.rest and positive not in known:
         shown = ", ".join(seen.name(key) for key in known[:5])
-        raise InputError(f"no row has the positive label {declared.positive}; the labels are {shown}")
+        raise InputError(f"no row has the positive label {name_of_positive}; the labels are {shown}")
     rest = sum(count for key, count in seen.counts.items() if key != positive)
     counts = [rest, seen.counts.get(positive, 0)]
-    info = LabelInfo("binary", [f"not {declared.positive}", declared.positive], True, counts, seen.as_text)
+    info = LabelInfo("binary", [f"not {name_of_positive}", name_of_positive], True, counts, seen.as_text)
     return LabelMap(info, np.array([positive], np.uint64), np.ones(1, np.float32), -1.0, "float32")
+
+
+def _map_of_rule(rule: LabelRule, seen: LabelCollector) -> LabelMap:
+    """Map the labels that match a rule to 1 and all others to -1."""
+    order = seen.in_order()
+    matches = rule.of_names([seen.name(key) for key in order])
+    counts = [sum(seen.counts[key] for key, one in zip(order, matches, strict=True) if one == side) for side in (0, 1)]
+    keys = np.array(sorted(key for key, one in zip(order, matches, strict=True) if one), np.uint64)
+    name = ", ".join(rule.patterns)
+    info = LabelInfo("binary", [f"not {name}", name], True, counts, seen.as_text, list(rule.patterns))
+    return LabelMap(info, keys, np.ones(len(keys), np.float32), -1.0, "float32", rule)
 
 
 def _map(

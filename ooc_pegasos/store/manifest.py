@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ooc_pegasos.errors import CorruptFileError, InputError
 from ooc_pegasos.formats import FORMATS
 from ooc_pegasos.store.csr_block import LEVELS, entry_bytes
+from ooc_pegasos.store.label_rule import problem_of_rule
 from ooc_pegasos.store.recipe import Hashing, Table, Tokens, problem_of_hashing, problem_of_table, problem_of_tokens
 from ooc_pegasos.util import json_checksum, typed_json
 from ooc_pegasos.util.files import read_file, write_atomically
@@ -118,6 +119,8 @@ class LabelInfo:
     rest: bool
     counts: list[int]
     text: bool
+    positive: list[str] | None = omitted_default(None)  # noqa: RUF009 (None is no list that is shared)
+    """With `rest`, the rule of positive labels, see `store/label_rule.py`; None: the last class alone."""
 
 
 @dataclass(frozen=True)
@@ -445,6 +448,8 @@ def problem_of_labels(labels: LabelInfo) -> str | None:
         return f"{len(labels.classes)} classes of a {labels.task} task, or one of them twice"
     if not labels.text and not labels.rest and not all(map(_is_number, labels.classes)):
         return "classes that should be numbers and are not"
+    if labels.positive is not None:
+        return problem_of_rule(labels.positive, labels.text) if labels.rest else "a rule for labels that have none"
     return None
 
 

@@ -20,7 +20,7 @@ from ooc_pegasos.util import typed_json
     [
         (ConvertConfig, {"normalize": "l1"}, "^ConvertConfig: 'normalize' should be l2 or None, not str 'l1'$"),
         (ConvertConfig, {"nulls": "zero"}, "'nulls' should be one of absent, mark, bad, not 'zero'"),
-        (ConvertConfig, {"positive_label": 1}, "'positive_label' should be str or None, not int 1"),
+        (ConvertConfig, {"positive_label": 1}, "'positive_label' should be str or list of str or None, not int 1"),
         (ConvertConfig, {"classes": "ab"}, "'classes' should be a list"),
         (ConvertConfig, {"classes": (-1, 1)}, r"'classes\[0\]' should be str, not int -1"),
         (ConvertConfig, {"shuffle": 1}, "'shuffle' should be bool, not int 1"),

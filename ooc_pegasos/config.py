@@ -20,6 +20,7 @@ from ooc_pegasos.option_texts import (
     KIB,
     MIB,
     MOST_MEMORY,
+    canonical_split,
     is_delimiter,
     number_or_text,
     parse_class_weight,
@@ -183,6 +184,14 @@ class ConvertConfig:
         metavar="FRACTION",
         allowed=Range(math.nextafter(0.0, 1.0), math.nextafter(1.0, 0.0), "a fraction between 0 and 1"),
     )
+    split: str | None = option(
+        None,
+        "Tables: reserve the rows that match to test models, in the store STORE.test: fold=test, or a pattern, or a "
+        "comparison with a number or a date, like 'date>=2026-10-01'.",
+        "Labels",
+        metavar="COLUMN=PATTERN",
+        parse=canonical_split,
+    )
     like: str | None = option(
         None,
         "Make rows as another store has them: same columns, scales, hash and classes, so that models of one can be "
@@ -293,6 +302,8 @@ class ConvertConfig:
             raise UsageError("{dictionary} keeps feature names and {hash_bits} hashes them; give one")
         if self.delimiter is not None and not is_delimiter(self.delimiter):
             raise UsageError(f"{{delimiter={self.delimiter!r}}} is not one ASCII character that can separate cells")
+        if self.test is not None and self.split is not None:
+            raise UsageError("{test} and {split} both choose the rows for tests; give one")
         if self.weight is not None and self.weights is not None:
             raise UsageError("{weight} names a column and {weights} a file; give one")
         self.declared_labels()

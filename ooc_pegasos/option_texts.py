@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from ooc_pegasos.errors import InputError, UsageError
@@ -43,6 +45,39 @@ def number_or_text(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def is_iso_time(text: str) -> bool:
+    """True for a date or time like 2026-12-31 or 2026-12-31T13:45."""
+    with suppress(ValueError):
+        return bool(re.match(r"\d{4}-\d\d-\d\d($|[T ]\d\d:\d\d)", text) and datetime.fromisoformat(text))
+    return False
+
+
+def parse_split(text: str) -> tuple[str, str, str]:
+    """Return (column, sign, value) of a rule like `fold=test` or `date>=2026-10-01`."""
+    parts = re.fullmatch(r"\s*([^<>=]+?)\s*(<=|>=|=|<|>)\s*([^<>=].*?)\s*", text)
+    if not parts:
+        raise UsageError(f"{text[:40]!r} is not understood; write it like fold=test or 'date>=2026-10-01'")
+    column, sign, value = parts.groups()
+    with suppress(ValueError):
+        if sign == "=" or is_iso_time(value) or math.isfinite(float(value)):
+            return column, sign, value
+    raise UsageError(
+        f"{value[:40]!r} is not a number or a date like 2026-10-01, and only those can be compared by {sign}"
+    )
+
+
+def is_split(text: str) -> bool:
+    """True for a rule that `parse_split` understands."""
+    with suppress(UsageError):
+        return bool(parse_split(text))
+    return False
+
+
+def canonical_split(text: str) -> str:
+    """Return a rule without needless spaces."""
+    return "".join(parse_split(text))
 
 
 def parse_delay(text: str) -> float | None:

@@ -104,6 +104,8 @@ class ParsedBlock:
     """An Arrow array with the identifier of each row, or None."""
     features: dict[int, str] = field(default_factory=dict)
     """Names of hashed features that occurred here first, where names are kept."""
+    is_test: np.ndarray | None = None
+    """Mask of the rows for tests, where a rule chooses them."""
 
 
 class Reader(Protocol):
@@ -161,6 +163,8 @@ class ReadOptions:
     """The vocabulary that the recipe needs."""
     memory: int = DEFAULT_MEMORY
     """Bytes that a long row may take."""
+    split: str | None = None
+    """The rule for the rows that are for tests."""
 
 
 Note = Callable[[str], None]

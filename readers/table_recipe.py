@@ -9,6 +9,7 @@ from typing import Any
 
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.option_texts import parse_split
 from ooc_pegasos.readers import columns_plan
 from ooc_pegasos.readers.arrow_strings import is_list, is_tags
 from ooc_pegasos.readers.base import DEFAULT_MEMORY, Note, tokens_of
@@ -31,7 +32,7 @@ _LABELS = ("label", "target", "y", "class", "click", "clicked")
 
 def new_table(config: ConvertConfig, names: Sequence[str], note: Note) -> Table:
     """Return the table that the options describe, for files like the first."""
-    wanted = {option: getattr(config, option) for option in OPTIONS}
+    wanted = {option: getattr(config, option) for option in (*OPTIONS, "split")}
     if config.delimiter is None:
         del wanted["delimiter"]
     wanted |= {"hashing": Hashing(config.hash_bits or Hashing.bits, config.hash_signed), "tokens": tokens_of(config)}
@@ -58,7 +59,7 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         "text": wanted.pop("text"),
         "dates": wanted.pop("dates", ()),
     }
-    preset, ignored = wanted.pop("preset", None), wanted.pop("ignore", ())
+    preset, ignored, split = wanted.pop("preset", None), wanted.pop("ignore", ()), wanted.pop("split", None)
     remarks = []
     if "delimiter" not in wanted:
         wanted["delimiter"] = columns_plan.delimiter_of(name)
@@ -88,6 +89,12 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         option = "weight" if label == wanted.get("weight") else "id"
         raise UsageError(f"{{{option}={label}}}: this column is the label; name another, or leave it out")
     unused = _ignored(ignored, known, taken)
+    of_split = parse_split(split)[0] if split else None
+    if of_split is not None and of_split not in known:
+        raise UsageError(f"{{split={split}}}: {columns_plan.difference([of_split], known)}")
+    if of_split is not None and of_split not in {*taken, *(one for given in patterns.values() for one in given)}:
+        unused.add(of_split)
+        remarks.append(f"column '{of_split}' splits the rows, and is no feature")
     chosen: dict[str, Kind] = {}
     for kind, given in patterns.items():
         for pattern in given:

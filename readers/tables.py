@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -71,6 +71,10 @@ from ooc_pegasos.store.row_ids import plain
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.buffers import Pool
 
+if TYPE_CHECKING:
+    from ooc_pegasos.readers.split_rule import SplitRule
+    from ooc_pegasos.readers.vectorize import Problems
+
 _ENTRIES = 1 << 20
 """Entries of a batch, about."""
 
@@ -87,6 +91,8 @@ class Settings:
     """Number of names of hashed features to keep."""
     vocabulary: Vocabulary | None = None
     """The vocabulary that the table needs."""
+    split: str | None = None
+    """The rule for the rows that are for tests."""
 
 
 @dataclass
@@ -107,7 +113,7 @@ class TablesFormat(Format):
     name = "table"
     title = "tables"
     options = frozenset(OPTIONS) | {
-        *("standardize", "dictionary", "idf", "ngrams", "characters"),
+        *("split", "standardize", "dictionary", "idf", "ngrams", "characters"),
         *("hash_bits", "hash_signed", "feature_names", "cross"),
     }
     is_text = True
@@ -153,6 +159,7 @@ class TablesFormat(Format):
             options.with_labels,
             options.feature_names,
             options.vocabulary,
+            options.split,
         )
         return TablesReader(names, settings, options.block_size, options.memory)
 
@@ -164,8 +171,10 @@ class TablesReader:
 
     def __init__(self, names: Sequence[str], settings: Settings, block_size: int, memory: int = DEFAULT_MEMORY) -> None:
         self.settings = settings
+        from ooc_pegasos.readers.split_rule import SplitRule
         from ooc_pegasos.readers.vectorize import Vectorizer
 
+        self._split = SplitRule(settings.split) if settings.split else None
         self.vectorizer = Vectorizer(
             settings.table,
             settings.text_labels,
@@ -174,9 +183,12 @@ class TablesReader:
             vocabulary=settings.vocabulary,
         )
         self._pool = Pool()
+        wanted = self.vectorizer.wanted
+        if self._split and self._split.column not in wanted:
+            wanted.append(self._split.column)
         spare: deque[np.ndarray] = deque()
         self.sources = [
-            _source_of(name, number, settings.table, self.vectorizer.wanted, block_size, spare, memory)
+            _source_of(name, number, settings.table, wanted, block_size, spare, memory, self._split)
             for number, name in enumerate(names)
         ]
         self._memory = memory
@@ -194,6 +206,8 @@ class TablesReader:
 
     def read(self, task: Any) -> ParsedBlock:
         """See `Reader`."""
+        from ooc_pegasos.readers.vectorize import Problems
+
         source, work = self.sources[task.source], self.vectorizer.vectors
         with arrow_errors(display_name(source.name)):
             cells = None
@@ -201,12 +215,16 @@ class TablesReader:
                 cells = source.cell_reader.read(task.text, task.length, source.begins_with_header(task))
             if cells is not None:
                 batch = Batch(cells.words, cells.lines, cells.line_count, [])
-                found = work(cells.words, cells.numbers)
+                problems = Problems(len(cells.numbers))
+                is_test = self._test_rows(cells.words, cells.numbers, problems)
+                found = work(cells.words, cells.numbers, problems)
             else:
                 self._refuse_too_wide(source)
                 with self._lock_of_wide_tables:
                     batch = source.batch(task)
-                    found = work(batch.batch)
+                    problems = Problems(batch.batch.num_rows)
+                    is_test = self._test_rows(batch.batch, None, problems)
+                    found = work(batch.batch, None, problems)
         numbers = _numbers(batch.lines, batch.bad)
         bad = sorted(
             [*batch.bad, *(BadRow(int(batch.lines[row.line]), row.problem) for row in found.bad)],
@@ -226,7 +244,19 @@ class TablesReader:
             self._pool.take(),
             ids,
             found.features,
+            None if is_test is None else is_test[found.good],
         )
+
+    def _test_rows(self, batch: Any, numbers: np.ndarray | None, problems: Problems) -> np.ndarray | None:
+        """Return a mask of the rows for tests; None without a rule. See `Vectorizer.vectors`."""
+        if self._split is None:
+            return None
+        if numbers is not None and self._split.column not in batch.schema.names:
+            import pyarrow as pa
+
+            at = [column.name for column in self.settings.table.columns].index(self._split.column)
+            return self._split.test_rows(pa.array(numbers[:, at], from_pandas=True), problems)
+        return self._split.test_rows(batch.column(self._split.column), problems)
 
     def numbers(self, task: Any) -> np.ndarray:
         """Return the numeric columns of the good rows of a task before they are scaled, NaN for nulls."""
@@ -291,6 +321,7 @@ def _source_of(
     block_size: int,
     spare: deque[np.ndarray],
     memory: int,
+    split: SplitRule | None,
 ) -> _ParquetTable | _IpcTable | _TextTable:
     file_type = file_type_of(name) or "delimited"
     own = paths_of_file(name, table, memory)
@@ -325,7 +356,8 @@ def _source_of(
         return _ParquetTable(name, number, table, wanted, own, rows)
     if file_type == "arrow":
         return _IpcTable(name, number, table, wanted, own, rows)
-    return _TextTable(name, number, table, wanted, own, block_size, spare, file_type, memory)
+    used_as_numbers = {table.label, table.weight, split.column if split else None}
+    return _TextTable(name, number, table, wanted, own, block_size, spare, file_type, memory, used_as_numbers)
 
 
 Columns = dict[str, tuple[nested.Path, Any]]
@@ -482,11 +514,12 @@ class _TextTable(TextSource):
         spare: deque[np.ndarray],
         file_type: FileType,
         memory: int,
+        used_as_numbers: set[str | None],
     ) -> None:
         super().__init__(name, number, block_size, spare, *kind_of_text(file_type, table), memory=memory)
         self.spare = spare
         self._table, self.file_type = table, file_type
-        self._own = own
+        self._own, self._used_as_numbers = own, used_as_numbers
         self._partition = {key: value for key, value in partition_of(name).items() if key not in own}
         self._wanted = wanted
         numbers = {column.name for column in table.columns if column.use == "numeric"}
@@ -544,7 +577,7 @@ class _TextTable(TextSource):
         kind = self._own[name][1]
         if self._kinds.get(name) == "number" or pa.types.is_floating(kind):
             return pa.float64()
-        if name in (self._table.label, self._table.weight) and pa.types.is_integer(kind):
+        if name in self._used_as_numbers and pa.types.is_integer(kind):
             return pa.float64()
         if pa.types.is_list(kind):
             return _with_float_values(kind)

@@ -115,10 +115,13 @@ class Vectorizer:
         are_plain = all(column.use == "numeric" for column in self.table.columns)
         return are_plain and self.table.nulls != "bad" and self._unnamed.left <= 0
 
-    def vectors(self, batch: Any, numbers: np.ndarray | None = None) -> Vectors:
-        """Return the rows of an Arrow record batch; `numbers` is the matrix of its numeric columns, NaN for nulls."""
+    def vectors(self, batch: Any, numbers: np.ndarray | None = None, problems: Problems | None = None) -> Vectors:
+        """Return the rows of an Arrow record batch; `numbers` is the matrix of its numeric columns, NaN for nulls.
+
+        `problems` are those that are known already.
+        """
         rows = batch.num_rows if numbers is None else len(numbers)
-        problems = Problems(rows)
+        problems = problems or Problems(rows)
         new = self._unnamed.new()
         if numbers is None:
             parts: list[ColumnEntries] = []
@@ -349,7 +352,7 @@ class Vectorizer:
                     wrong, lambda _row: f"an empty label in column '{name}'; give every row one, or leave it out"
                 )
             return keys, {key: word for key, word in names.items() if word}
-        numbers, wrong = _parsed_numbers(array)
+        numbers, wrong = parsed_numbers(array)
         if pa.types.is_integer(array.type):
             wrong |= np.abs(numbers) >= EXACT  # larger integers are not distinct in float64
         wrong &= ~problems.bad
@@ -369,7 +372,7 @@ class Vectorizer:
         if name is None:
             return None
         array = batch.column(name)
-        numbers, wrong = _parsed_numbers(array)
+        numbers, wrong = parsed_numbers(array)
         wrong |= ~((numbers >= MIN_WEIGHT) & (numbers <= MAX_WEIGHT))
         problems.add(
             np.flatnonzero(wrong), lambda row: f"the weight {array[row].as_py()!r} is not from 1e-9 to 1e9; correct it"
@@ -431,7 +434,7 @@ def _not_finite(column: Column, value: float) -> str:
     return f"the value {value} in column '{column.name}' is not finite; correct it or leave it empty"
 
 
-def _parsed_numbers(array: Any) -> tuple[np.ndarray, np.ndarray]:
+def parsed_numbers(array: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return (numbers, mask of cells that are not numbers) of a column of numbers or of text that contains numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -42,7 +42,7 @@ from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest, vocabulary
 from ooc_pegasos.store.label_rule import refuse_one_side
 from ooc_pegasos.store.labels import LabelMap, declared_by, settle
-from ooc_pegasos.store.manifest import Manifest, Recipe, SourceInfo, Split
+from ooc_pegasos.store.manifest import Manifest, Part, Recipe, SourceInfo, Split, Statistics
 from ooc_pegasos.store.store import REJECTED_FILE, Store
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util import json_checksum, typed_json
@@ -64,23 +64,24 @@ def convert(
 ) -> Store:
     """Make the store `output` from `inputs`, one name or several, and open it.
 
-    With the option `test` a share of the rows is reserved for tests, in another store; see `conversion/split.py`.
+    With the options `test` and `split` some rows are reserved for tests, in another store; see `conversion/split.py`.
     """
     given = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]  # str loses NamedPath
     config, existing, progress = config or ConvertConfig(), existing or Existing(), progress or Progress()
-    fraction = _test_fraction(Path(output), config, existing)
-    if fraction is None:
+    split = _wanted_split(Path(output), config, existing)
+    if split is None:
         return _convert_part(given, Path(output), config, existing, progress)
-    return _convert_both(given, Path(output), config, existing, progress, fraction)
+    return _convert_both(given, Path(output), config, existing, progress, split)
 
 
 def _convert_both(
-    given: list[str], output: Path, config: ConvertConfig, existing: Existing, progress: Progress, fraction: float
+    given: list[str], output: Path, config: ConvertConfig, existing: Existing, progress: Progress, split: Split
 ) -> Store:
     """Make the store of the rows to train on, and then that of the test rows; an interrupted one is finished."""
     names = registry.find(given, config.format)[0]
     if not all(registry.stamp_of(name).regular for name in names):
-        raise UsageError("{test} reads the inputs twice, so they cannot come from a pipe; name files")
+        option = "test" if split.rule is None else "split"
+        raise UsageError(f"{{{option}}} reads the inputs twice, so they cannot come from a pipe; name files")
     place, missing = manifest.test_path(output), [] if existing.force else pending(output)
     if not existing.force and not (output / manifest.FILE_NAME).exists() and place.exists():
         raise already_there(place)
@@ -90,7 +91,7 @@ def _convert_both(
     if missing:
         progress.note(f"an interrupted conversion has added these inputs to {output} already; it is finished now")
     else:
-        _convert_part(given, output, config, existing, progress, Split("train", fraction))
+        _convert_part(given, output, config, existing, progress, split)
     try:
         for part in (output, place):
             if missing and Place.of(part).unfinished():
@@ -103,7 +104,7 @@ def _convert_both(
             config = dataclasses.replace(config, like=os.fspath(output), values=config.values or "float32")
         is_stale = not appends and (place / manifest.FILE_NAME).exists()  # of a store that was replaced
         then = dataclasses.replace(existing, append=appends, force=existing.force or is_stale)
-        _convert_part(given, place, config, then, progress, Split("test", fraction))
+        _convert_part(given, place, config, then, progress, dataclasses.replace(split, part="test"))
     except (OocPegasosError, OSError, MemoryError) as error:
         raise published_error(output, error, "run the same command again to finish") from error
     return store
@@ -117,15 +118,20 @@ def _finish(target: Path, progress: Progress) -> None:
         discard(place.scratch)
 
 
-def _test_fraction(output: Path, config: ConvertConfig, existing: Existing) -> float | None:
-    """Return the share of the rows that are reserved for tests, for rows that are appended that of the store."""
+def _wanted_split(output: Path, config: ConvertConfig, existing: Existing) -> Split | None:
+    """Return the split into rows to train on and test rows; for rows that are appended that of the store."""
+    wanted = None
+    if config.test is not None or config.split is not None:
+        wanted = Split("train", config.test or 0.0, config.split)
     if existing.append and (output / manifest.FILE_NAME).exists():
         split = manifest.read(output).split
-        known = split.fraction if split and split.part == "train" else None
-        if config.test not in (None, known):
-            raise UsageError(f"{{test={config.test}}}: the store was made with {{test={known or 0}}}; leave it out")
+        known = split if split and split.part == "train" else None
+        if wanted and wanted != known:
+            given = f"split={wanted.rule}" if wanted.rule else f"test={wanted.fraction}"
+            other = f"split={known.rule}" if known and known.rule else f"test={known.fraction if known else 0}"
+            raise UsageError(f"{{{given}}}: the store was made with {{{other}}}; leave it out")
         return known
-    return config.test
+    return wanted
 
 
 def _convert_part(
@@ -446,10 +452,16 @@ class Conversion:
                 labels=self.plan.labels,
                 vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
                 memory=config.memory,
+                split=self.plan.split.rule if self.plan.split else None,
             )
             reader = registry.reader_for(self.names, self.plan.recipe, options)
             features = self._columns(reader)
             ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
+            if self.split:
+                self._check_part(ingest)
+            if ingest.totals.rows == 0 and ingest.totals.left_out:
+                self._publish_nothing(ingest)
+                return
             if ingest.totals.rows == 0:
                 rejected = f"{ingest.totals.rejected:,} were rejected"
                 raise InputError(f"{sources.display_name(self.names[0])}: no row to keep, {rejected}; check the file")
@@ -466,6 +478,41 @@ class Conversion:
             threads = max(1, min(config.workers, config.memory // room))
             assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
             self.publish(ingest, plan, labels, assembled)
+        self.progress.end()
+
+    def _check_part(self, ingest: Ingest) -> None:
+        """Refuse a new store whose rows are all in one part; what is appended may be."""
+        totals, split = ingest.totals, self.split
+        if split is None or (totals.rows and totals.left_out):
+            return
+        if not self.base and (totals.rows or totals.left_out):
+            every = bool(totals.rows) == (split.part == "test")
+            given = f"split={split.rule}" if split.rule else f"test={split.fraction}"
+            problem = f"{{{given}}}: {'every row' if every else 'no row'} is for tests"
+            raise InputError(
+                f"{problem}, of {totals.rows + totals.left_out:,}; choose another, so that both parts have rows"
+            )
+        if not totals.rows and totals.left_out:
+            self.progress.note(
+                f"{self.target}: no row of these inputs is for {'tests' if split.part == 'test' else 'training'}"
+            )
+
+    def _publish_nothing(self, ingest: Ingest) -> None:
+        """Append sources of which no row is in this part, so that both parts name the same ones."""
+        assert self.base is not None
+        made_of, nothing = self._made_of(ingest), Statistics(0.0, 0.0, 0, 0, 0.0)
+        counts = [0] * len(self.base.labels.counts)
+        made = dataclasses.replace(
+            self.base,
+            rows=0,
+            nonzeros=0,
+            labels=dataclasses.replace(self.base.labels, counts=counts),
+            rejected=ingest.totals.rejected,
+            chunks=[],
+            sources=made_of,
+            parts=[Part(0, 0, len(made_of), nothing, ingest.totals.rejected)],
+        )
+        self.place.publish(made, Vocabulary(), self._rejected(ingest))
         self.progress.end()
 
     def _columns(self, reader: Reader) -> int:

@@ -16,16 +16,21 @@ from ooc_pegasos.util.arrow import array_of
 def rows_of_part(parsed: ParsedBlock, block_number: int, split: Split) -> ParsedBlock:
     """Return the rows of a block that belong to a part of the split.
 
-    They are chosen by a hash of their ids, or, without ids, of their positions in the inputs.
+    They are chosen by a rule, or by a hash of their ids, or, without ids, of their positions in the inputs.
     """
-    if parsed.ids is not None:
+    if parsed.is_test is not None:
+        chosen = parsed.is_test
+    elif parsed.ids is not None:
         data, offsets = buffers_of(as_strings(parsed.ids))
         spans = np.stack([offsets[:-1], offsets[1:]], axis=1).astype(np.int64)
         keys = np.empty(len(spans), np.uint64)
         hash_spans(data, spans, len(spans), keys)
+        chosen = _uniform(keys) < split.fraction
     else:
-        keys = (np.uint64(block_number) << np.uint64(32)) | parsed.numbers.astype(np.uint64)
-    keep = (_uniform(keys) < split.fraction) == (split.part == "test")
+        chosen = (
+            _uniform((np.uint64(block_number) << np.uint64(32)) | parsed.numbers.astype(np.uint64)) < split.fraction
+        )
+    keep = chosen == (split.part == "test")
     return parsed if keep.all() else chosen_rows(parsed, keep)
 
 
@@ -44,7 +49,9 @@ def chosen_rows(parsed: ParsedBlock, keep: np.ndarray) -> ParsedBlock:
         weights=None if block.weights is None else block.weights[keep],
     )
     ids = None if parsed.ids is None else parsed.ids.take(array_of(np.flatnonzero(keep)))
-    return dataclasses.replace(parsed, block=block, lines=parsed.lines[keep], numbers=parsed.numbers[keep], ids=ids)
+    is_test = None if parsed.is_test is None else parsed.is_test[keep]
+    lines, numbers = parsed.lines[keep], parsed.numbers[keep]
+    return dataclasses.replace(parsed, block=block, lines=lines, numbers=numbers, ids=ids, is_test=is_test)
 
 
 def _uniform(keys: np.ndarray) -> np.ndarray:

@@ -88,15 +88,16 @@ def expire(target: Path, before_ns: int) -> int:
     with writing_errors(target), locked(scratch / "lock", str(target)):
         made = manifest.read(target)
         number = expired_parts(made, before_ns)
-        if number == len(made.all_parts()):
-            raise InputError(f"{target}: all its rows are older than that; make a new store")
+        test = manifest.with_test_rows(target, made)
+        for place, one in [(target, made), *([(test, manifest.read(test))] if test else [])]:
+            if not any(part.rows for part in one.all_parts()[expired_parts(one, before_ns) :]):
+                raise InputError(f"{place}: all its rows are older than that; make a new store")
         left = without_first(made, number) if number else made
         if number:
             manifest.write(target, left)
         remove_strays(target, left)  # also those that a killed process has left
         if os.listdir(scratch) == ["lock"]:
             remove_folder(scratch)
-        test = manifest.with_test_rows(target, left)
         if test:
             expire(test, before_ns)
         return sum(part.rows for part in made.all_parts()[:number])
@@ -129,7 +130,7 @@ def _is_removed(path: Path) -> bool:
 def statistics_of_all(parts: list[Part]) -> Statistics:
     """Return the statistics of all rows from those of the parts."""
     rows = sum(part.rows for part in parts)
-    known = [(part.rows, part.statistics) for part in parts]
+    known = [(part.rows, part.statistics) for part in parts if part.rows]
     weighted = any(one.max_weighted_square is not None for _rows, one in known)
     return Statistics(
         max(one.max_row_norm for _rows, one in known),

@@ -51,6 +51,9 @@ def drop(target: str | Path, names: Sequence[str], note: Callable[[str], None] =
     test = manifest.with_test_rows(target, made)
     if test is None:
         return _drop(target, names, note)
+    known = manifest.read(test)
+    with suppress(UnknownSourceError):  # before anything is dropped; an interrupted process may have dropped them
+        _chosen_parts(test, known, {_full_name(name, {one.name for one in known.sources}) for name in names})
     try:
         first = _drop(target, names, note)
     except UnknownSourceError:  # an interrupted process may have dropped them from the first store
@@ -135,7 +138,7 @@ def _chosen_parts(target: Path, made: Manifest, wanted: set[str]) -> set[int]:
                 f"conversion, like {others[0]}; name them all, or convert again without it"
             )
         found.add(number)
-    if len(found) == len(made.all_parts()):
+    if not any(part.rows for number, part in enumerate(made.all_parts()) if number not in found):
         raise InputError(f"{target}: all its rows are of these files; remove the store instead")
     return found
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from ooc_pegasos.errors import CorruptFileError, InputError
 from ooc_pegasos.formats import FORMATS
+from ooc_pegasos.option_texts import is_split
 from ooc_pegasos.store.csr_block import LEVELS, entry_bytes
 from ooc_pegasos.store.label_rule import problem_of_rule
 from ooc_pegasos.store.recipe import Hashing, Table, Tokens, problem_of_hashing, problem_of_table, problem_of_tokens
@@ -240,7 +241,9 @@ class Split:
 
     part: Literal["train", "test"]
     fraction: float
-    """The share of the rows that are for tests."""
+    """The share of the rows that are for tests; 0 if a rule chooses them."""
+    rule: str | None = omitted_default(None)
+    """A rule for the rows that are for tests, like `date>=2026-10-01`."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +312,7 @@ def with_test_rows(store: str | Path, made: Manifest) -> Path | None:
     if split is None or split.part != "train" or not (place / FILE_NAME).exists():
         return None
     test = read(place)
-    return place if test.split == Split("test", split.fraction) and test.recipe == made.recipe else None
+    return place if test.split == replace(split, part="test") and test.recipe == made.recipe else None
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -412,6 +415,8 @@ def inconsistency(manifest: Manifest) -> str | None:
         return wrong
     if manifest.vocabulary and not _VOCABULARY_NAME.fullmatch(manifest.vocabulary.file):
         return f"{manifest.vocabulary.file!r} is not the name of a file of features"
+    if manifest.split and manifest.split.rule is not None and not is_split(manifest.split.rule):
+        return "a rule for test rows that cannot be applied"
     recipe = manifest.recipe
     wrong = problem_of_recipe(recipe)
     if wrong:

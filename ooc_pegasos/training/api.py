@@ -158,8 +158,11 @@ def fit(
     `recipe` has further options of the conversion to a store, which is written below `scratch` and removed at the end.
     """
     recipe = recipe or ConvertConfig()
-    if recipe.test is not None:
-        raise UsageError("{test}: the store is removed at the end, and the test rows with it; make one and train on it")
+    if recipe.test is not None or recipe.split is not None:
+        option = "split" if recipe.test is None else "test"
+        raise UsageError(
+            f"{{{option}}}: the store is removed at the end, and the test rows with it; make one and train on it"
+        )
     if label is not None:
         recipe = dataclasses.replace(recipe, label=label)
     with tempfile.TemporaryDirectory(dir=scratch, prefix="oocpeg-") as folder:

@@ -135,9 +135,10 @@ class ConvertConfig:
     format: FormatName = option(
         formats.ANY,
         "Format of the inputs. table: Parquet, Arrow, CSV, TSV, JSON lines. arrays: .npz, .npy. folders: a folder of "
-        "text files for each class. auto: by first bytes and names.",
+        "text files for each class. auto: by first bytes and names. Also csv, tsv and jsonl, which are tables.",
         "Input",
         one_of=formats.choices,
+        parse=formats.FORMATS.our_name,
     )
     label: str | None = option(None, "Tables: the column of the labels.", "Labels", metavar="COLUMN")
     weight: str | None = option(None, "Tables: the column of row weights.", "Labels", metavar="COLUMN")
@@ -296,6 +297,8 @@ class ConvertConfig:
     )
 
     def __post_init__(self) -> None:
+        if type(self.format) is str and self.format == "tsv" and self.delimiter is None:
+            object.__setattr__(self, "delimiter", "\t")
         _settle(self)
         self.ngram_range()
         if self.dictionary is not None and self.hash_bits is not None:

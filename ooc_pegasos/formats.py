@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final, get_args
 
-from ooc_pegasos.registry import BuiltInFormat, Registry
+from ooc_pegasos.registry import FILE_TYPES, BuiltInFormat, Registry
 
 ANY: Final = "auto"
 """The choice that leaves the format to first bytes and names."""
-FORMATS: Registry[Any] = Registry("format", "ooc_pegasos.readers.registry", get_args(BuiltInFormat))
+FORMATS: Registry[Any] = Registry("format", "ooc_pegasos.readers.registry", get_args(BuiltInFormat), FILE_TYPES)
 """Of `readers.base.Format`. The first is that of files of which nothing else is known."""
 
 

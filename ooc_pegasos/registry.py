@@ -36,6 +36,10 @@ FormatName: TypeAlias = Literal["auto"] | BuiltInFormat | Registered
 AlgorithmName: TypeAlias = Literal["auto"] | BuiltInAlgorithm | Registered
 
 
+FILE_TYPES = {"csv": "table", "tsv": "table", "jsonl": "table"}
+"""Types of files that the option `format` takes, with their format."""
+
+
 class Registry(Mapping[str, Thing]):
     """Things of one kind by name: the built-in ones in the order of their list, then those registered later."""
 

@@ -18,15 +18,18 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import delimited, jsonlines, nested
 from ooc_pegasos.readers.arrow_strings import is_tags
 from ooc_pegasos.readers.base import COMPRESSIONS, DEFAULT_MEMORY, row_location, without_compression
+from ooc_pegasos.readers.pipes import PipePath
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import (
+    COMPRESSED,
+    UTF8_MARK,
     LongLineError,
     TextSource,
+    can_be_opened_again,
     display_name,
     first_bytes,
     open_input,
     path_of,
-    stamp_of,
 )
 from ooc_pegasos.store.recipe import Table
 from ooc_pegasos.store.row_ids import is_id
@@ -62,8 +65,14 @@ _MAGIC: dict[bytes, FileType] = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 
 
 def file_type_of(name: str) -> FileType | None:
-    """Return the type of a file by its first bytes, or else by the end of its name; None if it is not a table."""
-    return detect_file_type(first_bytes(name), path_of(name))
+    """Return the type of a file by its first bytes, or else by the end of its name; None if neither is known."""
+    begin = first_bytes(name)
+    found = detect_file_type(begin, path_of(name))
+    if found in ("parquet", "arrow") and isinstance(name, PipePath):
+        raise InputError(f"{display_name(name)}: a table of {found} cannot come from a pipe; name a file")
+    if found is None and begin:
+        begin = _first_line_of(name) if begin.startswith(COMPRESSED) else begin.removeprefix(UTF8_MARK)
+    return "jsonlines" if found is None and begin.lstrip().startswith(b"{") else found
 
 
 def detect_file_type(begin: bytes, name: str) -> FileType | None:
@@ -109,7 +118,10 @@ def paths_of_file(name: str, table: Table | None, memory: int = DEFAULT_MEMORY) 
             kind = kind_of_path(name) or "a file of oocpeg"
             raise InputError(f"{display_name(name)}: {kind}, not data; name files with rows, or a store")
     else:
-        _refuse_pipe(name)
+        if not can_be_opened_again(name):
+            raise InputError(
+                f"{display_name(name)}: a table is read more than once, so it cannot come from a pipe; name a file"
+            )
         schema = _schema_of_text(name, file_type, table, memory)
     with arrow_errors(display_name(name)):
         paths = nested.paths_of(schema, display_name(name))
@@ -140,14 +152,6 @@ def _refuse_large_footer(name: str, memory: int) -> None:
         problem = f"its columns and row groups are described in {needed}, and {memory / 1e6:,.0f} MB may be used"
         raise InputError(
             f"{display_name(name)}: {problem}; give more, with {{memory}}, or write fewer columns or row groups"
-        )
-
-
-def _refuse_pipe(name: str) -> None:
-    """Raise InputError for a pipe, which can be read only once: the columns of a table are read first."""
-    if not stamp_of(name).regular:
-        raise InputError(
-            f"{display_name(name)}: a table is read more than once, so it cannot come from a pipe; name a file"
         )
 
 
@@ -208,9 +212,15 @@ def delimiter_of(name: str) -> str:
 def _first_line(name: str) -> bytes:
     """Return the beginning of the first line of a text; nothing if it cannot be read, which is reported later."""
     with suppress(InputError):
-        if file_type_of(name) in ("delimited", None) and stamp_of(name).regular:
-            for block in TextSource(name, 0, _LINE, deque()).blocks():
-                return block.text[: block.length].tobytes().partition(b"\n")[0]
+        if file_type_of(name) in ("delimited", None) and can_be_opened_again(name):
+            return _first_line_of(name)
+    return b""
+
+
+def _first_line_of(name: str) -> bytes:
+    """Return the beginning of the first line of a text."""
+    for block in TextSource(name, 0, _LINE, deque()).blocks():
+        return block.text[: block.length].tobytes().partition(b"\n")[0]
     return b""
 
 

@@ -17,6 +17,7 @@ from ooc_pegasos.readers import columns_plan, sources
 from ooc_pegasos.readers.arrays import ArraysFormat
 from ooc_pegasos.readers.base import COMPRESSIONS, Format, Note, Reader, ReadOptions
 from ooc_pegasos.readers.folders import FoldersFormat, FolderSource
+from ooc_pegasos.readers.pipes import PipePath
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import STDIN, Stamp, display_name, expand, first_bytes, open_input, path_of
 from ooc_pegasos.readers.svmlight import SvmlightFormat
@@ -95,7 +96,7 @@ def find(inputs: Sequence[str], wanted: str = ANY, otherwise: str | None = None)
     expand([name for name in names if name != STDIN])  # refuses files that are named twice
     _refuse_stores(names)
     if wanted != ANY:
-        return names, wanted
+        return _kept(names, wanted), wanted
     fallback = _fallback(otherwise)
     formats = {name: detect(name) or fallback for name in names}
     first = names[0]
@@ -103,7 +104,14 @@ def find(inputs: Sequence[str], wanted: str = ANY, otherwise: str | None = None)
         if formats[name] != formats[first]:
             problem = f"read as {formats[name]}, but {display_name(first)} as {formats[first]}"
             raise InputError(f"{display_name(name)}: {problem}; convert files of one format at a time, with {{append}}")
-    return names, formats[first]
+    return _kept(names, formats[first]), formats[first]
+
+
+def _kept(names: list[str], kind: str) -> list[str]:
+    """Return the names, with the pipes that a format has to open several times as such."""
+    if not format_of(kind).has_columns:
+        return names
+    return [name if os.path.isfile(name) or stamp_of(name).regular else PipePath(name) for name in names]
 
 
 def _fallback(name: str | None) -> str:
@@ -178,7 +186,8 @@ def check_options(config: ConvertConfig, names: Sequence[str]) -> None:
         if suitable := [kind.title for kind in FORMATS.values() if option in kind.options]:
             understood = " and ".join(filter(None, (", ".join(suitable[:-1]), suitable[-1])))
             what = f"{display_name(names[0])} is read as {chosen.name}"
-            raise UsageError(f"{{{option}}} is for {understood}, and {what}; leave it out")
+            other = ", or give {format}" if names[0] == STDIN and suitable else ""
+            raise UsageError(f"{{{option}}} is for {understood}, and {what}; leave it out{other}")
     chosen.check_options(config)
 
 

@@ -9,7 +9,6 @@ import io
 import lzma
 import os
 import stat
-import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -21,14 +20,18 @@ import numpy as np
 
 from ooc_pegasos.compiled.parse.lines import PADDING
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers import pipes
 from ooc_pegasos.readers.base import DEFAULT_MEMORY, row_location
+from ooc_pegasos.readers.pipes import PipePath, open_pipe, open_stdin
 from ooc_pegasos.readers.remote import expand_url, is_remote, open_remote, stat_remote, url_without_secrets
 from ooc_pegasos.store.manifest import SourceInfo
 from ooc_pegasos.util.checksums import RunningHash
 from ooc_pegasos.util.files import ReadOnlyFile
 
-STDIN = "-"
+STDIN = pipes.STDIN
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+COMPRESSED = tuple(_MAGIC)
+"""First bytes of compressed files."""
 _OTHER_FORMATS = {
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow file",
@@ -144,18 +147,25 @@ def stamp_of(name: str) -> Stamp:
         raise InputError(f"{display_name(name)!r}: not a valid file name ({error}); check the path") from error
 
 
+def can_be_opened_again(name: str) -> bool:
+    """True for files, and for pipes whose beginning is kept."""
+    return isinstance(name, PipePath) or stamp_of(name).regular
+
+
 def open_input(name: str) -> Any:
-    """Open a local or remote file without a buffer."""
+    """Open a local or remote file, or a pipe that is kept, without a buffer."""
+    if isinstance(name, PipePath):
+        return open_pipe(name)
     return open_remote(name) if is_remote(name) else ReadOnlyFile(name)
 
 
 def first_bytes(name: str) -> bytes:
-    """Return the first 8 bytes of a file; none of a pipe, which can be read only once."""
+    """Return the first 8 bytes of a file; none of a pipe that can be read only once."""
     head = b""
-    if name == STDIN:
+    if name == STDIN and not isinstance(name, PipePath):
         return head
     try:
-        if is_remote(name) or os.path.isfile(name):
+        if isinstance(name, PipePath) or is_remote(name) or os.path.isfile(name):
             with open_input(name) as file:
                 while len(head) < 8 and (more := file.read(8 - len(head))):
                     head += more
@@ -279,7 +289,7 @@ class TextSource:
     def blocks(self, start: int = 0, hash_state: dict[str, Any] | None = None) -> Generator[TextBlock, None, None]:
         """Yield the text from position `start` on, in blocks of whole lines."""
         with self._open() as raw:
-            here = self.name != STDIN and not is_remote(self.name)
+            here = not (self.name == STDIN or isinstance(self.name, PipePath) or is_remote(self.name))
             self._before = Stamp.of(os.fstat(raw.fileno())) if here else stamp_of(self.name)
             try:
                 stream, plain = self._decompressed(raw)
@@ -307,10 +317,8 @@ class TextSource:
         return SourceInfo(display_name(self.name), self._hash.total, digest, rows, samples=self._samples)
 
     def _open(self) -> BinaryIO:
-        if self.name == STDIN:
-            if sys.stdin is None:
-                raise InputError("standard input is closed; name a file")
-            return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
+        if self.name == STDIN and not isinstance(self.name, PipePath):
+            return open_stdin()
         try:
             return cast(BinaryIO, open_input(self.name))
         except OSError as error:

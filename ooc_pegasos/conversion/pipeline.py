@@ -36,7 +36,7 @@ from ooc_pegasos.conversion.pass_statistics import MOST_BUCKETS, IngestPlan
 from ooc_pegasos.conversion.publish import PLAN_FILE, Place, manifest_of, pending
 from ooc_pegasos.conversion.second_pass import Assembled, Assembly, AssemblyPlan
 from ooc_pegasos.errors import CorruptFileError, InputError, OocPegasosError, UsageError
-from ooc_pegasos.readers import registry, sources
+from ooc_pegasos.readers import pipes, registry, sources
 from ooc_pegasos.readers.base import LARGEST_INDEX, Reader, ReadOptions
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest, vocabulary
@@ -69,9 +69,10 @@ def convert(
     given = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]  # str loses NamedPath
     config, existing, progress = config or ConvertConfig(), existing or Existing(), progress or Progress()
     split = _wanted_split(Path(output), config, existing)
-    if split is None:
-        return _convert_part(given, Path(output), config, existing, progress)
-    return _convert_both(given, Path(output), config, existing, progress, split)
+    with pipes.kept_in(Path(output).absolute().parent):
+        if split is None:
+            return _convert_part(given, Path(output), config, existing, progress)
+        return _convert_both(given, Path(output), config, existing, progress, split)
 
 
 def _convert_both(
@@ -375,8 +376,9 @@ class Conversion:
             raise other_format(str(self.pattern[0] if self.pattern else self.target), recipe.reader, kind)
         text = self.declared.wants_text()
         if text is None:
-            regular = [name for name, stamp in zip(self.names, self.stamps, strict=True) if stamp.regular]
-            text = bool(regular) and registry.labels_are_text(regular[:1], recipe, config)
+            inputs = zip(self.names, self.stamps, strict=True)
+            first = [name for name, stamp in inputs if stamp.regular or isinstance(name, pipes.PipePath)][:1]
+            text = bool(first) and registry.labels_are_text(first, recipe, config)
         detects_base = not self.pattern and registry.format_of(kind).has_index_base
         base = {"0": 0, "1": 1}.get(config.index_base) if detects_base else recipe.index_base
         features = recipe.features
@@ -417,6 +419,10 @@ class Conversion:
 
         size = sum(stamp.size for stamp in self.stamps)
         progress = self.progress
+        kept = [name for name in self.names if isinstance(name, pipes.PipePath)]
+        if kept and (config.standardize or config.dictionary or config.idf):
+            what = f"{sources.display_name(kept[0])} is copied to a temporary file beside the store"
+            progress.note(f"{what}, because it is read twice")
         return with_findings(
             recipe,
             Survey(self.names, self.config, progress.note, lambda what: progress.begin(what, size), progress.advance),
@@ -456,6 +462,7 @@ class Conversion:
             )
             reader = registry.reader_for(self.names, self.plan.recipe, options)
             features = self._columns(reader)
+            pipes.begin_last_pass()
             ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
             if self.split:
                 self._check_part(ingest)

@@ -17,6 +17,7 @@ import numpy as np
 from ooc_pegasos.compiled.fit.multiclass import class_losses_of
 from ooc_pegasos.compiled.fit.sums import losses_of
 from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.readers import pipes
 from ooc_pegasos.readers.sources import path_of, samples_of
 from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.reporting.progress import Progress
@@ -45,7 +46,8 @@ def evaluate(model: Model, data: Data, threads: int | None = None, progress: Pro
     names, progress = names_of(data), progress or Progress()
     progress.begin("evaluating", sum(size_of(model, name) for name in names))
     blocks = (score(model, name, threads or cores(), True, progress.advance) for name in names)
-    return metrics_of(model, chain.from_iterable(blocks), ", ".join(names))
+    with pipes.kept_in(None):
+        return metrics_of(model, chain.from_iterable(blocks), ", ".join(names))
 
 
 def names_of(data: Data) -> list[str]:
@@ -169,7 +171,8 @@ def predict(
     names, progress = names_of(data), progress or Progress()
     progress.begin("predicting", sum(size_of(model, name) for name in names))
     blocks = (score(model, name, threads or cores(), False, progress.advance) for name in names)
-    return write_scores(model, chain.from_iterable(blocks), Path(output), proba)
+    with pipes.kept_in(None):
+        return write_scores(model, chain.from_iterable(blocks), Path(output), proba)
 
 
 def names_of_columns(model: Model, proba: bool) -> list[str]:

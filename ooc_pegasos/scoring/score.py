@@ -21,7 +21,7 @@ from ooc_pegasos.loading.loader import Loader, open_loader
 from ooc_pegasos.loading.window import Window, cost_of
 from ooc_pegasos.objective.exact_pass import pieces
 from ooc_pegasos.objective.model_panel import fill_panel, new_panel, width_of
-from ooc_pegasos.readers import columns_plan, registry, sources
+from ooc_pegasos.readers import columns_plan, pipes, registry, sources
 from ooc_pegasos.readers.base import DEFAULT_MEMORY, ParsedBlock, ReadOptions, memory_of, row_location
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store import manifest, row_ids, vocabulary
@@ -289,6 +289,7 @@ def _score_file(
     files = _Rows(Meaning.of_model(model), data, with_labels)
     scorer = Scorer(model, 0)
     anything = False
+    pipes.begin_last_pass()
     for parsed, scores in files.blocks(threads, lambda block: score_block(model, scorer, block)):
         anything = True
         labels = files.labels.knowing(parsed.names).apply(parsed.block.labels) if with_labels else None

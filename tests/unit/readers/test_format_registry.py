@@ -175,10 +175,10 @@ def test_options_that_a_format_does_not_understand_are_refused_with_both_sides(t
 
 @pytest.mark.usefixtures("pairs")
 def test_errors_list_the_registered_formats(tmp_path):
-    listed = "format=csv is unknown; choose one of auto, svmlight, vw, table, arrays, folders, pairs$"
+    listed = "format=xls is unknown; choose one of auto, svmlight, vw, table, arrays, folders, pairs$"
     with pytest.raises(UsageError, match=listed):
-        ConvertConfig(format="csv")
-    (tmp_path / "job.toml").write_text('format = "csv"')
+        ConvertConfig(format="xls")
+    (tmp_path / "job.toml").write_text('format = "xls"')
     with pytest.raises(UsageError, match=f"job.toml: {listed}"):
         load_toml(ConvertConfig, tmp_path / "job.toml")
     with pytest.raises(UsageError, match="format=pairs is registered already"):

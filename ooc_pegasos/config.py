@@ -146,7 +146,10 @@ class ConvertConfig:
         None, "Tables: the column of row ids, which predictions repeat.", "Labels", metavar="COLUMN"
     )
     labels: str | None = option(
-        None, "Arrays: the file of labels, .npy or text with one number a line.", "Labels", metavar="FILE"
+        None,
+        "Arrays: the file of labels, .npy or text with one label a line, numbers or words.",
+        "Labels",
+        metavar="FILE",
     )
     numeric: tuple[str, ...] = option(
         (), "Tables: columns of numbers. May be repeated.", "Columns", metavar="PATTERN", is_repeated=True
@@ -297,7 +300,8 @@ class ConvertConfig:
     )
 
     def __post_init__(self) -> None:
-        if type(self.format) is str and self.format == "tsv" and self.delimiter is None:
+        given: Any = self.format
+        if isinstance(given, str) and given == "tsv" and self.delimiter is None:
             object.__setattr__(self, "delimiter", "\t")
         _settle(self)
         self.ngram_range()

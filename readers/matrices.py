@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ooc_pegasos.compiled.parse import arrays as kernels
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import npy
-from ooc_pegasos.readers.base import LARGEST_INDEX
+from ooc_pegasos.readers.base import LARGEST_INDEX, TO_UTF8, looks_like_a_number
 from ooc_pegasos.readers.number_lines import NumberLines
-from ooc_pegasos.readers.sources import STDIN, Stamp, display_name, hash_of, samples_of, stamp_of
+from ooc_pegasos.readers.sources import STDIN, Stamp, TextSource, display_name, hash_of, samples_of, stamp_of
 from ooc_pegasos.store.manifest import SourceInfo
 
 _LINE_PROBLEMS = {
     kernels.EMPTY: "an empty line where a label should be; give every row of the inputs one",
-    kernels.NO_NUMBER: "the label '{token}' is not a number; correct it, or save words as a .npy file",
+    kernels.NO_NUMBER: "the label '{token}' is not a number; correct it, or name words with {{classes}}",
     kernels.MORE_THAN_ONE: "'{token}' after the label; give one number a line",
 }
 
 _LABEL_MEMBERS = ("labels", "y")
+_LONGEST_WORD = 400
+"""Bytes of a label in a text file; numpy pads all words of an array to the longest."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Settings:
 
     text_labels: bool = False
     labels: str | None = None
-    """A .npy file, or text with a number a line: labels of the rows of all inputs that have none themselves."""
+    """A .npy file, or text with a label a line: labels of the rows of all inputs that have none themselves."""
     label_column: int | None = None
     """The column of dense arrays that is the label, from the end if negative; later columns move up."""
     first_index: int = 0
@@ -180,10 +183,12 @@ class _TextLabels(NumberLines):
 
     def take(self, count: int) -> np.ndarray:
         labels = np.empty(count)
-        if self.fill(labels) < count:
-            problem = f"the labels end after {self.rows_read:,}, but there are {self.length:,} rows"
-            raise InputError(f"{display_name(self.name)}: {problem}; give every row of the inputs one, in their order")
-        return labels
+        return labels if self.fill(labels) == count else self.refuse_end()
+
+    def refuse_end(self) -> NoReturn:
+        """Raise InputError for a file with too few labels."""
+        problem = f"the labels end after {self.rows_read:,}, but there are {self.length:,} rows"
+        raise InputError(f"{display_name(self.name)}: {problem}; give every row of the inputs one, in their order")
 
     def seek(self, position: int, crc: int | None) -> None:
         while self.rows_read < position:
@@ -197,6 +202,50 @@ class _TextLabels(NumberLines):
             )
 
 
+class _TextWords(_TextLabels):
+    """Labels in a text file with a label a line, which may have spaces within."""
+
+    dtype = np.dtype(np.str_)
+
+    def fill_words(self, count: int) -> Iterator[np.ndarray]:
+        """Yield the next labels, up to `count`, in arrays."""
+        while count and (block := self._unread()):
+            text = block.text[self._at : block.length]
+            ends = np.flatnonzero(text == 10)[:count] + 1
+            lengths = np.diff(ends, prepend=0)
+            if (lengths > _LONGEST_WORD).any():
+                self.rows_read += int(np.argmax(lengths > _LONGEST_WORD))
+                raise self.error(f"a label of more than {_LONGEST_WORD} bytes; check that it is the file of labels")
+            piece = text[: ends[-1]].tobytes()
+            if b"\0" in piece:
+                self.rows_read += piece[: piece.index(b"\0")].count(b"\n")
+                raise self.error("a zero byte, so this is not text; check that it is the file of labels")
+            try:
+                words = np.char.strip(np.array(piece.decode().split("\n")[:-1]))
+            except UnicodeDecodeError as error:
+                self.rows_read += piece[: error.start].count(b"\n")
+                raise self.error(f"invalid UTF-8; {TO_UTF8}") from None
+            if (words == "").any():
+                self.rows_read += int(np.argmax(words == ""))
+                raise self.error(_LINE_PROBLEMS[kernels.EMPTY])
+            self._at += int(ends[-1])
+            self.rows_read += len(words)
+            count -= len(words)
+            yield words
+
+    def take(self, count: int) -> np.ndarray:
+        words = np.concatenate([np.empty(0, self.dtype), *self.fill_words(count)])
+        return words if len(words) == count else self.refuse_end()
+
+
+def _first_is_word(name: str) -> bool:
+    """True if the first label of a text file is a word."""
+    blocks = TextSource(name, 0, _LONGEST_WORD, deque()).blocks()
+    text = next((block.text[: block.length].tobytes() for block in blocks), b"0")
+    blocks.close()
+    return not looks_like_a_number(text.partition(b"\n")[0].decode(errors="replace"))
+
+
 def labels_file(name: str, settings: Settings, length: int | None) -> npy.Column:
     """Open the file of labels and check its length."""
     name_shown = display_name(name)
@@ -205,7 +254,7 @@ def labels_file(name: str, settings: Settings, length: int | None) -> npy.Column
         with npy.decoding_errors(name_shown):
             head = file.read(6) if stamp.regular else b""
         if head != npy.NPY:
-            return _TextLabels(name, length or 0)
+            return (_TextWords if settings.text_labels else _TextLabels)(name, length or 0)
         array = npy.map_npy(file, stamp.size, name_shown)
     npy.check_column(array.shape, array.dtype, name_shown, "the array", "biufU")
     labels = npy.Array(array.reshape(-1), lambda: npy.check_unchanged(name, stamp))
@@ -223,4 +272,10 @@ def labels_are_text(names: Sequence[str], labels: str | None = None) -> bool:
         with FileSource(name).open(settings) as matrix:
             if matrix.labels is not None:
                 return matrix.labels.dtype.kind == "U"
-    return labels is not None and labels_file(labels, settings, None).dtype.kind == "U"
+    if labels is None:
+        return False
+    found = labels_file(labels, settings, None)
+    if isinstance(found, _TextWords):
+        found.close()
+        return stamp_of(labels).regular and _first_is_word(labels)
+    return found.dtype.kind == "U"

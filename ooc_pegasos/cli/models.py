@@ -78,6 +78,12 @@ def evaluate(
     model: ModelPath,
     data: DataPath,
     part: Part = "train",
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False, metavar="FILE", help="Labels of matrices that have none: .npy, or text with one a line."
+        ),
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads to use. Default: all cores.")] = None,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -91,7 +97,7 @@ def evaluate(
     _refuse_swapped(model, data)
     loaded, data = Model.load(model), _part_of(data, part)
     with _progress(quiet) as progress:
-        result = evaluate_on(loaded, data, threads, progress)
+        result = evaluate_on(loaded, data, threads, progress, labels=labels)
     is_seen = seen_in_training(loaded, data)
     if json_output:
         print_json(result | {"seen_in_training": is_seen})

@@ -41,11 +41,21 @@ Data = str | Path | Sequence[str | Path]
 """A store or raw files: a name, a pattern, or several."""
 
 
-def evaluate(model: Model, data: Data, threads: int | None = None, progress: Progress | None = None) -> dict[str, Any]:
-    """Return the metrics of a model on a store or raw files."""
+def evaluate(
+    model: Model,
+    data: Data,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    *,
+    labels: str | Path | None = None,
+) -> dict[str, Any]:
+    """Return the metrics of a model on a store or raw files; `labels` is the file of labels of matrices without any."""
     names, progress = names_of(data), progress or Progress()
     progress.begin("evaluating", sum(size_of(model, name) for name in names))
-    blocks = (score(model, name, threads or cores(), True, progress.advance) for name in names)
+    if labels is not None and len(names) > 1:
+        raise UsageError("{labels} is for one name or pattern of files; name one")
+    file = None if labels is None else str(labels)
+    blocks = (score(model, name, threads or cores(), True, progress.advance, file) for name in names)
     with pipes.kept_in(None):
         return metrics_of(model, chain.from_iterable(blocks), ", ".join(names))
 

@@ -15,7 +15,7 @@ from ooc_pegasos.compiled.fit.pegasos import score_rows
 from ooc_pegasos.compiled.fit.sums import score_panel
 from ooc_pegasos.compiled.rows.coding import normalize_rows
 from ooc_pegasos.compiled.rows.values import ROUNDINGS, round_values
-from ooc_pegasos.errors import InputError, OocPegasosError
+from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.formats import ANY
 from ooc_pegasos.loading.loader import Loader, open_loader
 from ooc_pegasos.loading.window import Window, cost_of
@@ -76,14 +76,24 @@ def _ignore(_bytes: int) -> None:
 
 
 def score(
-    model: Model, data: str, threads: int, with_labels: bool, advance: Callable[[int], None] = _ignore
+    model: Model,
+    data: str,
+    threads: int,
+    with_labels: bool,
+    advance: Callable[[int], None] = _ignore,
+    labels: str | None = None,
 ) -> Iterator[Scored]:
-    """Return the scores of all rows of `data`, a store or a raw file, in order; `advance` counts bytes."""
+    """Return the scores of all rows of `data`, a store or a raw file, in order; `advance` counts bytes.
+
+    `labels` is the file of labels of a matrix that has none.
+    """
     if is_store(data, model.info.recipe):
+        if labels is not None:
+            raise UsageError(f"{{labels}} is for files without labels, but {data} is a store; leave it out")
         store = Store.open(data)
         check_store(model, store, with_labels)
         return score_store(model, store, threads, with_labels, None if with_labels else store.id_type(), advance)
-    return _score_file(model, data, threads, with_labels, advance)
+    return _score_file(model, data, threads, with_labels, advance, labels)
 
 
 def size_of(model: Model, data: str) -> int:
@@ -227,9 +237,13 @@ def files_for(data: str, recipe: manifest.Recipe) -> list[str]:
 class _Rows:
     """Rows of raw files in the encoding of a model, with or without labels."""
 
-    def __init__(self, known: Meaning, data: str, with_labels: bool) -> None:
+    def __init__(self, known: Meaning, data: str, with_labels: bool, labels_file: str | None = None) -> None:
         recipe, info = known.recipe, known.labels
         self.names = files_for(data, recipe)
+        kind = registry.detect(self.names[0]) or recipe.reader
+        if labels_file is not None and "labels" not in registry.format_of(kind).options:
+            problem = f"is for matrices, and {sources.display_name(self.names[0])} is read as {kind}"
+            raise UsageError(f"{{labels}} {problem}; leave it out")
         declared = declared_by(info)
         self.labels = settle(LabelCollector(info.text, single_exact=False), declared)
         self._with_labels = with_labels
@@ -240,6 +254,7 @@ class _Rows:
             text_labels=info.text and with_labels,
             smallest_index=recipe.index_base,
             with_labels=with_labels,
+            labels=labels_file,
             vocabulary=known.vocabulary,
             memory=self._memory,
         )
@@ -281,12 +296,12 @@ class _Rows:
 
 
 def _score_file(
-    model: Model, data: str, threads: int, with_labels: bool, advance: Callable[[int], None]
+    model: Model, data: str, threads: int, with_labels: bool, advance: Callable[[int], None], labels_file: str | None
 ) -> Iterator[Scored]:
     import pyarrow as pa
 
     recipe = model.info.recipe
-    files = _Rows(Meaning.of_model(model), data, with_labels)
+    files = _Rows(Meaning.of_model(model), data, with_labels, labels_file)
     scorer = Scorer(model, 0)
     anything = False
     pipes.begin_last_pass()

@@ -198,7 +198,9 @@ def _new_run(
     loader = loader_of(config, store, max(len(offsets), 1), saved, checkpoint_folder, background)
     problem = problem_of(config, store, loader)
     limits = None
-    if is_search and config.lam is None and choose_algorithm(config, problem, False)[0] == SDCA:
+    if is_search and not loader.shape.fits:
+        config = dataclasses.replace(config, tolerance=max(config.tolerance or 0.005, 0.03))
+    if is_search and loader.shape.fits and config.lam is None and choose_algorithm(config, problem, False)[0] == SDCA:
         limits = limits_of(problem)
         config = dataclasses.replace(config, lam=limits.strong_end, algorithm=SDCA, holdout=config.holdout_fraction)
         problem = dataclasses.replace(

@@ -626,6 +626,11 @@ class TrainConfig:
         return self.comparing and self.refit and self.bias != "search"
 
     @property
+    def steps(self) -> int:
+        """The number of steps of a run for its display: the search, a fit for probabilities, the last fit."""
+        return 2 + bool(self.calibrate) if self.is_search else 1
+
+    @property
     def holdout_fraction(self) -> float:
         """The fraction of holdout rows."""
         if self.holdout is not None:

@@ -48,9 +48,9 @@ class Survey:
     tasks: int | None = None
     """The number of tasks to read, for a preview; None: all."""
 
-    def map_tasks(self, reader: Any, work: Callable[[Any], Any]) -> Iterator[Any]:
-        """Yield the results of `work`, on all cores, for each task in order."""
-        self.begin("looking")
+    def map_tasks(self, reader: Any, work: Callable[[Any], Any], what: str) -> Iterator[Any]:
+        """Yield the results of `work`, on all cores, for each task in order. `what` is the name of this step."""
+        self.begin(what)
 
         def done(task: Any) -> tuple[Any, int]:
             return work(task), task.consumed
@@ -60,6 +60,11 @@ class Survey:
         for found, consumed in read:
             yield found
             self.advance(consumed)
+
+
+def steps_of(recipe: Recipe, config: ConvertConfig) -> int:
+    """Return the number of passes over all inputs that `with_findings` makes."""
+    return sum(map(bool, (recipe.table and config.standardize, config.dictionary, config.idf)))
 
 
 def with_findings(recipe: Recipe, survey: Survey) -> tuple[Recipe, Vocabulary | None]:
@@ -204,7 +209,7 @@ def _add_numbers(moments: Moments, table: Table, survey: Survey, names: Sequence
     numbers = dataclasses.replace(table, columns=_numeric(table), crosses=())
     settings = tables.Settings(numbers, stop_at_bad=False, with_labels=False)
     reader = tables.TablesReader(names, settings, survey.config.text_block(), survey.config.memory)
-    for more in survey.map_tasks(reader, lambda task: Moments(reader.numbers(task))):
+    for more in survey.map_tasks(reader, lambda task: Moments(reader.numbers(task)), "measuring numbers"):
         moments.add(more)
 
 
@@ -217,7 +222,8 @@ def _scaled_by_default(table: Table, survey: Survey) -> Table:
     if not columns or any(column.kind == "entries" for column in table.columns):
         return table
     some = survey.names[:: -(-len(survey.names) // _SAMPLED_FILES)]
-    sample = dataclasses.replace(survey, tasks=-(-SAMPLED_TASKS // len(some)), advance=lambda _bytes: None)
+    tasks = -(-SAMPLED_TASKS // len(some))
+    sample = dataclasses.replace(survey, tasks=tasks, begin=lambda _what: None, advance=lambda _bytes: None)
     moments = Moments(np.empty((0, len(columns))))
     with suppress(InputError):  # reported, with the line, when the rows are made
         for name in some:
@@ -292,7 +298,7 @@ def _dictionary(recipe: Recipe, survey: Survey) -> Any:
                 found.append((*buffers_of(words), read_only(np.flatnonzero(np.asarray(there)))))
         return found
 
-    for columns in survey.map_tasks(reader, strings):
+    for columns in survey.map_tasks(reader, strings, "counting names"):
         counts.add(columns)
     chosen, left_out = counts.most_frequent(most - len(fixed), fixed)
     if left_out:
@@ -387,7 +393,7 @@ def _document_frequencies(recipe: Recipe, vocabulary: Vocabulary | None, survey:
     def entries(task: Any) -> list[tuple[int, np.ndarray]]:
         return [(len(array), read_only(hasher.part(array)[1])) for _prefix, array in reader.strings(task)]
 
-    for found in survey.map_tasks(reader, entries):
+    for found in survey.map_tasks(reader, entries, "counting words"):
         for number, indices in found:
             texts += number
             count_documents(indices, counts)

@@ -17,6 +17,7 @@ from ooc_pegasos.errors import UsageError
 
 if TYPE_CHECKING:
     from ooc_pegasos.conversion.output_check import Existing
+    from ooc_pegasos.reporting.steps import Steps
     from ooc_pegasos.store.store import Store
 
 _SHARED = frozenset({"memory", "seed", "threads"})
@@ -24,13 +25,13 @@ _SHARED = frozenset({"memory", "seed", "threads"})
 
 
 def run_conversion(
-    inputs: Sequence[str], output: Path, settings: ConvertConfig, existing: Existing, quiet: bool
+    inputs: Sequence[str], output: Path, settings: ConvertConfig, existing: Existing, quiet: bool, steps: Steps
 ) -> tuple[Store, float]:
     """Convert with progress; returns the store and the seconds."""
     from ooc_pegasos.conversion.pipeline import convert
     from ooc_pegasos.reporting.progress import progress_for
 
-    progress = progress_for(quiet)
+    progress = progress_for(quiet, steps)
     note_compilation(progress, "rows")
     began = time.perf_counter()
     try:
@@ -84,7 +85,7 @@ class Inputs:
             )
 
     @contextmanager
-    def opened(self, folder: Path | None, force: bool, resume: bool, quiet: bool) -> Iterator[Opened]:
+    def opened(self, folder: Path | None, force: bool, resume: bool, quiet: bool, steps: Steps) -> Iterator[Opened]:
         """Open the store, or convert files; a store that is not kept is made in `folder`, and removed at the end."""
         from ooc_pegasos.conversion.output_check import Existing
         from ooc_pegasos.store.store import Store
@@ -93,11 +94,12 @@ class Inputs:
             yield Opened(Store.open(self.store))
         elif self.keep is not None:
             existing = Existing(force=force, resume=resume, reuse=True)
-            yield Opened(*run_conversion(self.names, self.keep, self.settings, existing, quiet))
+            yield Opened(*run_conversion(self.names, self.keep, self.settings, existing, quiet, steps))
         else:
             with tempfile.TemporaryDirectory(prefix="oocpeg-", dir=folder, ignore_cleanup_errors=True) as scratch:
                 target = Path(scratch) / "store"
-                yield Opened(*run_conversion(self.names, target, self.settings, Existing(), quiet), is_kept=False)
+                made = run_conversion(self.names, target, self.settings, Existing(), quiet, steps)
+                yield Opened(*made, is_kept=False)
 
     @property
     def title(self) -> str:

@@ -44,9 +44,11 @@ def run(
         return
     from ooc_pegasos.jobs.run import run as run_job
     from ooc_pegasos.reporting.progress import progress_for, training_progress_for
+    from ooc_pegasos.reporting.steps import Steps
     from ooc_pegasos.reporting.text import run_lines
 
-    progress, training_progress = progress_for(quiet), training_progress_for(quiet)
+    steps = Steps(later=None)
+    progress, training_progress = progress_for(quiet, steps), training_progress_for(quiet, steps)
     note_compilation(progress, "fit")
     try:
         record = run_job(loaded, progress=progress, training_progress=training_progress)

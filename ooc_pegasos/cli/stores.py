@@ -77,9 +77,10 @@ def convert(
     if output is None:
         raise UsageError("{output} is missing; name the store to write, like -o clicks.store")
     from ooc_pegasos.conversion.output_check import Existing
+    from ooc_pegasos.reporting.steps import Steps
     from ooc_pegasos.reporting.text import conversion_lines, conversion_summary
 
-    store, seconds = run_conversion(inputs, output, settings, Existing(force, append, resume), quiet)
+    store, seconds = run_conversion(inputs, output, settings, Existing(force, append, resume), quiet, Steps())
     if json_output:
         print_json(conversion_summary(store, str(output), seconds))
     elif not quiet:
@@ -191,14 +192,16 @@ def verify(
 
     opened = Store.open(store)
     progress = progress_for(quiet)
+    progress.expect(1 + sources)
     try:
         found = verify_store(opened, progress)
+        if sources:
+            from ooc_pegasos.conversion.source_check import changed_sources
+
+            progress.begin("reading sources", sum(source.size for source in opened.manifest.sources))
+            found.problems.extend(changed_sources(opened.manifest, every_byte=True, advance=progress.advance))
     finally:
         progress.end()
-    if sources:
-        from ooc_pegasos.conversion.source_check import changed_sources
-
-        found.problems.extend(changed_sources(opened.manifest, every_byte=True))
     if json_output:
         print_json(vars(found))
     elif not quiet:

@@ -21,6 +21,7 @@ from ooc_pegasos.exit_codes import NOT_CERTIFIED
 
 if TYPE_CHECKING:
     from ooc_pegasos.cli.converting import Opened
+    from ooc_pegasos.reporting.steps import Steps
     from ooc_pegasos.store.store import Store
     from ooc_pegasos.training.result import TrainResult
 
@@ -155,6 +156,7 @@ def train(
     if parts is not None and scheduler is None:
         raise UsageError("--parts are for several machines; add --scheduler, like --scheduler local:2, or leave it out")
     check_new_file(output, force)
+    from ooc_pegasos.reporting.steps import Steps
     from ooc_pegasos.util.files import refuse_to_write_over
 
     data = Inputs(inputs, conversion, named["conversion"], store)
@@ -170,7 +172,11 @@ def train(
         if scheduler is not None:
             raise UsageError("--proof is for one machine; leave out --scheduler, or leave out --proof")
     shared: dict[str, Any] = {"checkpoint": checkpoint, "resume": resume, "log": log, "scratch": scratch}
-    with data.opened(scratch or checkpoint, force, resume, quiet) as opened:
+    is_tested = data.store is None and conversion.test is not None
+    steps = Steps(later=settings.steps + is_tested)
+    shared |= {"quiet": quiet, "steps": steps}
+    with data.opened(scratch or checkpoint, force, resume, quiet, steps) as opened:
+        steps.later = int(is_tested)
         if data.store and not ignore_sources:
             from ooc_pegasos.conversion.source_check import refuse_changed
 
@@ -178,11 +184,12 @@ def train(
         if not quiet and not json_output:
             say(*opened.lines(data.title))
         if scheduler is not None:
-            result = _train_on_workers(opened.store, settings, output, warm_start, quiet, scheduler, parts, **shared)
+            result = _train_on_workers(opened.store, settings, output, warm_start, scheduler, parts, **shared)
         else:
-            result = _train(opened.store, settings, output, warm_start, quiet, proof=proof, **shared)
+            result = _train(opened.store, settings, output, warm_start, proof=proof, **shared)
         converted = opened.summary(data.title)
-        tested = _tested(result, opened)
+        steps.later = 0
+        tested = _tested(result, opened, quiet, steps)
     from ooc_pegasos.reporting.text import profile_lines, test_lines, training_lines, training_summary
 
     if profile:
@@ -197,12 +204,20 @@ def train(
         raise typer.Exit(NOT_CERTIFIED)
 
 
-def _tested(result: TrainResult, opened: Opened) -> dict[str, Any] | None:
+def _tested(result: TrainResult, opened: Opened, quiet: bool, steps: Steps) -> dict[str, Any] | None:
     """Return the metrics of the model on the test rows of the conversion, if there are some."""
+    from ooc_pegasos.reporting.progress import progress_for
     from ooc_pegasos.scoring.evaluate import evaluate
 
     test = opened.store.test if opened.seconds is not None else None
-    return evaluate(result.model, test.path) if test else None
+    if test is None:
+        return None
+    progress = progress_for(quiet, steps)
+    progress.expect(1)
+    try:
+        return evaluate(result.model, test.path, progress=progress)
+    finally:
+        progress.end()
 
 
 def _train_on_workers(
@@ -210,7 +225,6 @@ def _train_on_workers(
     settings: TrainConfig,
     output: Path,
     warm_start: Path | None,
-    quiet: bool,
     scheduler: str,
     parts: int | None,
     **shared: Any,
@@ -220,7 +234,7 @@ def _train_on_workers(
 
     with connected(scheduler) as client:
         run = functools.partial(train_dask, client)
-        return _train(store, settings, output, warm_start, quiet, run=run, parts=parts, **shared)
+        return _train(store, settings, output, warm_start, run=run, parts=parts, **shared)
 
 
 def _train(
@@ -229,6 +243,7 @@ def _train(
     output: Path,
     warm_start: Path | None,
     quiet: bool,
+    steps: Steps,
     run: Callable[..., TrainResult] | None = None,
     **more: Any,
 ) -> TrainResult:
@@ -239,7 +254,7 @@ def _train(
     from ooc_pegasos.util.locks import making
 
     start = Model.load(warm_start) if warm_start else None
-    progress = training_progress_for(quiet)
+    progress = training_progress_for(quiet, steps)
     note_compilation(progress, "fit")
     try:
         with making(output, progress.note):

@@ -238,6 +238,11 @@ class Conversion:
             return self.target, self.base
         return (self.like.path, self.like.manifest) if self.like else None
 
+    @property
+    def _steps(self) -> int:
+        """The number of steps for the rows of this part, and of the test rows after those to train on."""
+        return 4 if self.split and self.split.part == "train" else 2
+
     def run(self) -> Store:
         """Convert, and open the store. The scratch folder is kept only if the conversion can be resumed."""
         keep = self.place.published() or (self.existing.resume and (self.scratch / PLAN_FILE).exists())
@@ -415,7 +420,7 @@ class Conversion:
         recipe = registry.new_recipe(config, self.names, self.progress.note)
         if not may_need_survey(self.config, recipe):
             return recipe, None
-        from ooc_pegasos.readers.survey import Survey, with_findings
+        from ooc_pegasos.readers.survey import Survey, steps_of, with_findings
 
         size = sum(stamp.size for stamp in self.stamps)
         progress = self.progress
@@ -423,6 +428,7 @@ class Conversion:
         if kept and (config.standardize or config.dictionary or config.idf):
             what = f"{sources.display_name(kept[0])} is copied to a temporary file beside the store"
             progress.note(f"{what}, because it is read twice")
+        progress.expect(steps_of(recipe, self.config) + self._steps)
         return with_findings(
             recipe,
             Survey(self.names, self.config, progress.note, lambda what: progress.begin(what, size), progress.advance),
@@ -447,7 +453,9 @@ class Conversion:
             assembled_before = {event["bucket"] for _end, event in write_journal.events()}
             ingest = Ingest(self.plan, self.declared, self.scratch, read_journal)
             read_journal.truncate(ingest.replay(read_journal.events(), assembled_before))
-            self.progress.begin("reading", sum(stamp.size for stamp in self.stamps))
+            rows = "test rows" if self.split and self.split.part == "test" else "rows"
+            self.progress.expect(self._steps)
+            self.progress.begin(f"reading {rows}", sum(stamp.size for stamp in self.stamps))
             options = ReadOptions(
                 self.plan.block_size,
                 text_labels=self.plan.text_labels,
@@ -480,7 +488,9 @@ class Conversion:
             labels = dataclasses.replace(labels, kind=plan.layout.labels)
             assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
             assembly.replay(write_journal.events(), self.place.first_chunk, self.target)
-            self.progress.begin("writing", sum(ingest.totals.sizes.values()))
+            self.progress.begin(
+                "writing chunks" if rows == "rows" else f"writing {rows}", sum(ingest.totals.sizes.values())
+            )
             room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
             threads = max(1, min(config.workers, config.memory // room))
             assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 
 from ooc_pegasos.errors import InputError
@@ -44,16 +45,20 @@ def looks_unchanged(source: SourceInfo, name: str, stamp: Stamp) -> bool:
         return True
 
 
-def changed_sources(made: Manifest, *, every_byte: bool = False) -> list[str]:
+def changed_sources(
+    made: Manifest, *, every_byte: bool = False, advance: Callable[[int], None] = lambda _bytes: None
+) -> list[str]:
     """Return a message for each source that still exists and has changed.
 
     Sources with the recorded size, time and samples count as unchanged, unless `every_byte` is to be compared.
+    `advance` is called with the size of each source that is checked.
     """
-    return [
-        f"{name}: changed after the store was made of it"
-        for name, source in sources_by_name(made).items()
-        if not is_remote(name) and _is_changed(source, name, every_byte)
-    ]
+    problems = []
+    for name, source in sources_by_name(made).items():
+        if not is_remote(name) and _is_changed(source, name, every_byte):
+            problems.append(f"{name}: changed after the store was made of it")
+        advance(source.size)
+    return problems
 
 
 def refuse_changed(store: str, made: Manifest) -> None:

@@ -132,6 +132,8 @@ def train_dask(
         if not config.is_search:
             if resume and checkpoint_folder:
                 refuse_search(checkpoint_folder)
+            progress.expect(config.steps)
+            progress.begin_step("training")
             return train_round(Round(config, 0, 0, checkpoint_folder, resume, is_last=True)).result
         if warm_start is not None:
             raise UsageError(ONE_MODEL)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ooc_pegasos.reporting.steps import Steps
 from ooc_pegasos.util.escaping import printable
 
 if TYPE_CHECKING:
@@ -18,15 +19,23 @@ if TYPE_CHECKING:
 
 FRAME_SECONDS = 0.1
 """Seconds between two updates of a status line."""
+LOG_SECONDS = 10.0
+"""Seconds between two lines of a log, and after which a command has lines at all."""
 _DAY = 86_400.0
-_HOOKS = ("__init__", "begin", "begin_step", "advance", "presented", "epoch_done", "note", "end")
+_HOOKS = (
+    *("__init__", "expect", "begin", "begin_step", "begin_round"),
+    *("advance", "presented", "epoch_done", "note", "end"),
+)
 
 
 class Progress:
     """Base class of displays, which shows nothing."""
 
+    def expect(self, steps: int) -> None:
+        """Announce the number of the next steps."""
+
     def begin(self, what: str, total: int) -> None:
-        """Begin a phase over `total` bytes (0: unknown)."""
+        """Begin a step over `total` bytes (0: unknown)."""
 
     def advance(self, count: int) -> None:
         """Count bytes as done."""
@@ -41,8 +50,14 @@ class Progress:
 class TrainingProgress:
     """Base class of displays of training, which shows nothing."""
 
+    def expect(self, steps: int) -> None:
+        """Announce the number of the next steps."""
+
     def begin_step(self, what: str) -> None:
-        """Begin a step of a job that trains several times."""
+        """Begin a step."""
+
+    def begin_round(self, what: str) -> None:
+        """Begin another run of the same step, whose epochs are counted from 1 again."""
 
     def presented(self, epoch: int, rows: int, total: int) -> None:
         """Report the number of processed rows of an epoch."""
@@ -207,51 +222,103 @@ class NotedProgress(Progress):
 
 
 @guarded
-class LiveProgress(Progress):
-    """A status line on a terminal: bytes done, bytes in all, speed, time left."""
+class MeasuredProgress(Progress):
+    """Bytes done, bytes in all, speed, time left, as text for a subclass to show."""
 
-    def __init__(self) -> None:
-        self._what, self._total, self._done, self._began = "", 0, 0, 0.0
+    def __init__(self, steps: Steps | None = None) -> None:
+        self.steps = steps or Steps()
+        self._what, self._total, self._done, self._share, self._began = "", 0, 0, 0, 0.0
+
+    def expect(self, steps: int) -> None:
+        self.steps.expect(steps)
 
     def begin(self, what: str, total: int) -> None:
-        self._what, self._total, self._done, self._began = what, total, 0, time.monotonic()
-        _line.clear()
-        self._show()
+        self.steps.begin()
+        self._what, self._total, self._done, self._share = self.steps.mark + what, total, 0, 0
+        self._began = time.monotonic()
+        self._show(is_new=True)
 
     def advance(self, count: int) -> None:
         self._done += count
-        self._show()
+        self._show(is_new=False)
 
     def note(self, text: str) -> None:
         _print_note(text)
 
-    def end(self) -> None:
-        _line.clear()
+    def _show(self, is_new: bool) -> None:
+        """Show the text."""
 
-    def _show(self) -> None:
+    def _text(self) -> str:
         speed = self._done / max(time.monotonic() - self._began, 1e-9)
         amount = f"{self._done / 1e6:,.1f} MB"
         parts = [self._what, amount, f"{speed / 1e6:,.1f} MB/s"]
         if self._total:
-            share = min(100 * self._done // self._total, 100)
-            parts[:2] = [f"{self._what} {share} %", f"{amount} of {self._total / 1e6:,.1f} MB"]
+            self._share = max(self._share, min(100 * self._done // self._total, 100))
+            parts[:2] = [f"{self._what} {self._share} %", f"{amount} of {self._total / 1e6:,.1f} MB"]
             left = duration_words(max(self._total - self._done, 0) / speed if speed else None)
             parts += [f"about {left} left"] if left else []
-        _line.show(", ".join(parts))
+        return ", ".join(parts)
+
+
+@guarded
+class LiveProgress(MeasuredProgress):
+    """A status line on a terminal."""
+
+    def _show(self, is_new: bool) -> None:
+        if is_new:
+            _line.clear()
+        _line.show(self._text())
+
+    def end(self) -> None:
+        _line.clear()
+
+
+@guarded
+class LoggedProgress(MeasuredProgress):
+    """A line from time to time and at the beginning of steps, without a terminal; none of short commands."""
+
+    def __init__(self, steps: Steps | None = None) -> None:
+        super().__init__(steps)
+        self._last = self.steps.began
+
+    def _show(self, is_new: bool) -> None:
+        now = time.monotonic()
+        if now - (self.steps.began if is_new else self._last) >= LOG_SECONDS:
+            self._last = now
+            _print_note(self._what if is_new else self._text())
 
 
 @guarded
 class LoggedTraining(TrainingProgress):
-    """A line from time to time, without a terminal."""
+    """A line from time to time and at the beginning of steps, without a terminal; none of short commands."""
 
-    def __init__(self, seconds: float = 10.0) -> None:
-        self._seconds = seconds
-        self._last = time.monotonic()
+    def __init__(self, seconds: float | None = None, steps: Steps | None = None) -> None:
+        self.steps = steps or Steps()
+        self._seconds = LOG_SECONDS if seconds is None else seconds
+        self._last, self._step, self._round = time.monotonic(), "", 1
+
+    def expect(self, steps: int) -> None:
+        self.steps.expect(steps)
+
+    def begin_step(self, what: str) -> None:
+        self.steps.begin()
+        self._round, self._step = 1, f"{self.steps.mark}{what}"
+        self._log_step()
+
+    def begin_round(self, what: str) -> None:
+        self._round += 1
+        self._step = f"{self.steps.mark}round {self._round}, {what}"
+        self._log_step()
+
+    def _log_step(self) -> None:
+        if time.monotonic() - self.steps.began >= self._seconds:
+            self._last = time.monotonic()
+            self.note(self._step)
 
     def epoch_done(self, record: EpochRecord, tolerance: float, models: int) -> None:
         if time.monotonic() - self._last >= self._seconds:
             self._last = time.monotonic()
-            self.note(epoch_line(record, models))
+            self.note(f"{self._step}: {epoch_line(record, models)}" if self._step else epoch_line(record, models))
 
     def note(self, text: str) -> None:
         _print_note(text)
@@ -259,22 +326,38 @@ class LoggedTraining(TrainingProgress):
 
 @guarded
 class LiveTraining(TrainingProgress):
-    """A status line on a terminal: the epoch, rows a second, objective and gap, time left."""
+    """A status line on a terminal: the step, the epoch, rows a second, objective and gap, time left."""
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._gaps: list[float] = []
-        self._known = self._left = self._step = ""
+    def __init__(self, steps: Steps | None = None) -> None:
+        self.steps = steps or Steps()
+        self._step, self._round = "", 1
+        self._begin_run()
         _line.show("loading")
 
+    def _begin_run(self) -> None:
+        self._began, self._gaps, self._known, self._left = time.monotonic(), list[float](), "", ""
+        self._most = (0, 0)  # epoch and rows, which never go back in a run
+
+    def expect(self, steps: int) -> None:
+        self.steps.expect(steps)
+
     def begin_step(self, what: str) -> None:
-        self._began, self._gaps = time.monotonic(), []
-        self._known = self._left = ""
-        self._step = f"{what}: "
+        self.steps.begin()
+        self._round = 1
+        self._show_run(what)
+
+    def begin_round(self, what: str) -> None:
+        self._round += 1
+        self._show_run(f"round {self._round}, {what}")
+
+    def _show_run(self, what: str) -> None:
+        self._begin_run()
+        self._step = f"{self.steps.mark}{what}: "
         _line.clear()
-        _line.show(what)
+        _line.show(self._step.removesuffix(": "))
 
     def presented(self, epoch: int, rows: int, total: int) -> None:
+        epoch, rows = self._most = max(self._most, (epoch, rows))
         rate = (epoch * total + rows) / max(time.monotonic() - self._began, 1e-9)
         share = min(100 * rows // max(total, 1), 100)
         _line.show(f"{self._step}epoch {epoch + 1}, {share} % of it{self._left}, {rate:,.0f} rows/s{self._known}")
@@ -304,11 +387,11 @@ class LiveTraining(TrainingProgress):
 # --- which display ------------------------------------------------------------------------------------
 
 
-def progress_for(quiet: bool) -> Progress:
-    """Return a status line on a terminal, notes elsewhere, nothing if quiet."""
+def progress_for(quiet: bool, steps: Steps | None = None) -> Progress:
+    """Return a status line on a terminal, notes and occasional lines elsewhere, nothing if quiet."""
     if quiet:
         return Progress()
-    return LiveProgress() if _has_status_line() else NotedProgress()
+    return LiveProgress(steps) if _has_status_line() else LoggedProgress(steps)
 
 
 def in_notebook() -> bool:
@@ -326,10 +409,10 @@ def default_training_progress() -> TrainingProgress:
     return NotebookTraining()
 
 
-def training_progress_for(quiet: bool) -> TrainingProgress:
+def training_progress_for(quiet: bool, steps: Steps | None = None) -> TrainingProgress:
     """Return a status line on a terminal, a display in a notebook, occasional lines elsewhere, nothing if quiet."""
     if quiet:
         return TrainingProgress()
     if in_notebook():
         return default_training_progress()
-    return LiveTraining() if _has_status_line() else LoggedTraining()
+    return LiveTraining(steps) if _has_status_line() else LoggedTraining(steps=steps)

@@ -119,6 +119,8 @@ def train(
         if not config.is_search:
             if resume and checkpoint_folder:
                 refuse_search(checkpoint_folder)
+            progress.expect(config.steps)
+            progress.begin_step("training")
             return _compared_with_constant(train_round(whole).result, store)
         if warm_start is not None:
             raise UsageError(ONE_MODEL)
@@ -224,6 +226,8 @@ def _search_bias(
 ) -> TrainResult:
     """Search for the best bias: each round trains models of several fixed biases together."""
     search, began = BiasSearch(), time.perf_counter()
+    progress.expect(config.steps)
+    progress.begin_step("searching the bias")
     with ExitStack() as stack:
         file = stack.enter_context(open_log(Path(log), 0)) if log else None
         while True:
@@ -240,3 +244,4 @@ def _search_bias(
                 progress.note(note)
                 seconds = time.perf_counter() - began
                 return dataclasses.replace(result, seconds=seconds, notes=[*result.notes, note])
+            progress.begin_round("other biases")

@@ -210,6 +210,8 @@ class LambdaSearch:
         self._memory: int | None = None
         """The memory of an interrupted run, which determines the order of rows."""
         self._began = time.perf_counter()
+        self._is_begun = False
+        """True if a round has begun in this process."""
 
     def continue_from(self, saved: Checkpoint) -> None:
         """Continue the search of a checkpoint. Raises CheckpointMismatchError."""
@@ -229,6 +231,7 @@ class LambdaSearch:
 
     def execute(self) -> TrainResult:
         """Compare lambdas until the best is found, and train it on all rows."""
+        self._progress.expect(self._config.steps)
         self._search()
         self._try_other_loss()
         return self._refit() if self._found.trials else self._without_refit(self._results[-1])
@@ -238,7 +241,8 @@ class LambdaSearch:
             lambdas = self._next_lambdas()
             if lambdas == ():
                 break
-            self._progress.begin_step(self._describe(lambdas))
+            (self._progress.begin_round if self._is_begun else self._progress.begin_step)(self._describe(lambdas))
+            self._is_begun = True
             made = self._make(self._config_of(lambdas), self._found.rounds + 1)
             self._take(made)
             if made.result.stopped_by == "seconds":
@@ -437,7 +441,9 @@ class LambdaSearch:
             select_by=None,
             calibrate=None,
         )
-        if config.calibrate and not self._found.calibrations:
+        is_calibrated = not config.calibrate or bool(self._found.calibrations)
+        self._progress.expect(1 if is_calibrated else 2)
+        if not is_calibrated:
             self._progress.begin_step("fitting probabilities")
             tolerance = max(config.enough, COMPARED)
             held_out = dataclasses.replace(

@@ -138,7 +138,7 @@ def test_status_lines_of_conversions_and_training(tmp_path, place):
     code, shown = Terminal(place, "convert", "in.svm", "-o", tmp_path / "new", before=EVERY_TEXT).end()
     assert code == 0
     statuses = " ".join(check_shown(shown, 80))
-    for words in ("reading 100 %", "writing 100 %", "MB of", "MB/s"):
+    for words in ("1/2 reading rows 100 %", "2/2 writing chunks 100 %", "MB of", "MB/s"):
         assert words in statuses
     options = ("--lambda", "0.01", "--tolerance", "1e-3", "--holdout", "0.2")
     words = ("train", "store", "-o", tmp_path / "m", *options)
@@ -172,7 +172,7 @@ def test_a_terminal_that_is_resized(tmp_path, place):
         texts = check_shown(terminal.shown(begin).partition("\x1b[K")[2].rpartition("\x1b[K")[0] + "\x1b[K", columns)
         assert texts
         if columns >= 20:
-            assert all(text.startswith("epoch ") for text in texts)
+            assert all(text.startswith("training: epoch ") for text in texts)
     terminal.type("\x03")
     code, shown = terminal.end()
     assert code == 130
@@ -285,22 +285,29 @@ def test_a_display_that_fails_ends_no_run(tmp_path, place, error, place_of_it):
 def displays():
     import ooc_pegasos.reporting.notebook
 
-    found = [*Progress.__subclasses__(), *TrainingProgress.__subclasses__()]
+    found = [Progress, TrainingProgress]
+    for kind in found:
+        found += kind.__subclasses__()
     return [
         kind
-        for kind in found
+        for kind in found[2:]
         if kind.__module__ in ("ooc_pegasos.reporting.progress", ooc_pegasos.reporting.notebook.__name__)
     ]
 
 
 def test_all_displays_are_guarded():
     kinds = displays()
-    assert {"NotedProgress", "LiveProgress", "LoggedTraining", "LiveTraining", "NotebookTraining"} <= {
-        kind.__name__ for kind in kinds
-    }
+    assert {
+        "NotedProgress",
+        "LiveProgress",
+        "LoggedProgress",
+        "LoggedTraining",
+        "LiveTraining",
+        "NotebookTraining",
+    } <= {kind.__name__ for kind in kinds}
     for kind in kinds:
-        for name in ("begin", "advance", "presented", "epoch_done", "note", "end"):
-            if name in vars(kind):
+        for name in vars(TrainingProgress).keys() | vars(Progress).keys():
+            if name in vars(kind) and not name.startswith("__"):
                 assert hasattr(vars(kind)[name], "__wrapped__"), (kind, name)
 
 
@@ -413,7 +420,7 @@ def test_a_conversion_whose_terminal_disappears(tmp_path, place, ignored):
         shutil.copy(place / "in.svm", tmp_path / name)
     words = ("convert", *names, "-o", "new", "--threads", "1")
     terminal = Terminal(tmp_path, *words, before=(IGNORING if ignored else "") + EVERY_TEXT + SLOW)
-    terminal.wait_for("reading 1")
+    terminal.wait_for("reading rows 1")
     code = terminal.close()
     if ignored:
         assert code == 3

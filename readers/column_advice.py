@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from ooc_pegasos.readers.columns_plan import WIDE
 from ooc_pegasos.readers.dates import date_order_of
 from ooc_pegasos.readers.spelling import spelling_of_texts
 from ooc_pegasos.store.recipe import Column, Table
+from ooc_pegasos.util.short_names import short
 
 _BLOCK = 1 << 20
 """Bytes of text that are read."""
@@ -80,18 +82,18 @@ class FirstRows:
             order = date_order_of(words)
             if order is None:
                 raise InputError(
-                    f"column '{column.name}': {words[0]!r} and other values are not all dates like 2024-12-31, "
+                    f"column '{short(column.name)}': {words[0]!r} and other values are not all dates like 2024-12-31, "
                     "31.12.2024 or 12/31/2024; leave out {dates=" + column.name + "}"
                 )
             if order != "ymd":
                 first, example = {"dmy": ("day", "31.12.2024"), "mdy": ("month", "12/31/2024")}[order]
-                note(f"column '{column.name}': dates are read with the {first} first, like {example}")
+                note(f"column '{short(column.name)}': dates are read with the {first} first, like {example}")
             return dataclasses.replace(column, date_order=order)
         mark = decimal_mark_of(words) if column.kind in ("numeric", "categorical") else None
         if mark is None or (column.kind == "categorical" and len(words) < _FEW_AMOUNTS):
             return column
         what = "with a decimal comma" if mark == "," else "with a decimal point"
-        note(f"column '{column.name}': amounts like {words[0]!r} are read as numbers, {what}")
+        note(f"column '{short(column.name)}': amounts like {words[0]!r} are read as numbers, {what}")
         return dataclasses.replace(column, kind="numeric", decimal_mark=mark)
 
     def advise(self, table: Table, note: Callable[[str], None]) -> None:
@@ -105,10 +107,10 @@ class FirstRows:
             if is_positive is not None and not found and _reveals(column, array, is_positive):
                 found = [
                     "it alone separates the labels of the first rows; if it is not known at the time of a prediction, "
-                    f"--ignore {column.name}"
+                    f"--ignore {_word(column)}"
                 ]
             for advice in found:
-                note(f"column '{column.name}': {advice}")
+                note(f"column '{short(column.name)}': {advice}")
 
 
 def _two_classes(labels: Any) -> np.ndarray | None:
@@ -174,6 +176,11 @@ def _words_of(array: Any) -> list[str]:
     return [word for word in array.to_pylist() if word]
 
 
+def _word(column: Column) -> str:
+    """Return the name of a column as a word of a command."""
+    return shlex.quote(short(column.name))
+
+
 def _advice_on(column: Column, array: Any) -> Iterator[str]:
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -183,7 +190,7 @@ def _advice_on(column: Column, array: Any) -> Iterator[str]:
     if column.use not in ("numeric", "categorical") or pa.types.is_nested(kind):
         return
     rows = len(array) - array.null_count
-    advice = f"if it is an id, give --id {column.name}, else --ignore {column.name}"
+    advice = f"if it is an id, give --id {_word(column)}, else --ignore {_word(column)}"
     is_unique = rows >= _LEAST_ROWS and pc.count_distinct(array).as_py() > _NEARLY_ALL * rows
     if column.kind == "numeric":
         numbers = np.abs(array.cast(pa.float64(), safe=False).drop_null().to_numpy(zero_copy_only=False))
@@ -197,13 +204,13 @@ def _advice_on(column: Column, array: Any) -> Iterator[str]:
         return
     words = float(np.mean([len(word.split()) for word in some]))
     if date_order_of(some) is not None:
-        yield f"times are taken as categories; for the day of the week, the hour and so on give --dates {column.name}"
+        yield f"times are taken as categories; for the day of the week, the hour and so on give --dates {_word(column)}"
     elif all(_AMOUNT.fullmatch(word) for word in some) and is_unique:
         yield "amounts are taken as categories, because they are not all written alike; write them like 1234.56"
     elif words >= _WORDS:
         yield (
-            f"long texts are taken as categories; for a feature for each word give --text {column.name}, and name the "
-            "other columns that count by --numeric and --categorical"
+            f"long texts are taken as categories; for a feature for each word give --text {_word(column)}, and name "
+            "the other columns that count by --numeric and --categorical"
         )
     elif is_unique:
         yield f"nearly every row has another value; {advice}"

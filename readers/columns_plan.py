@@ -34,6 +34,7 @@ from ooc_pegasos.readers.sources import (
 from ooc_pegasos.store.recipe import Table
 from ooc_pegasos.store.row_ids import is_id
 from ooc_pegasos.util.kind_of_path import kind_of_path
+from ooc_pegasos.util.short_names import listed, short
 
 FileType = Literal["parquet", "arrow", "delimited", "jsonlines"]
 _HEAD = 1 << 20
@@ -231,17 +232,17 @@ def difference(missing: Sequence[str], known: dict[str, Any]) -> str:
         near = difflib.get_close_matches(column, known, 1)
         is_struct = any(name.startswith(f"{column}.") for name in known)
         near = [f"{column}.*"] if is_struct else near
-        described.append(f"'{column}'" + (f" (is it '{near[0]}'?)" if near else ""))
+        described.append(f"'{short(column)}'" + (f" (is it '{short(near[0])}'?)" if near else ""))
     more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
     return f"no column {', '.join(described)}{more}; {columns_in_words(known)}"
 
 
 def columns_in_words(known: dict[str, Any]) -> str:
     """Return a message that lists the columns; for a single column, with the delimiter that may be meant."""
-    listed = "the columns are " + ", ".join(list(known)[:12]) + (", ..." if len(known) > 12 else "")
+    columns = f"the columns are {listed(known, 12)}"
     inside = [mark for mark in ",;\t|" if len(known) == 1 and mark in next(iter(known))]
     spelled = {"\t": r"\t"}.get(inside[0], inside[0]) if inside else ""
-    return listed + (f"; if that is more than one, give {{delimiter='{spelled}'}}" if inside else "")
+    return columns + (f"; if that is more than one, give {{delimiter='{spelled}'}}" if inside else "")
 
 
 def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
@@ -252,17 +253,17 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
     is_number = _is_number(inner)
     is_text = _is_text(inner)
     nested, unknown = pa.types.is_nested(inner), pa.types.is_null(inner)
-    column = f"{where}: column '{name}' is of type {kind}"
+    column = f"{where}: column '{short(name)}' is of type {kind}"
     if wanted == "numeric" and not unknown and (not is_number or pa.types.is_dictionary(kind)):
-        raise InputError(f"{column}, not a number; write it as numbers, or convert with {{categorical={name}}}")
+        raise InputError(f"{column}, not a number; write it as numbers, or convert with {{categorical={short(name)}}}")
     if wanted == "amount" and not unknown and not (is_number or is_text):
-        raise InputError(f"{column}, not a number; write it as numbers, or convert with {{categorical={name}}}")
+        raise InputError(f"{column}, not a number; write it as numbers, or convert with {{categorical={short(name)}}}")
     if wanted == "dates" and not unknown and not (is_number or is_text or pa.types.is_temporal(inner)):
         raise InputError(f"{column}, not a date or time; write it like 2024-12-31, or leave it out")
     if wanted == "text" and not unknown and not is_text:
-        raise InputError(f"{column}, not text; write it as text, or convert with {{categorical={name}}}")
+        raise InputError(f"{column}, not text; write it as text, or convert with {{categorical={short(name)}}}")
     if wanted == "categorical" and nested and not is_tags(inner, "all"):
-        raise InputError(f"{column}, which cannot be a category; leave it out, with {{ignore={name}}}")
+        raise InputError(f"{column}, which cannot be a category; leave it out, with {{ignore={short(name)}}}")
     if wanted == "label" and not unknown and not (is_number or is_text):
         raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")
     if wanted == "id" and not unknown and not is_id(inner):

@@ -22,6 +22,7 @@ from ooc_pegasos.readers.arrow_strings import not_utf8
 from ooc_pegasos.readers.base import TO_UTF8, BadRow
 from ooc_pegasos.readers.sources import UTF8_MARK
 from ooc_pegasos.store.csr_block import read_only
+from ooc_pegasos.util.short_names import short, shortened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -467,11 +468,12 @@ def _problem_of_line(code: int, cells: int, names: int, over: int) -> str:
 
 def _problem_of_cell(cell: bytes, name: str, kind: CellKind) -> str:
     if kind == "string":
-        return f"the value {cell[:40]!r} in column {name!r} is not UTF-8 text; {TO_UTF8}"
+        return f"the value {cell[:40]!r} in column {shortened(name)!r} is not UTF-8 text; {TO_UTF8}"
     shown = cell[:40].decode("utf-8", "backslashreplace")
-    advice = f"or give the column by {{categorical={shlex.quote(name)}}}"
+    advice = f"or give the column by {{categorical={shlex.quote(short(name))}}}"
+    column = f"in column {shortened(name)!r}"
     if not cell:
-        return f"quotes with nothing between them in column {name!r} are not a number; leave the quotes out, {advice}"
+        return f"quotes with nothing between them {column} are not a number; leave the quotes out, {advice}"
     infinite = re.match(_NUMBER, shown) or re.match(r"[ \t]*[+-]?(?:nan|inf)", shown, re.IGNORECASE)
     what = "a finite number" if infinite else "a number"
-    return f"the value {literal(repr(shown))} in column {name!r} is not {what}; correct it, {advice}"
+    return f"the value {literal(repr(shown))} {column} is not {what}; correct it, {advice}"

@@ -28,6 +28,7 @@ from ooc_pegasos.store.manifest import Recipe
 from ooc_pegasos.store.recipe import Column, Hashing, Table, Tokens
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.arrow import array_of
+from ooc_pegasos.util.short_names import listed
 from ooc_pegasos.util.thread_map import ordered_map
 
 SAMPLED_TASKS, _SAMPLED_FILES = 8, 8
@@ -235,8 +236,9 @@ def _scaled_by_default(table: Table, survey: Survey) -> Table:
     if not why:
         return table
     scaled = [column.name for column, is_chosen in zip(columns, chosen.tolist(), strict=True) if is_chosen]
-    shown = ", ".join(scaled[:3]) + (", ..." if len(scaled) > 3 else "")
-    survey.note(f"numbers are scaled, because they {why} ({shown}); --no-standardize keeps them as they are")
+    survey.note(
+        f"numbers are scaled, because they {why} ({listed(scaled, 3)}); --no-standardize keeps them as they are"
+    )
     return _scaled(table, moments, chosen)
 
 

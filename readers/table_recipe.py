@@ -17,6 +17,7 @@ from ooc_pegasos.readers.hash_size import hashing_of
 from ooc_pegasos.readers.sources import display_name
 from ooc_pegasos.readers.spelling import spelling_by_type
 from ooc_pegasos.store.recipe import Column, Hashing, Kind, Table, named_by
+from ooc_pegasos.util.short_names import listed, short
 
 OPTIONS = (
     *("label", "weight", "id", "numeric", "categorical", "text", "dates", "ignore", "preset", "nulls", "log1p", "clip"),
@@ -80,14 +81,14 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         if label is None:
             problem = f"which column has the labels? Give {{label=COLUMN}}; {columns_plan.columns_in_words(known)}"
             raise UsageError(f"{display_name(name)}: {problem}")
-        remarks.append(f"labels are taken from column '{label}'")
+        remarks.append(f"labels are taken from column '{short(label)}'")
     for option, column in (("label", label), ("weight", wanted.get("weight")), ("id", wanted.get("id"))):
         if column is not None and column not in known:
-            raise UsageError(f"{{{option}={column}}}: {columns_plan.difference([column], known)}")
+            raise UsageError(f"{{{option}={short(column)}}}: {columns_plan.difference([column], known)}")
     taken = {label, wanted.get("weight"), wanted.get("id")}
     if label in (wanted.get("weight"), wanted.get("id")):
         option = "weight" if label == wanted.get("weight") else "id"
-        raise UsageError(f"{{{option}={label}}}: this column is the label; name another, or leave it out")
+        raise UsageError(f"{{{option}={short(label)}}}: this column is the label; name another, or leave it out")
     unused = _ignored(ignored, known, taken)
     of_split = parse_split(split)[0] if split else None
     if of_split is not None and of_split not in known:
@@ -100,15 +101,17 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         for pattern in given:
             found = [column for column in named_by([pattern], known) if column not in taken and column not in unused]
             if not found and pattern in taken:
-                raise UsageError(f"{{{kind}={pattern}}}: this column is the label, the weight or the id; choose one")
+                raise UsageError(
+                    f"{{{kind}={short(pattern)}}}: this column is the label, the weight or the id; choose one"
+                )
             if not found and pattern in unused:
-                raise UsageError(f"{{{kind}={pattern}}} and {{ignore={pattern}}}; leave one out")
+                raise UsageError(f"{{{kind}={short(pattern)}}} and {{ignore={short(pattern)}}}; leave one out")
             if not found:
-                raise UsageError(f"{{{kind}={pattern}}}: {columns_plan.difference([pattern], known)}")
+                raise UsageError(f"{{{kind}={short(pattern)}}}: {columns_plan.difference([pattern], known)}")
             for column in found:
                 if chosen.get(column, kind) != kind:
                     problem = f"is given by {{{chosen[column]}}} and by {{{kind}}}"
-                    raise UsageError(f"column '{column}' {problem}; choose one")
+                    raise UsageError(f"column '{short(column)}' {problem}; choose one")
                 chosen[column] = kind
     if set(chosen.values()) <= {"dates"}:  # the others by their types
         left_out = [column for column in known if _INDEX.fullmatch(column) and column not in taken]
@@ -124,7 +127,7 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         }
         groups["lists of integers taken as categories, not as indices, because there are other columns"] = tags
         groups["left out, as the index of a pandas table or without a name"] = left_out
-        remarks += [f"{kind}: {_some(columns)}" for kind, columns in groups.items() if columns]
+        remarks += [f"{kind}: {listed(columns)}" for kind, columns in groups.items() if columns]
     if not chosen:
         raise UsageError(f"{display_name(name)}: no column besides the label; check the file")
     is_text = columns_plan.file_type_of(name) in ("delimited", None)
@@ -141,11 +144,13 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
     lists = [column for column in columns if column.kind == "entries"]
     if lists and len(columns) > 1:
         raise UsageError(
-            f"{display_name(name)}: column '{lists[0].name}' has indices of its own, which do not go "
-            f"together with hashed columns; leave it out, with {{ignore={lists[0].name}}}, or all others"
+            f"{display_name(name)}: column '{short(lists[0].name)}' has indices of its own, which do not go "
+            f"together with hashed columns; leave it out, with {{ignore={short(lists[0].name)}}}, or all others"
         )
     if lists and wanted.get("nulls") == "mark":
-        raise UsageError(f"{{nulls=mark}}: the indices of column '{lists[0].name}' have no room for it; leave it out")
+        raise UsageError(
+            f"{{nulls=mark}}: the indices of column '{short(lists[0].name)}' have no room for it; leave it out"
+        )
     return Table(columns, label, **wanted), remarks
 
 
@@ -170,9 +175,9 @@ def _ignored(patterns: Sequence[str], known: Collection[str], taken: Collection[
     for pattern in patterns:
         found = named_by([pattern], known)
         if not found:
-            raise UsageError(f"{{ignore={pattern}}}: {columns_plan.difference([pattern], dict.fromkeys(known))}")
+            raise UsageError(f"{{ignore={short(pattern)}}}: {columns_plan.difference([pattern], dict.fromkeys(known))}")
         if pattern in taken:
-            raise UsageError(f"{{ignore={pattern}}}: this column is the label, the weight or the id; choose one")
+            raise UsageError(f"{{ignore={short(pattern)}}}: this column is the label, the weight or the id; choose one")
     return set(named_by(patterns, known)) - set(taken)
 
 
@@ -190,7 +195,3 @@ def _kind_by_type(kind: Any) -> Kind:
         return "categorical" if is_tags(kind) else "entries"
     numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     return "numeric" if numbers else "categorical"
-
-
-def _some(columns: list[str]) -> str:
-    return ", ".join(columns[:8]) + (f" and {len(columns) - 8} more" if len(columns) > 8 else "")

@@ -70,6 +70,7 @@ from ooc_pegasos.store.recipe import Table
 from ooc_pegasos.store.row_ids import plain
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.buffers import Pool
+from ooc_pegasos.util.short_names import short, shortened
 
 if TYPE_CHECKING:
     from ooc_pegasos.readers.split_rule import SplitRule
@@ -413,10 +414,10 @@ class _BinaryTable:
             if name not in self._own:
                 columns.append(pa.repeat(pa.scalar(self._partition[name]), given.num_rows))
                 continue
-            with arrow_errors(f"{display_name(self.name)}: rows up to {task.end:,}: column '{name}'"):
+            with arrow_errors(f"{display_name(self.name)}: rows up to {task.end:,}: column '{short(name)}'"):
                 column, wrong, cells = checked(nested.column_at(given, self._own[name][0]))
             for row in wrong.tolist():
-                problem = f"the value {cells[row].as_py()[:40]!r} in column {name!r} is not UTF-8 text"
+                problem = f"the value {cells[row].as_py()[:40]!r} in column {shortened(name)!r} is not UTF-8 text"
                 bad.setdefault(row, BadRow(row, f"{problem}; write it as UTF-8"))
             if pa.types.is_dictionary(column.type) and column.dictionary.null_count:
                 column = column.dictionary_decode()  # nulls by their code

@@ -27,6 +27,7 @@ from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.store.labels import key_of
 from ooc_pegasos.store.recipe import Column, Table
 from ooc_pegasos.store.vocabulary import Vocabulary
+from ooc_pegasos.util.short_names import short
 
 MIN_WEIGHT, MAX_WEIGHT = 1e-9, 1e9
 
@@ -207,7 +208,7 @@ class Vectorizer:
         nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
         if nulls is not None and self.table.nulls == "bad":
             wrong = np.flatnonzero(nulls)
-            problem = f"no value in column '{column.name}'; fill it in, or give {{nulls=absent}}"
+            problem = f"no value in column '{short(column.name)}'; fill it in, or give {{nulls=absent}}"
             problems.add(wrong, lambda _row: problem)
         if column.kind == "numeric":
             yield self._numeric(column, array, given, nulls, problems, new)
@@ -311,7 +312,7 @@ class Vectorizer:
         advice = "write it like 2024-12-31 13:45, correct it, or leave it empty"
         problems.add(
             np.flatnonzero(times.wrong),
-            lambda row: f"{literal(repr(array[row].as_py()))} in column '{column.name}' is not a date; {advice}",
+            lambda row: f"{literal(repr(array[row].as_py()))} in column '{short(column.name)}' is not a date; {advice}",
         )
         for part, codes, words in parts_of(times):
             prefix, is_present = f"{column.name}:{part}=", times.present & (codes >= 0)
@@ -342,14 +343,16 @@ class Vectorizer:
         array = batch.column(name)
         if array.null_count:
             missing = np.flatnonzero(np.asarray(array.is_null()))
-            problems.add(missing, lambda _row: f"no label in column '{name}'; give every row one, or leave it out")
+            problems.add(
+                missing, lambda _row: f"no label in column '{short(name)}'; give every row one, or leave it out"
+            )
         if self._text_labels:
             keys, names = _keys_of(array)
             empty = np.array([key for key, word in names.items() if not word], np.uint64)
             if len(empty):
                 wrong = np.flatnonzero(np.isin(keys.view(np.uint64), empty))
                 problems.add(
-                    wrong, lambda _row: f"an empty label in column '{name}'; give every row one, or leave it out"
+                    wrong, lambda _row: f"an empty label in column '{short(name)}'; give every row one, or leave it out"
                 )
             return keys, {key: word for key, word in names.items() if word}
         numbers, wrong = parsed_numbers(array)
@@ -427,11 +430,12 @@ def _not_a_number(column: Column, value: Any) -> str:
         return _not_finite(column, value)
     example = {".": "1,234.56", ",": "1.234,56"}[column.decimal_mark]
     shown = literal(repr(value))
-    return f"the value {shown} in column '{column.name}' is not an amount like {example}; correct it or leave it empty"
+    problem = f"the value {shown} in column '{short(column.name)}' is not an amount like {example}"
+    return f"{problem}; correct it or leave it empty"
 
 
 def _not_finite(column: Column, value: float) -> str:
-    return f"the value {value} in column '{column.name}' is not finite; correct it or leave it empty"
+    return f"the value {value} in column '{short(column.name)}' is not finite; correct it or leave it empty"
 
 
 def parsed_numbers(array: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -507,9 +511,8 @@ def _entries(column: Column, array: Any, nulls: np.ndarray | None, problems: Pro
     if wrong.any():
         ends = np.cumsum(lengths)
         rows = np.unique(np.searchsorted(ends, np.flatnonzero(wrong), "right"))
-        problem = (
-            f"an index in column '{column.name}' is missing or not from 0 to {LARGEST_INDEX:,}, or a value is none"
-        )
+        where = f"in column '{short(column.name)}'"
+        problem = f"an index {where} is missing or not from 0 to {LARGEST_INDEX:,}, or a value is none"
         problems.add(rows, lambda _row: f"{problem}; correct it")
         features, numbers = np.where(wrong, 0, features), np.where(wrong, 0.0, numbers)
     with np.errstate(over="ignore"):

@@ -14,6 +14,7 @@ from ooc_pegasos.cli.streams import say
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.exit_codes import CORRUPT_FILE
+from ooc_pegasos.util.short_names import padded, width_of
 
 GROUPS = ("Input", "Columns", "Text", "Labels", "Storage", "Output")
 
@@ -127,8 +128,8 @@ def info(
         print_json(summary(opened, disk))
         return
     lines = table(opened, disk)
-    width = max(len(name) for name, _text in lines)
-    say(str(store), *(f"  {name.ljust(width)}  {text}".rstrip() for name, text in lines))
+    width = max(width_of(name) for name, _text in lines)
+    say(str(store), *(f"  {padded(name, width)}  {text}".rstrip() for name, text in lines))
 
 
 def _info_of_model(path: Path, has_options_of_stores: bool, json_output: bool) -> None:
@@ -142,8 +143,8 @@ def _info_of_model(path: Path, has_options_of_stores: bool, json_output: bool) -
         print_json(model_summary(model))
         return
     lines = model_table(model)
-    width = max(len(name) for name, _text in lines)
-    say(str(path), *(f"  {name.ljust(width)}  {text}".rstrip() for name, text in lines))
+    width = max(width_of(name) for name, _text in lines)
+    say(str(path), *(f"  {padded(name, width)}  {text}".rstrip() for name, text in lines))
 
 
 @app.command(

@@ -11,6 +11,7 @@ from ooc_pegasos.readers.crosses import columns_in
 from ooc_pegasos.store.label_rule import is_same_rule
 from ooc_pegasos.store.manifest import LabelInfo, Manifest, Recipe
 from ooc_pegasos.store.recipe import Table, named_by
+from ooc_pegasos.util.short_names import short
 
 _DEFAULTS = ConvertConfig()
 _SCALINGS = {None: "sample", True: "all", False: "none"}
@@ -60,7 +61,7 @@ def refuse_contradiction(made: Manifest, config: ConvertConfig) -> None:
             _refuse_other_columns(kind, patterns, table)
     used = named_by(config.ignore, [column.name for column in table.columns]) if table else []
     if used:
-        raise UsageError(f"{{ignore={' '.join(config.ignore)}}}: the store has column '{used[0]}'; leave it out")
+        raise UsageError(f"{{ignore={' '.join(config.ignore)}}}: the store has column '{short(used[0])}'; leave it out")
 
 
 def _text_of(value: Any) -> str:
@@ -117,7 +118,6 @@ def _refuse_other_columns(kind: str, patterns: tuple[str, ...], table: Table) ->
     for column in table.columns:
         named = column.name in meant
         if named != (column.kind == kind):
-            problem = (
-                f"column '{column.name}' is {'' if named else 'not '}among these, and is {column.kind} in the store"
-            )
+            which = f"column '{short(column.name)}' is {'' if named else 'not '}among these"
+            problem = f"{which}, and is {column.kind} in the store"
             raise UsageError(f"{{{kind}={' '.join(patterns)}}}: {problem}; leave it out")

@@ -27,6 +27,7 @@ from ooc_pegasos.readers.weights import WeightsReader
 from ooc_pegasos.store.csr_block import LEVELS, OVERFLOWS
 from ooc_pegasos.store.labels import Distinct, LabelCollector, allowed_keys, distinct_of
 from ooc_pegasos.util.files import cut_file, open_in_place
+from ooc_pegasos.util.short_names import listed, shortened
 from ooc_pegasos.util.thread_map import ordered_map
 
 
@@ -187,13 +188,13 @@ class Ingest:
         keep = np.isin(block.labels.view(np.uint64), self._allowed_keys)
         if keep.all():
             return parsed
-        known = ", ".join(list(self._allowed.values())[:5])
+        known = listed(self._allowed.values(), 5)
         names = LabelCollector(self.plan.text_labels, names=parsed.names)
         bits = block.labels.view(np.uint64)
 
         def problem(row: int) -> str:
             name = names.name(int(bits[row]))
-            return f"the label {name!r} is not one of {known}; correct it or declare it with {{classes}}"
+            return f"the label {shortened(name)!r} is not one of {known}; correct it or declare it with {{classes}}"
 
         return _without(parsed, keep, problem)
 

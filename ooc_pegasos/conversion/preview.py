@@ -28,6 +28,7 @@ from ooc_pegasos.store.manifest import Recipe
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.buffers import Scratch
+from ooc_pegasos.util.short_names import listed, short
 
 _SHOWN_ROWS, _SHOWN_ENTRIES = 3, 12
 _SURVEYED = 2  # tasks
@@ -65,10 +66,10 @@ class Preview:
         for kind in ("numeric", "categorical", "text", "dates", "entries"):
             names = [column["name"] for column in columns if column["kind"] == kind]
             if names:
-                lines.append(f"  {kind}: {', '.join(names[:20])}" + (" ..." if len(names) > 20 else ""))
+                lines.append(f"  {kind}: {listed(names, 20)}")
         for row in self.rows:
             entries = " ".join(f"{index}:{value:g}" for index, value in row["entries"][:_SHOWN_ENTRIES])
-            lines.append(f"row {row['row']:,}: {row['label']} {entries}" + (" ..." if row["more"] else ""))
+            lines.append(f"row {row['row']:,}: {short(row['label'])} {entries}" + (" ..." if row["more"] else ""))
         lines += [f"bad: {problem}" for problem in self.problems]
         lines.append(f"the store will take about {size_text(round(self.bytes))}, and about {self.seconds:.0f} seconds")
         return lines

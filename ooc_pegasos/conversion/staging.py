@@ -16,6 +16,7 @@ from ooc_pegasos.readers import nested
 from ooc_pegasos.store.recipe import named_by
 from ooc_pegasos.util.csr_matrix import csr_of, refuse_masked
 from ooc_pegasos.util.files import create_file
+from ooc_pegasos.util.short_names import short
 
 _ROWS = 1 << 16
 _KINDS = {"labels": "biufU", "weights": "biuf"}
@@ -114,7 +115,7 @@ def _table_of_rows(data: Iterable[Any], name: str) -> Any:
             columns[str(column)] = pa.array([row.get(column) for row in rows])
         except (pa.ArrowException, OverflowError) as error:
             problem = " ".join(str(error).split())[:200]
-            raise InputError(f"{name}: column '{column}': {problem}; give its values one type") from error
+            raise InputError(f"{name}: column '{short(column)}': {problem}; give its values one type") from error
     return pa.table(columns)
 
 
@@ -129,7 +130,9 @@ def make_alike(
         own = {field.name: field.type for field in piece.schema}
         lacking = [column for column in known if column not in own]
         if lacking and not may_lack_columns:
-            raise InputError(f"{name}: no column '{lacking[0]}', which {where[lacking[0]]} has; make partitions alike")
+            raise InputError(
+                f"{name}: no column '{short(lacking[0])}', which {where[lacking[0]]} has; make partitions alike"
+            )
         if lacking or any(pa.types.is_null(own[column]) and not pa.types.is_null(known[column]) for column in own):
             _fill_in(file, {column: known[column] for column in (*own, *lacking)})
 
@@ -149,7 +152,9 @@ def types_of(schemas: Iterable[tuple[str, Any]], categorical: tuple[str, ...]) -
             elif not pa.types.is_null(field.type):
                 exact = field.name in meant
                 if _sort_of(field.type, exact) != _sort_of(before, exact):
-                    problem = f"column '{field.name}' is of type {field.type}, but in {where[field.name]} {before}"
+                    problem = (
+                        f"column '{short(field.name)}' is of type {field.type}, but in {where[field.name]} {before}"
+                    )
                     raise InputError(f"{name}: {problem}; make partitions alike, for example with astype")
     return known, where
 

@@ -8,8 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ooc_pegasos.reporting.progress import TrainingProgress, epoch_line, guarded
-from ooc_pegasos.reporting.text import holdout_words, size_text
+from ooc_pegasos.reporting.text import FEATURE_WIDTH, holdout_words, size_text
 from ooc_pegasos.util.escaping import printable
+from ooc_pegasos.util.short_names import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -153,7 +154,7 @@ def _heaviest(model: Model, heaviest: Iterable[tuple[int, str | None, np.ndarray
     classes = model.info.labels.classes
     rows: list[list[object]] = []
     for place, name, weight in heaviest:
-        row: list[object] = [f"#{place}" if name is None else name]
+        row: list[object] = [f"#{place}" if name is None else short(name, FEATURE_WIDTH)]
         if model.bias.ndim:
             largest = int(weight.argmax())  # the class with the largest weight
             rows.append([*row, classes[largest], f"{weight[largest]:.6g}"])
@@ -175,7 +176,7 @@ def store_html(store: Store) -> str:
         ("task", made.labels.task),
     ]
     counts = list(zip(made.labels.classes, made.labels.counts, strict=True))
-    rows += [(f"label {name}", f"{count:,} rows") for name, count in counts[:_MOST_CLASSES]]
+    rows += [(f"label {short(name)}", f"{count:,} rows") for name, count in counts[:_MOST_CLASSES]]
     if len(counts) > _MOST_CLASSES:
         rows.append(("", f"and {len(counts) - _MOST_CLASSES:,} more labels"))
     return _framed(_table(f"Store {store.path}", rows))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.reporting.epoch_cost import epoch_seconds
 from ooc_pegasos.util import typed_json
-from ooc_pegasos.util.escaping import printable
 from ooc_pegasos.util.memory_limits import available_memory, peak_rss
+from ooc_pegasos.util.short_names import listed, padded, short, width_of
 
 if TYPE_CHECKING:
     from ooc_pegasos.proof.proof_file import Claim
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 
 _MOST_SHOWN = 20
-_RARE = 0.1  # share of rows below which a class is rare
 """Classes up to which a confusion matrix is printed."""
+_RARE = 0.1
+"""Share of rows below which a class is rare."""
+FEATURE_WIDTH, _CLASS_WIDTH = 60, 30
+"""Widths of the names of features, which stand in lines of their own, and of classes in a table."""
 _LABELS_SHOWN = 6
 """Number of labels whose row counts are printed after a conversion."""
 
@@ -109,7 +112,7 @@ def table(store: Store, disk: tuple[float, int] | None = None) -> list[tuple[str
     meaning = {"binary": ("-1", "+1")}.get(found["task"], ())
     for number, (name, count) in enumerate(shown):
         sign = f"  stored as {meaning[number]}" if meaning else ""
-        rows.append((f"  label {printable(name)}", f"{count:,} rows ({100 * count / total:.1f} %){sign}"))
+        rows.append((f"  label {short(name)}", f"{count:,} rows ({100 * count / total:.1f} %){sign}"))
     if len(found["labels"]) > len(shown):
         rows.append(("", f"and {len(found['labels']) - len(shown):,} more labels"))
     shuffled = f"seed {found['shuffle_seed']}" if found["shuffle_seed"] is not None else "no: rows are in input order"
@@ -175,8 +178,9 @@ def conversion_lines(store: Store, output: str, seconds: float, is_kept: bool = 
     """Return the result of a conversion as lines of text. The rejected rows are in the store, if it `is_kept`."""
     made = store.manifest
     counts = zip(made.labels.classes[:_LABELS_SHOWN], made.labels.counts, strict=False)
-    labels = ", ".join(f"{name}: {count:,}" for name, count in counts)
-    more = ", ..." if len(made.labels.classes) > _LABELS_SHOWN else ""
+    labels = ", ".join(f"{short(name)}: {count:,}" for name, count in counts)
+    hidden = len(made.labels.classes) - _LABELS_SHOWN
+    more = f" and {hidden:,} more" if hidden > 0 else ""
     lines = [
         f"{output}: {made.rows:,} rows, {made.features:,} features, {made.nonzeros:,} non-zeros",
         f"task: {made.labels.task}" + (f" (rows by label: {labels}{more})" if labels else ""),
@@ -290,8 +294,9 @@ def model_table(model: Model) -> list[tuple[str, str]]:
     info, found = model.info, model_summary(model)
     gap = "unknown" if found["gap"] is None else f"at most {100 * found['gap']:.3g} %, certified"
     table = info.recipe.table
-    columns = [] if table is None else [f"{column.name} ({column.kind})" for column in table.columns]
-    columns += [] if table is None else [f"{'*'.join(cross)} (cross)" for cross in table.crosses]
+    columns = [] if table is None else [f"{short(column.name)} ({column.kind})" for column in table.columns]
+    columns += [] if table is None else [f"{short('*'.join(cross))} (cross)" for cross in table.crosses]
+    counts = [f"{short(name)}: {count:,}" for name, count in found["labels"].items()]
     kept = next((trial for trial in info.trials if trial.lam == info.lam), None)
     lines = [
         ("loss", info.loss),
@@ -301,8 +306,8 @@ def model_table(model: Model) -> list[tuple[str, str]]:
         ("algorithm", f"{info.algorithm}, {info.epochs} epochs"),
         ("features", f"{info.features:,}, of which {found['nonzero_features']:,} have a weight"),
         ("task", info.labels.task),
-        ("trained on", ", ".join(f"{printable(name)}: {count:,}" for name, count in found["labels"].items())),
-        ("read as", info.recipe.reader + (f": {', '.join(map(printable, columns[:8]))}" if columns else "")),
+        ("trained on", listed(counts, width=FEATURE_WIDTH)),
+        ("read as", info.recipe.reader + (f": {listed(columns, width=FEATURE_WIDTH)}" if columns else "")),
     ]
     if kept is not None:
         error = "" if kept.error is None else f", error {100 * kept.error:.2f} %"
@@ -375,7 +380,7 @@ def training_lines(result: TrainResult, output: str) -> list[str]:
         lines.append(holdout_words(result.holdout))
         labels = info.labels
         if result.holdout.error is not None and labels.counts:
-            classes = [printable(name) for name in labels.classes]
+            classes = [short(name) for name in labels.classes]
             ranks = result.model.has_probabilities
             lines += _compared_with_constant(result.holdout.error, labels.counts, classes, ranks)
         lines += _compared_with_mean(result)
@@ -450,7 +455,7 @@ def evaluation_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
     lines = [f"{result['rows']:,} rows, error {100 * result['error']:.2f} %"]
     if result["confusion"] is not None and result["error"] is not None:
         counts = [sum(row) for row in result["confusion"]]
-        names = [printable(name) for name in classes]
+        names = [short(name) for name in classes]
         lines += _compared_with_constant(result["error"], counts, names, "log_loss" in result)
     lines.append(f"  accuracy {text('accuracy')}, balanced {text('balanced_accuracy')}")
     if result["task"] == "multiclass":
@@ -476,9 +481,9 @@ def test_lines(result: dict[str, Any], classes: list[str]) -> list[str]:
 
 def inspection_lines(name: str, features: Sequence[tuple[int, str | None, Any]]) -> list[str]:
     """Return the features that speak for a class, and their weights, as lines of text."""
-    lines = [f"for {printable(name)}:"] if features else []
+    lines = [f"for {short(name)}:"] if features else []
     for place, known, weight in features:
-        lines.append(f"{float(weight):>12.6g}  {f'#{place}' if known is None else printable(known)}")
+        lines.append(f"{float(weight):>12.6g}  {f'#{place}' if known is None else short(known, FEATURE_WIDTH)}")
     return lines
 
 
@@ -505,11 +510,11 @@ def _compared_with_constant(
 
 def _confusion(table: list[list[float]], classes: list[str]) -> list[str]:
     """Return the lines of a confusion matrix: a line for each class, a column for each prediction."""
-    classes = [printable(name) for name in classes]
-    width = max(*map(len, classes), 10)
-    lines = [f"  {'':{width}}  predicted " + " ".join(f"{name:>{width}}" for name in classes)]
+    classes = [short(name, _CLASS_WIDTH) for name in classes]
+    width = max(*map(width_of, classes), 10)
+    lines = [f"  {'':{width}}  predicted " + " ".join(" " * (width - width_of(name)) + name for name in classes)]
     for name, counts in zip(classes, table, strict=True):
-        lines.append(f"  {name:{width}}            " + " ".join(f"{int(count):>{width},}" for count in counts))
+        lines.append(f"  {padded(name, width)}            " + " ".join(f"{int(count):>{width},}" for count in counts))
     return lines
 
 

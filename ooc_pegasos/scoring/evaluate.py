@@ -34,6 +34,7 @@ from ooc_pegasos.store import row_ids
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.arrow import array_of
 from ooc_pegasos.util.files import replacing, writing_errors
+from ooc_pegasos.util.short_names import short
 from ooc_pegasos.util.thread_map import cores
 
 STDOUT = "-"
@@ -225,7 +226,7 @@ def _ids_as(scored: Scored, kind: Any) -> Any:
         return row_ids.of_type(scored.ids, len(scored.scores), kind)
     except pa.ArrowException as error:
         problem = f"ids of type {scored.ids.type} after others of type {kind}"
-        raise InputError(f"column '{scored.id_name}': {problem}; predict such files one by one") from error
+        raise InputError(f"column '{short(scored.id_name)}': {problem}; predict such files one by one") from error
 
 
 def _columns(table: np.ndarray) -> list[Any]:

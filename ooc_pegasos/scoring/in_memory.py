@@ -13,6 +13,7 @@ from ooc_pegasos.readers.vectorize import Vectorizer
 from ooc_pegasos.scoring.evaluate import evaluate, metrics_of
 from ooc_pegasos.scoring.score import Scored, Scorer, needed, score_block
 from ooc_pegasos.store.label_rule import LabelRule
+from ooc_pegasos.util.short_names import listed, shortened
 
 if TYPE_CHECKING:
     from ooc_pegasos.scoring.model import Model
@@ -70,7 +71,7 @@ def _labels_in(model: Model, data: Any) -> Any:
             if table.label in schema.names:
                 return np.concatenate([np.asarray(batch.column(table.label)) for batch in batches])
         raise InputError(
-            f"{_ROWS}: no column {table.label!r} with labels; give labels as the second argument"
+            f"{_ROWS}: no column {shortened(table.label)!r} with labels; give labels as the second argument"
         ) from error
 
 
@@ -95,6 +96,6 @@ def _codes_of(model: Model, labels: np.ndarray) -> np.ndarray:
     numbers = {key(name): number for number, name in enumerate(info.classes)}
     unknown = next((one for one in keys if one not in numbers), None)
     if unknown is not None:
-        raise InputError(f"{_ROWS}: the model has no class {unknown!r}; its classes are {', '.join(info.classes[:9])}")
+        raise InputError(f"{_ROWS}: the model has no class {unknown!r}; its classes are {listed(info.classes)}")
     codes = np.array([numbers[one] for one in keys], np.float64)
     return 2 * codes - 1 if info.task == "binary" else codes

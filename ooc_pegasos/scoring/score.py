@@ -32,6 +32,7 @@ from ooc_pegasos.store.store import Store
 from ooc_pegasos.store.vocabulary import Vocabulary
 from ooc_pegasos.util.locks import in_use
 from ooc_pegasos.util.memory_limits import available_memory
+from ooc_pegasos.util.short_names import listed, shortened
 from ooc_pegasos.util.thread_map import ordered_map
 
 TEXT_BLOCK = 8 << 20
@@ -374,8 +375,8 @@ def _refuse_unknown(parsed: ParsedBlock, labels: LabelMap, where: Callable[[int]
     if len(unknown):
         row = int(unknown[0])
         name = LabelCollector(labels.info.text, names=parsed.names).name(int(keys[row]))
-        known = ", ".join(labels.info.classes)
-        raise InputError(f"{where(row)}: the label {name!r} is not one of {known}; correct it")
+        known = listed(labels.info.classes)
+        raise InputError(f"{where(row)}: the label {shortened(name)!r} is not one of {known}; correct it")
 
 
 def _differences(recipe: Any, other: Any) -> str:
@@ -390,7 +391,7 @@ def _differences(recipe: Any, other: Any) -> str:
         elif field.name == "columns" and _without_scales(mine) == _without_scales(theirs):
             names = [one.name for one, other in zip(mine, theirs, strict=True) if one != other]
             is_scaled = any(one.is_scaled for one in mine)
-            found.append(f"{'its own scales' if is_scaled else 'no scales'} of {_some(names)}")
+            found.append(f"{'its own scales' if is_scaled else 'no scales'} of {listed(names)}")
         elif field.name == "index_base":
             found.append(f"indices from {mine}")
         else:
@@ -403,13 +404,9 @@ def _without_scales(columns: list[Column]) -> list[Column]:
     return [dataclasses.replace(column, scale=1.0, shift=0.0) for column in columns]
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-
-
 def _short(mine: Any, theirs: Any) -> str:
     """Return a setting; of a list only the items that differ."""
     if isinstance(mine, list) and isinstance(theirs, list):
         names = [str(getattr(one, "name", one)) for one in mine if one not in theirs]
-        return _some(names) if names else "without them"
+        return listed(names) if names else "without them"
     return "no" if mine is None else str(mine) if not dataclasses.is_dataclass(mine) else type(mine).__name__

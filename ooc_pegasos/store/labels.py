@@ -17,6 +17,7 @@ from ooc_pegasos.declared_labels import Declared, refuse_large, spell
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.store.label_rule import LabelRule, rule_of, words_of_rule
 from ooc_pegasos.store.manifest import LabelInfo, Task
+from ooc_pegasos.util.short_names import listed, short
 
 MOST_CLASSES = 65_536
 _FEW_LABELS, _ROWS_OF_CLASS, _SURELY_CLASSES = 50, 10, 1_000
@@ -211,12 +212,12 @@ def settle(seen: LabelCollector, declared: Declared) -> LabelMap:
     if len(keys) < 2:
         only = names[0] if names else "?"
         raise InputError(
-            f"every row has the label {only}; name all labels with {{classes}}, for example {{classes=-1,1}}"
+            f"every row has the label {short(only)}; name all labels with {{classes}}, for example {{classes=-1,1}}"
         )
     if task == "binary" and len(keys) > 2:
-        shown = ", ".join(names[:5])
+        shown = listed(names, 5)
         raise InputError(
-            f"{len(keys)} different labels ({shown}, ...), not two; say {{positive_label}} or {{task=multiclass}}"
+            f"{len(keys)} different labels ({shown}), not two; say {{positive_label}} or {{task=multiclass}}"
         )
     if len(keys) == 2 and task != "multiclass":
         return _map("binary", keys, names, [-1.0, 1.0], seen)
@@ -240,8 +241,8 @@ def _one_against(declared: Declared, seen: LabelCollector) -> LabelMap:
         name = next((n for n in declared.classes if n != name_of_positive), None) or seen.name(others[0])
         return _map("binary", [others[0], positive], [name, name_of_positive], [-1.0, 1.0], seen)
     if not declared.rest and positive not in known:
-        shown = ", ".join(seen.name(key) for key in known[:5])
-        raise InputError(f"no row has the positive label {name_of_positive}; the labels are {shown}")
+        shown = listed([seen.name(key) for key in known], 5)
+        raise InputError(f"no row has the positive label {short(name_of_positive)}; the labels are {shown}")
     rest = sum(count for key, count in seen.counts.items() if key != positive)
     counts = [rest, seen.counts.get(positive, 0)]
     info = LabelInfo("binary", [f"not {name_of_positive}", name_of_positive], True, counts, seen.as_text)

@@ -374,7 +374,7 @@ def test_the_note_names_three_columns(tmp_path):
     data = {"y": [0, 1] * 100, **{f"x{i}": 10.0**i * X for i in range(5)}}
     progress = NotesOfConversion()
     store_by_name(tmp_path, data, progress=progress)
-    assert NOTE.format("differ in size", "x0, x1, x2, ...") in progress.found
+    assert NOTE.format("differ in size", "x0, x1, x2 and 2 more") in progress.found
 
 
 def test_texts_are_no_numbers(tmp_path):
@@ -522,7 +522,7 @@ def test_a_preview_shows_the_scaled_rows(tmp_path):
     for number, row in enumerate(shown.rows):
         stored_row = store.to_scipy()[0][number]
         assert row["entries"] == list(zip(stored_row.indices.tolist(), stored_row.data.tolist(), strict=True))
-    assert NOTE.format("stand beside categories or texts", "price, small, rare, ...") in shown.remarks
+    assert NOTE.format("stand beside categories or texts", "price, small, rare and 2 more") in shown.remarks
     assert 'scaling = "sample"' in next(line for line in shown.lines() if line.startswith("table:"))
 
 

@@ -140,10 +140,10 @@ class ConvertConfig:
         one_of=formats.choices,
         parse=formats.FORMATS.our_name,
     )
-    label: str | None = option(None, "Tables: the column of the labels.", "Labels", metavar="COLUMN")
-    weight: str | None = option(None, "Tables: the column of row weights.", "Labels", metavar="COLUMN")
+    label: str | None = option(None, "Tables: the column of the labels.", "Labels", metavar="COLUMN", is_column=True)
+    weight: str | None = option(None, "Tables: the column of row weights.", "Labels", metavar="COLUMN", is_column=True)
     id: str | None = option(
-        None, "Tables: the column of row ids, which predictions repeat.", "Labels", metavar="COLUMN"
+        None, "Tables: the column of row ids, which predictions repeat.", "Labels", metavar="COLUMN", is_column=True
     )
     labels: str | None = option(
         None,
@@ -152,7 +152,12 @@ class ConvertConfig:
         metavar="FILE",
     )
     numeric: tuple[str, ...] = option(
-        (), "Tables: columns of numbers. May be repeated.", "Columns", metavar="PATTERN", is_repeated=True
+        (),
+        "Tables: columns of numbers. May be repeated.",
+        "Columns",
+        metavar="PATTERN",
+        is_repeated=True,
+        is_column=True,
     )
     categorical: tuple[str, ...] = option(
         (),
@@ -160,6 +165,7 @@ class ConvertConfig:
         "Columns",
         metavar="PATTERN",
         is_repeated=True,
+        is_column=True,
     )
     text: tuple[str, ...] = option(
         (),
@@ -168,6 +174,7 @@ class ConvertConfig:
         "Columns",
         metavar="PATTERN",
         is_repeated=True,
+        is_column=True,
     )
     dates: tuple[str, ...] = option(
         (),
@@ -176,9 +183,15 @@ class ConvertConfig:
         "Columns",
         metavar="PATTERN",
         is_repeated=True,
+        is_column=True,
     )
     ignore: tuple[str, ...] = option(
-        (), "Tables: columns that are not used. May be repeated.", "Columns", metavar="PATTERN", is_repeated=True
+        (),
+        "Tables: columns that are not used. May be repeated.",
+        "Columns",
+        metavar="PATTERN",
+        is_repeated=True,
+        is_column=True,
     )
     test: float | None = option(
         None,

@@ -58,6 +58,8 @@ class Option:
     """Parser of text on the command line."""
     is_repeated: bool = False
     """True if the option may be given several times on the command line."""
+    is_column: bool = False
+    """True if its values are columns of the inputs."""
     is_hidden: bool = False
     """True if the option can only be set in Python and in TOML files."""
     hint: Any = None
@@ -71,6 +73,11 @@ class Option:
     def choices(self) -> tuple[str, ...]:
         """Return the words that the option takes, if it takes words only."""
         return tuple(self.one_of()) if self.one_of else _choices_of(self.hint)
+
+    def words(self) -> tuple[str, ...]:
+        """Return the words that the option takes, also if it takes other values besides."""
+        parts = get_args(self.hint) if get_origin(self.hint) in (Union, types.UnionType) else (self.hint,)
+        return self.choices() or sum(map(_choices_of, parts), ())
 
     def value_of(self, text: str, *, on_command_line: bool = False) -> Any:
         """Parse text if the option has a parser. Raises UsageError."""

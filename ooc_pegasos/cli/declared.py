@@ -11,6 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 
+from ooc_pegasos.cli import completion
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.options import Option, by_group
 
@@ -112,8 +113,13 @@ def _parameter_of(declared: Option) -> inspect.Parameter:
         help=text,
         rich_help_panel=declared.group,
         show_default=False,
+        autocompletion=completion.columns if declared.is_column else _words_completion(declared),
     )
     return _parameter(declared.name, _type_of(declared), info)
+
+
+def _words_completion(declared: Option) -> completion.Completion | None:
+    return completion.one_of(declared.words) if declared.words() else None
 
 
 def _parameter(name: str, kind: Any, info: Any) -> inspect.Parameter:

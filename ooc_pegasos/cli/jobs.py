@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ooc_pegasos.cli import completion
 from ooc_pegasos.cli.options import Json, Quiet, app, examples, note_compilation, print_json
 from ooc_pegasos.cli.streams import OutputError, say
 from ooc_pegasos.errors import InputError
@@ -69,7 +70,12 @@ def run(
 @app.command(epilog=examples("oocpeg rollback models", "oocpeg rollback models --json"))
 def rollback(
     models: Annotated[Path, typer.Argument(readable=False, metavar="MODELS", help="The folder of models of a job.")],
-    to: Annotated[str | None, typer.Option(metavar="VERSION", help="Default: the version before the current.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION", help="Default: the version before the current.", autocompletion=completion.versions
+        ),
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Put an older version of a model in use again."""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ooc_pegasos.cli import completion
 from ooc_pegasos.cli.converting import run_conversion
 from ooc_pegasos.cli.declared import Settings, with_options
 from ooc_pegasos.cli.options import Json, Quiet, StorePath, app, examples, print_json
@@ -157,7 +158,12 @@ def drop(
     store: StorePath,
     source: Annotated[
         list[str],
-        typer.Option("--source", metavar="FILE", help="A file whose rows are removed. May be repeated."),
+        typer.Option(
+            "--source",
+            metavar="FILE",
+            help="A file whose rows are removed. May be repeated.",
+            autocompletion=completion.sources,
+        ),
     ],
     json_output: Json = False,
 ) -> None:

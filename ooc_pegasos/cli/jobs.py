@@ -77,11 +77,12 @@ def rollback(
         ),
     ] = None,
     json_output: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Put an older version of a model in use again."""
     from ooc_pegasos.jobs.run import rollback as roll_back
     from ooc_pegasos.jobs.versions import Versions
-    from ooc_pegasos.reporting.progress import NotedProgress
+    from ooc_pegasos.reporting.progress import progress_for
     from ooc_pegasos.util.files import writing_errors
     from ooc_pegasos.util.locks import locked
 
@@ -90,11 +91,11 @@ def rollback(
         raise InputError(f"{models}: no such folder; name the folder of models of a job")
     if not versions.names() and not versions.lock.exists():
         raise InputError(f"{models}: no version of a model in it; name the folder of models of a job")
-    with writing_errors(models), locked(versions.lock, str(models), NotedProgress().note):
+    with writing_errors(models), locked(versions.lock, str(models), progress_for(quiet).note):
         before, after = roll_back(versions, to)
     if json_output:
         print_json({"before": before, "current": after})
-    else:
+    elif not quiet:
         was = "" if before is None else ", as before" if before == after else f", no longer {before}"
         say(f"{models / 'current'}: {after}{was}")
 

@@ -14,10 +14,12 @@ import typer
 from ooc_pegasos.cli.options import (
     DataPath,
     Json,
+    Memory,
     ModelPath,
     Quiet,
     StorePath,
     app,
+    bytes_of,
     check_new_file,
     examples,
     print_json,
@@ -84,6 +86,7 @@ def evaluate(
             readable=False, metavar="FILE", help="Labels of matrices that have none: .npy, or text with one a line."
         ),
     ] = None,
+    memory: Memory = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads to use. Default: all cores.")] = None,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -95,9 +98,10 @@ def evaluate(
     from ooc_pegasos.scoring.model import Model
 
     _refuse_swapped(model, data)
+    size = bytes_of(memory)
     loaded, data = Model.load(model), _part_of(data, part)
     with _progress(quiet) as progress:
-        result = evaluate_on(loaded, data, threads, progress, labels=labels)
+        result = evaluate_on(loaded, data, threads, progress, size, labels=labels)
     is_seen = seen_in_training(loaded, data)
     if json_output:
         print_json(result | {"seen_in_training": is_seen})
@@ -124,7 +128,8 @@ def predict(
     ],
     part: Part = "train",
     proba: Annotated[bool, typer.Option("--proba", help="Write probabilities as well.")] = False,
-    threads: Annotated[int | None, typer.Option(help="Threads to use. Default: all cores.")] = None,
+    memory: Memory = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads to use. Default: all cores.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -135,18 +140,19 @@ def predict(
     from ooc_pegasos.util.files import refuse_to_write_over
 
     _refuse_swapped(model, data)
+    size = bytes_of(memory)
     data = _part_of(data, part)
     if str(output) == "-":
         if json_output:
             raise UsageError("{json} and predictions both go to standard output; name a file for one of them")
         with _progress(quiet or sys.stdout.isatty()) as progress:  # scores go to the same terminal
-            predict_on(Model.load(model), data, output, threads, proba=proba, progress=progress)
+            predict_on(Model.load(model), data, output, threads, proba=proba, progress=progress, memory=size)
         return
     check_new_file(output, force)
     refuse_to_write_over("--output", output, {"the model": model} | {f"the data {one}": one for one in data})
     began = time.perf_counter()
     with _progress(quiet) as progress:
-        rows = predict_on(Model.load(model), data, output, threads, proba=proba, progress=progress)
+        rows = predict_on(Model.load(model), data, output, threads, proba=proba, progress=progress, memory=size)
     if json_output:
         print_json({"rows": rows, "output": str(output), "seconds": time.perf_counter() - began})
     elif not quiet:
@@ -167,6 +173,7 @@ def prove(
     ],
     threads: Annotated[int, typer.Option(min=1, max=64, help="Threads to use.")] = 2,
     json_output: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Check the proof of a model: recompute the objective and the lower bound in one pass over the store.
 
@@ -175,7 +182,8 @@ def prove(
     from ooc_pegasos.proof.check import prove as prove_on
     from ooc_pegasos.reporting.text import proof_summary, proof_words
 
-    found = prove_on(model, store, proof, threads)
+    with _progress(quiet) as progress:
+        found = prove_on(model, store, proof, threads, progress.begin, progress.advance)
     if json_output:
         print_json(proof_summary(found))
     else:
@@ -187,6 +195,7 @@ def inspect(
     model: ModelPath,
     top: Annotated[int, typer.Option(min=1, help="Number of features to show.")] = 30,
     json_output: Json = False,
+    quiet: Quiet = False,  # there is nothing to leave out, but scripts give this option to all commands
 ) -> None:
     """Show the features with the largest weights, by name where names are known."""
     from ooc_pegasos.scoring.heaviest_features import weighed

@@ -12,7 +12,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from ooc_pegasos import __version__
 from ooc_pegasos.cli.streams import say
-from ooc_pegasos.errors import InputError
+from ooc_pegasos.config import LEAST_MEMORY, TrainConfig
+from ooc_pegasos.errors import InputError, UsageError
+from ooc_pegasos.options import options_of
 from ooc_pegasos.util.memory_limits import refuse_low_limits
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -65,10 +67,18 @@ app = _App(
 )
 
 Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.", rich_help_panel="Output")
+    bool,
+    typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.", rich_help_panel="Output"),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.", rich_help_panel="Output")
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="No progress, no notes, and no summary of what was written.", rich_help_panel="Output"
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Memory for data, at least 32MB. Default: half of the free memory."),
 ]
 ModelPath = Annotated[Path, typer.Argument(readable=False, metavar="MODEL", help="A model made by 'oocpeg train'.")]
 DataPath = Annotated[
@@ -91,6 +101,16 @@ def _main(
     ] = False,
 ) -> None:
     refuse_low_limits()
+
+
+def bytes_of(memory: str | None) -> int | None:
+    """Return the bytes of the option --memory."""
+    declared = options_of(TrainConfig)["memory"]
+    value = None if memory is None else declared.value_of(memory)
+    declared.check(value)
+    if value is not None and value < LEAST_MEMORY:
+        raise UsageError(f"{{memory={memory}}} is too little; choose at least 32MB")
+    return value
 
 
 def print_json(result: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import typer
 from ooc_pegasos.cli import completion
 from ooc_pegasos.cli.converting import run_conversion
 from ooc_pegasos.cli.declared import Settings, with_options
-from ooc_pegasos.cli.options import Json, Quiet, StorePath, app, examples, print_json
+from ooc_pegasos.cli.options import Json, Memory, Quiet, StorePath, app, bytes_of, examples, print_json
 from ooc_pegasos.cli.streams import say
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import UsageError
@@ -100,6 +100,7 @@ def info(
         typer.Option("--benchmark", help="Measure the disk and predict the time of an epoch from it."),
     ] = False,
     json_output: Json = False,
+    quiet: Quiet = False,  # there is nothing to leave out, but scripts give this option to all commands
 ) -> None:
     """Show what is in a store or a model: rows, features, labels, size, origin; or lambda, gap, data, metrics."""
     from ooc_pegasos.reporting.text import summary, table
@@ -166,20 +167,19 @@ def drop(
         ),
     ],
     json_output: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Remove the rows of files from a store, as if they had never been appended.
 
     All files of one conversion go together. Where the job of the store would append a file again, move it away first.
     """
+    from ooc_pegasos.reporting.progress import progress_for
     from ooc_pegasos.store.drop import drop as drop_sources
 
-    def note(text: str) -> None:
-        say(f"note: {text}", err=True)
-
-    dropped = drop_sources(store, source, note)
+    dropped = drop_sources(store, source, progress_for(quiet).note)
     if json_output:
         print_json({"store": str(store), "dropped_rows": dropped.rows, "rows": dropped.left})
-    else:
+    elif not quiet:
         say(f"{store}: {dropped.rows:,} rows dropped, {dropped.left:,} left")
 
 
@@ -189,6 +189,7 @@ def verify(
     sources: Annotated[
         bool, typer.Option("--sources", help="Also check that the files the store was made of are unchanged.")
     ] = False,
+    memory: Memory = None,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -201,7 +202,7 @@ def verify(
     progress = progress_for(quiet)
     progress.expect(1 + sources)
     try:
-        found = verify_store(opened, progress)
+        found = verify_store(opened, progress, bytes_of(memory))
         if sources:
             from ooc_pegasos.conversion.source_check import changed_sources
 

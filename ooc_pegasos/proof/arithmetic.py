@@ -102,16 +102,22 @@ class Pairs:
 
 
 def sum_over(
-    store: Store, threads: int, step: int, work: Callable[[CsrBlock, int, int, int, int], np.ndarray]
+    store: Store,
+    threads: int,
+    step: int,
+    work: Callable[[CsrBlock, int, int, int, int], np.ndarray],
+    advance: Callable[[int], None] = lambda _bytes: None,
 ) -> np.ndarray:
     """Return the sum of `work(chunk, begin, end, first row of the chunk, thread)` over all rows, in steps of `step`.
+
+    `advance` counts the bytes of chunks that are done.
 
     The order of additions depends on the number of threads alone, and each chunk is rounded once.
     """
     found, first = list[np.ndarray](), 0
     chunks = ordered_map(store.block, range(len(store.manifest.chunks)), 2)
     with ThreadPoolExecutor(threads) as pool, closing(chunks) as blocks:
-        for block in blocks:
+        for block, chunk in zip(blocks, store.manifest.chunks, strict=True):
 
             def work_of(thread: int, block: CsrBlock = block, first: int = first) -> list[np.ndarray]:
                 begins = range(thread * step, block.rows, threads * step)
@@ -119,6 +125,7 @@ def sum_over(
 
             found.append(_exact_sum([sums for parts in pool.map(work_of, range(threads)) for sums in parts]))
             first += block.rows
+            advance(chunk.bytes)
     return _exact_sum(found)
 
 

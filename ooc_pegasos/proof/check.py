@@ -5,6 +5,7 @@ nor its compiled loops.
 """
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,12 @@ class Sums:
 
 
 def verdict(
-    store: Store, proof: Proof, weights: np.ndarray, biases: np.ndarray, arithmetics: list[Arithmetic]
+    store: Store,
+    proof: Proof,
+    weights: np.ndarray,
+    biases: np.ndarray,
+    arithmetics: list[Arithmetic],
+    advance: Callable[[int], None],
 ) -> list[Claim]:
     """Return objectives rounded up and lower bounds rounded down, from a pass with one thread for each arithmetic."""
     problem, columns = proof.header.problem, proof.header.columns
@@ -157,7 +163,7 @@ def verdict(
         arithmetics[thread].end_rows(end - begin, int(block.indptr[end]) - int(block.indptr[begin]))
         return some.sums
 
-    sums = sum_over(store, len(arithmetics), max(MOST_ROWS // columns, 256), work)
+    sums = sum_over(store, len(arithmetics), max(MOST_ROWS // columns, 256), work, advance)
     vector, vector_error, row_norm = arithmetics[0].total(arithmetics[1:])
     rows, constant, size = sums[COUNT, 0], problem.bias_value, sums[UP] + sums[DOWN]
     squares = (weights**2).sum(axis=1) + ((biases / constant) ** 2 if constant else 0.0)
@@ -177,16 +183,25 @@ def verdict(
     return [Claim(*pair) for pair in zip(primal.tolist(), bound.tolist(), strict=True)]
 
 
-def prove(model_file: Path, store_path: Path, proof_file: Path, threads: int = 2) -> list[Claim]:
+def prove(
+    model_file: Path,
+    store_path: Path,
+    proof_file: Path,
+    threads: int = 2,
+    begin: Callable[[str, int], None] = lambda _what, _bytes: None,
+    advance: Callable[[int], None] = lambda _bytes: None,
+) -> list[Claim]:
     """Return for each claim of a proof the recomputed objective and lower bound.
 
+    `begin` and `advance` are those of a display of progress.
     Raises CorruptFileError if the proof is not of this model and store, or claims more than it proves.
     """
     store = Store.open(store_path)
     proof, weights, biases = belonging(proof_file, model_file, store)
     kinds: tuple[type[Arithmetic], ...] = (Plain, Pairs)
-    for kind in kinds:
-        found = verdict(store, proof, weights, biases, [kind(weights, biases) for _ in range(threads)])
+    for kind, what in zip(kinds, ("checking the proof", "checking with more digits"), strict=True):
+        begin(what, store.manifest.bytes)
+        found = verdict(store, proof, weights, biases, [kind(weights, biases) for _ in range(threads)], advance)
         if is_reached(proof, found):
             break
     refuse_overclaiming(proof, found)

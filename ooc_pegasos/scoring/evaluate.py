@@ -47,6 +47,7 @@ def evaluate(
     data: Data,
     threads: int | None = None,
     progress: Progress | None = None,
+    memory: int | None = None,
     *,
     labels: str | Path | None = None,
 ) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def evaluate(
     if labels is not None and len(names) > 1:
         raise UsageError("{labels} is for one name or pattern of files; name one")
     file = None if labels is None else str(labels)
-    blocks = (score(model, name, threads or cores(), True, progress.advance, file) for name in names)
+    blocks = (score(model, name, threads or cores(), True, progress.advance, memory, file) for name in names)
     with pipes.kept_in(None):
         return metrics_of(model, chain.from_iterable(blocks), ", ".join(names))
 
@@ -172,6 +173,7 @@ def predict(
     *,
     proba: bool = False,
     progress: Progress | None = None,
+    memory: int | None = None,
 ) -> int:
     """Write score, label and optionally probability of each row to a .parquet, .csv or .arrow file; return the rows.
 
@@ -181,7 +183,7 @@ def predict(
         model.check_probabilities()
     names, progress = names_of(data), progress or Progress()
     progress.begin("predicting", sum(size_of(model, name) for name in names))
-    blocks = (score(model, name, threads or cores(), False, progress.advance) for name in names)
+    blocks = (score(model, name, threads or cores(), False, progress.advance, memory) for name in names)
     with pipes.kept_in(None):
         return write_scores(model, chain.from_iterable(blocks), Path(output), proba)
 

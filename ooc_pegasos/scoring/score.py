@@ -82,19 +82,25 @@ def score(
     threads: int,
     with_labels: bool,
     advance: Callable[[int], None] = _ignore,
+    memory: int | None = None,
     labels: str | None = None,
 ) -> Iterator[Scored]:
     """Return the scores of all rows of `data`, a store or a raw file, in order; `advance` counts bytes.
 
-    `labels` is the file of labels of a matrix that has none.
+    `memory` is for rows: by default half of the free memory. Of a store two chunks are in memory. `labels` is the file
+    of labels of a matrix that has none.
     """
     if is_store(data, model.info.recipe):
         if labels is not None:
             raise UsageError(f"{{labels}} is for files without labels, but {data} is a store; leave it out")
         store = Store.open(data)
         check_store(model, store, with_labels)
+        if memory is not None and memory < two_chunks(store):
+            raise UsageError(
+                f"{{memory={memory}}}: two chunks of {data} take {two_chunks(store):,} bytes; give as much"
+            )
         return score_store(model, store, threads, with_labels, None if with_labels else store.id_type(), advance)
-    return _score_file(model, data, threads, with_labels, advance, labels)
+    return _score_file(model, data, threads, with_labels, advance, memory, labels)
 
 
 def size_of(model: Model, data: str) -> int:
@@ -238,7 +244,14 @@ def files_for(data: str, recipe: manifest.Recipe) -> list[str]:
 class _Rows:
     """Rows of raw files in the encoding of a model, with or without labels."""
 
-    def __init__(self, known: Meaning, data: str, with_labels: bool, labels_file: str | None = None) -> None:
+    def __init__(
+        self,
+        known: Meaning,
+        data: str,
+        with_labels: bool,
+        memory: int | None = None,
+        labels_file: str | None = None,
+    ) -> None:
         recipe, info = known.recipe, known.labels
         self.names = files_for(data, recipe)
         kind = registry.detect(self.names[0]) or recipe.reader
@@ -248,10 +261,10 @@ class _Rows:
         declared = declared_by(info)
         self.labels = settle(LabelCollector(info.text, single_exact=False), declared)
         self._with_labels = with_labels
-        self._memory = max(DEFAULT_MEMORY, available_memory() // 2)
+        self._memory = memory or max(DEFAULT_MEMORY, available_memory() // 2)
         # without labels any word is accepted in their place, so that files to be predicted may contain a placeholder
         options = ReadOptions(
-            TEXT_BLOCK,
+            min(TEXT_BLOCK, self._memory // 64),
             text_labels=info.text and with_labels,
             smallest_index=recipe.index_base,
             with_labels=with_labels,
@@ -297,12 +310,18 @@ class _Rows:
 
 
 def _score_file(
-    model: Model, data: str, threads: int, with_labels: bool, advance: Callable[[int], None], labels_file: str | None
+    model: Model,
+    data: str,
+    threads: int,
+    with_labels: bool,
+    advance: Callable[[int], None],
+    memory: int | None,
+    labels_file: str | None,
 ) -> Iterator[Scored]:
     import pyarrow as pa
 
     recipe = model.info.recipe
-    files = _Rows(Meaning.of_model(model), data, with_labels, labels_file)
+    files = _Rows(Meaning.of_model(model), data, with_labels, memory, labels_file)
     scorer = Scorer(model, 0)
     anything = False
     pipes.begin_last_pass()

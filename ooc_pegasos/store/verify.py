@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ooc_pegasos.compiled.rows import coding as kernels
-from ooc_pegasos.errors import CorruptFileError
+from ooc_pegasos.errors import CorruptFileError, UsageError
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest as manifests
 from ooc_pegasos.store import vocabulary
@@ -20,6 +20,7 @@ from ooc_pegasos.store.csr_block import STRUCTURE_PROBLEMS, CsrBlock, all_levels
 from ooc_pegasos.store.manifest import ChunkInfo, Manifest, round_up
 from ooc_pegasos.store.page_memory import Arena
 from ooc_pegasos.store.store import REJECTED_FILE, Store
+from ooc_pegasos.util.memory_limits import available_memory
 from ooc_pegasos.util.thread_map import cores, ordered_map
 
 
@@ -34,8 +35,16 @@ class Verification:
     strays: list[str]
 
 
-def verify(store: Store, progress: Progress | None = None) -> Verification:
-    """Read all of `store`; a damaged chunk is reported, and the others are still checked."""
+def verify(store: Store, progress: Progress | None = None, memory: int | None = None) -> Verification:
+    """Read all of `store`; a damaged chunk is reported, and the others are still checked.
+
+    As many chunks are in memory at a time as there are cores, and as fit into `memory`: by default half of what is
+    free.
+    """
+    room = (available_memory() // 2 if memory is None else memory) // _memory_of(store)
+    threads = max(min(cores(), room), 1)
+    if memory is not None and not room:
+        raise UsageError(f"{{memory={memory}}}: a chunk takes {_memory_of(store):,} bytes; give at least as much")
     progress = progress or Progress()
     progress.begin("verifying", store.manifest.bytes)
     problems: list[str] = []
@@ -47,7 +56,7 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
         try:
             arena = arenas.get_nowait()
         except queue.Empty:
-            arena = Arena(max(round_up(chunk.bytes) for chunk in store.manifest.chunks))
+            arena = Arena(_memory_of(store))
         try:
             content = read_whole(store.path / chunk.file, chunk, arena)
             block = store.parse(number, content)
@@ -68,7 +77,7 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
             return [str(error)]
         return []
 
-    checked = ordered_map(check, range(len(store.manifest.chunks)), cores())
+    checked = ordered_map(check, range(len(store.manifest.chunks)), threads)
     for number, (of_chunk, sum_of_weights, largest_weight, found) in enumerate(checked):
         rows += of_chunk
         weight_sum += sum_of_weights
@@ -88,6 +97,11 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
             problems.append(str(error))
     strays = sorted(path.name for path in store.path.iterdir() if path.name not in known)
     return Verification(len(store.manifest.chunks), rows, store.manifest.bytes, problems, strays)
+
+
+def _memory_of(store: Store) -> int:
+    """Return the bytes that the largest chunk takes in memory."""
+    return max((round_up(chunk.bytes) for chunk in store.manifest.chunks), default=1)
 
 
 def block_problems(block: CsrBlock, chunk: ChunkInfo, manifest: Manifest) -> Iterator[str]:

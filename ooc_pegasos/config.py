@@ -223,8 +223,12 @@ class ConvertConfig:
         metavar="A,B",
         is_repeated=True,
     )
-    preset: Literal["criteo"] | None = option(
-        None, "criteo: tabs, no header, a label, 13 numeric and 26 categorical columns.", "Columns"
+    preset: Literal["criteo", "text", "clicks"] | None = option(
+        None,
+        "Options for typical tables. text: columns of strings are text, with 1:2-grams, idf and rows of length 1. "
+        "clicks: columns are categories except fractions, missing values are marked, numbers are not scaled. criteo: "
+        "tabs, no header, a label, 13 numeric and 26 categorical columns.",
+        "Columns",
     )
     hash_bits: int | None = option(
         None,
@@ -248,13 +252,21 @@ class ConvertConfig:
         metavar="N",
         allowed=Range(1, MOST_NAMES, f"1 to {MOST_NAMES}"),
     )
-    ngrams: str = option("1", "Lengths of word n-grams: N, or from N to M.", "Text", metavar="N|N:M")
-    characters: bool = option(False, "Character n-grams instead of word n-grams.", "Text")
-    idf: bool = option(
-        False, "Multiply counts by the inverse document frequency (tf-idf). Reads the inputs once more.", "Text"
+    ngrams: str | None = option(
+        None, "Lengths of word n-grams: N, or from N to M.", "Text", metavar="N|N:M", default_text="1"
     )
-    nulls: Literal["absent", "mark", "bad"] = option(
-        "absent", "Missing values. absent: no feature. mark: the feature 'column=null'. bad: a bad row.", "Columns"
+    characters: bool = option(False, "Character n-grams instead of word n-grams.", "Text")
+    idf: bool | None = option(
+        None,
+        "Multiply counts by the inverse document frequency (tf-idf). Reads the inputs once more.",
+        "Text",
+        flags=("--idf/--no-idf",),
+    )
+    nulls: Literal["absent", "mark", "bad"] | None = option(
+        None,
+        "Missing values. absent: no feature. mark: the feature 'column=null'. bad: a bad row.",
+        "Columns",
+        default_text="absent",
     )
     log1p: bool = option(False, "Replace numbers x by sign(x) log(1 + |x|).", "Columns")
     clip: float | None = option(
@@ -344,7 +356,7 @@ class ConvertConfig:
 
     def ngram_range(self) -> tuple[int, int]:
         """Return the smallest and the largest length of n-grams."""
-        parts = re.fullmatch(r"(\d{1,2})(?::(\d{1,2}))?", self.ngrams)
+        parts = re.fullmatch(r"(\d{1,2})(?::(\d{1,2}))?", self.ngrams or "1")
         least, most = (int(parts[1]), int(parts[2] or parts[1])) if parts else (0, 0)
         if not 1 <= least <= most <= 10:
             raise UsageError(

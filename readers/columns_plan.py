@@ -251,20 +251,20 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
 
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_number = _is_number(inner)
-    is_text = _is_text(inner)
+    is_words = is_text(inner)
     nested, unknown = pa.types.is_nested(inner), pa.types.is_null(inner)
     column = f"{where}: column '{short(name)}' is of type {kind}"
     if wanted == "numeric" and not unknown and (not is_number or pa.types.is_dictionary(kind)):
         raise InputError(f"{column}, not a number; write it as numbers, or convert with {{categorical={short(name)}}}")
-    if wanted == "amount" and not unknown and not (is_number or is_text):
+    if wanted == "amount" and not unknown and not (is_number or is_words):
         raise InputError(f"{column}, not a number; write it as numbers, or convert with {{categorical={short(name)}}}")
-    if wanted == "dates" and not unknown and not (is_number or is_text or pa.types.is_temporal(inner)):
+    if wanted == "dates" and not unknown and not (is_number or is_words or pa.types.is_temporal(inner)):
         raise InputError(f"{column}, not a date or time; write it like 2024-12-31, or leave it out")
-    if wanted == "text" and not unknown and not is_text:
+    if wanted == "text" and not unknown and not is_words:
         raise InputError(f"{column}, not text; write it as text, or convert with {{categorical={short(name)}}}")
     if wanted == "categorical" and nested and not is_tags(inner, "all"):
         raise InputError(f"{column}, which cannot be a category; leave it out, with {{ignore={short(name)}}}")
-    if wanted == "label" and not unknown and not (is_number or is_text):
+    if wanted == "label" and not unknown and not (is_number or is_words):
         raise InputError(f"{column}, and labels and weights are numbers or words; write it as one of these")
     if wanted == "id" and not unknown and not is_id(inner):
         raise InputError(f"{column}, and ids are numbers, words or times; write it as one of these")
@@ -278,7 +278,8 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
             )
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """True for Arrow types of text."""
     import pyarrow as pa
 
     return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))

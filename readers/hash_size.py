@@ -20,16 +20,16 @@ def hashing_of(config: ConvertConfig, names: Sequence[str]) -> Hashing:
     """Return the hashing of feature names that the options ask for; small inputs get fewer buckets."""
     if config.dictionary is not None:  # instead of a hash: its size must not make stores differ
         return Hashing(signed=config.hash_signed)
-    return Hashing(config.hash_bits or _bits_for(names), config.hash_signed)
+    return Hashing(config.hash_bits or bits_for(names), config.hash_signed)
 
 
-def _bits_for(names: Sequence[str]) -> int:
-    """Return the bits of a hash with a bucket for every few bytes of the inputs, at most `Hashing.bits`."""
-    size, most = 0, _BYTES << Hashing.bits
+def bits_for(names: Sequence[str], most_bits: int = Hashing.bits) -> int:
+    """Return the bits of a hash with a bucket for every few bytes of the inputs, at most `most_bits`."""
+    size, most = 0, _BYTES << most_bits
     for path in names:
         size += sum(_sizes_in(path)) if os.path.isdir(path) else stamp_of(path).size or most
         if size >= most:
-            return Hashing.bits
+            return most_bits
     return max(math.ceil(math.log2(max(size, _BYTES) / _BYTES)), _LEAST_BITS)
 
 

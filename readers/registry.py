@@ -28,7 +28,7 @@ from ooc_pegasos.store.manifest import Recipe
 from ooc_pegasos.store.recipe import Hashing
 
 _DEFAULTS = ConvertConfig()
-_NO_CHANGE = {("index_base", "0")}
+_NO_CHANGE = {("index_base", "0"), ("ngrams", "1"), ("idf", False), ("nulls", "absent")}
 """Values of options that change nothing in formats without the option."""
 _BYTES_A_ROW, BYTES_PER_ENTRY = 12, 8
 ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3

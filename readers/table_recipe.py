@@ -24,16 +24,15 @@ OPTIONS = (
     *("header", "delimiter", "multiline"),
 )
 """Options of conversions that say which columns count, and how a table is read."""
-_DEFAULTS = ConvertConfig()
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
 """Names of columns that have no name or are the index of a pandas table; data only where options name them."""
-_LABELS = ("label", "target", "y", "class", "click", "clicked")
+LABELS = ("label", "target", "y", "class", "click", "clicked")
 """Names of the column of labels, where no option names it."""
 
 
 def new_table(config: ConvertConfig, names: Sequence[str], note: Note) -> Table:
     """Return the table that the options describe, for files like the first."""
-    wanted = {option: getattr(config, option) for option in (*OPTIONS, "split")}
+    wanted = {option: getattr(config, option) for option in (*OPTIONS, "split")} | {"nulls": config.nulls or "absent"}
     if config.delimiter is None:
         del wanted["delimiter"]
     wanted |= {"hashing": Hashing(config.hash_bits or Hashing.bits, config.hash_signed), "tokens": tokens_of(config)}
@@ -42,8 +41,8 @@ def new_table(config: ConvertConfig, names: Sequence[str], note: Note) -> Table:
         table = dataclasses.replace(table, hashing=hashing_of(config, names))
     for remark in remarks:
         note(remark)
-    for option in ("ngrams", "characters"):
-        if getattr(config, option) != getattr(_DEFAULTS, option) and not any(c.kind == "text" for c in table.columns):
+    for option, is_given in {"ngrams": config.ngram_range() != (1, 1), "characters": config.characters}.items():
+        if is_given and not any(c.kind == "text" for c in table.columns):
             raise UsageError(f"{{{option}}}: no column is text; leave it out, or name one with {{text}}")
     return table
 
@@ -77,7 +76,7 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
     known = columns_plan.schema_of(name, blank, memory)
     label = wanted.pop("label", None)
     if label is None:
-        label = next((column for column in _LABELS if column in known), None)
+        label = next((column for column in LABELS if column in known), None)
         if label is None:
             problem = f"which column has the labels? Give {{label=COLUMN}}; {columns_plan.columns_in_words(known)}"
             raise UsageError(f"{display_name(name)}: {problem}")
@@ -114,9 +113,9 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
                     raise UsageError(f"column '{short(column)}' {problem}; choose one")
                 chosen[column] = kind
     if set(chosen.values()) <= {"dates"}:  # the others by their types
-        left_out = [column for column in known if _INDEX.fullmatch(column) and column not in taken]
+        left_out = [column for column in known if is_index(column) and column not in taken]
         others = {*taken, *left_out, *chosen, *unused}
-        chosen |= {column: _kind_by_type(known[column]) for column in known if column not in others}
+        chosen |= {column: kind_by_type(known[column]) for column in known if column not in others}
         by_index = [column for column, kind in chosen.items() if kind == "entries"]
         tags = [column for column in by_index if len(chosen) > 1 and is_tags(known[column], "integers")]
         chosen |= dict.fromkeys(tags, "categorical")
@@ -188,7 +187,13 @@ def criteo(wanted: dict[str, Any]) -> Table:
     return Table(columns, "0", header=False, delimiter="\t", **given)
 
 
-def _kind_by_type(kind: Any) -> Kind:
+def is_index(column: str) -> bool:
+    """True for a column without a name, or the index of a pandas table."""
+    return _INDEX.fullmatch(column) is not None
+
+
+def kind_by_type(kind: Any) -> Kind:
+    """Return the use of a column that no option names, by its Arrow type."""
     import pyarrow as pa
 
     if pa.types.is_nested(kind):

@@ -25,7 +25,7 @@ def comes_of(recipe: Recipe, wanted: Recipe, config: ConvertConfig) -> bool:
     if recipe.table and _scaling_of(recipe.table) != _SCALINGS[config.standardize]:
         return False
     found = (bool(tokens and tokens.texts), bool(names))
-    if found != (config.idf, config.dictionary is not None) or names > (config.dictionary or 0):
+    if found != (bool(config.idf), config.dictionary is not None) or names > (config.dictionary or 0):
         return False
     if config.hash_bits is None and hashing:  # by the size of the inputs
         wanted = wanted.with_bits(hashing.bits)

@@ -36,7 +36,7 @@ from ooc_pegasos.conversion.pass_statistics import MOST_BUCKETS, IngestPlan
 from ooc_pegasos.conversion.publish import PLAN_FILE, Place, manifest_of, pending
 from ooc_pegasos.conversion.second_pass import Assembled, Assembly, AssemblyPlan
 from ooc_pegasos.errors import CorruptFileError, InputError, OocPegasosError, UsageError
-from ooc_pegasos.readers import pipes, registry, sources
+from ooc_pegasos.readers import pipes, presets, registry, sources
 from ooc_pegasos.readers.base import LARGEST_INDEX, Reader, ReadOptions
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest, vocabulary
@@ -147,13 +147,15 @@ def _convert_part(
     config.check_memory()
     if config.like and existing.append and not existing.grows:
         raise UsageError("{like}: rows are appended as the store has them; leave it out")
-    like = store_like(config)
     place = Place.of(output)
     target, scratch = place.target, place.scratch
     with writing_errors(target):
         before = check_output(target, existing, place.published())
         names, kind = registry.find(given, config.format)
         config = dataclasses.replace(config.of_format(kind), weights=_weights_file(config.weights, names))
+        is_like = config.like is not None or (existing.append and before is not None)
+        config = presets.expanded(config, names, grows=existing.grows, is_like=is_like)
+        like = store_like(config)
         may_be_finished = existing.reuse or (existing.resume and not existing.force)
         if may_be_finished and before and not (scratch / PLAN_FILE).exists():
             is_same_part = before.split == split

@@ -18,7 +18,7 @@ from ooc_pegasos.conversion.pipeline import may_need_survey, other_format, store
 from ooc_pegasos.conversion.second_pass import coded_sizes
 from ooc_pegasos.declared_labels import Declared
 from ooc_pegasos.errors import InputError, with_flags
-from ooc_pegasos.readers import registry, sources
+from ooc_pegasos.readers import presets, registry, sources
 from ooc_pegasos.readers.base import ReadOptions
 from ooc_pegasos.reporting.text import size_text
 from ooc_pegasos.store import vocabulary
@@ -81,7 +81,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     if sources.STDIN in names:
         raise InputError("standard input can be read only once; name a file to see what would be done with it")
     config.check_memory()
-    config = config.of_format(kind)
+    config = presets.expanded(config.of_format(kind), names, is_like=config.like is not None)
     remarks: list[str] = []
     recipe, declared, known = _plan(names, config, remarks)
     text = declared.wants_text()

@@ -11,7 +11,7 @@ from ooc_pegasos.config import VECTORS, ConvertConfig, TrainConfig
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.jobs.job import Job
 from ooc_pegasos.objective.lambda_path import LENGTH
-from ooc_pegasos.readers import registry
+from ooc_pegasos.readers import presets, registry
 from ooc_pegasos.reporting.text import size_text
 from ooc_pegasos.solvers.registry import row_bytes
 from ooc_pegasos.store.manifest import Manifest, Recipe
@@ -79,7 +79,7 @@ def refuse_too_little(spaces: list[Space], reserve: int) -> None:
 def _new_recipe(config: ConvertConfig, new: list[str]) -> Recipe:
     """Return the recipe of a new store, as far as known before the inputs are read."""
     kind = registry.find(new, config.format)[1]
-    config = registry.with_most_bits(config.of_format(kind))
+    config = registry.with_most_bits(presets.expanded(config.of_format(kind), new, grows=True))
     return registry.new_recipe(config, new, lambda _remark: None)
 
 

@@ -104,6 +104,9 @@ def _check(wanted: Any, value: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and types.NoneType in arguments:
             return None
+        others = [option for option in arguments if option is not types.NoneType]
+        if len(others) == 1 and get_origin(others[0]) is Literal:
+            return _check(others[0], value, where)  # its message lists the words
         for option in arguments:
             try:
                 return _check(option, value, where)

@@ -18,7 +18,7 @@ from ooc_pegasos.util import typed_json
 @pytest.mark.parametrize(
     ("cls", "options", "told"),
     [
-        (ConvertConfig, {"normalize": "l1"}, "^ConvertConfig: 'normalize' should be l2 or None, not str 'l1'$"),
+        (ConvertConfig, {"normalize": "l1"}, "^ConvertConfig: 'normalize' should be one of l2, not 'l1'$"),
         (ConvertConfig, {"nulls": "zero"}, "'nulls' should be one of absent, mark, bad, not 'zero'"),
         (ConvertConfig, {"positive_label": 1}, "'positive_label' should be str or list of str or None, not int 1"),
         (ConvertConfig, {"classes": "ab"}, "'classes' should be a list"),
@@ -28,8 +28,8 @@ from ooc_pegasos.util import typed_json
         (ConvertConfig, {"memory": 1e9}, "'memory' should be int"),
         (ConvertConfig, {"memory": "much"}, "memory: 'much' is not a size"),
         (ConvertConfig, {"format": np.array(["vw", "table"])}, "'format' should be str, not list"),
-        (TrainConfig, {"bias": True}, "'bias' should be none or feature or .*, not bool True"),
-        (TrainConfig, {"bias": "Feature"}, "'bias' should be none or feature or"),
+        (TrainConfig, {"bias": True}, "'bias' should be one of none, feature, .*, not True"),
+        (TrainConfig, {"bias": "Feature"}, "'bias' should be one of none, feature, "),
         (TrainConfig, {"algorithm": "SDCA"}, "algorithm=SDCA is unknown; choose one of auto, sdca, "),
         (TrainConfig, {"loss": "hing"}, "loss=hing is unknown; choose one of hinge, "),
         (TrainConfig, {"class_weight": {0: 1, 1: 2}}, "'class_weight' should be balanced or list of float or None"),

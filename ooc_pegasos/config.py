@@ -34,6 +34,7 @@ from ooc_pegasos.option_texts import (
 from ooc_pegasos.options import POSITIVE, Described, Range, option, options_of
 from ooc_pegasos.registry import LOSSES, SAMPLERS, Registered
 from ooc_pegasos.util import typed_json
+from ooc_pegasos.util.kind_of_path import kind_of_path
 from ooc_pegasos.util.memory_limits import available_memory
 from ooc_pegasos.util.thread_map import cores
 
@@ -716,8 +717,13 @@ def load_toml(
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:
+        if path.is_dir():
+            raise InputError(f"{path}: {kind_of_path(path)}, not a TOML file; check the path") from error
         raise InputError(f"{path}: {(error.strerror or 'unreadable').lower()}; check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        kind = kind_of_path(path) or "no text in UTF-8"
+        raise UsageError(f"{path}: {kind}, not a TOML file; name another") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}; correct it") from error
     try:
         _parse_all(cls, table)

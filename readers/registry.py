@@ -26,10 +26,13 @@ from ooc_pegasos.readers.vw import VwFormat
 from ooc_pegasos.store import manifest
 from ooc_pegasos.store.manifest import Recipe
 from ooc_pegasos.store.recipe import Hashing
+from ooc_pegasos.util.kind_of_path import VERSIONS, foreign_kind, kind_of_path
 
 _DEFAULTS = ConvertConfig()
 _NO_CHANGE = {("index_base", "0"), ("ngrams", "1"), ("idf", False), ("nulls", "absent")}
 """Values of options that change nothing in formats without the option."""
+_CHECKED = 16
+"""Files whose first bytes are compared with those of files that are often named by mistake."""
 _BYTES_A_ROW, BYTES_PER_ENTRY = 12, 8
 ROWS_PER_TEXT, _ROWS_PER_TABLE = 0.6, 1.3
 """Bytes of rows by bytes of text; compressed text is assumed to be a quarter of its size."""
@@ -82,6 +85,7 @@ def find(inputs: Sequence[str], wanted: str = ANY, otherwise: str | None = None)
         return list(inputs), wanted
     names: list[str] = []
     for given in inputs:
+        _refuse_other_kinds(given)
         if not os.path.isdir(given):
             names += expand([given])
         elif found := _files_in(given):
@@ -95,6 +99,11 @@ def find(inputs: Sequence[str], wanted: str = ANY, otherwise: str | None = None)
             raise InputError(f"{given}: a folder without tables; convert a folder of texts by itself")
     expand([name for name in names if name != STDIN])  # refuses files that are named twice
     _refuse_stores(names)
+    for name in names[:_CHECKED]:
+        if foreign := foreign_kind(first_bytes(name), path_of(name)):
+            raise InputError(
+                f"{display_name(name)}: {foreign}, not data; name rows in text, CSV or Parquet, for example"
+            )
     if wanted != ANY:
         return _kept(names, wanted), wanted
     fallback = _fallback(otherwise)
@@ -112,6 +121,13 @@ def _kept(names: list[str], kind: str) -> list[str]:
     if not format_of(kind).has_columns:
         return names
     return [name if os.path.isfile(name) or stamp_of(name).regular else PipePath(name) for name in names]
+
+
+def _refuse_other_kinds(given: str) -> None:
+    """Raise InputError for folders and files of oocpeg that have no rows."""
+    kind = kind_of_path(given)
+    if kind in ("a model", "a proof", "a checkpoint", "a version of a job", VERSIONS, "a folder of checkpoints"):
+        raise InputError(f"{given}: {kind}, not data; name files with rows, or a store")
 
 
 def _fallback(name: str | None) -> str:

@@ -88,7 +88,8 @@ def rollback(
 
     versions = Versions(models)
     if not models.is_dir():
-        raise InputError(f"{models}: no such folder; name the folder of models of a job")
+        problem = "not a folder" if models.exists() else "no such folder"
+        raise InputError(f"{models}: {problem}; name the folder of models of a job")
     if not versions.names() and not versions.lock.exists():
         raise InputError(f"{models}: no version of a model in it; name the folder of models of a job")
     with writing_errors(models), locked(versions.lock, str(models), progress_for(quiet).note):

@@ -33,11 +33,14 @@ if TYPE_CHECKING:
 
 def _refuse_swapped(model: Path, data: list[str]) -> None:
     """Refuse arguments in the wrong order."""
-    from ooc_pegasos.util.kind_of_path import kind_of_path
+    from ooc_pegasos.util.kind_of_path import VERSIONS, kind_of_path
 
-    swapped = next((one for one in data if kind_of_path(one) == "a model"), None)
-    if swapped is not None and kind_of_path(model) not in ("a model", "a version of a job"):
-        raise UsageError(f"{swapped} is a model and {model} is not; give the model first, then the data")
+    models = ("a model", "a version of a job", VERSIONS)
+    swapped = next((one for one in data if kind_of_path(one) in models), None)
+    if swapped is not None and kind_of_path(model) not in models:
+        raise UsageError(
+            f"{swapped} is {kind_of_path(swapped)} and {model} is not; give the model first, then the data"
+        )
 
 
 @contextmanager
@@ -182,6 +185,7 @@ def prove(
     from ooc_pegasos.proof.check import prove as prove_on
     from ooc_pegasos.reporting.text import proof_summary, proof_words
 
+    _refuse_swapped(model, [str(store)])
     with _progress(quiet) as progress:
         found = prove_on(model, store, proof, threads, progress.begin, progress.advance)
     if json_output:

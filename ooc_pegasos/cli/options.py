@@ -131,7 +131,9 @@ def check_new_file(path: Path, force: bool) -> None:
     if not path.parent.is_dir():
         raise InputError(f"{path.parent}: no such folder; create it first")
     if path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file")
+        from ooc_pegasos.util.kind_of_path import kind_of_path
+
+        raise InputError(f"{path}: is {kind_of_path(path)}; name a file to write")
     if path.exists() and not force:
         raise InputError(f"{path}: exists already; add --force to replace it")
     from ooc_pegasos.util.files import check_can_be_replaced, writing_errors

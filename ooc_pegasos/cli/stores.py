@@ -106,11 +106,11 @@ def info(
     from ooc_pegasos.reporting.text import summary, table
     from ooc_pegasos.store.chunk_reader import measure_speed
     from ooc_pegasos.store.store import Store
-    from ooc_pegasos.util.kind_of_path import kind_of_path
+    from ooc_pegasos.util.kind_of_path import VERSIONS, kind_of_path
 
     if features and benchmark:
         raise UsageError("{features} lists names and {benchmark} measures the disk; give one")
-    if kind_of_path(store) in ("a model", "a version of a job"):
+    if kind_of_path(store) in ("a model", "a version of a job", VERSIONS):
         _info_of_model(store, features or benchmark, json_output)
         return
     opened = Store.open(store)

@@ -334,6 +334,8 @@ def read(folder: Path) -> Manifest:
         kind = kind_of_path(folder)
         if kind not in ("", "a folder", "an Arrow file"):
             raise InputError(f"{folder}: {kind}, not a store; name a store made by 'oocpeg convert'") from None
+        if folder.is_file():
+            raise InputError(f"{folder}: a file, not a store; make a store of it with 'oocpeg convert'") from None
         if folder.exists():
             raise InputError(f"{folder}: not a store (no {FILE_NAME} in it); make one with 'oocpeg convert'") from None
         raise InputError(f"{folder}: no such store; make one with 'oocpeg convert'") from None

@@ -6,9 +6,31 @@ from pathlib import Path
 
 MANIFEST, MODEL, CHECKPOINT = "manifest.json", "model", "training.checkpoint"
 """Names of files in a folder that is a store, of the model in a version of a job, and in a folder of checkpoints."""
+VERSIONS = "a folder of models"
+"""The kind of the folder with the versions of a job."""
 _MARKS = {b"ooc-pegasos model": "a model", b"ooc-pegasos-checkpoint": "a checkpoint"}
 """Texts at the beginning of Arrow files."""
+_FOREIGN = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"%PDF": "a PDF document",
+    b"SQLite f": "a SQLite database",
+    b"\x89HDF": "an HDF5 file",
+    b"\x7fELF": "a program",
+    b"\xd0\xcf\x11\xe0": "an Office document",
+}
+"""Beginnings of files that are often named by mistake."""
+_OFFICE = (".xlsx", ".xlsm", ".ods", ".docx")
+"""Ends of names of Office documents, which are ZIP archives."""
 _HEAD = 1 << 16
+
+
+def foreign_kind(begin: bytes, name: str) -> str:
+    """Return the kind of a file with these first bytes, 8 or more, if no command can use such a file; else ""."""
+    if begin.startswith(b"PK\x03\x04") and name.lower().endswith(_OFFICE):
+        return "an Office document"
+    return next((kind for mark, kind in _FOREIGN.items() if begin.startswith(mark)), "")
 
 
 def kind_of_path(path: str | Path) -> str:
@@ -26,7 +48,7 @@ def kind_of_path(path: str | Path) -> str:
     if head.startswith(b"OOCPROOF"):
         return "a proof"
     if not head.startswith(b"ARROW1"):
-        return ""
+        return foreign_kind(head, str(path))
     return next((kind for mark, kind in _MARKS.items() if mark in head), "an Arrow file")
 
 
@@ -36,5 +58,5 @@ def _kind_of_folder(folder: Path) -> str:
     if (folder / MODEL).is_file():
         return "a version of a job"
     if (folder / "current").exists():
-        return "a folder of models"
+        return VERSIONS
     return "a folder of checkpoints" if (folder / CHECKPOINT).is_file() else "a folder"

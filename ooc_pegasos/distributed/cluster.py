@@ -14,8 +14,8 @@ from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.objective.model_panel import width_of
 from ooc_pegasos.option_texts import MIB
 from ooc_pegasos.registry import LOSSES, SAMPLERS, Registry
-from ooc_pegasos.solvers.base import MAX_SEPARATE
 from ooc_pegasos.solvers.dual_store import BYTES_PER_MODEL, BYTES_PER_ROW
+from ooc_pegasos.solvers.row_group import MAX_SEPARATE
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.memory_limits import available_memory
 

@@ -28,8 +28,6 @@ NEAR_TOLERANCE = 10.0
 """Gap, in tolerances, below which the precision of sums must suffice for the tolerance."""
 NO_REPEATS: Mapping[int, int] = MappingProxyType({})
 """No repeated updates."""
-MAX_SEPARATE = 2
-"""Up to this many models are trained separately: a panel of eight costs as much."""
 
 
 class Solver(ABC):
@@ -43,6 +41,8 @@ class Solver(ABC):
     """False if the model is the last candidate measured, not the best."""
     needs_half_mark = False
     """True if the solver must be notified when half of an epoch is over."""
+    is_nearly_done = False
+    """True if more work on a window than a pass over its rows is probably not needed."""
     record: DualRecord | None = None
     """Dual variables of each row, if a proof is wanted."""
 

@@ -101,6 +101,12 @@ class RowStates:
 
     # --- cached rows ------------------------------------------------------------------------------
 
+    def drop_cache(self) -> None:
+        """Go on without cached rows."""
+        if self.cache:
+            self.cache.close()
+        self.cache = None
+
     def release(self, chunks: tuple[int, ...]) -> None:
         """Save the states of the cached rows of some chunks, which are read again."""
         if self.cache:

@@ -19,10 +19,11 @@ from ooc_pegasos.objective.certificate import Bound, Snapshot, lower_bound, thin
 from ooc_pegasos.objective.free_bias import BalancedBound, DualPoint
 from ooc_pegasos.objective.model_panel import Panel, panels_of
 from ooc_pegasos.objective.problem import Problem
-from ooc_pegasos.solvers.base import LARGE_WEIGHTS, MAX_SEPARATE, NO_REPEATS, Solver
+from ooc_pegasos.solvers.base import LARGE_WEIGHTS, NO_REPEATS, Solver
 from ooc_pegasos.solvers.pegasos import Pegasos, PegasosOfClasses, PegasosOptions
 from ooc_pegasos.solvers.pegasos_threads import Averaging
 from ooc_pegasos.solvers.proof_record import NOT_RECORDED, RowDuals
+from ooc_pegasos.solvers.row_group import MAX_SEPARATE
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.util.checkpoint import Checkpoint, take, whole
 

@@ -16,12 +16,13 @@ from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.objective.model_panel import width_of
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.registry import LOSSES, SAMPLERS
-from ooc_pegasos.solvers.base import MAX_SEPARATE, Solver
+from ooc_pegasos.solvers.base import Solver
 from ooc_pegasos.solvers.dual_store import BYTES_PER_MODEL, BYTES_PER_ROW, MAX_NORM, RowStates
 from ooc_pegasos.solvers.pegasos import PegasosOptions
 from ooc_pegasos.solvers.pegasos_group import PegasosSolver, SharedOptions
 from ooc_pegasos.solvers.pegasos_threads import Averaging
 from ooc_pegasos.solvers.row_cache import RowCache
+from ooc_pegasos.solvers.row_group import MAX_SEPARATE
 from ooc_pegasos.solvers.sdca import SdcaSolver
 
 AVERAGE_BELOW = 20.0
@@ -166,7 +167,7 @@ def _make_sdca(_algorithm: Algorithm, run: Run) -> tuple[Solver, str | None]:
     # one bias feature for several lambdas: the bias of the smallest takes longest, and more passes do not help
     is_slow = problem.free != NO_FREE_BIAS and len({spec.lam for spec in problem.specs}) > 1
     if not loader.shape.fits and sampler.is_equally_often and sampler.is_shuffled and not is_slow:
-        rows.cache = RowCache(loader)
+        rows.cache = RowCache(loader, len(problem.specs))
     several = config.threads is not None and config.threads > 1 and len(problem.specs) == 1
     remark = "one thread processes rows and the others load data" if several else None
     longest = loader.store.manifest.statistics.max_row_norm

@@ -19,13 +19,14 @@ from ooc_pegasos.compiled.rows.gather import gather_entries
 from ooc_pegasos.compiled.rows.shuffle import shuffle
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import ROW_BYTES, Window
-from ooc_pegasos.solvers.row_group import Group
+from ooc_pegasos.solvers.row_group import MAX_SEPARATE, Group
 from ooc_pegasos.store.csr_block import CsrBlock
 
 PASSES = 4
-"""Passes over a window and cached rows each time that the window is read."""
-VISITS = 4
-"""Cached rows that are visited in a pass, for each row of the window."""
+"""Passes over a window and cached rows each time that the window is read, at most."""
+_WORK, _WORK_OF_MANY = (4, 4), (3, 3)
+"""Passes, and cached rows that are visited in a pass for each row of the window; fewer for many models, whose steps
+take longer than reading."""
 _SHARE = 0.75
 """Share of the memory for the cache; the rest is for two windows."""
 _PADDING = 64
@@ -103,10 +104,12 @@ def _gathered(rows: np.ndarray, indptr: np.ndarray, column: np.ndarray, size: in
 class RowCache:
     """The cached rows of each chunk, those that came last at the end."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, models: int) -> None:
         budget = loader.shape.budget + loader.reserved
         windows = max(loader.shape.min_budget, int((1 - _SHARE) * budget))
         self.capacity = budget - windows
+        self._loader = loader
+        self._passes, self._visits = _WORK if models <= MAX_SEPARATE else _WORK_OF_MANY
         loader.reserve(self.capacity)
         self.rows: dict[int, CachedRows] = {}
         self.script: list[tuple[int, int]] = []
@@ -116,20 +119,26 @@ class RowCache:
         self.wanted: list[tuple[int, int, bool, np.ndarray]] = []
         """(chunk, passes, is_settled, row numbers) of rows that an interrupted run had cached."""
 
-    def piece(self, window: Window, index: int, seed: Sequence[int]) -> Piece | None:
+    def close(self) -> None:
+        """Leave the memory to windows."""
+        self.rows = {}
+        self._loader.reserve(0)
+
+    def piece(self, window: Window, index: int, seed: Sequence[int], once: bool) -> Piece | None:
         """Return a piece of the work while a window is in memory; None if all is done.
 
         Each pass goes over the window, and over cached rows of some chunks. There is another pass while the gap of the
-        window is large. `script` has the pieces of the passes that were begun, so that a resumed run repeats them.
+        window is large; with `once` there is one pass over the window alone. `script` has the pieces of the passes that
+        were begun, so that a resumed run repeats them.
         """
         if index == 0:
             self.script = []
         if index == len(self.script):
             number = self.script[-1][0] + 1 if self.script else 0
-            if number == PASSES or (number and self.is_settled):
+            if number == (1 if once else self._passes) or (number and self.is_settled):
                 return None
             self.script.append((number, WINDOW))
-            room = VISITS * len(window.order)
+            room = 0 if once else self._visits * len(window.order)
             order = np.random.default_rng([*seed, index]).permutation(sorted(self.rows))
             for chunk in order.tolist():
                 if room > 0 and not self.rows[chunk].is_settled:

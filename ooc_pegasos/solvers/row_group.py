@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+MAX_SEPARATE = 2
+"""Up to this many models are trained separately: a panel of eight costs as much."""
+
 
 class Group:
     """Row states of models that are trained together: `width` columns, the first of which have a model."""

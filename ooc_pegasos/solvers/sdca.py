@@ -38,12 +38,12 @@ from ooc_pegasos.objective.free_bias import BalancedBound, DualPoint, Lines
 from ooc_pegasos.objective.model_panel import Panel, panels_of, width_of
 from ooc_pegasos.objective.problem import Problem
 from ooc_pegasos.objective.rounding import UNIT_ROUNDOFF, norm_upper_bound, rounded_up, sum_error, vector_error
-from ooc_pegasos.solvers.base import LARGE_WEIGHTS, MAX_SEPARATE, NEAR_TOLERANCE, NO_REPEATS, Solver
+from ooc_pegasos.solvers.base import LARGE_WEIGHTS, NEAR_TOLERANCE, NO_REPEATS, Solver
 from ooc_pegasos.solvers.dual_store import RowStates
 from ooc_pegasos.solvers.dual_sums import DualSums
 from ooc_pegasos.solvers.proof_record import RowDuals
 from ooc_pegasos.solvers.row_cache import CachedRows, Piece
-from ooc_pegasos.solvers.row_group import Group
+from ooc_pegasos.solvers.row_group import MAX_SEPARATE, Group
 from ooc_pegasos.store.csr_block import CsrBlock
 from ooc_pegasos.util.checkpoint import Checkpoint, take, whole
 
@@ -55,8 +55,8 @@ _AVERAGED_FROM, _MEAN_WEIGHT = 6, 0.35
 
 _WINDOW_WEIGHT = 0.1
 """Weight of the iterate at the end of a window in the mean, if each window is processed several times."""
-_AT_WINDOW, _AT_PIECE, _LEVEL = range(3)
-_SETTLED = 0.1
+_AT_PIECE, _LEVEL = range(2)
+_SETTLED = 0.05
 """Gap of rows, in tolerances, below which they are not processed again while a window is in memory."""
 _SLOW_DECAY, _FAST_DECAY = 0.95, 0.8
 """Factors by which an increased lambda decreases in an epoch: in general, and if its problem is solved well enough."""
@@ -92,9 +92,9 @@ class SdcaSolver(Solver):
             state[STEP_FACTOR] = 1.0
         self._epoch = -1
         self._pass = 0
-        self.windowed = {model: np.zeros(3) for model in self.active} if rows.cache else {}
-        """If windows are processed several times: the sum of gaps before this window and before this piece of the work,
-        and the dual objective of a row."""
+        self.windowed = {model: np.zeros(2) for model in self.active} if rows.cache else {}
+        """If windows are processed several times: the sum of gaps before this piece of the work, and the dual objective
+        of a row."""
         self._squares: dict[int, float] | None = None
         self._next_epochs = np.zeros(len(PERIODS), np.uint8)
         self._panels: dict[int, Panel] = {}
@@ -219,22 +219,18 @@ class SdcaSolver(Solver):
     def piece(self, window: Window, index: int, seed: Sequence[int]) -> Piece | None:
         """See `Solver`."""
         cache = self.rows.cache
-        return cache.piece(window, index, seed) if cache else super().piece(window, index, seed)
+        once = self.is_nearly_done
+        return cache.piece(window, index, seed, once) if cache else super().piece(window, index, seed)
 
     def start(self, piece: Piece, is_resumed: bool) -> None:
-        """See `Solver`. The gap of a window is that of the last pass over it, without cached rows."""
+        """See `Solver`. The gap of a window is that of the first pass: later ones know the rows too well."""
         if self.rows.cache is None:
             return
         self._set_pass(piece.window.passes if isinstance(piece.window, CachedRows) else piece.number)
         if is_resumed:
             return
         for model, at_window in self.windowed.items():
-            gap = self._gap(model)
-            if not piece.is_cached and piece.number:
-                gap[:] = at_window[_AT_WINDOW]
-            elif not piece.is_cached:
-                at_window[_AT_WINDOW] = gap[0]
-            at_window[_AT_PIECE] = gap[0]
+            at_window[_AT_PIECE] = self._gap(model)[0]
 
     def finish(self, piece: Piece) -> None:
         """See `Solver`."""
@@ -244,7 +240,7 @@ class SdcaSolver(Solver):
         for model, at_window in self.windowed.items():
             gap = self._gap(model)
             is_settled &= bool(gap[0] - at_window[_AT_PIECE] <= _SETTLED * self.tolerance * at_window[_LEVEL] * rows)
-            if piece.is_cached:
+            if piece.is_cached or piece.number:
                 gap[:] = at_window[_AT_PIECE]
         self.rows.cache.finish(piece, is_settled)
 
@@ -617,6 +613,9 @@ class SdcaSolver(Solver):
         self._panel_rows = {
             whole(number, 0, groups - 1, "group"): whole(rows, 0, 2**62, "rows") for number, rows in facts["seen"]
         }
+        if "cached" not in facts:  # written by a version without a cache
+            self.rows.drop_cache()
+            self.windowed = {}
         self.rows.restore(folder, facts["rows"])
         if self.rows.cache:
             self.rows.restore_cached(facts["cached"], saved.arrays["cached rows"])

@@ -176,6 +176,10 @@ def fit(
         return train(store, config, scratch=folder)
 
 
+_SEARCH_TOLERANCE = 0.05
+"""Tolerance of the models that are compared, if each epoch reads the store from disk; the last fit is more accurate."""
+
+
 def _new_run(
     store: Store,
     config: TrainConfig,
@@ -201,7 +205,7 @@ def _new_run(
     problem = problem_of(config, store, loader)
     limits = None
     if is_search and not loader.shape.fits:
-        config = dataclasses.replace(config, tolerance=max(config.tolerance or 0.005, 0.03))
+        config = dataclasses.replace(config, tolerance=max(config.enough, _SEARCH_TOLERANCE))
     if is_search and loader.shape.fits and config.lam is None and choose_algorithm(config, problem, False)[0] == SDCA:
         limits = limits_of(problem)
         config = dataclasses.replace(config, lam=limits.strong_end, algorithm=SDCA, holdout=config.holdout_fraction)

@@ -32,6 +32,9 @@ from ooc_pegasos.training.stop import StopCheck
 from ooc_pegasos.training.timing import EpochCost, Meter, RunCost
 from ooc_pegasos.util.stopwatch import Stopwatch
 
+_SURELY = 0.5
+"""Estimated gap, in tolerances, that is probably found to be small enough."""
+
 
 class LocalEngine(Engine):
     """Passes over windows that are read within the memory budget.
@@ -119,6 +122,7 @@ class LocalEngine(Engine):
         with self.watch.measuring("copying row states"):
             solver.enter(window)
         seed = [self.setup.config.seed, cursor.epoch, cursor.window]
+        solver.is_nearly_done = self._is_nearly_done(state)
         while piece := solver.piece(window, cursor.piece, seed):
             solver.start(piece, is_resumed=cursor.position > 0)
             self._train_piece(state, piece, save_if_due)
@@ -127,6 +131,11 @@ class LocalEngine(Engine):
         with self.watch.measuring("copying row states"):
             solver.leave(window)
         cursor.piece = 0
+
+    def _is_nearly_done(self, state: RunState) -> bool:
+        """True if the gaps of all models are probably small enough, which this epoch is to show."""
+        gaps = (state.progress[model].estimated_gap for model in state.solver.active)
+        return all(gap is not None and gap <= _SURELY * self.setup.config.enough for gap in gaps)
 
     def _train_piece(self, state: RunState, piece: Piece, save_if_due: Callable[[], None]) -> None:
         """Process the rows of a piece from the cursor on, slice by slice."""

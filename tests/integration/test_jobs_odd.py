@@ -201,7 +201,7 @@ def test_missing_inputs(tmp_path, oocpeg, what):
 
 def test_no_job_file(oocpeg):
     assert "no such file" in oocpeg("run", "nothing.toml", code=3).stderr.lower()
-    assert "is a directory" in oocpeg("run", ".", code=3).stderr.lower()
+    assert ".: a folder, not a TOML file" in oocpeg("run", ".", code=3).stderr
 
 
 # --- what it does about it ------------------------------------------------------------------------

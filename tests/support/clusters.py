@@ -4,6 +4,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ooc_pegasos.reporting.progress import TrainingProgress
 from support.rows import random_rows
 from support.stores import store_of
 
@@ -42,24 +43,12 @@ def weight_bytes(result):
     return result.model.weights.tobytes()
 
 
-class EpochProgress:
+class EpochProgress(TrainingProgress):
     """Progress that does something at the end of an epoch."""
 
     on_epoch = staticmethod(lambda *_more: None)
     epochs = 0
 
-    def begin_step(self, what):
-        pass
-
     def epoch_done(self, record, tolerance, models):
         self.epochs += 1
         type(self).on_epoch(self.epochs)
-
-    def presented(self, epoch, rows, total):
-        pass
-
-    def note(self, text):
-        pass
-
-    def end(self):
-        pass

@@ -192,7 +192,7 @@ def test_the_commands(oocpeg, tmp_path):
         (["train", "store", "-o", "m", "--lambda", "1", "--resume"], 2, "--checkpoint"),
         (["train", "nowhere", "-o", "m", "--lambda", "1"], 3, "nowhere: no such file"),
         (["train", "store", "-o", "no/m", "--lambda", "1"], 3, "no such folder"),
-        (["train", "store", "-o", "store", "--lambda", "1"], 3, "is a folder"),
+        (["train", "store", "-o", "store", "--lambda", "1"], 3, "store: is a store; name a file to write"),
         (["evaluate", "nowhere", "store"], 3, "no such file"),
         (["evaluate", "in.svm", "store"], 5, "not a model"),
         (["predict", "in.svm", "store", "-o", "p.csv"], 5, "not a model"),

@@ -610,7 +610,7 @@ def test_the_command_says_what_rounding_did(tmp_path, oocpeg):
     done = oocpeg("convert", "few.svm", "-o", "few", "--values", "float16")
     assert "values rounded to float16: none changed by it" in done.stdout
     done = oocpeg("convert", "in.svm", "-o", "wrong", "--values", "float64", code=2)
-    assert "--values should be float32 or float16 or bfloat16" in done.stderr
+    assert "--values should be one of float32, float16, bfloat16" in done.stderr
 
 
 def test_the_option_in_a_file(tmp_path):

@@ -13,7 +13,7 @@ from ooc_pegasos.cli.streams import OutputError, say
 from ooc_pegasos.errors import InputError
 
 
-@app.command(epilog=examples("oocpeg run nightly.toml --dry-run", "oocpeg run nightly.toml"))
+@app.command(epilog=examples("oocpeg run nightly.toml --dry-run", "oocpeg run nightly.toml --retry day-17.svm"))
 def run(
     job: Annotated[Path, typer.Argument(readable=False, metavar="JOB.toml", help="The job file.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: print the plan.")] = False,
@@ -22,6 +22,10 @@ def run(
         typer.Option(
             metavar="COMMAND", help="A command to run at the end; its standard input is the record of the run."
         ),
+    ] = None,
+    retry: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Append a file that was set aside all the same; may be repeated."),
     ] = None,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -40,7 +44,7 @@ def run(
         from ooc_pegasos.jobs.run import preview
         from ooc_pegasos.util import typed_json
 
-        found = preview(loaded, datetime.now(UTC))
+        found = preview(loaded, datetime.now(UTC), retry or ())
         print_json(typed_json.dump(found)) if json_output else say(*found.lines())
         return
     from ooc_pegasos.jobs.run import run as run_job
@@ -52,7 +56,7 @@ def run(
     progress, training_progress = progress_for(quiet, steps), training_progress_for(quiet, steps)
     note_compilation(progress, "fit")
     try:
-        record = run_job(loaded, progress=progress, training_progress=training_progress)
+        record = run_job(loaded, progress=progress, training_progress=training_progress, retry=retry or ())
     finally:
         progress.end()
         training_progress.end()

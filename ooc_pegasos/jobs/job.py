@@ -74,6 +74,8 @@ class Job:
     """Start from the weights in use, if the algorithm can."""
     retune: bool = False
     """Compare lambdas in every run, not only in the first."""
+    provisional: bool = False
+    """Take new files out of the store again if the model trained with them is refused, and leave them out later."""
     keep: int = 5
     """Number of versions kept: the version in use, those before, and the newest."""
     reserve: int = GIB

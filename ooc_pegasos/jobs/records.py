@@ -86,6 +86,10 @@ def record_of(
         ],
         "store": store,
         "model": {"lambda": trained.pop("lam"), **trained} if trained else None,
+        "set_aside": [
+            {"name": one.source.name, "run": one.run, "reason": one.reason}
+            for one in [*(state.plan.set_aside if state.plan else []), *state.set_aside]
+        ],
         "champion": state.champion,
         "in_use": in_use,
         "metrics": compared.metrics if compared else {},
@@ -171,6 +175,7 @@ def write_metrics(path: Path, record: dict[str, Any]) -> None:
     add("store_rows", record["store"].get("rows"), "Rows of the store.")
     add("new_rows", record["store"]["new_rows"], "Rows appended by the last run.")
     add("rejected_rows", record["store"]["rejected_rows"], "Rows of new files that the last run rejected.")
+    add("files_set_aside", len(record["set_aside"]), "Input files that are set aside.")
     add("expired_rows", record["store"]["expired_rows"], "Rows that the last run removed from the store.")
     model = record["model"] or {}
     add("model_gap", model.get("gap"), "Certified relative gap of the new model.")

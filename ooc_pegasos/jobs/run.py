@@ -30,22 +30,25 @@ from ooc_pegasos.errors import (
     PublishedError,
     UsageError,
 )
-from ooc_pegasos.jobs import gate, records
+from ooc_pegasos.jobs import gate, records, set_aside
 from ooc_pegasos.jobs import state as states
 from ooc_pegasos.jobs.drift import drift
 from ooc_pegasos.jobs.job import HOLDOUT, Job
 from ooc_pegasos.jobs.plan import Plan, plan, refuse_changed_sources
 from ooc_pegasos.jobs.reference_sets import check_reference_sets, fingerprints
+from ooc_pegasos.jobs.set_aside import SetAside
 from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
 from ooc_pegasos.jobs.versions import MODEL, RECORD, Versions
 from ooc_pegasos.objective.losses import completed, loss_for
 from ooc_pegasos.readers.sources import manifest_name
 from ooc_pegasos.reporting.progress import Progress, TrainingProgress, default_training_progress
+from ooc_pegasos.reporting.text import check_text
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.scoring.score import check_store
 from ooc_pegasos.solvers.registry import choice_by_clock
 from ooc_pegasos.store import manifest
 from ooc_pegasos.store.append_expire import expire
+from ooc_pegasos.store.drop import UnknownSourceError, drop, full_name
 from ooc_pegasos.store.manifest import Manifest, SourceInfo
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.api import train
@@ -62,8 +65,12 @@ def run(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     progress: Progress | None = None,
     training_progress: TrainingProgress | None = None,
+    retry: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Run a job, after resuming an interrupted run if there is one; return the record of the last run."""
+    """Run a job, after resuming an interrupted run if there is one; return the record of the last run.
+
+    `retry`: files set aside that are appended all the same.
+    """
     versions, shown = Versions(job.models), progress or Progress()
     with ExitStack() as stack:
         try:
@@ -74,19 +81,21 @@ def run(
             _report_failed_start(job, error, now(), shown)
             raise
         while True:
-            one = JobRun(job, versions, now, shown, training_progress or default_training_progress())
+            one = JobRun(job, versions, now, shown, training_progress or default_training_progress(), retry)
             record = one.go()
-            if not one.resumed or (one.state.job == job.digest() and not _has_new_input(job, now())):
+            tried = set(record["inputs"])  # by the interrupted run
+            retry = [name for name in retry if full_name(name, tried) not in tried]
+            if not one.resumed or (one.state.job == job.digest() and not _has_new_input(job, now(), retry)):
                 return record
             shown.note(f"run {record['run']}: {record['outcome']}; new files have arrived since, so another run begins")
 
 
-def preview(job: Job, now: datetime) -> Plan:
+def preview(job: Job, now: datetime, retry: Sequence[str] = ()) -> Plan:
     """Return the plan of the next run, or of the interrupted run that it would resume."""
     found = states.load(Versions(job.models).work)
     if found and found.plan and found.job == job.digest() and (found.compare or not found.failed):
         return dataclasses.replace(found.plan, unfinished=found.run)
-    return plan(job, now)
+    return plan(job, now, retry)
 
 
 def rollback(versions: Versions, to: str | None = None) -> tuple[str | None, str]:
@@ -114,10 +123,10 @@ def _report_failed_start(job: Job, error: OocPegasosError, now: datetime, progre
         progress.note(f"notify: {problem}")
 
 
-def _has_new_input(job: Job, now: datetime) -> bool:
+def _has_new_input(job: Job, now: datetime, retry: Sequence[str]) -> bool:
     """True if another run has work to do, or would fail."""
     try:
-        return bool(plan(job, now).new)
+        return bool(plan(job, now, retry).new)
     except OocPegasosError:
         return True
 
@@ -132,8 +141,9 @@ class JobRun:
         now: Callable[[], datetime],
         progress: Progress,
         training_progress: TrainingProgress,
+        retry: Sequence[str] = (),
     ) -> None:
-        self.job, self.versions, self.now = job, versions, now
+        self.job, self.versions, self.now, self.retry = job, versions, now, retry
         self.progress, self.training_progress = progress, training_progress
         self.work = versions.work
         self.candidate, self.checkpoint = self.work / "candidate", self.work / "checkpoint"
@@ -170,7 +180,7 @@ class JobRun:
         if not found.failed or found.compare:
             return False
         try:
-            return bool(plan(self.job, self.now()).new)
+            return bool(plan(self.job, self.now(), self.retry).new)
         except OocPegasosError:  # the resumed run may not fail by it
             return False
 
@@ -247,7 +257,7 @@ class JobRun:
         if state.plan is None:
             state.champion = self._in_use()
             with self._step("plan"):
-                state.plan = plan(job, self.now())
+                state.plan = plan(job, self.now(), self.retry)
         if state.append is None:
             with self._step("append"):
                 state.append = self.append(state.plan)
@@ -282,6 +292,7 @@ class JobRun:
     def promote_or_refuse(self, compared: Compared) -> str:
         """Put the candidate in use, or store it among the refused versions."""
         passed = all(check.passed for check in compared.checks)
+        self.state.set_aside = [] if passed else self._refused_files(compared)
         if self.candidate.exists():
             record = (
                 self._record("promoted", 0, self.state.run) if passed else self._record("refused", exit_codes.REFUSED)
@@ -290,8 +301,37 @@ class JobRun:
         if passed:
             self.versions.publish(self.candidate, self.state.run)
         else:
-            self.versions.refuse(self.candidate, self.state.run)
+            self.versions.refuse(self.candidate, self.state.run)  # first: from now on no other outcome is possible
+        self._set_aside()
         return "promoted" if passed else "refused"
+
+    def _refused_files(self, compared: Compared) -> list[SetAside]:
+        """Return the appended files that are to be taken out of the store again; does not depend on whether they are.
+
+        Without a model in use nothing shows that the new files rather than the older ones, or the gate, are at fault.
+        """
+        state = self.state
+        if not self.job.provisional or not state.append or not state.append.sources:
+            return []
+        names = {source.name for source in state.append.sources}
+        if state.champion is None:
+            self.progress.note("no model is in use yet, so no file is set aside: the new files stay in the store")
+            return []
+        if {source.name for source in manifest.read(Path(self.job.store)).sources} <= names:
+            self.progress.note("all rows of the store are of the new files, so they stay in it, and none is set aside")
+            return []
+        failed = [check for check in compared.checks if not check.passed]
+        reason = "; ".join(check_text(check.what, check.found, check.needed) for check in failed)
+        return [SetAside(source, state.run, reason) for source in state.append.sources]
+
+    def _set_aside(self) -> None:
+        """Take the refused files out of the store, and list them. May be repeated after an interruption."""
+        refused, append = self.state.set_aside, self.state.append
+        if refused:
+            with self._step("set_aside"), suppress(UnknownSourceError):  # done before an interruption
+                drop(self.job.store, [one.source.name for one in refused], self.progress.note)
+        if append and append.sources:
+            set_aside.update(self.versions.folder, append.sources, refused)
 
     def _in_use(self) -> str | None:
         return self.versions.current(self.state.run)
@@ -357,8 +397,8 @@ class JobRun:
 
     def _was_tried(self, store: Store) -> bool:
         """True if a model of the same rows and options was refused, or was in use and is not any more."""
-        if self.state.train:
-            return False
+        if self.state.train or (self.job.provisional and self.state.append and self.state.append.sources):
+            return False  # files that were set aside are tried again
         options, sets = plainly(self.job), plainly(fingerprints(self.job, store.manifest))
         for name, record in self.versions.tried():
             rows = record.get("store")

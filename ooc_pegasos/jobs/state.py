@@ -10,6 +10,7 @@ from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.jobs.drift import Side
 from ooc_pegasos.jobs.gate import Check
 from ooc_pegasos.jobs.plan import Plan
+from ooc_pegasos.jobs.set_aside import SetAside
 from ooc_pegasos.jobs.versions import is_version
 from ooc_pegasos.store.manifest import SourceInfo
 from ooc_pegasos.util import json_checksum, typed_json
@@ -73,6 +74,8 @@ class State:
     expire: int | None = None
     train: Trained | None = None
     compare: Compared | None = None
+    set_aside: list[SetAside] = field(default_factory=list)
+    """The files that are taken out of the store again, because the new model was refused."""
     failed: bool = False
     """True if ended by an error, not by an interruption: if new files have arrived since, the run begins anew."""
 

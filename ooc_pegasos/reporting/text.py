@@ -518,6 +518,11 @@ def _confusion(table: list[list[float]], classes: list[str]) -> list[str]:
     return lines
 
 
+def check_text(what: str, found: float | None, needed: float | None) -> str:
+    """Return a check of the gate with the value found and the limit."""
+    return what + ("" if found is None else f" {found:.4g}") + ("" if needed is None else f" (limit {needed:.4g})")
+
+
 def run_lines(record: dict[str, Any]) -> list[str]:
     """Return the result of a run of a job as lines of text."""
     store, model = record["store"], record["model"]
@@ -535,9 +540,17 @@ def run_lines(record: dict[str, Any]) -> list[str]:
     if record["checks"] and record["champion"] is None:
         lines.append("no model was in use to compare with")
     for check in record["checks"]:
-        found = "" if check["found"] is None else f" {check['found']:.4g}"
-        needed = "" if check["needed"] is None else f" (limit {check['needed']:.4g})"
-        lines.append(f"{'passed' if check['passed'] else 'FAILED'}: {check['what']}{found}{needed}")
+        words = check_text(check["what"], check["found"], check["needed"])
+        lines.append(f"{'passed' if check['passed'] else 'FAILED'}: {words}")
+    aside = {one["name"]: one for one in record["set_aside"]}
+    mine = [name for name, one in aside.items() if one["run"] == record["run"]]
+    if mine:
+        are = "files are" if len(mine) > 1 else "file is"
+        lines.append(f"set aside, as the model was refused: {len(mine):,} {are} no longer in the store")
+        lines += [f"  {printable(name)}" for name in mine]
+        lines.append("later runs leave them out until they change; oocpeg run --retry FILE appends one as it is")
+    if len(aside) > len(mine):
+        lines.append(f"left out, as earlier runs have set them aside: {len(aside) - len(mine):,}")
     if record["outcome"] == "unchanged":
         lines.append("rows and options are the same as those of a model that was made before")
     return lines

@@ -70,7 +70,7 @@ def _drop(target: Path, names: Sequence[str], note: Callable[[str], None]) -> Dr
     with writing_errors(target), locked(scratch / "lock", str(target)):
         made, begun = manifest.read(target), scratch / _BEGUN
         known = {source.name for source in made.sources}
-        wanted = {_full_name(name, known) for name in names}
+        wanted = {full_name(name, known) for name in names}
         rows = 0 if wanted & known else _rows_dropped_before(begun, wanted)
         if not rows:
             left = _without(made, _chosen_parts(target, made, wanted))
@@ -143,7 +143,7 @@ def _chosen_parts(target: Path, made: Manifest, wanted: set[str]) -> set[int]:
     return found
 
 
-def _full_name(name: str, known: set[str]) -> str:
+def full_name(name: str, known: set[str]) -> str:
     """Return the name of a source in the manifest: the path, or the only one that ends in the given name."""
     path = os.path.abspath(name)
     if path in known or name in known:

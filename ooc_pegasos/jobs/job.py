@@ -73,7 +73,7 @@ class Job:
     warm_start: bool = True
     """Start from the weights in use, if the algorithm can."""
     retune: bool = False
-    """Compare lambdas in every run, not only in the first."""
+    """Search for the best lambda, and loss, in every run, not only in the first."""
     provisional: bool = False
     """Take new files out of the store again if the model trained with them is refused, and leave them out later."""
     keep: int = 5

@@ -41,6 +41,7 @@ from ooc_pegasos.jobs.state import Appended, Compared, State, Trained
 from ooc_pegasos.jobs.versions import MODEL, RECORD, Versions
 from ooc_pegasos.objective.losses import completed, loss_for
 from ooc_pegasos.readers.sources import manifest_name
+from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.reporting.progress import Progress, TrainingProgress, default_training_progress
 from ooc_pegasos.reporting.text import check_text
 from ooc_pegasos.scoring.model import Model
@@ -420,7 +421,16 @@ class JobRun:
             self.progress.note(why)
         self.candidate.mkdir(exist_ok=True)
         log = self.candidate / "epochs.jsonl"
-        go_on = partial(train, store, config, warm_start=start, checkpoint=self.checkpoint, resume=True, log=log)
+        go_on = partial(
+            train,
+            store,
+            config,
+            warm_start=start,
+            checkpoint=self.checkpoint,
+            resume=True,
+            log=log,
+            keep_holdout=True,
+        )
         try:
             result = go_on(progress=self.training_progress)
         except CheckpointMismatchError as error:
@@ -431,19 +441,21 @@ class JobRun:
         result.model.save(self.candidate / MODEL)
         info, known = result.model.info, result.model.info.certificate
         made = (info.lam, info.algorithm, info.epochs, result.converged)
-        return Trained(*made, known.primal, known.lower_bound, known.gap, start is not None, why)
+        return Trained(*made, known.primal, known.lower_bound, known.gap, start is not None, why, info.loss)
 
     def _how_to_train(self, store: Store, champion: Model | None) -> tuple[TrainConfig, Model | None, str]:
         """Return the options, the initial weights, and an explanation."""
-        job, config = self.job, completed(self.job.training(), store.manifest.labels.task)
+        job, task, given = self.job, store.manifest.labels.task, self.job.training()
         if champion is None:
-            return config, None, ""
-        why = ""
+            return given, None, ""
+        config, why = completed(self._with_loss_of(champion, given, task), task), ""
         same_loss = champion.info.loss == loss_for(config.loss, store.manifest.labels.task).name
         if config.lam is None and config.C is None and not job.retune and same_loss:
             bias = config.bias or champion.info.config.get("bias") or "feature"
             config = dataclasses.replace(config, lam=champion.info.lam, bias=bias)
-            why = f"lambda {champion.info.lam:.3g} is that of the model in use; retune = true compares lambdas again"
+            why = f"lambda {champion.info.lam:.3g} is that of the model in use; retune = true searches again"
+        if config.comparing:
+            return given, None, ""  # without a loss if none is given, so that the search may choose it
         one = config.C is not None or (config.lambdas is not None and len(config.lambdas) == 1)
         if not (job.warm_start and one and same_loss and champion.weights.ndim == 1):
             return config, None, why
@@ -457,6 +469,22 @@ class JobRun:
         if bool(champion.bias) and config.biased not in ("feature", "free"):
             return config, None, why
         return config, champion, why
+
+    def _with_loss_of(self, champion: Model, config: TrainConfig, task: str) -> TrainConfig:
+        """Return the options with the loss of the model in use, if a search chose it instead of the default loss."""
+        info, default = champion.info, loss_for(completed(config, task).loss, task).name
+        is_given = config.loss is not None or config.loss_parameter is not None
+        if self.job.retune or not config.comparing or is_given or info.loss == default:
+            return config
+        try:
+            record = json.loads(read_file(self.versions.folder / str(self.state.champion) / RECORD))
+            if record["training"]["loss"] is not None:  # the job gave it then
+                return config
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return config
+        parameter = info.parameter if LOSSES.find(info.loss).parameter is not None else None
+        name: Any = info.loss
+        return dataclasses.replace(config, loss=name, loss_parameter=parameter)
 
     def compare(self, store: Store, champion: Model | None) -> Compared:
         """Evaluate both models on the holdout rows and on each reference set."""

@@ -42,6 +42,7 @@ class Trained:
     gap: float | None
     warm_start: bool
     why: str
+    loss: str = ""
 
 
 @dataclass(frozen=True)

@@ -536,7 +536,8 @@ def run_lines(record: dict[str, Any]) -> list[str]:
         lines.append(f"{store['expired_rows']:,} rows expired")
     if model:
         gap = f"certified gap {100 * model['gap']:.3g} %" if model["gap"] is not None else "no certificate"
-        lines.append(f"model: {model['algorithm']}, lambda {model['lambda']:.3g}, {model['epochs']} epochs, {gap}")
+        how = model["algorithm"] + (f", {model['loss']} loss" if model["loss"] else "")
+        lines.append(f"model: {how}, lambda {model['lambda']:.3g}, {model['epochs']} epochs, {gap}")
     if record["checks"] and record["champion"] is None:
         lines.append("no model was in use to compare with")
     for check in record["checks"]:

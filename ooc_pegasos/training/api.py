@@ -55,17 +55,20 @@ def train(
     scratch: str | Path | None = None,
     progress: TrainingProgress | None = None,
     proof: str | Path | None = None,
+    keep_holdout: bool = False,
 ) -> TrainResult:
     """Minimise objective (1) over the rows of `store` until the certified gap of each model is within the tolerance.
 
     `store` is an open store, or its path. With `proof` dual variables that prove the gap of the model, as it is saved
-    by `Model.save`, are written to that file; see docs/proof-format.md.
+    by `Model.save`, are written to that file; see docs/proof-format.md. With `keep_holdout` lambda is searched for
+    although `refit` is off: the model of the best lambda is trained without the holdout rows.
     """
     store = store if isinstance(store, Store) else Store.open(store)
     config = config or TrainConfig()
     is_default_loss = config.loss is None
     config = completed(config, store.manifest.labels.task, warm_start is not None)
     config = with_test_rows(config, store)
+    is_search = config.is_search or (keep_holdout and config.comparing and config.lambdas is None)
     if resume and checkpoint is None:
         raise UsageError("{resume} continues from a checkpoint; give its folder with {checkpoint=DIR}")
     checkpoint_folder = Path(checkpoint) if checkpoint else None
@@ -103,7 +106,7 @@ def train(
                 scratch=scratch_folder or checkpoint_folder,
                 proof=Path(proof) if proof and one.is_last else None,
                 began=began,
-                is_search=config.is_search and config.lambdas is None and not one.is_last,
+                is_search=is_search and config.lambdas is None and not one.is_last,
             )
             with closing(run), run.stop.listening():
                 if checkpoint_folder and not resume and one.is_first:
@@ -116,7 +119,7 @@ def train(
                 run.report.sync_log()  # before the checkpoint of a search refers to its lines
                 return RoundResult(result, run.lines, run.engine.identity(), run.is_search)
 
-        if not config.is_search:
+        if not is_search:
             if resume and checkpoint_folder:
                 refuse_search(checkpoint_folder)
             progress.expect(config.steps)

@@ -310,11 +310,12 @@ class LambdaSearch:
         """Train the best lambda of some results without many rows, and measure it on these."""
         found, trial = self._found, one.trials[choose(one.trials, self._config.select)]
         loss: Any = one.loss or self._config.loss
+        held_out = self._config.holdout or 0.0  # whose rows no model is trained on
         config = dataclasses.replace(
             self._config_of((trial.lam,)),
             loss=loss,
             loss_parameter=one.last_parameter,
-            holdout=_MOST_HOLDOUT,
+            holdout=max(_MOST_HOLDOUT, held_out),
             folds=None,
             select_by=self._config.select_by or "r2",
         )
@@ -423,7 +424,7 @@ class LambdaSearch:
         return trials[choose(trials, self._config.select)]
 
     def _refit(self) -> TrainResult:
-        """Train the chosen lambda on all rows."""
+        """Train the chosen lambda on all rows, or without the holdout rows if `refit` is off."""
         config, chosen = self._config, self._chosen
         remark = remark_on(self._found.trials) if config.lambdas is not None else None
         if remark:
@@ -436,7 +437,7 @@ class LambdaSearch:
             lam=chosen.lam,
             bias=config.biased,
             tolerance=config.enough,
-            holdout=0.0,
+            holdout=0.0 if config.refit else config.holdout,
             folds=None,
             select_by=None,
             calibrate=None,
@@ -455,14 +456,15 @@ class LambdaSearch:
             self._save(made, _PROBABILITIES)
             if made.result.stopped_by == "seconds" and not self._has_proof:
                 return self._without_refit(made.result)
-        self._progress.begin_step(f"training lambda {chosen.lam:.4g} on all rows")
+        rows = "on all rows" if config.refit else "without the holdout rows"
+        self._progress.begin_step(f"training lambda {chosen.lam:.4g} {rows}")
         result = self._make(last, _LAST, self._completed).result
         earlier = self._best_without_refit() if self._results and not self._has_proof else None
         is_unfinished = result.stopped_by == "seconds" and not result.converged
         if is_unfinished and earlier and earlier.gap is not None and (result.gap is None or earlier.gap < result.gap):
             return earlier
         self._results.append(result)
-        return dataclasses.replace(self._joined(result), is_refit=True)
+        return dataclasses.replace(self._joined(result), is_refit=config.refit)
 
     def _completed(self, model: Model) -> Model:
         """Return the model of the last fit with the results of the search."""

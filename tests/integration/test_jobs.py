@@ -8,9 +8,10 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.metrics import roc_auc_score
 
-from ooc_pegasos import Store, TrainConfig
+from ooc_pegasos import Store, TrainConfig, train
 from ooc_pegasos.errors import CorruptFileError, InputError, LockedError, UsageError
 from ooc_pegasos.jobs import gate
 from ooc_pegasos.jobs import run as running
@@ -24,6 +25,8 @@ from ooc_pegasos.store.verify import verify
 from ooc_pegasos.util.locks import locked
 from support.file_bytes import folder_bytes
 from support.nights import JOB, changed_job, clock_of, job_of, put_day, version_in_use
+from support.rows import svmlight_text
+from support.stores import interrupted_after
 
 
 def test_three_nights(tmp_path):
@@ -520,3 +523,81 @@ def test_a_difference_that_may_be_chance_is_no_reason_to_refuse(tmp_path):
         comparison = next(check["what"] for check in record["checks"] if "relative regression" in check["what"])
         assert " against " in comparison
     assert outcomes == ["promoted"] * 12
+
+
+# --- the loss -------------------------------------------------------------------------------------
+
+
+def put_targets(folder, name, seed, share_wrong):
+    """Rows of real targets of which some are far too large."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((800, 8)).astype(np.float32)
+    targets = x @ np.linspace(-1, 2, 8) + 0.3 * rng.standard_normal(800)
+    targets[rng.random(800) < share_wrong] += 100
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(svmlight_text(sp.csr_matrix(x), targets))
+    return path
+
+
+def regression_job(folder, more="", train=""):
+    put_targets(folder, "golden.svm", 100, 0)
+    text = (
+        JOB.replace("lam = 1e-3\n", "")
+        .replace("[convert]", "[convert]\ntask = 'regression'")
+        .replace("features = 40", "features = 8")
+    )
+    (folder / "nightly.toml").write_text(text.format(more=more, train=train, gate="max_relative_regression = 0.5"))
+    return Job.load(folder / "nightly.toml")
+
+
+@pytest.mark.parametrize("holdout", [0.1, 0.5])
+def test_the_search_of_a_job_chooses_a_robust_loss_and_later_runs_keep_it(tmp_path, holdout):
+    job = regression_job(tmp_path, train=f"holdout = {holdout}")
+    put_targets(tmp_path, "incoming/day-01.svm", 1, 0.03)
+    first = run(job, now=clock_of(1))
+    model = Model.load(tmp_path / "models" / "current" / "model")
+    assert (first["outcome"], first["model"]["loss"], model.info.loss) == ("promoted", "huber", "huber")
+    robust = first["metrics"]["golden.svm"]["challenger"]["mean_absolute_error"]
+    assert robust < 0.3  # sqrt(2/pi) times the noise, 0.3, is 0.24
+    known = {"loss": "huber", "loss_parameter": model.info.parameter, "lam": model.info.lam, "bias": "free"}
+    for rows in (holdout, 0.0):  # no model is trained on the holdout rows
+        alike = train(tmp_path / "clicks.store", TrainConfig(**known, holdout=rows, tolerance=1e-3)).model.info
+        is_same = abs(model.info.certificate.primal / alike.certificate.primal - 1) < 0.006
+        assert is_same == (rows == holdout)
+
+    put_targets(tmp_path, "incoming/day-02.svm", 2, 0.03)
+    second = run(job, now=clock_of(2))
+    assert (second["model"]["loss"], second["model"]["lambda"]) == ("huber", first["model"]["lambda"])
+    again = Model.load(tmp_path / "models" / "current" / "model")
+    assert again.info.parameter == model.info.parameter
+    put_targets(tmp_path, "incoming/day-03.svm", 3, 0.03)
+    assert run(job, now=clock_of(3))["model"]["loss"] == "huber"
+
+    put_targets(tmp_path, "incoming/day-04.svm", 4, 0.03)
+    retuned = run(regression_job(tmp_path, "retune = true", f"holdout = {holdout}"), now=clock_of(4))
+    assert retuned["model"]["loss"] == "huber"
+    assert Model.load(tmp_path / "models" / "current" / "model").info.parameter != model.info.parameter
+    given = run(regression_job(tmp_path, "retune = true", "loss = 'squared'"), now=clock_of(5))
+    assert given["model"]["loss"] == "squared"
+
+
+@pytest.mark.parametrize("slices", [3, 30, 60])
+def test_an_interrupted_search_of_a_job_is_resumed(tmp_path, slices):
+    for name in ("whole", "interrupted"):
+        (tmp_path / name).mkdir()
+        job = regression_job(tmp_path / name, train="checkpoint_epochs = 1")
+        put_targets(tmp_path / name, "incoming/day-01.svm", 1, 0.03)
+        if name == "interrupted":
+            with interrupted_after(slices):
+                run(job, now=clock_of(1))
+        assert run(job, now=clock_of(1))["model"]["loss"] == "huber"
+    one, other = (tmp_path / name / "models" / "current" / "model" for name in ("whole", "interrupted"))
+    assert same_model(one.read_bytes(), other.read_bytes(), tmp_path)
+
+
+def test_a_loss_that_the_job_gave_is_not_kept_without_it(tmp_path):
+    put_targets(tmp_path, "incoming/day-01.svm", 1, 0)
+    assert run(regression_job(tmp_path, train="loss = 'huber'"), now=clock_of(1))["model"]["loss"] == "huber"
+    put_targets(tmp_path, "incoming/day-02.svm", 2, 0)
+    assert run(regression_job(tmp_path), now=clock_of(2))["model"]["loss"] == "squared"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from numpy.typing import ArrayLike
@@ -29,6 +30,18 @@ if TYPE_CHECKING:
         def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
             """Export as a capsule."""
 
+    class LazyFrame(Protocol):
+        """A query of polars."""
+
+        def collect_schema(self) -> Any:
+            """Return the names and types of the columns."""
+
+    class Dataset(Protocol):
+        """A dataset of Hugging Face, iterable or not."""
+
+        def with_format(self, type: Any) -> Any:  # noqa: A002 (the name that datasets use)
+            """Return the dataset with batches of another form."""
+
     class DaskCollection(Protocol):
         """A dataframe, array or bag of Dask."""
 
@@ -49,6 +62,8 @@ if TYPE_CHECKING:
 
     Collection = TypeVar("Collection", bound=DaskCollection)
     """A dataframe, array or bag of Dask; a function returns the kind that it is given."""
+    Table: TypeAlias = ArrowTable | LazyFrame | Dataset | Iterable[dict[str, Any]] | Mapping[str, Dataset]
+    """A table or a stream of one; with several splits, a dictionary of datasets."""
     Matrix: TypeAlias = ArrayLike | SparseMatrix
     """Rows of numbers: a sparse matrix, an array, lists, a dataframe of numbers."""
     Labels: TypeAlias = ArrayLike

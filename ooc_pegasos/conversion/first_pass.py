@@ -155,7 +155,7 @@ class Ingest:
             parsed = self._keep_what_fits(self._keep_declared(reader.read(task)))
             labels = distinct_of(parsed.block.labels, self.plan.text_labels, self._declared.has_classes())
             rows = parsed.block.rows
-            if self.plan.split is not None:
+            if self.plan.split is not None and not self.plan.split.is_given:
                 parsed = rows_of_part(parsed, number, self.plan.split)
                 labels = self._in_part(labels, parsed)
             block = parsed.block
@@ -339,7 +339,7 @@ class Ingest:
             totals = self.totals
             source = reader.sources[totals.source]
             info = source.info(totals.source_rows)
-            if totals.source_rows == 0 and self.plan.split is None:
+            if totals.source_rows == 0 and (self.plan.split is None or self.plan.split.is_given):
                 name = info.name
                 if not self.plan.skip_bad:
                     problem = "the file is empty" if info.size == 0 else "no rows in it"

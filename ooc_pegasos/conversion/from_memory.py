@@ -8,6 +8,7 @@ partition has a file of its own, because a worker that was given up may still be
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import shutil
 import time
@@ -19,25 +20,76 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.config import ConvertConfig
-from ooc_pegasos.conversion.output_check import Existing, check_output
-from ooc_pegasos.conversion.pipeline import convert
-from ooc_pegasos.conversion.staging import SHARED, Written, check_alike, make_alike, plain_of, write_matrix, write_table
+from ooc_pegasos.conversion.output_check import Existing, already_there, check_output
+from ooc_pegasos.conversion.pipeline import convert, convert_part
+from ooc_pegasos.conversion.staging import (
+    SHARED,
+    Written,
+    check_alike,
+    make_alike,
+    plain_of,
+    write_matrix,
+    write_stream,
+    write_table,
+)
+from ooc_pegasos.conversion.streams import TEST, TRAIN, note_on_splits, splits_of
 from ooc_pegasos.errors import InputError, OocPegasosError, UsageError
 from ooc_pegasos.readers.sources import NamedPath
+from ooc_pegasos.reporting.progress import NotedProgress, Progress
+from ooc_pegasos.store.manifest import Split, test_path
 from ooc_pegasos.store.store import Store
-from ooc_pegasos.util.files import remove_folder, writing_errors
+from ooc_pegasos.util.files import published_error, remove_folder, writing_errors
 from ooc_pegasos.util.locks import has_lock, locked
 
 _LOCK = "lock"
 
 
 def store_from_arrow(data: Any, path: str | Path, config: ConvertConfig | None, existing: Existing | None) -> Store:
-    """Make a store of a table: pyarrow, pandas, polars, or any object with an Arrow stream interface."""
+    """Make a store of a table or a stream: pyarrow, pandas, polars, datasets, or an Arrow stream interface.
+
+    Of the splits of a dataset, `train` becomes the store, and `test` the store of its test rows.
+    """
+    splits = splits_of(data)
+    if splits is None:
+        return _store_of_table(data, path, config, existing)
+    config, existing = config or ConvertConfig(), existing or Existing()
+    note = note_on_splits(splits, (TRAIN, TEST))
+    if note:
+        NotedProgress().note(note)
+    if TEST not in splits:
+        return _store_of_table(splits[TRAIN], path, config, existing)
+    if config.test is not None:
+        raise UsageError(f"{{test}}: the dataset has the split {TEST}; leave it out, or give the split {TRAIN} alone")
+    if existing.append:
+        raise UsageError(
+            f"{{append}}: the test rows of a store are those it was made with; give the split {TRAIN} alone"
+        )
+    place = test_path(Path(path).absolute())
+    if place.exists() and not existing.force:
+        raise already_there(place)
+    store = _store_of_table(splits[TRAIN], path, config, existing, Split("train", 0.0, is_given=True))
+    try:  # in a coding to which any values can be appended, as rows of other files have them
+        config = dataclasses.replace(config, like=str(path), values=config.values or "float32")
+        _store_of_table(splits[TEST], place, config, existing, Split("test", 0.0, is_given=True))
+    except (OocPegasosError, OSError, MemoryError) as error:
+        raise published_error(
+            Path(path), error, f"the split {TEST} is missing; correct it and use {{force}}"
+        ) from error
+    return store
+
+
+def _store_of_table(
+    data: Any, path: str | Path, config: ConvertConfig | None, existing: Existing | None, split: Split | None = None
+) -> Store:
     with _staging_folder(path, config, existing) as folder:
-        written = write_table(data, folder, "memory")
-        if not written.rows:
+        written = [one for one in write_stream(data, folder, "memory") if one.rows]
+        if not written:
             raise InputError("the table has no rows; check how it was made")
-        return _converted({folder / written.file: "memory"}, path, config, existing)
+        names = [f"part {number}" for number in range(len(written))] if len(written) > 1 else ["memory"]
+        pieces = {folder / one.file: (name, one) for one, name in zip(written, names, strict=True)}
+        if len(pieces) > 1:
+            make_alike(pieces, config.categorical if config else (), may_lack_columns=True)
+        return _converted({file: name for file, (name, _one) in pieces.items()}, path, config, existing, split)
 
 
 def store_from_matrix(
@@ -240,7 +292,14 @@ def _remove(folder: Path) -> None:
 
 
 def _converted(
-    pieces: dict[Path, str], path: str | Path, config: ConvertConfig | None, existing: Existing | None
+    pieces: dict[Path, str],
+    path: str | Path,
+    config: ConvertConfig | None,
+    existing: Existing | None,
+    split: Split | None = None,
 ) -> Store:
-    """Convert files with names for messages: `memory` or `part 3`."""
-    return convert([NamedPath(file, name) for file, name in pieces.items()], path, config, existing=existing)
+    """Convert files with names for messages: `memory` or `part 3`; `split`: the part that they are."""
+    inputs: list[str] = [NamedPath(file, name) for file, name in pieces.items()]
+    if split is None:
+        return convert(inputs, path, config, existing=existing)
+    return convert_part(inputs, Path(path), config or ConvertConfig(), existing or Existing(), Progress(), split)

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ooc_pegasos import __version__
 from ooc_pegasos.config import ConvertConfig
@@ -35,6 +35,7 @@ from ooc_pegasos.conversion.output_check import (
 from ooc_pegasos.conversion.pass_statistics import MOST_BUCKETS, IngestPlan
 from ooc_pegasos.conversion.publish import PLAN_FILE, Place, manifest_of, pending
 from ooc_pegasos.conversion.second_pass import Assembled, Assembly, AssemblyPlan
+from ooc_pegasos.conversion.streams import is_stream
 from ooc_pegasos.errors import CorruptFileError, InputError, OocPegasosError, UsageError
 from ooc_pegasos.readers import pipes, presets, registry, sources
 from ooc_pegasos.readers.base import LARGEST_INDEX, Reader, ReadOptions
@@ -49,29 +50,37 @@ from ooc_pegasos.util import json_checksum, typed_json
 from ooc_pegasos.util.files import published_error, read_file, sync_folder, write_atomically, writing_errors
 from ooc_pegasos.util.locks import has_lock, locked
 
+if TYPE_CHECKING:
+    from ooc_pegasos.aliases import Table
+
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
 _SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # cores that get a bucket each, and the least bytes of rows for that
 _STREAM_SIZE = 4 << 30  # the assumed size of standard input
 
 
 def convert(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: str | Path | Sequence[str | Path] | Table,
     output: str | Path,
     config: ConvertConfig | None = None,
     *,
     existing: Existing | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """Make the store `output` from `inputs`, one name or several, and open it.
+    """Make the store `output` from `inputs`, one name or several, or a table as for `Store.from_arrow`, and open it.
 
     With the options `test` and `split` some rows are reserved for tests, in another store; see `conversion/split.py`.
     """
-    given = [os.fspath(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]  # str loses NamedPath
+    if not isinstance(inputs, str | Path) and is_stream(inputs):
+        table: Any = inputs
+        return Store.from_arrow(table, output, config, existing)
+    names: Any = [inputs] if isinstance(inputs, str | Path) else inputs
+    given: list[str] = [os.fspath(one) for one in names]  # str loses NamedPath
     config, existing, progress = config or ConvertConfig(), existing or Existing(), progress or Progress()
     split = _wanted_split(Path(output), config, existing)
     with pipes.kept_in(Path(output).absolute().parent):
         if split is None:
-            return _convert_part(given, Path(output), config, existing, progress)
+            of_store = given_split(Path(output)) if existing.append else None
+            return convert_part(given, Path(output), config, existing, progress, of_store)
         return _convert_both(given, Path(output), config, existing, progress, split)
 
 
@@ -92,7 +101,7 @@ def _convert_both(
     if missing:
         progress.note(f"an interrupted conversion has added these inputs to {output} already; it is finished now")
     else:
-        _convert_part(given, output, config, existing, progress, split)
+        convert_part(given, output, config, existing, progress, split)
     try:
         for part in (output, place):
             if missing and Place.of(part).unfinished():
@@ -105,7 +114,7 @@ def _convert_both(
             config = dataclasses.replace(config, like=os.fspath(output), values=config.values or "float32")
         is_stale = not appends and (place / manifest.FILE_NAME).exists()  # of a store that was replaced
         then = dataclasses.replace(existing, append=appends, force=existing.force or is_stale)
-        _convert_part(given, place, config, then, progress, dataclasses.replace(split, part="test"))
+        convert_part(given, place, config, then, progress, dataclasses.replace(split, part="test"))
     except (OocPegasosError, OSError, MemoryError) as error:
         raise published_error(output, error, "run the same command again to finish") from error
     return store
@@ -126,7 +135,7 @@ def _wanted_split(output: Path, config: ConvertConfig, existing: Existing) -> Sp
         wanted = Split("train", config.test or 0.0, config.split)
     if existing.append and (output / manifest.FILE_NAME).exists():
         split = manifest.read(output).split
-        known = split if split and split.part == "train" else None
+        known = split if split and split.part == "train" and not split.is_given else None
         if wanted and wanted != known:
             given = f"split={wanted.rule}" if wanted.rule else f"test={wanted.fraction}"
             other = f"split={known.rule}" if known and known.rule else f"test={known.fraction if known else 0}"
@@ -135,7 +144,13 @@ def _wanted_split(output: Path, config: ConvertConfig, existing: Existing) -> Sp
     return wanted
 
 
-def _convert_part(
+def given_split(output: Path) -> Split | None:
+    """Return the part that a store is of a data set that had test rows of its own, to which no rows are added."""
+    split = manifest.read(output).split if (output / manifest.FILE_NAME).exists() else None
+    return split if split and split.is_given else None
+
+
+def convert_part(
     given: list[str],
     output: Path,
     config: ConvertConfig,

@@ -119,7 +119,7 @@ def pending(store: str | Path) -> list[str]:
     """Return the sources whose test rows are missing, because a conversion was interrupted after its first part."""
     with suppress(InputError, OSError):
         made = manifest.read(Path(store))
-        if made.split is None or made.split.part != "train":
+        if made.split is None or made.split.part != "train" or made.split.is_given:
             return []
         place = manifest.with_test_rows(store, made)
         test = manifest.read(place) if place else None

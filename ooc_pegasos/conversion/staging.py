@@ -6,11 +6,21 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable
+from itertools import chain, groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ooc_pegasos.conversion.streams import (
+    batches_of_dataset,
+    batches_of_lazy,
+    batches_of_rows,
+    is_dataset,
+    is_lazy,
+    table_of_rows,
+)
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers import nested
 from ooc_pegasos.store.recipe import named_by
@@ -48,9 +58,23 @@ def _new_file(folder: Path, name: str, suffix: str) -> Path:
 
 def write_table(data: Any, folder: Path, name: str) -> Written:
     """Write a table as an Arrow stream, in which dictionaries may change from batch to batch."""
+    data = table_of_rows(list(data), name) if _is_rows(data) else data
+    return _write(*batches_of(data, name), folder, name)
+
+
+def write_stream(data: Any, folder: Path, name: str) -> list[Written]:
+    """Write a table or a stream, of which memory holds one batch; a new file begins where the types change."""
+    if not (is_lazy(data) or is_dataset(data) or _is_rows(data)):
+        return [write_table(data, folder, name)]
+    schema, batches = batches_of(data, name)
+    groups = groupby(batches, key=attrgetter("schema"))
+    written = [_write(own, some, folder, name) for own, some in groups]
+    return written or [_write(schema, (), folder, name)]
+
+
+def _write(schema: Any, batches: Iterable[Any], folder: Path, name: str) -> Written:
     import pyarrow as pa
 
-    schema, batches = batches_of(data, name)
     file, rows = _new_file(folder, name, ".arrow"), 0
     with create_file(file) as sink, pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
@@ -60,11 +84,13 @@ def write_table(data: Any, folder: Path, name: str) -> Written:
 
 
 def batches_of(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
-    """Return (schema, record batches) of any kind of table; fields of structs are columns."""
+    """Return (schema, record batches) of any kind of table; fields of structs are columns.
+
+    Batches of a stream of rows may have other types.
+    """
     schema, batches = _given_batches(data, name)
-    if not nested.is_nested(schema):
-        return schema, batches
-    return nested.flat_schema(schema, name), (nested.flat_batch(batch, name) for batch in batches)
+    flat = nested.flat_schema(schema, name) if nested.is_nested(schema) else schema
+    return flat, (nested.flat_batch(one, name) if nested.is_nested(one.schema) else one for one in batches)
 
 
 def _given_batches(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
@@ -85,38 +111,26 @@ def _given_batches(data: Any, name: str) -> tuple[Any, Iterable[Any]]:
     elif origin == "polars" and kind == "DataFrame":  # its own stream has strings of a type that few can read
         tables = (piece.to_arrow() for piece in data.iter_slices(_ROWS))
         return data.head(0).to_arrow().schema, (batch for table in tables for batch in table.to_batches())
-    elif kind == "LazyFrame":
-        raise UsageError("a LazyFrame is not yet a table; call .collect() on it, or .sink_parquet() and convert that")
+    elif is_lazy(data) or is_dataset(data) or _is_rows(data):
+        make = batches_of_lazy if is_lazy(data) else batches_of_dataset if is_dataset(data) else batches_of_rows
+        batches = make(data, name)
+        first = next(batches, None)
+        return (pa.schema([]), ()) if first is None else (first.schema, chain([first], batches))
     elif isinstance(data, pa.Table):
         pass
-    elif origin in ("pandas", "polars") or not (
-        hasattr(data, "__arrow_c_stream__") or (isinstance(data, Iterable) and not isinstance(data, str | bytes | dict))
-    ):
-        raise UsageError(f"{name}: a {kind} is not a table; give one of pyarrow, pandas or polars")
-    elif hasattr(data, "__arrow_c_stream__"):
+    elif origin in ("pandas", "polars") or not hasattr(data, "__arrow_c_stream__"):
+        raise UsageError(f"{name}: a {kind} is not a table; give one of pyarrow, pandas, polars or datasets")
+    else:
         reader = pa.RecordBatchReader.from_stream(data)
         return reader.schema, reader
-    else:
-        data = _table_of_rows(data, name)
     return data.schema, data.to_batches(max_chunksize=_ROWS)
 
 
-def _table_of_rows(data: Iterable[Any], name: str) -> Any:
-    """Return a table of dictionaries, as in a Dask bag; missing values are null."""
-    import pyarrow as pa
-
-    rows = list(data)
-    odd = next((row for row in rows if not isinstance(row, dict)), None)
-    if odd is not None:
-        raise UsageError(f"{name}: a row is a {type(odd).__name__}; make every row a dictionary, column to value")
-    columns = {}
-    for column in dict.fromkeys(key for row in rows for key in row):
-        try:
-            columns[str(column)] = pa.array([row.get(column) for row in rows])
-        except (pa.ArrowException, OverflowError) as error:
-            problem = " ".join(str(error).split())[:200]
-            raise InputError(f"{name}: column '{short(column)}': {problem}; give its values one type") from error
-    return pa.table(columns)
+def _is_rows(data: Any) -> bool:
+    """True if the data can only be dictionaries, as in a Dask bag."""
+    is_table = hasattr(data, "__arrow_c_stream__") or is_dataset(data) or is_lazy(data)
+    other = is_table or type(data).__module__.split(".")[0] in ("pandas", "polars", "pyarrow")
+    return not other and isinstance(data, Iterable) and not isinstance(data, str | bytes | dict)
 
 
 def make_alike(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ooc_pegasos.errors import OocPegasosError
 from ooc_pegasos.reporting.epoch_cost import epoch_seconds
 from ooc_pegasos.util import typed_json
+from ooc_pegasos.util.escaping import printable
 from ooc_pegasos.util.memory_limits import available_memory, peak_rss
 from ooc_pegasos.util.short_names import listed, padded, short, width_of
 

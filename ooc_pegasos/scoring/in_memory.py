@@ -8,6 +8,7 @@ import numpy as np
 
 from ooc_pegasos.conversion.partition_rows import rows_of_table
 from ooc_pegasos.conversion.staging import batches_of
+from ooc_pegasos.conversion.streams import is_dataset, is_lazy
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers.vectorize import Vectorizer
 from ooc_pegasos.scoring.evaluate import evaluate, metrics_of
@@ -23,13 +24,8 @@ _ROWS = "memory"
 
 
 def is_table(data: Any) -> bool:
-    """True for a table of pyarrow, pandas or polars, or an object that exports itself as one."""
-    return hasattr(data, "__arrow_c_stream__") or _is_lazy(data) or hasattr(data, "columns")
-
-
-def _is_lazy(data: Any) -> bool:
-    """True for a LazyFrame of polars, which warns when it is asked for its columns."""
-    return type(data).__name__ == "LazyFrame"
+    """True for a table of pyarrow, pandas, polars or datasets, or an object that exports itself as one."""
+    return hasattr(data, "__arrow_c_stream__") or is_lazy(data) or is_dataset(data) or hasattr(data, "columns")
 
 
 def scores_of_table(model: Model, data: Any) -> np.ndarray:
@@ -38,7 +34,6 @@ def scores_of_table(model: Model, data: Any) -> np.ndarray:
     assert recipe.table is not None
     vectorizer = Vectorizer(recipe.table, model.info.labels.text, with_labels=False, vocabulary=model.vocabulary)
     scorer = Scorer(model, 0)
-    data = data.collect() if _is_lazy(data) else data
     parts = [score_block(model, scorer, found.block) for found in rows_of_table(data, vectorizer, _ROWS)]
     return np.concatenate([scorer.new_scores(0), *parts])
 
@@ -66,7 +61,7 @@ def _labels_in(model: Model, data: Any) -> Any:
     try:
         return data[table.label]
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        if "." in table.label and not _is_lazy(data):  # perhaps a field of a struct
+        if "." in table.label and not is_lazy(data):  # perhaps a field of a struct
             schema, batches = batches_of(data, _ROWS)
             if table.label in schema.names:
                 return np.concatenate([np.asarray(batch.column(table.label)) for batch in batches])

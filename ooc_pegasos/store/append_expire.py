@@ -88,7 +88,7 @@ def expire(target: Path, before_ns: int) -> int:
     with writing_errors(target), locked(scratch / "lock", str(target)):
         made = manifest.read(target)
         number = expired_parts(made, before_ns)
-        test = manifest.with_test_rows(target, made)
+        test = None if made.split and made.split.is_given else manifest.with_test_rows(target, made)
         for place, one in [(target, made), *([(test, manifest.read(test))] if test else [])]:
             if not any(part.rows for part in one.all_parts()[expired_parts(one, before_ns) :]):
                 raise InputError(f"{place}: all its rows are older than that; make a new store")

@@ -49,11 +49,11 @@ def drop(target: str | Path, names: Sequence[str], note: Callable[[str], None] =
     target = Path(target)
     made = manifest.read(target)
     test = manifest.with_test_rows(target, made)
-    if test is None:
+    if test is None or (made.split and made.split.is_given):  # test rows of other sources
         return _drop(target, names, note)
     known = manifest.read(test)
     with suppress(UnknownSourceError):  # before anything is dropped; an interrupted process may have dropped them
-        _chosen_parts(test, known, {_full_name(name, {one.name for one in known.sources}) for name in names})
+        _chosen_parts(test, known, {full_name(name, {one.name for one in known.sources}) for name in names})
     try:
         first = _drop(target, names, note)
     except UnknownSourceError:  # an interrupted process may have dropped them from the first store

@@ -244,6 +244,8 @@ class Split:
     """The share of the rows that are for tests; 0 if a rule chooses them."""
     rule: str | None = omitted_default(None)
     """A rule for the rows that are for tests, like `date>=2026-10-01`."""
+    is_given: bool = omitted_default(False)
+    """True if the inputs were in two parts already, so that rows that are appended are in the part of the store."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +314,8 @@ def with_test_rows(store: str | Path, made: Manifest) -> Path | None:
     if split is None or split.part != "train" or not (place / FILE_NAME).exists():
         return None
     test = read(place)
-    return place if test.split == replace(split, part="test") and test.recipe == made.recipe else None
+    goes_with = test.split == replace(split, part="test") and test.recipe == made.recipe
+    return place if goes_with else None
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import scipy.sparse
 
-    from ooc_pegasos.aliases import ArrowTable, DaskCollection, Labels, Matrix
+    from ooc_pegasos.aliases import DaskCollection, Labels, Matrix, Table
     from ooc_pegasos.config import ConvertConfig
     from ooc_pegasos.conversion.output_check import Existing
 
@@ -49,14 +49,19 @@ class Store:
 
     @classmethod
     def from_arrow(
-        cls, data: ArrowTable, path: str | Path, config: ConvertConfig | None = None, existing: Existing | None = None
+        cls, data: Table, path: str | Path, config: ConvertConfig | None = None, existing: Existing | None = None
     ) -> Store:
-        """Make a store of a table: of pyarrow, pandas, polars, or any object with an Arrow stream interface."""
+        """Make a store of a table: of pyarrow, pandas, polars, datasets, or any object with an Arrow stream interface.
+
+        Streams, which may be larger than memory, are read once and staged next to the store: a RecordBatchReader, a
+        LazyFrame, a dataset of Hugging Face, dictionaries of an iterator. Of several splits of a dataset, `train`
+        becomes the store and `test` its test rows.
+        """
         from ooc_pegasos.conversion.from_memory import store_from_arrow
 
         return store_from_arrow(data, path, config, existing)
 
-    from_pandas = from_polars = from_arrow
+    from_pandas = from_polars = from_datasets = from_arrow
 
     @classmethod
     def from_scipy(

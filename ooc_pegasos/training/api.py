@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from ooc_pegasos.config import ConvertConfig, TrainConfig
 from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import completed
 from ooc_pegasos.objective.problem import fixed_bias, problem_of
-from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
+from ooc_pegasos.reporting.progress import NotedProgress, TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.evaluate import loss_of_mean
 from ooc_pegasos.scoring.find_names import with_names
 from ooc_pegasos.scoring.model import Model
@@ -41,7 +42,7 @@ from ooc_pegasos.util.locks import in_use, locked
 from ooc_pegasos.util.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
-    from ooc_pegasos.aliases import ArrowTable, Labels, Matrix
+    from ooc_pegasos.aliases import Labels, Matrix, Table
 
 
 def train(
@@ -149,7 +150,7 @@ def _finished(one: Round, store: Store, model: Model) -> Model:
 
 
 def fit(
-    data: Matrix | ArrowTable,
+    data: Matrix | Table,
     labels: Labels | None = None,
     config: TrainConfig | None = None,
     *,
@@ -159,6 +160,8 @@ def fit(
     scratch: str | Path | None = None,
 ) -> TrainResult:
     """Train on data in memory: a table with a column of labels, named by `label`, or a matrix with `labels`.
+
+    Tables may be streams larger than memory, as for `Store.from_arrow`; of a dataset the split `train` is used.
 
     `recipe` has further options of the conversion to a store, which is written below `scratch` and removed at the end.
     """
@@ -172,6 +175,11 @@ def fit(
         recipe = dataclasses.replace(recipe, label=label)
     with tempfile.TemporaryDirectory(dir=scratch, prefix="oocpeg-") as folder:
         path = Path(folder) / "store"
+        if isinstance(data, Mapping) and "train" in data:  # the splits of a dataset
+            others = ", ".join(str(name) for name in data if name != "train")
+            if others:
+                NotedProgress().note(f"trained on the split train; not used: {others}")
+            data = data["train"]
         if labels is not None:
             store = Store.from_scipy(data, labels, path, weights, recipe)  # type: ignore[arg-type]
         else:

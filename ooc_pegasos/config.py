@@ -425,7 +425,8 @@ class TrainConfig:
     )
     loss_parameter: float | None = option(
         None,
-        "Parameter of smoothed-hinge (default 1), epsilon-insensitive (0.1) or huber (1).",
+        "Parameter of smoothed-hinge (default 1), epsilon-insensitive (a tenth of the standard deviation of the "
+        "targets) or huber (1).",
         "Problem",
         metavar="P",
         allowed=Range(0, POSITIVE.most, "0 or a positive number"),

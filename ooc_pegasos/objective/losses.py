@@ -52,6 +52,8 @@ class Loss:
     """True if each pair of classes may have a cost of its own."""
     has_probabilities: bool = False
     """True if scores are log odds."""
+    in_deviations: bool = False
+    """True if the default of the parameter is a multiple of the standard deviation of the targets."""
     is_robust: bool = False
     """True for the loss of real targets of which some are wrong; its parameter is in the units of targets."""
 
@@ -125,6 +127,7 @@ for _loss in (
         "the error that costs nothing",
         leaning=_whole,
         takes_zero=True,
+        in_deviations=True,
     ),
     Loss("absolute", kernels.ABSOLUTE, "regression", leaning=_whole),
     Loss(

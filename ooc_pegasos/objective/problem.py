@@ -90,6 +90,8 @@ class Problem:
     costs: np.ndarray | None = None
     """Costs of predicting a class (column) for rows of another (row), for joint multiclass losses."""
     limits: RowLimits = RowLimits()
+    unit: float = 1.0
+    """The size of scores: lambda times this is the lambda of the same problem with targets of size 1."""
 
     @property
     def own_parameter(self) -> float:
@@ -164,6 +166,9 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     labels = store.manifest.labels
     loss = loss_for(config.loss, labels.task)
     parameter = config.loss_parameter if config.loss_parameter is not None else loss.parameter
+    if loss.in_deviations and config.loss_parameter is None:
+        sizes = store.targets  # a deviation is at most the largest target; squares of that may overflow
+        parameter = (loss.parameter or 0.0) * min(sizes.deviation, sizes.largest)
     if loss.largest_dual is not None and config.loss_parameter is None:
         largest = max(store.targets.largest, 1e-30) if loss.task == "regression" else 1.0
         if largest > _MOST_SQUARED:
@@ -200,8 +205,11 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     lambdas = config.lambdas
     if lambdas is None and config.C is not None:
         lambdas = (1.0 / (config.C * training_rows),)
+    unit = _unit_of_scores(loss, parameter, store)
     if lambdas is None:
-        lambdas = default_path(store, loader, bias, _unit_of_scores(loss, parameter, store))
+        lambdas = default_path(store, loader, bias, unit)
+    if loss.is_smooth:  # its curvature, and with it the meaning of lambda, does not depend on the size of targets
+        unit = 1.0
     for lam in lambdas:
         if not 1e-30 <= lam <= 1e30:
             what = "choose values from 1e-30 to 1e30"
@@ -210,7 +218,8 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
             raise UsageError(f"lambda = {lam:g} is out of range; {what}")
     if free == PROXIMAL:
         rarest = min((count for count in labels.counts if count), default=0) / max(sum(labels.counts), 1)
-        bias = _proximal_scale(store.manifest.statistics.mean_row_norm, lambdas, rarest or 0.25)
+        scaled = [lam * unit for lam in lambdas]
+        bias = _proximal_scale(store.manifest.statistics.mean_row_norm, scaled, rarest or 0.25)
     folds = [NONE] if config.folds is None else [*range(config.folds), NONE]
     holdout_fold = 0 if config.holdout_fraction else NONE
     specs = [
@@ -236,7 +245,7 @@ def problem_of(config: TrainConfig, store: Store, loader: Loader) -> Problem:
     )
     # joint losses: x is added to one class and subtracted from another, so a step is longer
     largest *= 2 if is_joint else 1
-    return Problem(loss, parameter or 0.0, store.features, bias, largest, tuple(specs), free, costs, limits)
+    return Problem(loss, parameter or 0.0, store.features, bias, largest, tuple(specs), free, costs, limits, unit)
 
 
 def _unit_of_scores(loss: Loss, parameter: float | None, store: Store) -> float:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ooc_pegasos.errors import OocPegasosError
+from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.reporting.epoch_cost import epoch_seconds
 from ooc_pegasos.util import typed_json
 from ooc_pegasos.util.escaping import printable
@@ -19,7 +20,7 @@ from ooc_pegasos.util.short_names import listed, padded, short, width_of
 if TYPE_CHECKING:
     from ooc_pegasos.proof.proof_file import Claim
     from ooc_pegasos.reporting.history import HoldoutResult
-    from ooc_pegasos.scoring.model import Model
+    from ooc_pegasos.scoring.model import Model, ModelInfo
     from ooc_pegasos.store.manifest import Manifest
     from ooc_pegasos.store.store import Store
     from ooc_pegasos.training.result import TrainResult
@@ -222,6 +223,7 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
         "model": output,
         "lambda": info.lam,
         "loss": info.loss,
+        "loss_parameter": _parameter(info),
         "algorithm": info.algorithm,
         "sampling": info.sampling,
         "seed": info.seed,
@@ -271,6 +273,7 @@ def model_summary(model: Model) -> dict[str, Any]:
     info = model.info
     return {
         "loss": info.loss,
+        "loss_parameter": _parameter(info),
         "lambda": info.lam,
         "algorithm": info.algorithm,
         "epochs": info.epochs,
@@ -300,7 +303,7 @@ def model_table(model: Model) -> list[tuple[str, str]]:
     counts = [f"{short(name)}: {count:,}" for name, count in found["labels"].items()]
     kept = next((trial for trial in info.trials if trial.lam == info.lam), None)
     lines = [
-        ("loss", info.loss),
+        ("loss", _loss_words(info)),
         ("lambda", f"{info.lam:.6g}" + (f", the best of {len(info.trials)}" if len(info.trials) > 1 else "")),
         ("gap", gap if info.certificate.converged or found["gap"] is None else f"{gap}, NOT within the tolerance"),
         ("objective", f"{info.certificate.primal:.6g}"),
@@ -315,6 +318,22 @@ def model_table(model: Model) -> list[tuple[str, str]]:
         lines.append(("holdout", f"mean loss {kept.loss:.4g}{error}"))
     lines.append(("made by", ", ".join(f"{name} {version}" for name, version in info.versions.items())))
     return [line for line in lines if line[1]]
+
+
+def _parameter(info: ModelInfo) -> float | None:
+    """Return the parameter of the loss; None if the loss has none."""
+    known = LOSSES.get(info.loss)
+    return info.parameter if known is not None and known.parameter is not None else None
+
+
+def _loss_words(info: ModelInfo) -> str:
+    """Return the loss with its parameter and what that means."""
+    parameter, known = _parameter(info), LOSSES.get(info.loss)
+    if parameter is None or known is None:
+        return info.loss
+    is_default = known.in_deviations and info.config.get("loss_parameter") is None
+    why = f", {known.parameter:g} times the standard deviation of the targets" if is_default else ""
+    return f"{info.loss} loss with parameter {parameter:.6g}, {known.meaning}{why}"
 
 
 def profile_lines(result: TrainResult, since_start: float) -> list[str]:
@@ -363,6 +382,8 @@ def training_lines(result: TrainResult, output: str) -> list[str]:
     lines = [f"{output}: {info.algorithm}{why}"]
     lines += _trials_words(result)
     rows = " on all rows" if result.is_refit else ""
+    if _parameter(info) is not None:
+        lines.append(_loss_words(info))
     lines.append(f"lambda {info.lam:g}{rows}, {info.epochs} epochs, {result.seconds:.2f} seconds")
     if found.gap is not None:
         lines.append(f"objective {found.primal:.6g}, the optimum is at least {found.lower_bound:.6g}")

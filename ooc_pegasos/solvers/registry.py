@@ -88,7 +88,7 @@ def choose_algorithm(config: TrainConfig, problem: Problem, warm: bool) -> tuple
     min_clock = min(spec.clock for spec in problem.specs)
     if config.threads and config.threads > 1 and Averaging.clock_problem(min_clock, config.threads) is None:
         return SGD, "its threads can average"
-    return choice_by_clock(min_clock, config.enough, problem.largest)
+    return choice_by_clock(min_clock * problem.unit, config.enough, problem.largest)
 
 
 def choice_by_clock(clock: float, enough: float, largest: float) -> tuple[str, str]:
@@ -236,7 +236,7 @@ def _pegasos_options(
     declared = ALGORITHMS[algorithm]
     delay = config.delay if config.delay is not None else declared.default_delay
     if delay is None:
-        delay = 3.0 * problem.largest / spec.lam
+        delay = 3.0 * problem.largest / (spec.lam * problem.unit)
     if start is not None:
         delay = max(delay, float(spec.rows))
     low = declared.may_average and spec.clock < AVERAGE_BELOW

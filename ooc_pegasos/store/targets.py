@@ -30,8 +30,8 @@ class TargetSizes:
     def __add__(self, other: TargetSizes) -> TargetSizes:
         """Return those of both sets of rows."""
         rows = self.rows + other.rows
-        if not rows:
-            return self
+        if not self.rows or not other.rows:
+            return other if other.rows else self
         between = other.mean - self.mean
         return TargetSizes(
             rows,

@@ -20,8 +20,9 @@ from dask.delayed import delayed
 from distributed import Client, LocalCluster
 from distributed.protocol import serialize
 
-from ooc_pegasos import ConvertConfig, Store
+from ooc_pegasos import ConvertConfig, Store, TrainConfig, train
 from ooc_pegasos.conversion import staging
+from ooc_pegasos.distributed import train_dask
 from ooc_pegasos.errors import InputError, UsageError
 from support.file_bytes import folder_bytes
 from support.rows import random_rows, same_matrix
@@ -288,3 +289,18 @@ def test_workers_with_another_folder_of_the_same_name(tmp_path, client, shorter)
         client.run(swap_back)
     assert len(os.listdir(there)) == 6
     assert os.listdir(tmp_path) == ["there"]
+
+
+def test_the_default_epsilon_follows_the_targets_on_all_workers(client, tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((600, 5)).astype(np.float32)
+    y = 1e6 * (x @ np.arange(5) + 0.5 * rng.standard_normal(600))
+    store = Store.from_scipy(x, y, tmp_path / "s")
+    config = TrainConfig(loss="epsilon-insensitive", lam=1e-9, tolerance=0.01)
+    local = train(store, config).model.info
+    arrays = (da.from_array(x, (200, 5)), da.from_array(y, 200))
+    for found in (train_dask(client, store, config), train_dask(client, arrays[0], config, labels=arrays[1])):
+        info = found.model.info
+        assert found.converged
+        assert info.parameter == pytest.approx(0.1 * y.std(), rel=1e-6)
+        assert info.certificate.primal == pytest.approx(local.certificate.primal, rel=0.02)

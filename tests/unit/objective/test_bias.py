@@ -373,6 +373,7 @@ def test_a_free_bias_is_the_best_for_its_weights(tmp_path, name, options):
     if task == "binary":
         options = {**options, "class_weight": (0.5, 2.0)}
         c = c * np.where(labels > 0, 2.0, 0.5)
+    options = {**options, "loss_parameter": LOSSES[name].parameter}
     result = train(store, TrainConfig(lam=lam, loss=name, max_epochs=3, **options))
     kept, x = result.model.info.certificate, matrix.toarray().astype(np.float64)
     if options.get("algorithm") == "pegasos":
@@ -391,7 +392,7 @@ def test_a_free_bias_is_the_best_for_its_weights(tmp_path, name, options):
 def test_a_free_bias_does_not_use_holdout_rows(tmp_path, options):
     matrix, labels = rows_with_a_bias("regression", 28, rows=600)
     store = store_of_task(tmp_path, "regression", matrix, labels)
-    result = train(store, TrainConfig(lam=0.05, holdout=0.3, max_epochs=3, **options))
+    result = train(store, TrainConfig(lam=0.05, loss_parameter=0.1, holdout=0.3, max_epochs=3, **options))
     w, x, epsilon = result.model.weights, matrix.toarray().astype(np.float64), 0.1
     losses = np.maximum(0, abs(x @ w + result.model.bias - labels) - epsilon)
     held = [abs(losses[rows].mean() - result.holdout.loss) for rows in holdout_masks(600, 0.3)]
@@ -439,7 +440,8 @@ def test_a_free_bias_of_targets_far_out(tmp_path, name, bias):
     x, lam = matrix.toarray().astype(np.float64), 0.05
     store = store_of_task(tmp_path, "regression", matrix, labels)
     labels = store.to_scipy()[1].astype(np.float64)  # as text with six digits has them
-    config = TrainConfig(lam=lam, loss=name, bias="batch", batch_size=50, max_epochs=4)
+    parameter = LOSSES[name].parameter
+    config = TrainConfig(lam=lam, loss=name, loss_parameter=parameter, bias="batch", batch_size=50, max_epochs=4)
     model = train(store, config).model
     w = model.weights
     best = lam / 2 * w @ w + least_cost(name, x @ w, labels, np.ones(200), parameter_of(name)) / 200
@@ -523,6 +525,7 @@ def test_the_search_finds_the_joint_optimum(tmp_path, name, bias, manner, tolera
         files["weights"] = file
     best = joint_optimum(name, x, labels, lam, c)
     store = store_of_task(tmp_path, task, matrix, labels, **files)
+    manner["loss_parameter"] = LOSSES[name].parameter
     config = TrainConfig(lam=lam, loss=name, bias="search", tolerance=tolerance, max_epochs=3000, **manner)
     result = train(store, config)
     kept, b = result.model.info.certificate, float(result.model.bias)

@@ -38,9 +38,9 @@ ALGORITHMS = [(name, "sdca") for name in FORMULAS] + [(name, "sgd-s") for name i
 @pytest.mark.parametrize("some", [False, True], ids=["alike", "weighted"])
 @pytest.mark.parametrize(("name", "algorithm"), ALGORITHMS)
 def test_the_optimum_with_a_free_bias(tmp_path, name, algorithm, some):
-    task = LOSSES[name].task
+    task, weights = LOSSES[name].task, {"loss_parameter": LOSSES[name].parameter}
     matrix, labels = rows_with_a_bias(task, 31, rows=300, bias=1.5 if task == "binary" else 1000.0)
-    x, c, files, weights = matrix.toarray().astype(np.float64), np.ones(300), {}, {}
+    x, c, files = matrix.toarray().astype(np.float64), np.ones(300), {}
     if some:
         c, files["weights"] = weights_in_file(tmp_path, 300)
         if task == "binary":
@@ -105,7 +105,8 @@ def test_windows_and_a_resumed_run_have_the_same_bytes(tmp_path, algorithm):
     matrix, labels = rows_with_a_bias("regression", 34, rows=900, bias=30.0)
     store = store_of_task(tmp_path, "regression", matrix, labels, chunk_size=6000)
     name = "epsilon-insensitive"
-    same = {"loss": name, "bias": "free", "algorithm": algorithm, "tolerance": 0.01, "max_epochs": 300}
+    same = {"loss": name, "loss_parameter": 0.1, "bias": "free", "algorithm": algorithm}
+    same |= {"tolerance": 0.01, "max_epochs": 300}
     config = TrainConfig(lam=(0.1, 0.03, 0.01), memory=120_000, holdout=0.1, refit=False, **same)
     whole = train(store, config)
     assert whole.windows > 1
@@ -334,7 +335,8 @@ def random_case(seed, folder):
     weights = 10 ** rng.uniform(-3, 3, rows) if rng.random() < 0.3 else np.ones(rows)
     weights = weights.astype(np.float32)
     algorithms = [algorithm for loss, algorithm in ALGORITHMS if loss == name]
-    options = {"loss": name, "algorithm": str(rng.choice(algorithms)), "bias": "free"}
+    options = {"loss": name, "loss_parameter": LOSSES[name].parameter, "bias": "free"}
+    options["algorithm"] = str(rng.choice(algorithms))
     if name in LIPSCHITZ and rng.random() < 0.2:
         options |= {"algorithm": "sgd-s", "bias": str(rng.choice(["unregularized", "batch"])), "batch_size": 5}
     options |= {"lam": 10 ** rng.uniform(-4, 1.5) * max(1, scale) ** rng.uniform(0, 2), "tolerance": 1e-3}
@@ -354,7 +356,8 @@ def test_no_bound_of_a_random_problem_is_above_an_objective(tmp_path):
         result = train(store, TrainConfig(**options))
         kept = result.model.info.certificate
         exact = primal_with_bias(name, result.model.weights, float(result.model.bias), x, labels, lam, c)
-        near = train(store, TrainConfig(loss=name, lam=lam, bias="free", algorithm="sdca", max_epochs=200)).model
+        same = {"loss": name, "loss_parameter": options["loss_parameter"], "lam": lam, "bias": "free"}
+        near = train(store, TrainConfig(algorithm="sdca", max_epochs=200, **same)).model
         other = primal_with_bias(name, near.weights, float(near.bias), x, labels, lam, c)
         best = min(exact, other)  # any is an upper bound
         assert 0 <= kept.lower_bound <= best * (1 + 1e-14), seed

@@ -321,6 +321,7 @@ def test_a_row_that_counts_twice_is_the_row_twice(tmp_path, name, algorithm):
     x = matrix.toarray().astype(np.float64)
     tolerance = 1e-6 if algorithm == "sdca" else 0.02
     limits = {"algorithm": algorithm, "loss": name, "tolerance": tolerance, "max_epochs": 5000}
+    limits["loss_parameter"] = loss.parameter
     found = []
     for store, strength, unit in ((once, lam * share, 1.0), (again, lam, share)):
         result = train(store, TrainConfig(lam=strength, **limits))
@@ -357,7 +358,7 @@ def test_an_optimum_of_0(tmp_path, algorithm):
     """All targets are within the tube: 0 costs nothing, and that this is the optimum is as certain as can be."""
     labels = np.array([0.0625, -0.03125, 0.0, 0.03125])
     store = store_for_loss(tmp_path, LOSSES["huber"], sp.csr_matrix(np.eye(4, dtype=np.float32)), labels)
-    result = train(store, TrainConfig(lam=0.1, loss="epsilon-insensitive", algorithm=algorithm))
+    result = train(store, TrainConfig(lam=0.1, loss="epsilon-insensitive", loss_parameter=0.1, algorithm=algorithm))
     kept = result.model.info.certificate
     assert (kept.primal, kept.lower_bound, kept.gap) == (0.0, 0.0, 0.0)
     assert result.converged

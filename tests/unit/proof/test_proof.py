@@ -242,7 +242,8 @@ def test_a_resumed_run_writes_the_proof_of_an_undisturbed_one(manner, windows, s
 def test_bound_and_objective_enclose_the_optimum(loss, bias, stores, tmp_path):
     matrix, labels, weights = rows()
     x, y = matrix.toarray().astype(float), labels["real" if loss in REAL else "binary"].astype(float)
-    config = TrainConfig(lam=0.05, loss=loss, tolerance=1e-5, algorithm="sdca", max_epochs=3000, bias=bias)
+    same = {"loss": loss, "loss_parameter": LOSSES[loss].parameter, "bias": bias}
+    config = TrainConfig(lam=0.05, tolerance=1e-5, algorithm="sdca", max_epochs=3000, **same)
     proved(store_of_loss(stores, loss), tmp_path, config)
     primal, bound = shown(tmp_path, store_of_loss(stores, loss))
     if bias == "free":

@@ -29,4 +29,5 @@ def test_a_large_offset_takes_no_digits():
 
 def test_huge_targets_and_no_rows():
     assert (TargetSizes() + TargetSizes.of(np.array([1e200, -1e200]))).deviation == np.inf
+    assert (TargetSizes() + TargetSizes.of(np.array([3e200, 1e200]))).deviation == np.inf
     assert TargetSizes.of(np.empty(0)).deviation == 0.0

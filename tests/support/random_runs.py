@@ -206,6 +206,8 @@ def _options(rng: np.random.Generator, task: str, rows: int) -> dict[str, Any]:
     loss = options["loss"] = str(rng.choice(losses.get(task, MARGIN_LOSSES)))
     if LOSSES[loss].parameter is not None and rng.random() < 0.5:
         options["loss_parameter"] = float(10.0 ** rng.uniform(-3, 2))
+    elif loss == "epsilon-insensitive":  # whose default follows the targets
+        options["loss_parameter"] = 0.1
     options |= _algorithm(rng, task, loss)
     if task != "regression" and rng.random() < 0.25:
         number = 3 if task == "all classes" else 2

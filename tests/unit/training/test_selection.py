@@ -237,7 +237,8 @@ def test_bounds_of_all_trials_are_below_the_optimum(tmp_path, loss, bias, window
     task = "regression" if LOSSES[loss].task == "regression" else "binary"
     matrix, labels = rows_with_a_bias(task, 3, rows=300)
     store = store_of_task(tmp_path, task, matrix, labels, chunk_size=2000)
-    config = TrainConfig(loss=loss, bias=bias, holdout=0.2, algorithm="sdca", max_epochs=60)
+    same = {"loss": loss, "loss_parameter": LOSSES[loss].parameter, "bias": bias}
+    config = TrainConfig(holdout=0.2, algorithm="sdca", max_epochs=60, **same)
     if windows == "several":
         config = dataclasses.replace(config, memory=memory_of_a_search(config, store))
     result = train(store, config)

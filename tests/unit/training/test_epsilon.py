@@ -16,7 +16,7 @@ from support.stores import interrupted_after
 LOSS = "epsilon-insensitive"
 
 
-def targets_of(rows, seed):
+def rows_and_targets(rows, seed):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, 8)).astype(np.float32)
     y = x @ np.linspace(-1, 2, 8) + 0.5 * rng.standard_normal(rows)
@@ -30,7 +30,7 @@ def explained(model, x, y):
 @pytest.fixture(scope="module")
 def store_of(tmp_path_factory):
     """Stores of the same targets in other units, by unit and offset."""
-    made, (x, y) = {}, targets_of(2000, 0)
+    made, (x, y) = {}, rows_and_targets(2000, 0)
     for unit, offset in ((1.0, 0.0), (1e6, 0.0), (1e-6, 0.0), (1.0, 1000.0)):
         path = tmp_path_factory.mktemp("epsilon") / "s"
         made[unit, offset] = Store.from_scipy(x, unit * (y + offset), path)
@@ -46,7 +46,7 @@ def store_of(tmp_path_factory):
 )
 def test_models_do_not_depend_on_the_unit_of_targets(store_of, unit, offset, algorithm):
     config = TrainConfig(loss=LOSS, algorithm=algorithm, tolerance=0.03 if algorithm == "sgd-s" else 0.005)
-    x, y = targets_of(1000, 1)
+    x, y = rows_and_targets(1000, 1)
     wanted = train(store_of[1.0, 0.0], config)
     found = train(store_of[unit, offset], config)
     deviation = store_of[unit, offset].to_scipy()[1].astype(np.float64).std()
@@ -55,7 +55,7 @@ def test_models_do_not_depend_on_the_unit_of_targets(store_of, unit, offset, alg
     best = explained(wanted.model, x, y)
     assert best > 0.75
     assert abs(explained(found.model, x, unit * (y + offset)) - best) < 0.01
-    known = LinearSVR(epsilon=0.1, C=1.0, max_iter=100_000, random_state=0).fit(*targets_of(2000, 0))
+    known = LinearSVR(epsilon=0.1, C=1.0, max_iter=100_000, random_state=0).fit(*rows_and_targets(2000, 0))
     assert best > 1 - np.square(y - known.predict(x)).mean() / y.var() - 0.01
 
 
@@ -66,7 +66,7 @@ def test_an_epsilon_that_is_given_is_used(store_of):
 
 
 def test_equal_and_huge_targets(tmp_path):
-    x = targets_of(50, 0)[0]
+    x = rows_and_targets(50, 0)[0]
     same = Store.from_scipy(x, np.full(50, 7.25), tmp_path / "a", config=ConvertConfig(task="regression"))
     same = train(same, TrainConfig(loss=LOSS, lam=1.0))
     assert same.model.info.parameter == 0.0
@@ -97,7 +97,7 @@ def test_an_interrupted_run_has_the_same_epsilon(store_of, tmp_path, algorithm):
 
 
 def test_the_output_has_the_epsilon(tmp_path, oocpeg):
-    x, y = targets_of(300, 0)
+    x, y = rows_and_targets(300, 0)
     (tmp_path / "in.svm").write_text(svmlight_text(sp.csr_matrix(x), 1000 * y))
     oocpeg("convert", "in.svm", "-o", "s", "--task", "regression")
     wanted = 0.1 * Store.open(tmp_path / "s").to_scipy()[1].std()

@@ -517,7 +517,7 @@ class Conversion:
     def _check_part(self, ingest: Ingest) -> None:
         """Refuse a new store whose rows are all in one part; what is appended may be."""
         totals, split = ingest.totals, self.split
-        if split is None or (totals.rows and totals.left_out):
+        if split is None or split.is_given or (totals.rows and totals.left_out):
             return
         if not self.base and (totals.rows or totals.left_out):
             every = bool(totals.rows) == (split.part == "test")

@@ -134,8 +134,10 @@ class LocalEngine(Engine):
 
     def _is_nearly_done(self, state: RunState) -> bool:
         """True if the gaps of all models are probably small enough, which this epoch is to show."""
-        gaps = (state.progress[model].estimated_gap for model in state.solver.active)
-        return all(gap is not None and gap <= _SURELY * self.setup.config.enough for gap in gaps)
+        enough = self.setup.config.enough
+        known = (state.progress[model] for model in state.solver.active)
+        estimates = [one.estimated_gap if one.gap is None else None for one in known]  # a measured gap was too large
+        return all(gap is not None and gap <= _SURELY * enough for gap in estimates)
 
     def _train_piece(self, state: RunState, piece: Piece, save_if_due: Callable[[], None]) -> None:
         """Process the rows of a piece from the cursor on, slice by slice."""

@@ -11,7 +11,7 @@ from ooc_pegasos.solvers.row_cache import _heaviest, cached_rows
 from ooc_pegasos.solvers.row_group import Group
 from support.optima import least_objective
 from support.rows import random_rows
-from support.stores import all_memory, store_of
+from support.stores import all_memory, interrupt_at_check, store_of
 
 
 def many_windows(tmp_path, rows=8000, features=300, seed=0, chunk_size=16_000, **options):
@@ -53,6 +53,32 @@ def test_certificates_with_cached_rows(tmp_path, loss, bias):
         assert one.certificate.lower_bound <= truth.certificate.primal
         assert one.certificate.primal >= truth.certificate.lower_bound
         assert one.certificate.primal <= truth.certificate.primal * 1.0011
+
+
+@pytest.mark.parametrize(
+    "options", [{"lam": 1e-4}, {"lam": (1e-3, 1e-4, 1e-5)}, {"lam": 1e-4, "bias": "free"}], ids=str
+)
+def test_interrupted_with_cached_rows_and_resumed_to_the_same_bytes(tmp_path, options):
+    store, _matrix, _labels = many_windows(tmp_path, 3000, 60, chunk_size=6_000)
+    half = {"algorithm": "sdca", "memory": int(0.5 * all_memory(store)), "refit": False}
+    config = TrainConfig(**{"tolerance": 1e-3, "bias": "feature", "max_epochs": 8, **half, **options})
+    whole = train(store, config)
+    interrupted = 0
+    for at in (1, 40, 77, 100, 163, 250, 391, 700):
+        place = tmp_path / f"checkpoint-{at}"
+        with pytest.MonkeyPatch.context() as patched:
+            interrupt_at_check(patched, at)
+            try:
+                train(store, config, checkpoint=place)
+                break
+            except KeyboardInterrupt:
+                interrupted += 1
+        again = train(store, config, checkpoint=place, resume=True)
+        for one, other in zip(again.models, whole.models, strict=True):
+            assert one.history == other.history
+            assert one.certificate == other.certificate
+        assert again.model.weights.tobytes() == whole.model.weights.tobytes()
+    assert interrupted > 4
 
 
 @pytest.mark.parametrize("values", ["float32", "float16", "bfloat16"])

@@ -202,13 +202,14 @@ class RowCache:
 
     def read_again(self, window: Window, first_rows: Sequence[int]) -> None:
         """Take the wanted rows of a window, without their states."""
+        wanted = {one[0]: one for one in self.wanted}
         for chunk, (begin, _end) in zip(window.chunks, window.row_ranges, strict=True):
-            for wanted, passes, is_settled, numbers in self.wanted:
-                if wanted == chunk:
-                    rows = numbers - first_rows[chunk] + begin
-                    found = cached_rows(window, (chunk,), rows, numbers, [], np.empty(0, np.float32), passes)
-                    found.is_settled = is_settled
-                    self.rows[chunk] = found
+            if chunk in wanted:
+                _chunk, passes, is_settled, numbers = wanted[chunk]
+                rows = numbers - first_rows[chunk] + begin
+                found = cached_rows(window, (chunk,), rows, numbers, [], np.empty(0, np.float32), passes)
+                found.is_settled = is_settled
+                self.rows[chunk] = found
 
     def facts(self) -> tuple[dict[str, Any], np.ndarray]:
         """Return facts for a checkpoint, and the numbers of all cached rows."""

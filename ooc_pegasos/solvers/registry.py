@@ -21,7 +21,7 @@ from ooc_pegasos.solvers.dual_store import BYTES_PER_MODEL, BYTES_PER_ROW, MAX_N
 from ooc_pegasos.solvers.pegasos import PegasosOptions
 from ooc_pegasos.solvers.pegasos_group import PegasosSolver, SharedOptions
 from ooc_pegasos.solvers.pegasos_threads import Averaging
-from ooc_pegasos.solvers.row_cache import RowCache
+from ooc_pegasos.solvers.row_cache import RowCache, capacity_of
 from ooc_pegasos.solvers.row_group import MAX_SEPARATE
 from ooc_pegasos.solvers.sdca import SdcaSolver
 
@@ -31,6 +31,8 @@ PEGASOS_FROM = 0.75
 """lam m times the tolerance, in units of the largest squared norm of a row, above which one or two epochs suffice."""
 OF_PLAIN_MODELS = ("batch_size", "project", "average", "bias=unregularized", "bias=batch")
 """The options that no solver supports for models with different labels, rows or biases, or with joint losses."""
+_LARGEST_SQUARE = 2000.0
+"""Squared norm of a row, in units of lambda m, up to which active rows are kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -160,13 +162,25 @@ def make_solver(
     return _MAKERS[algorithm](declared, Run(config, problem, loader, start, scratch))
 
 
+def caches_rows(config: TrainConfig, problem: Problem, loader: Loader) -> bool:
+    """True if dual coordinate ascent keeps active rows in memory, because the store is larger.
+
+    It does not pay where little memory is left for them, where lambda is so small that its continuation needs many
+    epochs, and for several lambdas with an unregularized bias, where that of the smallest lambda takes longest.
+    """
+    if loader.shape.fits or 2 * capacity_of(loader) < loader.shape.budget + loader.reserved:
+        return False
+    sampler, statistics = SAMPLERS[config.sampler], loader.store.manifest.statistics
+    square = statistics.mean_weight * (statistics.mean_row_norm**2 + problem.bias**2)
+    is_small = square > _LARGEST_SQUARE * min(spec.clock for spec in problem.specs)
+    is_slow = problem.free != NO_FREE_BIAS and len({spec.lam for spec in problem.specs}) > 1
+    return sampler.is_equally_often and sampler.is_shuffled and not is_small and not is_slow
+
+
 def _make_sdca(_algorithm: Algorithm, run: Run) -> tuple[Solver, str | None]:
     config, problem, loader = run.config, run.problem, run.loader
     rows = RowStates(loader.store, problem.bias, loader.shape.fits, run.scratch)
-    sampler = SAMPLERS[config.sampler]
-    # one bias feature for several lambdas: the bias of the smallest takes longest, and more passes do not help
-    is_slow = problem.free != NO_FREE_BIAS and len({spec.lam for spec in problem.specs}) > 1
-    if not loader.shape.fits and sampler.is_equally_often and sampler.is_shuffled and not is_slow:
+    if caches_rows(config, problem, loader):
         rows.cache = RowCache(loader, len(problem.specs))
     several = config.threads is not None and config.threads > 1 and len(problem.specs) == 1
     remark = "one thread processes rows and the others load data" if several else None

@@ -101,13 +101,17 @@ def _gathered(rows: np.ndarray, indptr: np.ndarray, column: np.ndarray, size: in
     return made
 
 
+def capacity_of(loader: Loader) -> int:
+    """Return the bytes for cached rows."""
+    budget = loader.shape.budget + loader.reserved
+    return budget - max(loader.shape.min_budget, int((1 - _SHARE) * budget))
+
+
 class RowCache:
     """The cached rows of each chunk, those that came last at the end."""
 
     def __init__(self, loader: Loader, models: int) -> None:
-        budget = loader.shape.budget + loader.reserved
-        windows = max(loader.shape.min_budget, int((1 - _SHARE) * budget))
-        self.capacity = budget - windows
+        self.capacity = capacity_of(loader)
         self._loader = loader
         self._passes, self._visits = _WORK if models <= MAX_SEPARATE else _WORK_OF_MANY
         loader.reserve(self.capacity)

@@ -58,6 +58,8 @@ _WINDOW_WEIGHT = 0.1
 _AT_PIECE, _LEVEL = range(2)
 _SETTLED = 0.05
 """Gap of rows, in tolerances, below which they are not processed again while a window is in memory."""
+_ENOUGH_VISITS, _PASSES = 100.0, 4
+"""Factor of lambda that need not be continued if each window is processed several times, and how often that is."""
 _SLOW_DECAY, _FAST_DECAY = 0.95, 0.8
 """Factors by which an increased lambda decreases in an epoch: in general, and if its problem is solved well enough."""
 _MIN_SLACK_UNIT = 0.01
@@ -86,8 +88,8 @@ class SdcaSolver(Solver):
         self.state = {model: np.zeros(STATE_SIZE) for model in self.active}
         self.tolerance = tolerance
         for model, state in self.state.items():
-            typical = 0.0 if rows.cache else rows.typical_square  # cached rows are visited often enough
-            state[LAMBDA_FACTOR] = max(1.0, typical / problem.specs[model].clock)
+            wanted = rows.typical_square / problem.specs[model].clock
+            state[LAMBDA_FACTOR] = max(1.0, wanted / _ENOUGH_VISITS if rows.cache else wanted)
             state[SLACK_UNIT] = 1.0 if problem.loss.is_unit_hinge else 0.0
             state[STEP_FACTOR] = 1.0
         self._epoch = -1
@@ -138,7 +140,8 @@ class SdcaSolver(Solver):
             rows = self.problem.specs[model].rows
             bound = (state[DUAL] - self._square(model) / self._clock(model) / 2) / rows
             solved = state[GAP] / rows < 2 * self.tolerance * bound
-            state[LAMBDA_FACTOR] = max(1.0, state[LAMBDA_FACTOR] * (_FAST_DECAY if solved else _SLOW_DECAY))
+            decay = (_FAST_DECAY if solved else _SLOW_DECAY) ** (_PASSES if self.rows.cache else 1)
+            state[LAMBDA_FACTOR] = max(1.0, state[LAMBDA_FACTOR] * decay)
 
     def change_problem(self, problem: Problem) -> None:
         """See `Solver`. Neither `a` nor the box depends on lambda, but the scores do, so all rows become active.

@@ -23,7 +23,7 @@ from ooc_pegasos.reporting.progress import NotedProgress, TrainingProgress, defa
 from ooc_pegasos.scoring.evaluate import loss_of_mean
 from ooc_pegasos.scoring.find_names import with_names
 from ooc_pegasos.scoring.model import Model
-from ooc_pegasos.solvers.registry import choose_algorithm
+from ooc_pegasos.solvers.registry import caches_rows, choose_algorithm
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.bias_search import BiasSearch
 from ooc_pegasos.training.holdout import check_holdout_classes
@@ -188,7 +188,7 @@ def fit(
 
 
 _SEARCH_TOLERANCE = 0.05
-"""Tolerance of the models that are compared, if each epoch reads the store from disk; the last fit is more accurate."""
+"""Tolerance of the models that are compared in few reads of the store; the last fit is more accurate."""
 
 
 def _new_run(
@@ -215,9 +215,10 @@ def _new_run(
     loader = loader_of(config, store, max(len(offsets), 1), saved, checkpoint_folder, background)
     problem = problem_of(config, store, loader)
     limits = None
-    if is_search and not loader.shape.fits:
+    is_cached = is_search and caches_rows(config, problem, loader)
+    if is_cached:
         config = dataclasses.replace(config, tolerance=max(config.enough, _SEARCH_TOLERANCE))
-    if is_search and loader.shape.fits and config.lam is None and choose_algorithm(config, problem, False)[0] == SDCA:
+    if is_search and not is_cached and config.lam is None and choose_algorithm(config, problem, False)[0] == SDCA:
         limits = limits_of(problem)
         config = dataclasses.replace(config, lam=limits.strong_end, algorithm=SDCA, holdout=config.holdout_fraction)
         problem = dataclasses.replace(

@@ -153,7 +153,7 @@ def test_interrupted_again_and_again(tmp_path):
     whole = undisturbed(tmp_path, "path", "several")
     result, interrupted = None, 0
     while result is None:
-        result = interrupt(whole, 600, tmp_path / "checkpoint", tmp_path / "log", resume=True)
+        result = interrupt(whole, 150, tmp_path / "checkpoint", tmp_path / "log", resume=True)
         interrupted += result is None
         assert interrupted < 200
     assert interrupted > 3

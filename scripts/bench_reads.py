@@ -1,4 +1,4 @@
-"""How often a store larger than memory is read: for one lambda to a certified 1 %, and by the default run.
+"""Reads of a store larger than memory: until a certified 1 % for one lambda, and of the default run.
 
     python scripts/bench_reads.py [--speed 1.0 0.25] [--rows 60000] [--sets ccat wide arxiv_math]
 

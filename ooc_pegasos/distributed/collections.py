@@ -60,20 +60,10 @@ _FIRST_PARTITIONS = 4
 _MAX_IMBALANCE = 1.25
 """Imbalance of persisted rows above which rows are redistributed: rows of a thread by the mean."""
 _FOR_STORES = (
-    *(
-        "dictionary",
-        "idf",
-        "standardize",
-        "feature_names",
-        "weights",
-        "labels",
-        "preset",
-        "on_bad_row",
-        "like",
-        "test",
-        "split",
-    ),
+    *("dictionary", "idf", "standardize", "feature_names", "weights", "labels", "preset", "on_bad_row", "like"),
+    *("test", "split"),
 )
+"""Options that need more passes, or files."""
 _DEFAULTS = ConvertConfig()
 
 

@@ -616,7 +616,7 @@ class SdcaSolver(Solver):
         self._panel_rows = {
             whole(number, 0, groups - 1, "group"): whole(rows, 0, 2**62, "rows") for number, rows in facts["seen"]
         }
-        if "cached" not in facts:  # written by a version without a cache
+        if not facts.get("cached"):  # written by a version without a cache
             self.rows.drop_cache()
             self.windowed = {}
         self.rows.restore(folder, facts["rows"])

@@ -215,10 +215,10 @@ def _new_run(
     loader = loader_of(config, store, max(len(offsets), 1), saved, checkpoint_folder, background)
     problem = problem_of(config, store, loader)
     limits = None
-    is_cached = is_search and caches_rows(config, problem, loader)
-    if is_cached:
-        config = dataclasses.replace(config, tolerance=max(config.enough, _SEARCH_TOLERANCE))
-    if is_search and not is_cached and config.lam is None and choose_algorithm(config, problem, False)[0] == SDCA:
+    is_dual = is_search and choose_algorithm(config, problem, False)[0] == SDCA
+    if is_dual and caches_rows(config, problem, loader):
+        config = dataclasses.replace(config, algorithm=SDCA, tolerance=max(config.enough, _SEARCH_TOLERANCE))
+    elif is_dual and config.lam is None:
         limits = limits_of(problem)
         config = dataclasses.replace(config, lam=limits.strong_end, algorithm=SDCA, holdout=config.holdout_fraction)
         problem = dataclasses.replace(

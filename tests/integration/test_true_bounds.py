@@ -20,10 +20,19 @@ import scipy.sparse as sp
 
 from ooc_pegasos import train
 from ooc_pegasos.distributed import train_dask
+from ooc_pegasos.solvers.row_cache import RowCache
 from support.clusters import workers_of_this_process
 from support.exact import objective
 from support.newton import optimum
-from support.random_runs import Case, case_of, config_of_case, distributed_case_of, run_case, store_of_case
+from support.random_runs import (
+    Case,
+    cached_case_of,
+    case_of,
+    config_of_case,
+    distributed_case_of,
+    run_case,
+    store_of_case,
+)
 from support.soak import SOAK
 from support.subsets import covering
 from support.truth import Report, Rows, judged
@@ -34,6 +43,7 @@ CASES = int(os.environ.get("OOCPEG_SOAK_CASES", 20_000)) if SOAK else 500
 START = int(os.environ.get("OOCPEG_SOAK_START", 0)) if SOAK else 0
 SECONDS = float(os.environ.get("OOCPEG_SOAK_SECONDS", "inf")) if SOAK else float("inf")
 BLOCKS = min(20, CASES)
+CACHED_CASES = min(CASES, 500) if SOAK else 20
 WORKER_CASES = min(CASES, 500) if SOAK else 16
 SHOWN = 5
 """Failures of a block of cases that are shown."""
@@ -110,6 +120,15 @@ def test_random_cases(tmp_path, block):
     check_cases(range(first, last), SECONDS / BLOCKS, lambda seed: run_case(case_of(seed), tmp_path))
 
 
+def test_random_cases_with_cached_rows(tmp_path):
+    """Stores larger than memory, of which dual coordinate ascent keeps active rows."""
+    seeds = range(START, START + CACHED_CASES)
+    with pytest.MonkeyPatch.context() as patched:
+        cached = count_cached_rows(patched)
+        check_cases(seeds, SECONDS / 4, lambda seed: run_case(cached_case_of(seed), tmp_path))
+    assert sum(rows > 0 for rows in cached) > CACHED_CASES
+
+
 @pytest.mark.slow
 @pytest.mark.dask
 def test_random_cases_on_workers(tmp_path):
@@ -118,6 +137,19 @@ def test_random_cases_on_workers(tmp_path):
         trainer = partial(train_dask, client)
         seeds = range(START, START + WORKER_CASES)
         check_cases(seeds, SECONDS / 4, lambda seed: run_case(distributed_case_of(seed), tmp_path, trainer))
+
+
+def count_cached_rows(patched: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that receives the number of cached rows after each window."""
+    counts, exchange = [], RowCache.exchange
+
+    def counted(cache, *arguments):
+        left = exchange(cache, *arguments)
+        counts.append(sum(len(one.numbers) for one in cache.rows.values()))
+        return left
+
+    patched.setattr(RowCache, "exchange", counted)
+    return counts
 
 
 def check_cases(seeds: range, seconds: float, report_of: Callable[[int], Report]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ class Case:
     storing: dict[str, Any]
     options: dict[str, Any]
     small_windows: bool = False
+    room: float = 1.0
+    """Memory for this many times the small windows."""
     stop_after: int | None = None
     """Slices of rows after which the run is interrupted, to be resumed from its checkpoint."""
     warm: float | None = None
@@ -74,10 +76,29 @@ def distributed_case_of(seed: int) -> Case:
     return case
 
 
-def _case(rng: np.random.Generator, most_rows: int) -> Case:
-    task = str(rng.choice(["binary", "regression", "one class a model", "all classes"], p=[0.6, 0.25, 0.07, 0.08]))
+def cached_case_of(seed: int) -> Case:
+    """The case of a seed for a store larger than memory, of which dual coordinate ascent keeps active rows."""
+    rng = np.random.default_rng([seed, 2])
+    case = _case(rng, most_rows=250, least_rows=100, tasks=[0.65, 0.25, 0.1, 0])
+    unknown = ("sampling", "batch_size", "project", "average", "delay", "folds")
+    options = {name: value for name, value in case.options.items() if name not in unknown}
+    if options.get("bias") in ("search", "unregularized", "batch"):
+        del options["bias"]
+    square = float(case.matrix.multiply(case.matrix).sum()) / case.matrix.shape[0]
+    lam = square / case.matrix.shape[0] * float(10.0 ** rng.uniform(-2, 2))
+    options |= {"algorithm": "sdca", "lam": lam if rng.random() < 0.7 or "refit" not in options else (lam, lam * 10)}
+    case.options = options | {"max_epochs": min(options["max_epochs"], 40)}
+    case.storing |= {"shuffle": True, "chunk_size": 1024}
+    case.small_windows, case.room, case.warm = True, 2.2, None
+    return case
+
+
+def _case(
+    rng: np.random.Generator, most_rows: int, least_rows: int = 6, tasks: Sequence[float] = (0.6, 0.25, 0.07, 0.08)
+) -> Case:
+    task = str(rng.choice(["binary", "regression", "one class a model", "all classes"], p=tasks))
     several = "class" in task
-    rows = int(rng.integers(6, (most_rows // 2 if several else most_rows) + 1))
+    rows = int(rng.integers(least_rows, (most_rows // 2 if several else most_rows) + 1))
     features = int(rng.integers(1, 5 if several else 9))
     values = rng.choice(["float32", "float16", "bfloat16", "ones", "table"], p=[0.6, 0.1, 0.1, 0.1, 0.1])
     x = _values(rng, rows, features, str(values))
@@ -289,7 +310,7 @@ def config_of_case(case: Case, store: Store) -> TrainConfig:
         return config
     models = count_models(config, store) * (8 if config.bias == "search" else 1)
     apart = {"holdout": config.holdout_fraction, "folds": config.folds, "row_bytes": row_bytes(config, models)}
-    return TrainConfig(**case.options, memory=open_loader(store, 1 << 62, **apart).shape.min_budget)
+    return TrainConfig(**case.options, memory=int(case.room * open_loader(store, 1 << 62, **apart).shape.min_budget))
 
 
 class Interrupting(TrainingProgress):

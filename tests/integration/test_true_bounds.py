@@ -20,7 +20,6 @@ import scipy.sparse as sp
 
 from ooc_pegasos import train
 from ooc_pegasos.distributed import train_dask
-from ooc_pegasos.solvers.row_cache import RowCache
 from support.clusters import workers_of_this_process
 from support.exact import objective
 from support.newton import optimum
@@ -34,6 +33,7 @@ from support.random_runs import (
     store_of_case,
 )
 from support.soak import SOAK
+from support.stores import count_cached_rows
 from support.subsets import covering
 from support.truth import Report, Rows, judged
 
@@ -137,19 +137,6 @@ def test_random_cases_on_workers(tmp_path):
         trainer = partial(train_dask, client)
         seeds = range(START, START + WORKER_CASES)
         check_cases(seeds, SECONDS / 4, lambda seed: run_case(distributed_case_of(seed), tmp_path, trainer))
-
-
-def count_cached_rows(patched: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that receives the number of cached rows after each window."""
-    counts, exchange = [], RowCache.exchange
-
-    def counted(cache, *arguments):
-        left = exchange(cache, *arguments)
-        counts.append(sum(len(one.numbers) for one in cache.rows.values()))
-        return left
-
-    patched.setattr(RowCache, "exchange", counted)
-    return counts
 
 
 def check_cases(seeds: range, seconds: float, report_of: Callable[[int], Report]) -> None:

@@ -14,6 +14,7 @@ from ooc_pegasos.config import TrainConfig
 from ooc_pegasos.loading.window import cost_of
 from ooc_pegasos.solvers.pegasos_group import PegasosSolver
 from ooc_pegasos.solvers.registry import row_bytes
+from ooc_pegasos.solvers.row_cache import RowCache
 from ooc_pegasos.solvers.sdca import SdcaSolver
 from ooc_pegasos.store.manifest import ChunkInfo
 from ooc_pegasos.training.stop import Interrupted, StopCheck
@@ -92,3 +93,16 @@ def interrupt_at_check(patched: pytest.MonkeyPatch, number: int) -> None:
         real(stop)
 
     patched.setattr(StopCheck, "check", check)
+
+
+def count_cached_rows(patched: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that receives the number of cached rows after each window."""
+    counts, exchange = [], RowCache.exchange
+
+    def counted(cache, *arguments):
+        left = exchange(cache, *arguments)
+        counts.append(sum(len(one.numbers) for one in cache.rows.values()))
+        return left
+
+    patched.setattr(RowCache, "exchange", counted)
+    return counts

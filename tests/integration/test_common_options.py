@@ -85,6 +85,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.slow
 def test_json_is_one_document_and_quiet_is_silent(scene, oocpeg, tmp_path):
     for words, is_summary in RUNS:
         current = (scene / "models" / "current").resolve().name  # a version after the run of the job

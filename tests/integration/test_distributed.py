@@ -296,7 +296,7 @@ def test_the_default_epsilon_follows_the_targets_on_all_workers(client, tmp_path
     x = rng.standard_normal((600, 5)).astype(np.float32)
     y = 1e6 * (x @ np.arange(5) + 0.5 * rng.standard_normal(600))
     store = Store.from_scipy(x, y, tmp_path / "s")
-    config = TrainConfig(loss="epsilon-insensitive", lam=1e-9, tolerance=0.01)
+    config = TrainConfig(loss="epsilon-insensitive", lam=1e-7, tolerance=0.01)
     local = train(store, config).model.info
     arrays = (da.from_array(x, (200, 5)), da.from_array(y, 200))
     for found in (train_dask(client, store, config), train_dask(client, arrays[0], config, labels=arrays[1])):

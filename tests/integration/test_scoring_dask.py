@@ -493,6 +493,7 @@ def test_training_with_weights_classes_and_probabilities(client, tmp_path):
     bounds_agree(alone, together)
 
 
+@pytest.mark.slow
 def test_the_default_path_for_targets_depends_on_their_size(client, tmp_path):
     matrix, _labels = random_rows(400, 30, 3, 0.3)
     noise = np.random.default_rng(5).normal(size=400)

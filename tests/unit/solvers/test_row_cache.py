@@ -25,7 +25,7 @@ def many_windows(tmp_path, rows=8000, features=300, seed=0, chunk_size=16_000, *
 
 def test_few_reads_suffice(tmp_path):
     """Without the cache a pass over the data visits each row once; this problem then takes some dozen passes."""
-    store, matrix, labels = many_windows(tmp_path)
+    store, matrix, labels = many_windows(tmp_path, 4000, 150)
     config = TrainConfig(lam=0.3 / store.rows, bias="none", tolerance=0.01)
     in_memory = train(store, config)
     found = train(store, dataclasses.replace(config, memory=int(0.5 * all_memory(store))))
@@ -56,7 +56,13 @@ def test_certificates_with_cached_rows(tmp_path, loss, bias):
 
 
 @pytest.mark.parametrize(
-    "options", [{"lam": 1e-4}, {"lam": (1e-3, 1e-4, 1e-5)}, {"lam": 1e-4, "bias": "free"}], ids=str
+    "options",
+    [
+        {"lam": 1e-4},
+        pytest.param({"lam": (1e-3, 1e-4, 1e-5)}, marks=pytest.mark.slow),
+        pytest.param({"lam": 1e-4, "bias": "free"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_interrupted_with_cached_rows_and_resumed_to_the_same_bytes(tmp_path, options):
     store, _matrix, _labels = many_windows(tmp_path, 3000, 60, chunk_size=6_000)

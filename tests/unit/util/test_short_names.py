@@ -59,6 +59,7 @@ def wide(tmp_path_factory):
     return folder, names
 
 
+@pytest.mark.slow
 def test_a_table_of_many_long_names_is_readable(wide, oocpeg):
     folder, names = wide
     data, store, model = folder / "wide.csv", folder / "s", folder / "m"

@@ -8,6 +8,7 @@ from typing import Any
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 I64 = ir.IntType(64)
@@ -83,6 +84,18 @@ def prefetch(_typing: Any, array: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(array, types.int64), codegen
+
+
+@intrinsic
+def move_bytes(_typing: Any, source: Any, begin: Any, out: Any, at: Any, count: Any) -> Any:
+    """Copy bytes `source[begin:begin + count]` to `out` from `at` on, which may overlap them."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = [context.make_array(signature.args[i])(context, builder, args[i]).data for i in (0, 2)]
+        cgutils.raw_memmove(builder, builder.gep(data[1], [args[3]]), builder.gep(data[0], [args[1]]), args[4], 1)
+        return context.get_dummy_value()
+
+    return types.none(source, types.int64, out, types.int64, types.int64), codegen
 
 
 @intrinsic

@@ -21,8 +21,8 @@ import numpy as np
 from ooc_pegasos.compiled.fit.sdca import inverse_squares
 from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.loading.window import Window
-from ooc_pegasos.solvers.row_cache import PASSES, WINDOW, CachedRows, RowCache
-from ooc_pegasos.solvers.row_group import Group
+from ooc_pegasos.solvers.row_cache import PASSES, RowCache
+from ooc_pegasos.solvers.row_group import KINDS, Group
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.util.checkpoint import whole
 from ooc_pegasos.util.files import create_file, sync_folder, writing_errors
@@ -35,7 +35,6 @@ MAX_NORM = 1e18
 """Norm of a row above which the inverse squared norm underflows in float32."""
 _PIECE = 1 << 22
 _FILE = re.compile(r"rows-\d+\.checkpoint")
-_KINDS: dict[str, Any] = {"duals": np.float32, "inactive_until": np.uint8}
 
 
 class RowStates:
@@ -74,7 +73,7 @@ class RowStates:
             return
         self._entered = window
         for number, group in enumerate(self.groups):
-            for name, kind in _KINDS.items():
+            for name, kind in KINDS.items():
                 if self._one_window and len(getattr(group, name)):
                     continue  # restored from a checkpoint
                 array = np.zeros(rows * group.width, kind)
@@ -96,7 +95,7 @@ class RowStates:
         if self._entered is None or self._one_window:
             return
         for number, group in enumerate(self.groups):
-            for name in _KINDS:
+            for name in KINDS:
                 self._copy(self._entered, getattr(group, name), self._files[number, name], group.width, to_file=True)
 
     # --- cached rows ------------------------------------------------------------------------------
@@ -110,50 +109,52 @@ class RowStates:
     def release(self, chunks: tuple[int, ...]) -> None:
         """Save the states of the cached rows of some chunks, which are read again."""
         if self.cache:
-            for one in self.cache.take(chunks):
-                self._save(one, active=True)
+            self._save(self.cache.take(chunks), active=True)
 
     def exchange(self) -> None:
         """Put active rows of the entered window into the cache. When it is read again, all its rows are active."""
         if self.cache and self._entered is not None:
-            for one in self.cache.exchange(self._entered, self._first_rows, self.groups, self.inverses):
-                self._save(one, active=True)
+            self._save(self.cache.exchange(self._entered, self._first_rows, self.groups), active=True)
+            self.cache.add(self._entered, self.groups, self.inverses)
             for group in self.groups:
                 group.inactive_until[:] = 0
 
     def flush(self) -> None:
         """Save the states of all cached rows, which stay cached."""
-        for one in self.cache.rows.values() if self.cache else ():
-            self._save(one)
+        if self.cache:
+            self._save(self.cache.sequence)
 
-    def _save(self, rows: CachedRows, active: bool = False) -> None:
-        for number, group in enumerate(rows.groups):
-            self._files[number, "duals"].reshape(-1, group.width)[rows.numbers] = group.duals.reshape(-1, group.width)
-            until = 0 if active else group.inactive_until.reshape(-1, group.width)
-            self._files[number, "inactive_until"].reshape(-1, group.width)[rows.numbers] = until
+    def _save(self, places: np.ndarray, active: bool = False) -> None:
+        """Save the states of cached rows, as active ones or as they are."""
+        if self.cache is None or self.cache.rows is None:
+            return
+        numbers = self.cache.rows.numbers[places]
+        for number, group in enumerate(self.cache.rows.groups):
+            for name in KINDS:
+                states = 0 if active and name == "inactive_until" else group.table(name)[places]
+                self._files[number, name].reshape(-1, group.width)[numbers] = states
 
     def _reload(self) -> None:
         """Load the states of all cached rows."""
-        for one in self.cache.rows.values() if self.cache else ():
-            one.groups = []
-            for number, group in enumerate(self.groups):
-                loaded = Group(group.models, group.width)
-                for name in _KINDS:
-                    table = self._files[number, name].reshape(-1, group.width)
-                    setattr(loaded, name, np.array(table[one.numbers]).ravel())
-                one.groups.append(loaded)
-            if not len(one.inverses):
-                one.inverses = np.zeros(len(one.numbers), np.float32)
-                inverse_squares(0, len(one.numbers), *one.block.entries, self._bias, one.inverses)
+        if self.cache is None or self.cache.rows is None:
+            return
+        rows, places = self.cache.rows, self.cache.sequence
+        rows.groups = [Group(group.models, group.width) for group in self.groups]
+        for number, group in enumerate(rows.groups):
+            group.allocate(len(rows.numbers))
+            for name in KINDS:
+                group.table(name)[places] = self._files[number, name].reshape(-1, group.width)[rows.numbers[places]]
 
     def read_again(self, windows: Callable[[], Iterator[Window]]) -> None:
         """Read the rows that an interrupted run had cached."""
-        if self.cache and self.cache.wanted:
+        if self.cache and len(self.cache.wanted):
             for window in windows():
-                self.cache.read_again(window, self._first_rows)
-            self.cache.rows = {chunk: self.cache.rows[chunk] for chunk, *_others in self.cache.wanted}
-            self.cache.wanted = []
+                self.cache.read_again(window, self._first_rows, self.groups)
+            self.cache.restore_sequence()
             self._reload()
+            rows = self.cache.rows
+            if rows is not None:
+                inverse_squares(0, len(self.cache.sequence), *rows.block.entries, self._bias, rows.inverses)
 
     def _norms(self, window: Window) -> None:
         for begin, end in window.row_ranges:
@@ -186,7 +187,7 @@ class RowStates:
         self.groups = [Group(models, width) for models, width in groups]
         self._files = {}
         for number, group in enumerate(self.groups):
-            for name, kind in _KINDS.items():
+            for name, kind in KINDS.items():
                 if not self._one_window:
                     target = self._files[number, name] = self._new_file(kind, self._store.rows * group.width)
                 elif old and len(old[0].duals):
@@ -237,7 +238,7 @@ class RowStates:
         checksum, size = 0, 0
         with create_file(path) as file:
             for number, group in enumerate(self.groups):
-                for name in _KINDS:
+                for name in KINDS:
                     array = self._files[number, name] if not self._one_window else getattr(group, name)
                     content = np.ascontiguousarray(array).data.cast("B")
                     for at in range(0, len(content), _PIECE):
@@ -272,7 +273,7 @@ class RowStates:
             checksum = 0
             with open(path, "rb") as file:
                 for number, group in enumerate(self.groups):
-                    for name, kind in _KINDS.items():
+                    for name, kind in KINDS.items():
                         if self._one_window:
                             target = np.empty(rows * group.width, kind)
                             setattr(group, name, target)
@@ -292,22 +293,18 @@ class RowStates:
     def restore_cached(self, facts: dict[str, Any], numbers: np.ndarray) -> None:
         """Restore which rows were cached; they are read again before training goes on."""
         assert self.cache is not None
-        at, chunks = 0, len(self._first_rows) - 1
-        numbers = numbers.astype(np.int64)
-        self.cache.wanted = []
-        for chunk, passes, is_settled, count in facts["chunks"]:
-            whole(chunk, 0, chunks - 1, "chunk")
-            rows = numbers[at : at + whole(count, 1, self._store.rows, "rows")]
-            first, end = self._first_rows[chunk : chunk + 2]
-            if len(rows) != count or rows[0] < first or rows[-1] >= end or (np.diff(rows) <= 0).any():
-                raise ValueError(f"cached rows of chunk {chunk}")
-            self.cache.wanted.append((chunk, whole(passes, 0, 2**62, "passes"), bool(is_settled), rows))
-            at += count
-        known = {one[0] for one in self.cache.wanted} | {WINDOW}
-        self.cache.script = [(whole(number, 0, PASSES - 1, "pass"), chunk) for number, chunk in facts["script"]]
-        if not all(chunk in known for _number, chunk in self.cache.script):
-            raise ValueError("a chunk without cached rows")
-        self.cache.is_settled = bool(facts["settled"])
+        cache, numbers = self.cache, numbers.astype(np.int64)
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= self._store.rows):
+            raise ValueError("cached rows that the store does not have")
+        if len(np.unique(numbers)) < len(numbers):
+            raise ValueError("cached rows that are there twice")
+        cache.wanted, cache.passes = numbers, whole(facts["passes"], 0, 2**62, "passes")
+        cache.script = [
+            (whole(number, 0, PASSES - 1, "pass"), bool(is_cached)) for number, is_cached in facts["script"]
+        ]
+        if not len(numbers) and any(is_cached for _number, is_cached in cache.script):
+            raise ValueError("no cached rows")
+        cache.is_settled, cache.are_rows_settled = map(bool, facts["settled"])
 
 
 def mapped_file(folder: Path | None, kind: Any, items: int) -> np.ndarray:

@@ -181,7 +181,7 @@ def _make_sdca(_algorithm: Algorithm, run: Run) -> tuple[Solver, str | None]:
     config, problem, loader = run.config, run.problem, run.loader
     rows = RowStates(loader.store, problem.bias, loader.shape.fits, run.scratch)
     if caches_rows(config, problem, loader):
-        rows.cache = RowCache(loader, len(problem.specs))
+        rows.cache = RowCache(loader, len(problem.specs), row_bytes(config, len(problem.specs)))
     several = config.threads is not None and config.threads > 1 and len(problem.specs) == 1
     remark = "one thread processes rows and the others load data" if several else None
     longest = loader.store.manifest.statistics.max_row_norm

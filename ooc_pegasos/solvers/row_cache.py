@@ -8,7 +8,7 @@ near the bound where they would begin to move. The states of these rows are in t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,11 @@ import numpy as np
 from ooc_pegasos.compiled.fit.sdca import PERIODS
 from ooc_pegasos.compiled.rows.gather import gather_entries
 from ooc_pegasos.compiled.rows.shuffle import shuffle
+from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.loading.loader import Loader
 from ooc_pegasos.loading.window import ROW_BYTES, Window
-from ooc_pegasos.solvers.row_group import MAX_SEPARATE, Group
-from ooc_pegasos.store.csr_block import CsrBlock
+from ooc_pegasos.solvers.row_group import KINDS, MAX_SEPARATE, Group
+from ooc_pegasos.store.csr_block import CsrBlock, read_only
 
 PASSES = 4
 """Passes over a window and cached rows each time that the window is read, at most."""
@@ -29,33 +30,52 @@ _WORK, _WORK_OF_MANY = (4, 4), (3, 3)
 take longer than reading."""
 _SHARE = 0.75
 """Share of the memory for the cache; the rest is for two windows."""
-_PADDING = 64
-WINDOW = -1
-"""Stands for the rows of the window, where others are those of a chunk."""
+_FILLED = 0.9
+"""Share of the block for cached rows that new ones leave to them: gaps are closed when the rest is full as well."""
 _INSIDE = PERIODS[-1] + 1
 """Rank of a row whose dual variable is inside its box."""
 
 
 @dataclass
 class CachedRows(Window):
-    """Some rows of a chunk, and their states."""
+    """A block with room for more rows, and the states of its rows."""
 
     numbers: np.ndarray
     """Numbers of the rows in the store."""
-    groups: list[Group]
     inverses: np.ndarray
-    passes: int = 0
-    """Passes over these rows, by which the activity of rows is counted."""
-    is_settled: bool = False
-    """True if their gap was small in the last pass."""
+    first_rows: Sequence[int]
+    """Numbers of the first rows of all chunks."""
+    groups: list[Group] = dataclasses.field(default_factory=list)
 
-    def without(self, keep: np.ndarray) -> CachedRows:
-        """Return the rows that stay."""
-        rows = np.flatnonzero(keep)
-        groups = [group.of(rows) for group in self.groups]
-        made = cached_rows(self, self.chunks, rows, self.numbers[rows], groups, self.inverses[rows], self.passes)
-        made.is_settled = self.is_settled
-        return made
+    def chunk_of(self, row: int) -> int:
+        """See `Window`."""
+        return int(np.searchsorted(self.first_rows, self.numbers[row], side="right")) - 1
+
+    @classmethod
+    def like(cls, window: Window, first_rows: Sequence[int], rows: int, entries: int) -> CachedRows:
+        """Return a block for so many rows and entries like those of a window."""
+        block = window.block
+        values = None if block.values is None else np.empty(entries, block.values.dtype)
+        weights = None if block.weights is None else np.empty(rows, block.weights.dtype)
+        indptr, labels = np.zeros(rows + 1, np.int64), np.empty(rows, block.labels.dtype)
+        made = CsrBlock(
+            indptr, np.empty(entries, block.indices.dtype), values, labels, block.features, weights, block.levels
+        )
+        folds = np.empty(rows if len(window.folds) else 0, window.folds.dtype)
+        none = np.empty(0, np.uint32)
+        return cls((), made, [], folds, none, np.empty(rows, np.int64), np.empty(rows, np.float32), first_rows)
+
+    def columns(self) -> list[np.ndarray]:
+        """Return the arrays with a number for each row, without the states of groups."""
+        weights = [] if self.block.weights is None else [self.block.weights]
+        return [self.block.labels, self.numbers, self.inverses, *weights, *([self.folds] if len(self.folds) else [])]
+
+    def part(self, rows: int, order: np.ndarray) -> CachedRows:
+        """Return the first rows, to be processed in an order."""
+        block = self.block
+        weights = None if block.weights is None else block.weights[:rows]
+        some = dataclasses.replace(block, indptr=block.indptr[: rows + 1], labels=block.labels[:rows], weights=weights)
+        return dataclasses.replace(self, block=some, order=order)
 
 
 @dataclass(frozen=True)
@@ -72,35 +92,6 @@ class Piece:
         return isinstance(self.window, CachedRows)
 
 
-def cached_rows(
-    window: Window,
-    chunks: tuple[int, ...],
-    rows: np.ndarray,
-    numbers: np.ndarray,
-    groups: list[Group],
-    inverses: np.ndarray,
-    passes: int,
-) -> CachedRows:
-    """Return copies of some rows of a window."""
-    block = window.block
-    lengths = block.indptr[rows + 1] - block.indptr[rows]
-    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    indices = _gathered(rows, block.indptr, block.indices, int(indptr[-1]))
-    values = None if block.values is None else _gathered(rows, block.indptr, block.values, int(indptr[-1]))
-    weights = None if block.weights is None else block.weights[rows]
-    copied = CsrBlock(indptr, indices, values, block.labels[rows], block.features, weights, block.levels)
-    folds = window.folds[rows] if len(window.folds) else window.folds
-    order = np.arange(len(rows), dtype=np.uint32)
-    return CachedRows(chunks, copied, [(0, len(rows))], folds, order, numbers, groups, inverses, passes)
-
-
-def _gathered(rows: np.ndarray, indptr: np.ndarray, column: np.ndarray, size: int) -> np.ndarray:
-    made = np.zeros(size + _PADDING, column.dtype)
-    kind = f"u{made.itemsize}"  # values are copied as bits
-    gather_entries(rows, indptr, column.view(kind), made.view(kind))
-    return made
-
-
 def capacity_of(loader: Loader) -> int:
     """Return the bytes for cached rows."""
     budget = loader.shape.budget + loader.reserved
@@ -108,32 +99,41 @@ def capacity_of(loader: Loader) -> int:
 
 
 class RowCache:
-    """The cached rows of each chunk, those that came last at the end."""
+    """The cached rows, in `sequence` in the order in which they came."""
 
-    def __init__(self, loader: Loader, models: int) -> None:
+    def __init__(self, loader: Loader, models: int, row_bytes: int) -> None:
         self.capacity = capacity_of(loader)
-        self._loader = loader
+        self._loader, self._row_bytes = loader, row_bytes + ROW_BYTES + 8
         self._passes, self._visits = _WORK if models <= MAX_SEPARATE else _WORK_OF_MANY
         loader.reserve(self.capacity)
-        self.rows: dict[int, CachedRows] = {}
-        self.script: list[tuple[int, int]] = []
-        """(pass, chunk or -1 for the window) of the pieces that are processed while a window is in memory."""
-        self.is_settled = False
-        """True if the gap of the window was small in the last pass."""
-        self.wanted: list[tuple[int, int, bool, np.ndarray]] = []
-        """(chunk, passes, is_settled, row numbers) of rows that an interrupted run had cached."""
+        self.rows: CachedRows | None = None
+        """None before the first window."""
+        self.sequence = np.empty(0, np.int64)
+        self._end = 0
+        """Rows of the block, gaps included."""
+        self.passes = 0
+        """Passes over cached rows, by which their activity is counted."""
+        self.script: list[tuple[int, bool]] = []
+        """(pass, is_cached) of the pieces that are processed while a window is in memory."""
+        self.is_settled = self.are_rows_settled = False
+        """True if the gap of the window, or of the cached rows, was small in the last pass."""
+        self.wanted = np.empty(0, np.int64)
+        """Numbers of rows that an interrupted run had cached."""
+        self._chosen = np.empty(0, np.int64)
 
     def close(self) -> None:
         """Leave the memory to windows."""
-        self.rows = {}
+        self.rows, self.sequence = None, np.empty(0, np.int64)
         self._loader.reserve(0)
+
+    # --- the work while a window is in memory -------------------------------------------------------
 
     def piece(self, window: Window, index: int, seed: Sequence[int], once: bool) -> Piece | None:
         """Return a piece of the work while a window is in memory; None if all is done.
 
-        Each pass goes over the window, and over cached rows of some chunks. There is another pass while the gap of the
-        window is large; with `once` there is one pass over the window alone. `script` has the pieces of the passes that
-        were begun, so that a resumed run repeats them.
+        Each pass goes over the window, and over cached rows. There is another pass while the gap of the window is
+        large; with `once` there is one pass over the window alone. `script` has the pieces of the passes that were
+        begun, so that a resumed run repeats them.
         """
         if index == 0:
             self.script = []
@@ -141,127 +141,218 @@ class RowCache:
             number = self.script[-1][0] + 1 if self.script else 0
             if number == (1 if once else self._passes) or (number and self.is_settled):
                 return None
-            self.script.append((number, WINDOW))
-            room = 0 if once else self._visits * len(window.order)
-            order = np.random.default_rng([*seed, index]).permutation(sorted(self.rows))
-            for chunk in order.tolist():
-                if room > 0 and not self.rows[chunk].is_settled:
-                    self.script.append((number, chunk))
-                    room -= len(self.rows[chunk].numbers)
-        number, chunk = self.script[index]
-        rows = window if chunk == WINDOW else self.rows[chunk]
-        order = rows.order.copy()
-        if number or chunk != WINDOW:
+            self.script.append((number, False))
+            if len(self.sequence) and not once:
+                self.script.append((number, True))
+        number, is_cached = self.script[index]
+        order = self.sequence.astype(np.uint32) if is_cached else window.order.copy()
+        if number or is_cached:
             shuffle(order, np.random.SeedSequence([*seed, index]).generate_state(4, np.uint64))
-        return Piece(dataclasses.replace(rows, order=order), number)
+        if not is_cached:
+            return Piece(dataclasses.replace(window, order=order), number)
+        assert self.rows is not None
+        visits = 1 if self.are_rows_settled else self._visits
+        return Piece(self.rows.part(self._end, order[: visits * len(window.order)]), number)
 
     def finish(self, piece: Piece, is_settled: bool) -> None:
         """Note that all rows of a piece were processed; `is_settled` if their gap is small."""
-        if isinstance(piece.window, CachedRows):
-            rows = self.rows[piece.window.chunks[0]]
-            rows.passes, rows.is_settled = rows.passes + 1, is_settled
+        if piece.is_cached:
+            self.passes, self.are_rows_settled = self.passes + 1, is_settled
         else:
             self.is_settled = is_settled
 
-    def take(self, chunks: Iterable[int]) -> list[CachedRows]:
-        """Remove the rows of some chunks, and return them."""
-        return [self.rows.pop(chunk) for chunk in chunks if chunk in self.rows]
-
-    def exchange(
-        self, window: Window, first_rows: Sequence[int], groups: list[Group], inverses: np.ndarray
-    ) -> list[CachedRows]:
-        """Take the most active rows of a window instead of less active ones, and return those that leave."""
-        new: list[tuple[int, np.ndarray]] = []
-        order = np.unique(window.order)
-        for chunk, (begin, end) in zip(window.chunks, window.row_ranges, strict=True):
-            new.append((chunk, order[np.searchsorted(order, begin) : np.searchsorted(order, end)].astype(np.int64)))
-        old = list(self.rows.values())
-        ranks = [_ranks(one.groups, one.passes, one.block) for one in old]
-        costs = [_costs(one.block, slice(None), one.groups) for one in old]
-        passes = self.script[-1][0] + 1
-        all_ranks = _ranks(groups, passes, window.block)
-        ranks += [all_ranks[rows] for _chunk, rows in new]
-        costs += [_costs(window.block, rows, groups) for _chunk, rows in new]
-        kept = _heaviest(ranks, costs, self.capacity)
-        left: list[CachedRows] = []
-        for one, keep in zip(old, kept, strict=False):
-            if not keep.all():
-                left.append(one)
-                del self.rows[one.chunks[0]]
-                if keep.any():
-                    self.rows[one.chunks[0]] = one.without(keep)
-        for (chunk, rows), keep, (begin, _end) in zip(new, kept[len(old) :], window.row_ranges, strict=True):
-            chosen = rows[keep]
-            if len(chosen):
-                states = [group.of(chosen) for group in groups]
-                numbers = first_rows[chunk] + chosen - begin
-                made = cached_rows(window, (chunk,), chosen, numbers, states, inverses[chosen], passes)
-                self.rows[chunk] = made
-        return left
-
     def forget_activity(self) -> None:
         """Make all rows active."""
-        for one in self.rows.values():
-            one.passes, one.is_settled = one.passes + PERIODS[-1], False
+        self.passes, self.are_rows_settled = self.passes + PERIODS[-1], False
 
-    def read_again(self, window: Window, first_rows: Sequence[int]) -> None:
-        """Take the wanted rows of a window, without their states."""
-        wanted = {one[0]: one for one in self.wanted}
+    # --- which rows are cached ----------------------------------------------------------------------
+
+    def take(self, chunks: Sequence[int]) -> np.ndarray:
+        """Remove the rows of some chunks, and return their places in the block, where their states are still."""
+        if self.rows is None:
+            return self.sequence
+        numbers, first_rows = self.rows.numbers[self.sequence], self.rows.first_rows
+        is_taken = np.zeros(len(numbers), np.bool_)
+        for chunk in chunks:
+            is_taken |= (numbers >= first_rows[chunk]) & (numbers < first_rows[chunk + 1])
+        return self._remove(is_taken)
+
+    def exchange(self, window: Window, first_rows: Sequence[int], groups: list[Group]) -> np.ndarray:
+        """Choose the most active rows of a window instead of less active ones.
+
+        Returns the places of those that leave, where their states are until `add` copies the rows.
+        """
+        if self.rows is None:
+            self._allocate(window, first_rows, groups)
+        assert self.rows is not None
+        self._keep_stale_rows_active()
+        order = np.sort(window.order).astype(np.int64)
+        ranks = [
+            _ranks(self.rows.block, self.rows.groups, self.sequence, self.passes),
+            _ranks(window.block, groups, order, self.script[-1][0] + 1),
+        ]
+        costs = [self._costs(self.rows.block, self.sequence), self._costs(window.block, order)]
+        kept, chosen = _heaviest(ranks, costs, int(_FILLED * self.capacity))
+        self._chosen = order[chosen]
+        return self._remove(~kept)
+
+    def add(self, window: Window, groups: list[Group], inverses: np.ndarray) -> None:
+        """Copy the rows of the window that `exchange` chose."""
+        assert self.rows is not None
+        shift = np.uint8((self.passes - self.script[-1][0] - 1) % 256)
+        added = self._append(window, self._chosen)
+        self.rows.inverses[added] = inverses[self._chosen[: len(added)]]
+        for mine, other in zip(self.rows.groups, groups, strict=True):
+            for name in KINDS:
+                mine.table(name)[added] = other.table(name)[self._chosen[: len(added)]]
+            mine.table("inactive_until")[added] += shift
+
+    def read_again(self, window: Window, first_rows: Sequence[int], groups: list[Group]) -> None:
+        """Copy the wanted rows of a window, without their states."""
+        if self.rows is None:
+            self._allocate(window, first_rows, groups)
         for chunk, (begin, _end) in zip(window.chunks, window.row_ranges, strict=True):
-            if chunk in wanted:
-                _chunk, passes, is_settled, numbers = wanted[chunk]
-                rows = numbers - first_rows[chunk] + begin
-                found = cached_rows(window, (chunk,), rows, numbers, [], np.empty(0, np.float32), passes)
-                found.is_settled = is_settled
-                self.rows[chunk] = found
+            inside = (self.wanted >= first_rows[chunk]) & (self.wanted < first_rows[chunk + 1])
+            self._append(window, np.sort(self.wanted[inside]) - first_rows[chunk] + begin)
+
+    def restore_sequence(self) -> None:
+        """Put the rows that were read again into the sequence of the interrupted run."""
+        if self.rows is not None and len(self.wanted):
+            numbers = self.rows.numbers[: self._end]
+            places = np.argsort(numbers)
+            found = np.searchsorted(numbers, self.wanted, sorter=places)
+            self.sequence = places[np.minimum(found, len(places) - 1)]
+            if not np.array_equal(numbers[self.sequence], self.wanted):
+                raise CorruptFileError(
+                    "the checkpoint has more cached rows than fit the memory; start without {resume}"
+                )
+        self.wanted = np.empty(0, np.int64)
 
     def facts(self) -> tuple[dict[str, Any], np.ndarray]:
         """Return facts for a checkpoint, and the numbers of all cached rows."""
-        known = [(chunk, one.passes, one.is_settled, one.numbers) for chunk, one in self.rows.items()]
-        known = self.wanted or known
-        numbers = [one[-1] for one in known]
-        chunks = [[*one[:-1], len(one[-1])] for one in known]
-        facts = {"chunks": chunks, "script": self.script, "settled": self.is_settled}
-        return facts, np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+        settled = [self.is_settled, self.are_rows_settled]
+        facts = {"passes": self.passes, "script": self.script, "settled": settled}
+        if len(self.wanted) or self.rows is None:
+            return facts, self.wanted
+        return facts, self.rows.numbers[self.sequence]
+
+    # --- the block ----------------------------------------------------------------------------------
+
+    def _allocate(self, window: Window, first_rows: Sequence[int], groups: list[Group]) -> None:
+        """Make a block whose rows and entries fill the memory together if cached rows are as long as others."""
+        chunks = self._loader.store.manifest.chunks
+        rows, entries = sum(chunk.rows for chunk in chunks), sum(chunk.entries for chunk in chunks)
+        of_entries = self._entry_bytes(window.block) * entries
+        size = self.capacity / max(of_entries + self._row_bytes * rows, 1)
+        made = CachedRows.like(window, first_rows, int(size * rows), int(size * entries))
+        made.groups = [Group(group.models, group.width) for group in groups]
+        for group in made.groups:
+            group.allocate(len(made.numbers))
+        self.rows = made
+
+    @staticmethod
+    def _entry_bytes(block: CsrBlock) -> int:
+        return block.indices.itemsize + (0 if block.values is None else block.values.itemsize)
+
+    def _costs(self, block: CsrBlock, rows: np.ndarray) -> np.ndarray:
+        """Return the bytes of rows in the cache."""
+        costs: np.ndarray = (block.indptr[rows + 1] - block.indptr[rows]) * self._entry_bytes(block)
+        return costs + self._row_bytes
+
+    def _remove(self, is_removed: np.ndarray) -> np.ndarray:
+        removed: np.ndarray = self.sequence[is_removed]
+        self.sequence = self.sequence[~is_removed]
+        return removed
+
+    def _append(self, window: Window, rows: np.ndarray) -> np.ndarray:
+        """Copy rows of a window to the end of the block, as many as fit, and return their places."""
+        mine, block = self.rows, window.block
+        assert mine is not None
+        ends = np.cumsum(block.indptr[rows + 1] - block.indptr[rows])
+        rooms = len(mine.numbers), len(mine.block.indices)
+        if len(rows) and (self._end + len(rows) > rooms[0] or mine.block.indptr[self._end] + ends[-1] > rooms[1]):
+            self._close_gaps()
+        first = int(mine.block.indptr[self._end])
+        count = min(int(np.searchsorted(ends, rooms[1] - first, side="right")), rooms[0] - self._end)
+        rows, begin, self._end = rows[:count], self._end, self._end + count
+        mine.block.indptr[begin + 1 : self._end + 1] = first + ends[:count]
+        _copy_entries(rows, block, mine.block, first)
+        mine.block.labels[begin : self._end] = block.labels[rows]
+        mine.numbers[begin : self._end] = _numbers(window, mine.first_rows, rows)
+        if mine.block.weights is not None:
+            mine.block.weights[begin : self._end] = 1.0 if block.weights is None else block.weights[rows]
+        if len(mine.folds):
+            mine.folds[begin : self._end] = window.folds[rows]
+        added = np.arange(begin, self._end)
+        self.sequence = np.concatenate([self.sequence, added])
+        return added
+
+    def _close_gaps(self) -> None:
+        """Move the rows of the sequence to the left end of the block."""
+        mine = self.rows
+        assert mine is not None
+        rows = np.sort(self.sequence)
+        lengths = mine.block.indptr[rows + 1] - mine.block.indptr[rows]
+        _copy_entries(rows, mine.block, mine.block, 0)
+        mine.block.indptr[1 : len(rows) + 1] = np.cumsum(lengths)
+        for column in (*mine.columns(), *(group.table(name) for group in mine.groups for name in KINDS)):
+            column[: len(rows)] = column[rows]
+        self.sequence, self._end = np.searchsorted(rows, self.sequence), len(rows)
+
+    def _keep_stale_rows_active(self) -> None:
+        """Set the pass from which long active rows are active to this one: passes are counted modulo 256."""
+        assert self.rows is not None
+        now = np.uint8(self.passes % 256)
+        for group in self.rows.groups:
+            until = group.table("inactive_until")
+            mine = until[self.sequence]
+            mine[(mine - now).view(np.int8) < 0] = now
+            until[self.sequence] = mine
 
 
-def _ranks(groups: Sequence[Group], passes: int, block: CsrBlock) -> np.ndarray:
+def _copy_entries(rows: np.ndarray, source: CsrBlock, out: CsrBlock, at: int) -> None:
+    for name in ("indices", "values"):
+        column, copy = getattr(source, name), getattr(out, name)
+        if column is not None:
+            indptr, data = read_only(source.indptr), read_only(column.view(np.uint8))
+            gather_entries(rows, indptr, column.itemsize, data, copy.view(np.uint8), at)
+
+
+def _numbers(window: Window, first_rows: Sequence[int], rows: np.ndarray) -> np.ndarray:
+    """Return the numbers in the store of rows of a window."""
+    begins = np.array([begin for begin, _end in window.row_ranges])
+    firsts = np.array([first_rows[chunk] for chunk in window.chunks])
+    places = np.searchsorted(begins, rows, side="right") - 1
+    numbers: np.ndarray = rows - begins[places] + firsts[places]
+    return numbers
+
+
+def _ranks(block: CsrBlock, groups: Sequence[Group], rows: np.ndarray, passes: int) -> np.ndarray:
     """Return a rank of each row, larger if it is likely to change soon: the sum over all models."""
-    total = np.zeros(block.rows, np.int64)
-    boxes = np.ones(block.rows, np.float32) if block.weights is None else block.weights
+    total = np.zeros(len(rows), np.int64)
+    boxes = np.float32(1) if block.weights is None else block.weights[rows, None]
     for group in groups:
-        duals = np.abs(group.duals.reshape(-1, group.width)[:, : len(group.models)])
-        until = group.inactive_until.reshape(-1, group.width)[:, : len(group.models)]
+        models = len(group.models)
+        duals, until = np.abs(group.table("duals")[rows, :models]), group.table("inactive_until")[rows, :models]
         ahead = (until - np.uint8(passes % 256)).view(np.int8)
         rank = PERIODS[-1] - np.maximum(ahead, 0).astype(np.int64)
-        rank[(duals > 0) & (duals < boxes[:, None])] = _INSIDE
+        rank[(duals > 0) & (duals < boxes)] = _INSIDE
         total += rank.sum(axis=1)
     return total
 
 
-def _costs(block: CsrBlock, rows: Any, groups: Sequence[Group]) -> np.ndarray:
-    """Return the bytes of rows in the cache."""
-    entry = block.indices.itemsize + (0 if block.values is None else block.values.itemsize)
-    states = sum(group.width * (group.duals.itemsize + group.inactive_until.itemsize) for group in groups)
-    lengths: np.ndarray = np.diff(block.indptr)[rows]
-    return lengths * entry + (ROW_BYTES + states + 16)
+def _heaviest(ranks: Sequence[np.ndarray], costs: Sequence[np.ndarray], capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which old and which new rows stay: those of the highest ranks that fit, of equal ranks the last ones.
 
-
-def _heaviest(ranks: list[np.ndarray], costs: list[np.ndarray], capacity: int) -> list[np.ndarray]:
-    """Return which rows stay: those of the highest ranks that fit, of equal ranks the last ones."""
-    most = max((int(one.max(initial=0)) for one in ranks), default=0)
-    bytes_of_rank = np.zeros(most + 1)
-    for rank, cost in zip(ranks, costs, strict=True):
-        bytes_of_rank += np.bincount(rank, cost, most + 1)
+    Rows of rank 0 do not stay: they are read again before they are active.
+    """
+    rank, cost = np.concatenate(ranks), np.concatenate(costs)
+    bytes_of_rank = np.bincount(rank, cost)
     above = np.cumsum(bytes_of_rank[::-1])[::-1]
     least = int(np.searchsorted(-above, -capacity))  # the lowest rank of which all rows fit
-    kept = [rank >= least for rank in ranks]
-    room = capacity - (above[least] if least <= most else 0.0)
-    for rank, cost, keep in zip(ranks[::-1], costs[::-1], kept[::-1], strict=True):
-        rows = np.flatnonzero(rank == least - 1)[::-1]
-        fit = rows[np.cumsum(cost[rows]) <= room]
-        keep[fit] = True
-        room -= int(cost[fit].sum())
-        if len(fit) < len(rows):
-            break
-    return kept
+    keep = rank >= least
+    last = np.flatnonzero(rank == least - 1)
+    room = capacity - (above[least] if least < len(above) else 0.0)
+    keep[last[np.cumsum(cost[last]) <= room]] = True
+    keep &= rank > 0
+    return keep[: len(ranks[0])], keep[len(ranks[0]) :]

@@ -229,7 +229,7 @@ class SdcaSolver(Solver):
         """See `Solver`. The gap of a window is that of the first pass: later ones know the rows too well."""
         if self.rows.cache is None:
             return
-        self._set_pass(piece.window.passes if isinstance(piece.window, CachedRows) else piece.number)
+        self._set_pass(self.rows.cache.passes if piece.is_cached else piece.number)
         if is_resumed:
             return
         for model, at_window in self.windowed.items():

@@ -7,6 +7,8 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import pytest
+
 from support.paths import ROOT
 
 

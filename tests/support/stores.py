@@ -97,12 +97,11 @@ def interrupt_at_check(patched: pytest.MonkeyPatch, number: int) -> None:
 
 def count_cached_rows(patched: pytest.MonkeyPatch) -> list[int]:
     """Return a list that receives the number of cached rows after each window."""
-    counts, exchange = [], RowCache.exchange
+    counts, add = [], RowCache.add
 
     def counted(cache, *arguments):
-        left = exchange(cache, *arguments)
-        counts.append(sum(len(one.numbers) for one in cache.rows.values()))
-        return left
+        add(cache, *arguments)
+        counts.append(len(cache.sequence))
 
-    patched.setattr(RowCache, "exchange", counted)
+    patched.setattr(RowCache, "add", counted)
     return counts

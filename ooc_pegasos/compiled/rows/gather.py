@@ -2,14 +2,26 @@
 
 import numpy as np
 
+from ooc_pegasos.compiled.intrinsics import move_bytes
 from ooc_pegasos.compiled.jit import kernel
 
 
 @kernel
-def gather_entries(rows: np.ndarray, indptr: np.ndarray, source: np.ndarray, out: np.ndarray) -> None:
-    """Copy the entries of rows, one row after the other."""
-    at = 0
-    for row in rows:
-        for entry in range(indptr[row], indptr[row + 1]):
-            out[at] = source[entry]
-            at += 1
+def gather_entries(
+    rows: np.ndarray, indptr: np.ndarray, size: int, source: np.ndarray, out: np.ndarray, at: int
+) -> None:
+    """Copy the entries of rows, of `size` bytes, to `out` from the entry `at` on, one row after the other.
+
+    `out` may be `source` if that moves no entry to the right. Rows that follow each other are copied at once.
+    """
+    at *= size
+    number = 0
+    while number < len(rows):
+        first = number
+        while number + 1 < len(rows) and rows[number + 1] == rows[number] + 1:
+            number += 1
+        begin = indptr[rows[first]] * size
+        count = indptr[rows[number] + 1] * size - begin
+        move_bytes(source, begin, out, at, count)
+        at += count
+        number += 1

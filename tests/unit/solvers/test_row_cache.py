@@ -4,10 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 from ooc_pegasos import TrainConfig, train
+from ooc_pegasos.loading.loader import open_loader
 from ooc_pegasos.loading.window import Window
-from ooc_pegasos.solvers.row_cache import _heaviest, cached_rows
+from ooc_pegasos.solvers.row_cache import RowCache, _heaviest
 from ooc_pegasos.solvers.row_group import Group
 from support.optima import least_objective
 from support.rows import random_rows
@@ -90,42 +92,71 @@ def test_interrupted_with_cached_rows_and_resumed_to_the_same_bytes(tmp_path, op
 @pytest.mark.parametrize("values", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("features", [60, 5000, 1_000_000])
 def test_copies_of_rows(tmp_path, values, features):
-    """Whatever the codings, a copy has the rows, labels and weights of its origin."""
-    matrix, labels = random_rows(500, features, 1, 6 / features)
-    (tmp_path / "w.txt").write_text("".join(f"{1 + row / 7}\n" for row in range(500)))
-    store = store_of(tmp_path, matrix, labels, values=values, weights=str(tmp_path / "w.txt"))
-    block = store.block(0)
-    window = Window((0,), block, [(0, block.rows)], np.empty(0, np.uint8), np.arange(block.rows))
-    rows = np.flatnonzero(np.random.default_rng(0).random(block.rows) < 0.3)
-    copied = cached_rows(window, (0,), rows, rows, [], np.empty(0, np.float32), 0)
-    assert (copied.block.to_scipy() != block.to_scipy()[rows]).nnz == 0
-    assert copied.block.to_scipy().nnz == block.to_scipy()[rows].nnz > 0
-    assert (copied.block.labels == block.labels[rows]).all()
-    assert (copied.block.weights == block.weights[rows]).all()
-
-
-def test_states_go_with_their_rows():
-    group = Group([3, 5, 7], 8)
-    group.duals = np.arange(80, dtype=np.float32)
-    group.inactive_until = np.arange(80, dtype=np.uint8)
-    some = group.of(np.array([2, 9]))
-    assert some.duals.tolist() == [*range(16, 24), *range(72, 80)]
-    assert some.inactive_until.tolist() == some.duals.tolist()
-    assert (some.models, some.width) == ([3, 5, 7], 8)
+    """Whatever the codings, copies have the rows, labels, weights and states of their origin, after gaps are closed."""
+    matrix, labels = random_rows(2000, features, 1, 6 / features)
+    (tmp_path / "w.txt").write_text("".join(f"{1 + row / 7}\n" for row in range(2000)))
+    store = store_of(
+        tmp_path, matrix, labels, values=values, weights=str(tmp_path / "w.txt"), shuffle=False, chunk_size=4096
+    )
+    cache = RowCache(open_loader(store, int(0.4 * all_memory(store))), 2, 9)
+    cache.capacity, stored = 50_000, store.to_scipy()[0]
+    group, first_rows, rng = Group([0, 1], 2), [0, *np.cumsum([c.rows for c in store.manifest.chunks])], default_rng(0)
+    for chunk in rng.permutation(np.repeat(np.arange(len(first_rows) - 1), 4)):
+        cache.take((chunk,))
+        numbers = np.arange(first_rows[chunk], first_rows[chunk + 1])
+        window = Window((chunk,), store.block(chunk), [(0, len(numbers))], np.empty(0, np.uint8), numbers - numbers[0])
+        group.duals = np.repeat(numbers, 2).astype(np.float32)
+        group.inactive_until = rng.integers(1, 18, 2 * len(numbers)).astype(np.uint8)
+        cache.script = [(0, False)]
+        cache.exchange(window, first_rows, [group])
+        cache.add(window, [group], 1 / np.arange(1, 1 + len(numbers), dtype=np.float32))
+        kept, places = cache.rows, cache.sequence
+        assert (kept.part(cache._end, places).block.to_scipy()[places] != stored[kept.numbers[places]]).nnz == 0
+        assert (kept.block.labels[places] == labels[kept.numbers[places]]).all()
+        assert kept.block.weights[places] == pytest.approx(1 + kept.numbers[places] / 7)
+        assert (kept.groups[0].table("duals")[places, 1] == kept.numbers[places]).all()
+        assert len(np.unique(kept.numbers[places])) == len(places)
+        assert [kept.chunk_of(place) for place in places[:5]] == [
+            np.searchsorted(first_rows, number, side="right") - 1 for number in kept.numbers[places[:5]]
+        ]
+    assert 50 < len(places) < 1500
 
 
 def test_the_heaviest_rows_stay():
     """Against a sort of all rows."""
     rng = np.random.default_rng(0)
     for _case in range(300):
-        sizes = rng.integers(0, 40, rng.integers(1, 6))
+        sizes = rng.integers(0, 40, 2)
         ranks = [rng.integers(0, 5, size) for size in sizes]
         costs = [rng.integers(1, 9, size) for size in sizes]
         capacity = int(rng.integers(0, sum(sizes.tolist()) * 6 + 1))
         kept = _heaviest(ranks, costs, capacity)
         rank, cost, keep = (np.concatenate(one) for one in (ranks, costs, kept))
         assert cost[keep].sum() <= capacity
-        if not keep.all():
+        assert not keep[rank == 0].any()
+        left = ~keep & (rank > 0)
+        if left.any():
             least = rank[keep].min(initial=9)
-            assert (keep[rank > rank[~keep].max()]).all()
-            assert rank[~keep].max() <= least or cost[keep].sum() + cost[~keep & (rank > least)].min() > capacity
+            assert (keep[rank > rank[left].max()]).all()
+            assert rank[left].max() <= least or cost[keep].sum() + cost[left & (rank > least)].min() > capacity
+
+
+def test_passes_are_counted_modulo_256(tmp_path):
+    """A row that is active stays active however many passes do not visit it."""
+    matrix, labels = random_rows(200, 50, 1, 0.2)
+    store = store_of(tmp_path, matrix, labels, shuffle=False, chunk_size=1024)
+    cache, group = RowCache(open_loader(store, int(0.6 * all_memory(store))), 1, 9), Group([0], 1)
+    first_rows = [0, *np.cumsum([c.rows for c in store.manifest.chunks])]
+    rows = first_rows[1]
+    window = Window((0,), store.block(0), [(0, rows)], np.empty(0, np.uint8), np.arange(rows))
+    none = dataclasses.replace(window, order=np.empty(0, np.int64))
+    cache.script, group.duals, group.inactive_until = [(0, False)], np.ones(rows, np.float32), np.zeros(rows, np.uint8)
+    cache.exchange(window, first_rows, [group])
+    cache.add(window, [group], np.ones(rows, np.float32))
+    assert len(cache.sequence) == rows
+    for _visit in range(300):
+        cache.finish(cache.piece(window, 0, [0], once=False), is_settled=False)
+        cache.passes += 4
+        cache.exchange(none, first_rows, [group])
+        until = cache.rows.groups[0].inactive_until[:rows]
+        assert not any(0 < (int(one) - cache.passes) % 256 < 128 for one in until)

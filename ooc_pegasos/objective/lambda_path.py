@@ -17,8 +17,10 @@ _STRONG_LIMIT, _WEAK_LIMIT = 1e-4, 1e4
 """Values of R^2 / (lambda n) at the ends of the default path, and where a search for better lambdas ends."""
 _STEP = (_WEAK_END / _STRONG_END) ** (1 / (LENGTH - 1))
 """Ratio of neighbours on the default path."""
-_MORE = 3
-"""Number of lambdas that are added beyond an end at a time."""
+_NEAR = 4
+"""Number of lambdas around one that was the best on a sample."""
+_MORE, _MORE_COSTLY = 3, 2
+"""Number of lambdas that are added beyond an end at a time; where each costs reads of the store."""
 FINE = 1.5
 """Largest ratio of the best lambda and its neighbours at the end of a search."""
 COARSE = FINE * FINE
@@ -27,7 +29,8 @@ COLD_ABOVE = 1.0
 """R^2 / (lambda n) below which dual variables begin at 0: many rows change the weights then, and their variables reach
 the bounds in the first epoch."""
 _NOISE, _RISE = 0.05, 0.3
-"""Differences of losses, in standard errors of a loss, that matter to extend a search, or to end models early."""
+"""Differences of losses, in standard errors of a loss, that matter to extend a search, or to end models early and to
+extend a search where that is costly."""
 
 
 def default_path(store: Store, loader: Loader, bias: float, unit: float = 1.0) -> tuple[float, ...]:
@@ -162,26 +165,34 @@ def _is_past_best(coarse: Sequence[Trial], limits: Range) -> bool:
     return choose(coarse, "best") < len(coarse) - 1 or not _is_better(coarse[-1], coarse[-2])
 
 
-def further_lambdas(trials: Sequence[Trial], limits: Range) -> tuple[float, ...]:
+def lambdas_near(lam: float) -> tuple[float, ...]:
+    """Return lambdas around one that was best for fewer rows, with the same lambda n: smaller ones are often better."""
+    return tuple(lam * FINE ** (0.5 - number) for number in range(_NEAR))
+
+
+def further_lambdas(trials: Sequence[Trial], limits: Range, is_costly: bool = False) -> tuple[float, ...]:
     """Return the lambdas that a search tries next, strong ones first; none if the best is found.
 
     If the best is at an end, and better than its neighbour by more than noise, the search goes beyond that end. Else
-    it looks between the best and its neighbours until the lambdas there are within a ratio of `FINE`.
+    it looks between the best and its neighbours until the lambdas there are within a ratio of `FINE`. It goes less far
+    where each lambda `is_costly`.
     """
     ordered = sorted(trials, key=lambda trial: -trial.lam)
     best = choose(ordered, "best")
-    return _beyond_the_end(ordered, best, limits) or _between(ordered, best)
+    number, noise = (_MORE_COSTLY, _RISE) if is_costly else (_MORE, _NOISE)
+    return _beyond_the_end(ordered, best, limits, number, noise) or _between(ordered, best)
 
 
-def _beyond_the_end(ordered: Sequence[Trial], best: int, limits: Range) -> tuple[float, ...]:
+def _beyond_the_end(ordered: Sequence[Trial], best: int, limits: Range, most: int, noise: float) -> tuple[float, ...]:
     """Return lambdas beyond the end at which the best is, if it is at one."""
     last = len(ordered) - 1
     if last < 1 or 0 < best < last:
         return ()
-    neighbour, ratio = (1, _STEP) if best == 0 else (last - 1, 1 / _STEP)
-    if not _is_better(ordered[best], ordered[neighbour]):
+    neighbour = ordered[1 if best == 0 else last - 1]
+    if not _is_better(ordered[best], neighbour, noise):
         return ()
-    beyond = [ordered[best].lam * ratio**number for number in range(1, _MORE + 1)]
+    ratio = ordered[best].lam / neighbour.lam
+    beyond = [ordered[best].lam * ratio**number for number in range(1, most + 1)]
     inside = (lam for lam in beyond if limits.weakest / 1.001 < lam < limits.strongest * 1.001)
     return tuple(sorted(inside, reverse=True))
 
@@ -197,10 +208,10 @@ def _between(ordered: Sequence[Trial], best: int) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _is_better(one: Trial, other: Trial) -> bool:
+def _is_better(one: Trial, other: Trial, noise: float = _NOISE) -> bool:
     """True if the difference is no noise. Both were tested on the same rows, so it varies less than each of them."""
-    by_value = other.value - one.value > _NOISE * one.uncertainty
-    return by_value or other.loss - one.loss > _NOISE * one.deviation
+    by_value = other.value - one.value > noise * one.uncertainty
+    return by_value or other.loss - one.loss > noise * one.deviation
 
 
 def hopeless(trials: Sequence[Trial | None]) -> int:

@@ -43,6 +43,8 @@ class Solver(ABC):
     """True if the solver must be notified when half of an epoch is over."""
     is_nearly_done = False
     """True if more work on a window than a pass over its rows is probably not needed."""
+    visits_rows_often = False
+    """True if rows are visited several times in an epoch, so that an epoch costs more than a measurement."""
     record: DualRecord | None = None
     """Dual variables of each row, if a proof is wanted."""
 

@@ -105,6 +105,11 @@ class SdcaSolver(Solver):
         self._workers = workers
         self._pool = ThreadPoolExecutor(workers) if workers > 1 and len(self.active) > 1 else None
 
+    @property
+    def visits_rows_often(self) -> bool:  # type: ignore[override]
+        """See `Solver`."""
+        return self.rows.cache is not None
+
     def _groups(self) -> list[tuple[list[int], int]]:
         members = [model for model in self.active if model not in self._separate]
         separate = [model for model in self.active if model in self._separate]

@@ -32,6 +32,7 @@ from ooc_pegasos.training.path_run import PathRun, limits_of
 from ooc_pegasos.training.report import Report, open_log
 from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.run import Proof, Run
+from ooc_pegasos.training.sample import sample_of
 from ooc_pegasos.training.selection import EpochLog, LambdaSearch, Round, RoundResult, with_test_rows
 from ooc_pegasos.training.setup import ONE_MODEL, RunSetup, loader_of, weights_of
 from ooc_pegasos.training.state import discard_checkpoint, refuse_search
@@ -96,9 +97,10 @@ def train(
         began = time.perf_counter()
 
         def train_round(one: Round) -> RoundResult:
+            rows = one.sample or store
             known = saved if one is whole or one.checkpoint_folder is None else one.load_checkpoint()
             run = _new_run(
-                store,
+                rows,
                 one.config,
                 progress,
                 warm_start=warm_start,
@@ -129,11 +131,27 @@ def train(
         if warm_start is not None:
             raise UsageError(ONE_MODEL)
         search = LambdaSearch(
-            config, store, train_round, progress, checkpoint_folder, resume, proof is not None, is_default_loss
+            config,
+            store,
+            train_round,
+            progress,
+            checkpoint_folder,
+            resume,
+            has_proof=proof is not None,
+            is_default_loss=is_default_loss,
+            sample=_sample_of(store, config) if config.lambdas is None else None,
         )
         if saved:
             search.continue_from(saved)
         return _compared_with_constant(search.execute(), store)
+
+
+def _sample_of(store: Store, config: TrainConfig) -> Store | None:
+    """Return a sample on which a search may begin; None if that does not save reads of the whole store."""
+    loader = loader_of(config, store, 1, None, None, Stopwatch())
+    problem = problem_of(config, store, loader)
+    is_dual = choose_algorithm(config, problem, False)[0] == SDCA
+    return sample_of(loader) if is_dual and caches_rows(config, problem, loader) else None
 
 
 def _compared_with_constant(result: TrainResult, store: Store) -> TrainResult:

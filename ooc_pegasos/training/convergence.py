@@ -20,6 +20,8 @@ from ooc_pegasos.training.state import REASONS, Progression, RunState
 
 _FIRST_FACTOR = 3.0
 """Factor on the gap for the first measurement, which is made early to calibrate estimates."""
+_FACTOR_OF_READS = 10.0
+"""The same, where a measurement costs less than another read of the store."""
 _ROUNDING_SHARE = 0.1
 """Share of the tolerance; larger rounding errors of an objective make scores be computed more precisely."""
 _MIN_EPOCHS = 10  # epochs before a model is stopped by rounding errors
@@ -117,8 +119,12 @@ class Judge:
 
     def _is_near(self, model: int, gap: float | None) -> bool:
         """True if the gap is small enough to be measured, which costs about a quarter of an epoch."""
+        if gap is None:
+            return False
+        if self.state.solver.visits_rows_often:
+            return gap <= _FACTOR_OF_READS * self.config.enough
         first = _FIRST_FACTOR if self.state.progress[model].primal is None else 1.0
-        return gap is not None and gap <= first * self.config.coefficient * self.config.enough
+        return gap <= first * self.config.coefficient * self.config.enough
 
     def _needs_holdout(self, gap: float | None) -> bool:
         """True if only the holdout loss can stop the run, as there is no certificate."""

@@ -14,7 +14,7 @@ from typing import IO, Any
 from ooc_pegasos.algorithms import ALGORITHMS, ANY
 from ooc_pegasos.config import HOLDOUT, TrainConfig
 from ooc_pegasos.errors import CheckpointMismatchError
-from ooc_pegasos.objective.lambda_path import Range, Trial, choose, further_lambdas, remark_on
+from ooc_pegasos.objective.lambda_path import Range, Trial, choose, further_lambdas, lambdas_near, remark_on
 from ooc_pegasos.reporting.history import HoldoutResult
 from ooc_pegasos.reporting.progress import TrainingProgress
 from ooc_pegasos.scoring.calibration import Calibration
@@ -106,6 +106,8 @@ class Round:
     resume: bool
     is_last: bool = False
     """True for the last fit, on all rows."""
+    sample: Store | None = None
+    """The rows to train on; None: all."""
     complete: Callable[[Model], Model] | None = None
     """Adds the results of the search to the model of the last fit."""
 
@@ -143,6 +145,8 @@ class _Found:
     models: list[TrainedModel] = field(default_factory=list)
     rounds: int = 0
     lines: int = 0
+    start: float | None = None
+    """The lambda near which the search begins, by a sample."""
     path: list[float] = field(default_factory=list)
     """The lambdas of the first round."""
     is_complete: bool = False
@@ -180,7 +184,7 @@ class _Found:
         loaded.models += [TrainedModel.from_table(model) for model in table["models"]]
         whole(loaded.rounds, 1, 1 << 20, "rounds")
         whole(loaded.lines, 0, 1 << 62, "lines")
-        if not loaded.trials:
+        if not loaded.trials and loaded.start is None:
             raise ValueError("rounds without a result")
         return loaded
 
@@ -198,14 +202,17 @@ class LambdaSearch:
         resume: bool = False,
         has_proof: bool = False,
         is_default_loss: bool = False,
+        sample: Store | None = None,
     ) -> None:
         check_criterion(config.select_by, store.manifest.labels.task)
         self._config, self._store, self._progress = config, store, progress
         self._is_default_loss = is_default_loss
+        self._sample = sample  # where the search begins, if the store is larger than memory
         self._has_proof = has_proof  # of the last fit, so that no other model is returned
         self._train_round, self._folder, self._resume = train_round, checkpoint_folder, resume
         self._found = _Found()
         self._results: list[TrainResult] = []
+        self._sampled: list[TrainResult] = []
         self._notes: list[str] = []
         self._memory: int | None = None
         """The memory of an interrupted run, which determines the order of rows."""
@@ -237,16 +244,37 @@ class LambdaSearch:
         return self._refit() if self._found.trials else self._without_refit(self._results[-1])
 
     def _search(self) -> None:
+        self._look_at_sample()
         while not self._is_over():
             lambdas = self._next_lambdas()
             if lambdas == ():
                 break
-            (self._progress.begin_round if self._is_begun else self._progress.begin_step)(self._describe(lambdas))
-            self._is_begun = True
+            self._begin(self._describe(lambdas))
             made = self._make(self._config_of(lambdas), self._found.rounds + 1)
             self._take(made)
             if made.result.stopped_by == "seconds":
                 break
+
+    def _look_at_sample(self) -> None:
+        """Find the region of the best lambda on a sample. It takes little time, so it has no checkpoint of its own."""
+        sample, found = self._sample, self._found
+        if sample is None or found.path or found.start is not None:
+            return
+        self._begin(f"comparing lambdas on a sample of {sample.rows:,} rows")
+        config, holdout = self._config_of(None), self._config.holdout
+        if holdout is not None:
+            config = dataclasses.replace(config, holdout=max(holdout, min(_ENOUGH_ROWS / sample.rows, _MOST_HOLDOUT)))
+        made = self._train_round(Round(config, found.rounds + 1, found.lines, None, False, sample=sample))
+        self._sampled.append(made.result)
+        found.rounds, found.lines = found.rounds + 1, found.lines + made.lines
+        trials = made.result.trials
+        if trials and made.result.stopped_by != "seconds":
+            found.start = trials[choose(trials, "best")].lam * sample.rows / self._store.rows
+            self._save_checkpoint(made)
+
+    def _begin(self, what: str) -> None:
+        (self._progress.begin_round if self._is_begun else self._progress.begin_step)(what)
+        self._is_begun = True
 
     def _try_other_loss(self) -> None:
         """Look for the best lambda with another loss as well if the default one may not suit the rows; keep the better.
@@ -343,10 +371,11 @@ class LambdaSearch:
         """Return the lambdas of the next round; None: the default path; none: the search is over."""
         found = self._found
         if not found.path:
-            return self._config.lambdas
+            return self._config.lambdas if found.start is None else lambdas_near(found.start)
         if self._config.lambdas is not None or found.is_complete:
             return ()
-        return further_lambdas(found.trials, Range(max(found.path), min(found.path)))
+        limits = Range(max(found.path), min(found.path))
+        return further_lambdas(found.trials, limits, is_costly=found.start is not None)
 
     @property
     def _loss(self) -> Any:
@@ -354,6 +383,8 @@ class LambdaSearch:
 
     def _describe(self, lambdas: tuple[float, ...] | None) -> str:
         if not self._found.path:
+            if self._found.start is not None:
+                return f"comparing lambdas near {self._found.start:.2g} on all rows"
             return f"comparing lambdas with the {self._found.loss} loss" if self._found.loss else "comparing lambdas"
         assert lambdas
         known = [trial.lam for trial in self._found.trials]
@@ -386,7 +417,9 @@ class LambdaSearch:
         if config.memory is None and not is_begun:  # the checkpoint of the round has its own
             config = dataclasses.replace(config, memory=self._memory)
         number = self._found.rounds + (2 if is_last and self._config.calibrate else 1)
-        return self._train_round(Round(config, number, self._found.lines, folder, self._resume, is_last, complete))
+        return self._train_round(
+            Round(config, number, self._found.lines, folder, self._resume, is_last, complete=complete)
+        )
 
     def _take(self, made: RoundResult) -> None:
         """Add the results of a round, and write the checkpoint of the search."""
@@ -410,11 +443,16 @@ class LambdaSearch:
             self._memory = result.memory
         if self._folder is None or result.stopped_by == "seconds":
             return
+        self._save_checkpoint(made)
+        shutil.rmtree(self._folder / f"{ROUNDS}{name}", ignore_errors=True)
+
+    def _save_checkpoint(self, made: RoundResult) -> None:
+        if self._folder is None:
+            return
         identity = identity_of(self._config, self._store, None) | made.identity
-        facts = {"identity": identity, "budget": result.memory, "search": self._found.table()}
+        facts = {"identity": identity, "budget": made.result.memory, "search": self._found.table()}
         with writing_errors(self._folder):
             Checkpoint({}, facts).save(self._folder)
-        shutil.rmtree(self._folder / f"{ROUNDS}{name}", ignore_errors=True)
 
     # --- the end ------------------------------------------------------------------------------------
 
@@ -488,7 +526,7 @@ class LambdaSearch:
         """Return the result of a round with the statistics of all rounds."""
         found, info = self._found, result.model.info
         trial = next((one for one in found.trials if one.lam == info.lam), None)
-        results = self._results
+        results = [*self._sampled, *self._results]
         profile: dict[str, dict[str, float]] = {}
         for one in results:
             for place, seconds in one.profile.items():

@@ -15,11 +15,13 @@ _FILLED = 0.9
 
 
 def sample_of(loader: Loader) -> Store | None:
-    """Return a store of some chunks that fit the memory together; None if these have few rows.
+    """Return a store of some chunks that fit the memory together; None if these have few rows, or in another order.
 
-    The store must be in random order. Chunks are spread over all of it, since it may have grown by parts.
+    Chunks are spread over all of the store, since it may have grown by parts.
     """
     store, costs = loader.store, loader.shape.chunk_bytes
+    if store.manifest.shuffle_seed is None:
+        return None
     number = int(len(costs) * min(_LARGEST, _FILLED * loader.shape.budget / sum(costs)))
     chosen = _spread(number, len(costs))
     while chosen and sum(costs[chunk] for chunk in chosen) > loader.shape.budget:

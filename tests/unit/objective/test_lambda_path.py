@@ -18,6 +18,7 @@ from ooc_pegasos.objective.lambda_path import (
     choose,
     further_lambdas,
     hopeless,
+    lambdas_near,
     next_lambda,
     remark_on,
     trial_of,
@@ -102,6 +103,20 @@ def test_the_minimum_of_a_curve_is_found(search, at):
         grid = np.geomspace(STRONGEST, WEAKEST, 4001)
         exact = min(grid, key=lambda lam: curve(float(lam)).loss)
         assert max(best.lam / exact, exact / best.lam) <= FINE * 1.01
+
+
+@pytest.mark.parametrize("off", [0.02, 0.05, 0.4, 1.0, 2.0, 30.0])
+def test_the_minimum_is_found_from_a_lambda_that_was_best_on_a_sample(off):
+    for curve in (v_shaped(0.01), v_shaped(0.01, slope=3.0), bowl(0.01, width=8.0)):
+        trials, lambdas = [], lambdas_near(0.01 * off)
+        limits = Range(max(lambdas), min(lambdas))
+        while lambdas:
+            trials += [curve(lam) for lam in lambdas]
+            lambdas = further_lambdas(trials, limits, is_costly=True)
+            assert len(trials) < 40
+        best = min(trials, key=lambda trial: trial.loss)
+        assert 1 / FINE <= best.lam / 0.01 <= FINE
+    assert len(trials) == 4 or not 0.7 < off < 3
 
 
 @both

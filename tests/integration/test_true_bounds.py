@@ -43,7 +43,7 @@ CASES = int(os.environ.get("OOCPEG_SOAK_CASES", 20_000)) if SOAK else 500
 START = int(os.environ.get("OOCPEG_SOAK_START", 0)) if SOAK else 0
 SECONDS = float(os.environ.get("OOCPEG_SOAK_SECONDS", "inf")) if SOAK else float("inf")
 BLOCKS = min(20, CASES)
-CACHED_CASES = min(CASES, 500) if SOAK else 20
+CACHED_CASES = min(CASES, 500) if SOAK else 8
 WORKER_CASES = min(CASES, 500) if SOAK else 16
 SHOWN = 5
 """Failures of a block of cases that are shown."""

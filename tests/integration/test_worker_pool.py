@@ -278,6 +278,7 @@ def test_all_workers_are_killed(processes, tmp_path, algorithm):
     processes.client.wait_for_workers(2, timeout=120)
 
 
+@pytest.mark.slow
 def test_states_are_fetched_regularly(processes, tmp_path, monkeypatch):
     """The scheduler releases earlier rounds, and lost states are recomputed from the fetched ones."""
     store = store_of_parts(tmp_path, rows=2000)

@@ -358,6 +358,7 @@ def test_a_batch_finds_the_bias_of_the_loss_as_that_of_the_hinge(tmp_path):
     assert (wide.weights.tobytes(), wide.bias) == (hinge.weights.tobytes(), hinge.bias)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_the_hinge_may_take_its_shorter_ways(tmp_path):
     store, *_ = stored_rows(tmp_path)
     functions = LossFunctions(wide_at, has_margin=True, dual=wide_dual, best_dual=wide_best_dual, is_unit_hinge=True)
@@ -392,6 +393,7 @@ def test_workers_that_know_the_loss_and_the_sampler_certify(tmp_path):
     assert result.model.info.certificate.lower_bound <= best * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.dask
 @pytest.mark.parametrize("words", [("--loss", "toy-wide"), ("--sampling", "toy-backwards")], ids=str)
 def test_workers_that_do_not_know_a_name_are_refused(tmp_path, toy_oocpeg, words):

@@ -212,6 +212,7 @@ def test_too_many_columns_for_arrow(tmp_path, form):
         assert convert([str(path)], tmp_path / "s", ConvertConfig(memory=memory, categorical=("c1", "c2"))).rows == 2
 
 
+@pytest.mark.slow
 def test_large_footer(tmp_path):
     """The description of a Parquet file is not read if it is larger than memory."""
     import pyarrow.parquet as pq

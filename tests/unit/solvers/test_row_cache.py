@@ -43,7 +43,7 @@ def test_few_reads_suffice(tmp_path):
 
 
 @pytest.mark.parametrize("loss", ["hinge", "logistic", "squared-hinge"])
-@pytest.mark.parametrize("bias", ["none", "feature", "free"])
+@pytest.mark.parametrize("bias", ["none", "feature", pytest.param("free", marks=pytest.mark.slow)])
 def test_certificates_with_cached_rows(tmp_path, loss, bias):
     store, _matrix, _labels = many_windows(tmp_path, 3000, 60, chunk_size=6_000)
     config = TrainConfig(lam=(0.3, 1e-3, 1e-4), loss=loss, bias=bias, algorithm="sdca", refit=False, tolerance=1e-3)

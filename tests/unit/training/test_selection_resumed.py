@@ -60,7 +60,7 @@ KINDS: dict[str, tuple[str, dict[str, object]]] = {
     "joint classes": ("several", {"loss": "multiclass-hinge", "holdout": 0.3, "max_epochs": 4}),
     "free bias": ("real", {"holdout": 0.3}),
 }
-FAST_KINDS = ("path", "probabilities")
+FAST_KINDS = ("path",)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,8 +30,8 @@ _WORK, _WORK_OF_MANY = (4, 4), (3, 3)
 take longer than reading."""
 _SHARE = 0.75
 """Share of the memory for the cache; the rest is for two windows."""
-_FILLED = 0.9
-"""Share of the block for cached rows that new ones leave to them: gaps are closed when the rest is full as well."""
+_FILLED = 0.98
+"""Share of the memory that cached rows fill. Where rows leave there are gaps, which are closed when the rest is full."""
 _INSIDE = PERIODS[-1] + 1
 """Rank of a row whose dual variable is inside its box."""
 
@@ -239,12 +239,9 @@ class RowCache:
     # --- the block ----------------------------------------------------------------------------------
 
     def _allocate(self, window: Window, first_rows: Sequence[int], groups: list[Group]) -> None:
-        """Make a block whose rows and entries fill the memory together if cached rows are as long as others."""
-        chunks = self._loader.store.manifest.chunks
-        rows, entries = sum(chunk.rows for chunk in chunks), sum(chunk.entries for chunk in chunks)
-        of_entries = self._entry_bytes(window.block) * entries
-        size = self.capacity / max(of_entries + self._row_bytes * rows, 1)
-        made = CachedRows.like(window, first_rows, int(size * rows), int(size * entries))
+        """Reserve addresses for rows and entries, each for the whole memory: together they fill no more than that."""
+        entry = self._entry_bytes(window.block)
+        made = CachedRows.like(window, first_rows, self.capacity // self._row_bytes, self.capacity // entry)
         made.groups = [Group(group.models, group.width) for group in groups]
         for group in made.groups:
             group.allocate(len(made.numbers))
@@ -259,6 +256,12 @@ class RowCache:
         costs: np.ndarray = (block.indptr[rows + 1] - block.indptr[rows]) * self._entry_bytes(block)
         return costs + self._row_bytes
 
+    def _room(self) -> int:
+        """Return the bytes that are left at the end of the block."""
+        assert self.rows is not None
+        block = self.rows.block
+        return self.capacity - self._end * self._row_bytes - int(block.indptr[self._end]) * self._entry_bytes(block)
+
     def _remove(self, is_removed: np.ndarray) -> np.ndarray:
         removed: np.ndarray = self.sequence[is_removed]
         self.sequence = self.sequence[~is_removed]
@@ -268,12 +271,12 @@ class RowCache:
         """Copy rows of a window to the end of the block, as many as fit, and return their places."""
         mine, block = self.rows, window.block
         assert mine is not None
-        ends = np.cumsum(block.indptr[rows + 1] - block.indptr[rows])
-        rooms = len(mine.numbers), len(mine.block.indices)
-        if len(rows) and (self._end + len(rows) > rooms[0] or mine.block.indptr[self._end] + ends[-1] > rooms[1]):
+        used = np.cumsum(self._costs(block, rows))
+        if len(rows) and used[-1] > self._room():
             self._close_gaps()
+        count = int(np.searchsorted(used, self._room(), side="right"))
+        ends = np.cumsum(block.indptr[rows + 1] - block.indptr[rows])
         first = int(mine.block.indptr[self._end])
-        count = min(int(np.searchsorted(ends, rooms[1] - first, side="right")), rooms[0] - self._end)
         rows, begin, self._end = rows[:count], self._end, self._end + count
         mine.block.indptr[begin + 1 : self._end + 1] = first + ends[:count]
         _copy_entries(rows, block, mine.block, first)
@@ -351,7 +354,7 @@ def _heaviest(ranks: Sequence[np.ndarray], costs: Sequence[np.ndarray], capacity
     above = np.cumsum(bytes_of_rank[::-1])[::-1]
     least = int(np.searchsorted(-above, -capacity))  # the lowest rank of which all rows fit
     keep = rank >= least
-    last = np.flatnonzero(rank == least - 1)
+    last = np.flatnonzero(rank == least - 1)[::-1]
     room = capacity - (above[least] if least < len(above) else 0.0)
     keep[last[np.cumsum(cost[last]) <= room]] = True
     keep &= rank > 0

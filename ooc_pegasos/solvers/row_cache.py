@@ -31,7 +31,7 @@ take longer than reading."""
 _SHARE = 0.75
 """Share of the memory for the cache; the rest is for two windows."""
 _FILLED = 0.98
-"""Share of the memory that cached rows fill. Where rows leave there are gaps, which are closed when the rest is full."""
+"""Share of the memory that cached rows fill. Gaps of rows that left are closed when new ones have no room."""
 _INSIDE = PERIODS[-1] + 1
 """Rank of a row whose dual variable is inside its box."""
 

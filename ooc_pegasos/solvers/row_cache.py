@@ -28,10 +28,12 @@ PASSES = 4
 _WORK, _WORK_OF_MANY = (4, 4), (3, 3)
 """Passes, and cached rows that are visited in a pass for each row of the window; fewer for many models, whose steps
 take longer than reading."""
-_SHARE = 0.75
+_SHARE = 0.8
 """Share of the memory for the cache; the rest is for two windows."""
 _FILLED = 0.98
 """Share of the memory that cached rows fill. Gaps of rows that left are closed when new ones have no room."""
+_TEMPORARY_BYTES = 16
+"""Bytes of a row while rows are chosen, and for its number."""
 _INSIDE = PERIODS[-1] + 1
 """Rank of a row whose dual variable is inside its box."""
 
@@ -103,7 +105,7 @@ class RowCache:
 
     def __init__(self, loader: Loader, models: int, row_bytes: int) -> None:
         self.capacity = capacity_of(loader)
-        self._loader, self._row_bytes = loader, row_bytes + ROW_BYTES + 8
+        self._loader, self._row_bytes = loader, row_bytes + ROW_BYTES + _TEMPORARY_BYTES
         self._passes, self._visits = _WORK if models <= MAX_SEPARATE else _WORK_OF_MANY
         loader.reserve(self.capacity)
         self.rows: CachedRows | None = None
@@ -253,8 +255,9 @@ class RowCache:
 
     def _costs(self, block: CsrBlock, rows: np.ndarray) -> np.ndarray:
         """Return the bytes of rows in the cache."""
-        costs: np.ndarray = (block.indptr[rows + 1] - block.indptr[rows]) * self._entry_bytes(block)
-        return costs + self._row_bytes
+        lengths = block.indptr[rows + 1] - block.indptr[rows]
+        costs: np.ndarray = (lengths * self._entry_bytes(block) + self._row_bytes).astype(np.float32)
+        return costs
 
     def _room(self) -> int:
         """Return the bytes that are left at the end of the block."""
@@ -271,7 +274,7 @@ class RowCache:
         """Copy rows of a window to the end of the block, as many as fit, and return their places."""
         mine, block = self.rows, window.block
         assert mine is not None
-        used = np.cumsum(self._costs(block, rows))
+        used = np.cumsum(self._costs(block, rows), dtype=np.float64)
         if len(rows) and used[-1] > self._room():
             self._close_gaps()
         count = int(np.searchsorted(used, self._room(), side="right"))
@@ -332,15 +335,15 @@ def _numbers(window: Window, first_rows: Sequence[int], rows: np.ndarray) -> np.
 
 def _ranks(block: CsrBlock, groups: Sequence[Group], rows: np.ndarray, passes: int) -> np.ndarray:
     """Return a rank of each row, larger if it is likely to change soon: the sum over all models."""
-    total = np.zeros(len(rows), np.int64)
-    boxes = np.float32(1) if block.weights is None else block.weights[rows, None]
+    total = np.zeros(len(rows), np.int32)
+    boxes = np.float32(1) if block.weights is None else block.weights[rows]
     for group in groups:
-        models = len(group.models)
-        duals, until = np.abs(group.table("duals")[rows, :models]), group.table("inactive_until")[rows, :models]
-        ahead = (until - np.uint8(passes % 256)).view(np.int8)
-        rank = PERIODS[-1] - np.maximum(ahead, 0).astype(np.int64)
-        rank[(duals > 0) & (duals < boxes)] = _INSIDE
-        total += rank.sum(axis=1)
+        for column in range(len(group.models)):
+            ahead = (group.table("inactive_until")[rows, column] - np.uint8(passes % 256)).view(np.int8)
+            rank = np.int8(PERIODS[-1]) - np.maximum(ahead, 0)
+            dual = np.abs(group.table("duals")[rows, column])
+            rank[(dual > 0) & (dual < boxes)] = _INSIDE
+            total += rank
     return total
 
 
@@ -356,6 +359,6 @@ def _heaviest(ranks: Sequence[np.ndarray], costs: Sequence[np.ndarray], capacity
     keep = rank >= least
     last = np.flatnonzero(rank == least - 1)[::-1]
     room = capacity - (above[least] if least < len(above) else 0.0)
-    keep[last[np.cumsum(cost[last]) <= room]] = True
+    keep[last[np.cumsum(cost[last], dtype=np.float64) <= room]] = True
     keep &= rank > 0
     return keep[: len(ranks[0])], keep[len(ranks[0]) :]

@@ -147,11 +147,12 @@ def train(
 
 
 def _sample_of(store: Store, config: TrainConfig) -> Store | None:
-    """Return a sample on which a search may begin; None if that does not save reads of the whole store."""
+    """Return a sample on which a search may begin; None if that does not save reads of the store, or time."""
     loader = loader_of(config, store, 1, None, None, Stopwatch())
     problem = problem_of(config, store, loader)
     is_dual = choose_algorithm(config, problem, False)[0] == SDCA
-    return sample_of(loader) if is_dual and caches_rows(config, problem, loader) else None
+    may_pay = loader.shape.fits or caches_rows(config, problem, loader)
+    return sample_of(loader) if is_dual and may_pay else None
 
 
 def _compared_with_constant(result: TrainResult, store: Store) -> TrainResult:

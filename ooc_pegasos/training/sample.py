@@ -1,4 +1,4 @@
-"""A sample of the rows of a store larger than memory, where the search for the best lambda begins."""
+"""A sample of the rows of a large store, where the search for the best lambda begins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ooc_pegasos.store.store import Store
 
 _LARGEST = 0.25
 """Share of the store that is enough."""
-_FEWEST_ROWS = 1000
+_FEWEST_ROWS, _FEWEST_IN_MEMORY = 1000, 25_000
+"""Rows of a sample of a store that is larger than memory, or fits it: there a search on all rows takes less time."""
 _FILLED = 0.9
 """Share of the memory that the sample fills."""
 
@@ -29,7 +30,7 @@ def sample_of(loader: Loader) -> Store | None:
     made = store.manifest
     chunks = [made.chunks[chunk] for chunk in chosen]
     rows = sum(chunk.rows for chunk in chunks)
-    if rows < _FEWEST_ROWS:
+    if rows < (_FEWEST_IN_MEMORY if loader.shape.fits else _FEWEST_ROWS):
         return None
     counts = [sum(column) for column in zip(*(chunk.label_counts for chunk in chunks), strict=True)]
     labels = dataclasses.replace(made.labels, counts=counts)

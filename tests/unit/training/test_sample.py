@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 from ooc_pegasos import Store, TrainConfig, train
 from ooc_pegasos.loading.loader import open_loader
@@ -122,3 +123,17 @@ def test_a_search_that_is_out_of_time_in_the_sample_has_a_model_of_the_whole_sto
     assert result.stopped_by == "seconds"
     assert result.model.info.store_checksum == store.checksum
     assert result.bytes_read > 0
+
+
+@pytest.mark.slow
+def test_a_large_store_in_memory_is_sampled_too(tmp_path):
+    matrix, _labels = random_rows(120_000, 20, 0, 0.2)
+    scores = matrix @ default_rng(0).standard_normal(20)
+    labels = np.where(scores + 2 * scores.std() * default_rng(1).standard_normal(len(scores)) > 0, 1, -1)
+    store, steps = store_of(tmp_path, matrix, labels, chunk_size=400_000, shuffle=True), Steps()
+    result = train(store, TrainConfig(loss="hinge"), progress=steps)
+    assert steps.begun[0].startswith("comparing lambdas on a sample of ")
+    assert result.converged
+    assert result.windows == 1
+    errors = [trial.error for trial in result.trials]
+    assert max(errors) - min(errors) < 0.01

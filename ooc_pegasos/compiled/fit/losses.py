@@ -23,12 +23,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
-from ooc_pegasos.compiled.jit import OnlyInMemory, called, inlined, kernel
+from ooc_pegasos.compiled.jit import Deferred, called, inlined, kernel
 
 HINGE, LOGISTIC, SMOOTHED_HINGE, SQUARED_HINGE, EPSILON_INSENSITIVE, ABSOLUTE, HUBER, SQUARED = range(8)
 
@@ -379,29 +379,14 @@ class PluggedLoss:
 
     def __init__(self, name: str, functions: LossFunctions) -> None:
         found = {field: kernel(one) for field, one in vars(functions).items() if inspect.isfunction(one)}
-        self.functions = replace(functions, **found)
-        self.type = PluggedLossType(name, self.functions)
+        self.name, self.functions = name, replace(functions, **found)
 
+    @cached_property
+    def _numba_type_(self) -> Any:
+        """The type of its own, for which kernels are compiled."""
+        from ooc_pegasos.compiled.fit.numba_losses import PluggedLossType
 
-class PluggedLossType(OnlyInMemory):
-    """The numba type of a registered loss, for which kernels are compiled."""
-
-    def __init__(self, name: str, functions: LossFunctions) -> None:
-        super().__init__(name=f"PluggedLoss({name}, {id(functions)})")
-        self.functions = functions
-
-
-register_model(PluggedLossType)(models.OpaqueModel)
-
-
-@typeof_impl.register(PluggedLoss)
-def _type_of(loss: PluggedLoss, _context: Any) -> PluggedLossType:
-    return loss.type
-
-
-@unbox(PluggedLossType)
-def _unbox(_type: Any, _loss: Any, context: Any) -> Any:
-    return NativeValue(context.context.get_dummy_value())
+        return PluggedLossType(self.name, self.functions)
 
 
 # --- by loss ------------------------------------------------------------------------------------
@@ -434,15 +419,12 @@ def _by_loss(name: str, *, is_inlined: bool = False) -> Compiled:
             return squared(*arguments)
         raise ValueError("unknown loss")
 
-    def chosen(loss: Any, *arguments: Any) -> Any:
-        """Stand for the function that the type of the loss chooses."""
+    def choice() -> Compiled:
+        from ooc_pegasos.compiled.fit import numba_losses
 
-    @overload(chosen, strict=False)
-    def choose(loss: Any, *_arguments: Any) -> Compiled:
-        if isinstance(loss, PluggedLossType):
-            function = _function_of(loss.functions, name)
-            return lambda loss, *arguments: function(*arguments)
-        return built_in
+        return numba_losses.choice(built_in, lambda functions: _function_of(functions, name))
+
+    chosen: Any = Deferred(choice)
 
     def by_loss(loss, *arguments):
         return chosen(loss, *arguments)

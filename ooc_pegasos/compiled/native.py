@@ -18,7 +18,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 
 _STATUS_NONE = -2
@@ -103,6 +102,8 @@ def are_in_memory(kinds: tuple[Any, ...]) -> bool:
 @cache
 def processor() -> tuple[str, str, str]:
     """Return what the machine code is for."""
+    import llvmlite.binding as llvm
+
     features = llvm.get_host_cpu_features().flatten()
     return llvm.get_process_triple(), llvm.get_host_cpu_name(), features
 
@@ -146,6 +147,8 @@ def _result_of(kind: Any) -> Any:
 
 def load(name: str, code: bytes) -> Callable[[tuple[Any, ...]], Any]:
     """Return a function of a tuple of arguments that calls machine code."""
+    import llvmlite.binding as llvm
+
     text, _, machine_code = code.partition(b"\n")
     header = json.loads(text)
     engine = _engine(header["symbols"])
@@ -196,6 +199,8 @@ def _c_type(result: Any) -> Any:
 
 @cache
 def _machine() -> Any:
+    import llvmlite.binding as llvm
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
@@ -204,6 +209,8 @@ def _machine() -> Any:
 @cache
 def _memory() -> Any:
     """Compile the functions that allocate."""
+    import llvmlite.binding as llvm
+
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_MEMORY), _machine())
     engine.finalize_object()
     return engine
@@ -211,6 +218,8 @@ def _memory() -> Any:
 
 def _engine(symbols: list[str]) -> Any:
     """Return an engine of one object file. In a common one, functions of equal names would be taken for each other."""
+    import llvmlite.binding as llvm
+
     missing = [name for name in symbols if name not in _MEMORY_NAMES and not llvm.address_of_symbol(name)]
     if missing:  # functions of numba's runtime
         from numba.core.registry import cpu_target

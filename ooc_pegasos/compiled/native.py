@@ -12,9 +12,11 @@ address, the shape, and the strides.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -116,7 +118,8 @@ def compile_code(dispatcher: Any, arguments: tuple[Any, ...]) -> bytes:
     import numba
 
     types = tuple(numba.typeof(one) for one in arguments)
-    dispatcher.compile(types)
+    with _no_collection():
+        dispatcher.compile(types)
     compiled = dispatcher.overloads[types]
     name = compiled.fndesc.llvm_func_name
     module = compiled.library._final_module
@@ -130,6 +133,18 @@ def compile_code(dispatcher: Any, arguments: tuple[Any, ...]) -> bytes:
         ),
     }
     return json.dumps(header).encode() + b"\n" + compiled.library._get_compiled_object()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector from searching the compiler's objects again and again: a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _result_of(kind: Any) -> Any:

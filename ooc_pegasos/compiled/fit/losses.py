@@ -392,12 +392,9 @@ class PluggedLoss:
 # --- by loss ------------------------------------------------------------------------------------
 
 
-def _by_loss(name: str, *, is_inlined: bool = False) -> Compiled:
-    """Return a kernel (loss, *arguments) that calls the function `name` of the loss, or returns its flag `name`.
-
-    It is called by kernels: numba compiles a function of any number of arguments anew at each call from Python.
-    """
-    by_number = [_function_of(functions, name) for functions in BUILT_IN]
+def _by_loss(name: str, *, is_inlined: bool = False) -> Any:
+    """Return a function (loss, *arguments) for kernels that calls the function `name` of the loss."""
+    by_number = [getattr(functions, name) for functions in BUILT_IN]
     hinge, logistic, smoothed_hinge, squared_hinge, tube, absolute, huber, squared = by_number
 
     def built_in(loss, *arguments):
@@ -419,23 +416,32 @@ def _by_loss(name: str, *, is_inlined: bool = False) -> Compiled:
             return squared(*arguments)
         raise ValueError("unknown loss")
 
-    def choice() -> Compiled:
+    return _chosen(built_in, lambda functions: getattr(functions, name), is_inlined)
+
+
+def _flag_by_loss(name: str) -> Any:
+    """Return a function of the loss for kernels that returns its flag `name`."""
+    flags = tuple(getattr(functions, name) for functions in BUILT_IN)
+
+    def built_in(loss):
+        return flags[loss]
+
+    def plugged(functions: LossFunctions) -> Compiled:
+        flag = getattr(functions, name)
+        return called(lambda: flag)
+
+    return _chosen(built_in, plugged)
+
+
+def _chosen(built_in: Compiled, plugged: Callable[[LossFunctions], Compiled], is_inlined: bool = False) -> Any:
+    """Return what numba replaces by `built_in`, or for a registered loss by a function of its functions."""
+
+    def make() -> Compiled:
         from ooc_pegasos.compiled.fit import numba_losses
 
-        return numba_losses.choice(built_in, lambda functions: _function_of(functions, name))
+        return numba_losses.choice(built_in, plugged, is_inlined)
 
-    chosen: Any = Deferred(choice)
-
-    def by_loss(loss, *arguments):
-        return chosen(loss, *arguments)
-
-    by_loss.__qualname__ = name  # the name of its file in the cache
-    return kernel(by_loss, is_inlined=is_inlined)
-
-
-def _function_of(functions: LossFunctions, name: str) -> Compiled:
-    value = getattr(functions, name)
-    return called(lambda: value) if isinstance(value, bool) else value
+    return Deferred(make)
 
 
 loss_at = _by_loss("at", is_inlined=True)
@@ -443,8 +449,8 @@ _dual = _by_loss("dual")
 _best_dual = _by_loss("best_dual")
 slack_of = _by_loss("slack")
 kinks_of = _by_loss("kinks")
-is_unit_hinge = _by_loss("is_unit_hinge")
-has_margin = _by_loss("has_margin")
+is_unit_hinge = _flag_by_loss("is_unit_hinge")
+has_margin = _flag_by_loss("has_margin")
 _largest_slope = _by_loss("largest_slope")
 
 

@@ -20,13 +20,15 @@ class PluggedLossType(types.Type):  # type: ignore[misc]
 register_model(PluggedLossType)(models.OpaqueModel)
 
 
-def choice(built_in: Callable[..., Any], plugged: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+def choice(
+    built_in: Callable[..., Any], plugged: Callable[[Any], Callable[..., Any]], is_inlined: bool
+) -> Callable[..., Any]:
     """Return a function (loss, *arguments) that numba replaces by `built_in`, or by `plugged` of the functions."""
 
     def chosen(loss: Any, *arguments: Any) -> Any:
         """Stand for the function that the type of the loss chooses."""
 
-    @overload(chosen, strict=False)
+    @overload(chosen, strict=False, jit_options={"forceinline": is_inlined})
     def choose(loss: Any, *_arguments: Any) -> Callable[..., Any]:
         if isinstance(loss, PluggedLossType):
             function = plugged(loss.functions)

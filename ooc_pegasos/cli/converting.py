@@ -83,6 +83,10 @@ class Inputs:
             raise UsageError(
                 f"{needed_later[0]} needs the store of the files later; keep it with {{store}}, like --store my.store"
             )
+        else:
+            from ooc_pegasos.readers.names import refuse_missing
+
+            refuse_missing(self.names)
 
     @contextmanager
     def opened(self, folder: Path | None, force: bool, resume: bool, quiet: bool, steps: Steps) -> Iterator[Opened]:

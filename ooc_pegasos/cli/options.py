@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -30,8 +30,10 @@ class _Words:
         """Return the value of an option or argument."""
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
-        if isinstance(value, str) and self._kind in (str, Path):
-            return self._kind(value)
+        if type(value) is self._kind or value in get_args(self._kind):  # a default, or one of the literals
+            return value
+        if isinstance(value, str) and self._kind is Path:
+            return Path(value)
         if isinstance(value, list | tuple) and self._kind == list[str]:
             return list(value)
         return self._full().coerce(value, param=param, ctx=ctx)

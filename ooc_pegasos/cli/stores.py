@@ -78,6 +78,9 @@ def convert(
         return
     if output is None:
         raise UsageError("{output} is missing; name the store to write, like -o clicks.store")
+    from ooc_pegasos.readers.names import refuse_missing
+
+    refuse_missing(inputs)
     from ooc_pegasos.conversion.output_check import Existing
     from ooc_pegasos.reporting.steps import Steps
     from ooc_pegasos.reporting.text import conversion_lines, conversion_summary

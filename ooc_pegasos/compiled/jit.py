@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache, cached_property, update_wrapper
+from functools import cache, cached_property, partial, update_wrapper
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,7 +81,11 @@ class Deferred:
 
 def deferred(module: str, *names: str) -> tuple[Any, ...]:
     """Return stand-ins for objects of a module of this folder that imports numba."""
-    return tuple(Deferred(lambda name=name: getattr(import_module(f"{_PACKAGE}.{module}"), name)) for name in names)
+
+    def find(name: str) -> Any:
+        return getattr(import_module(f"{_PACKAGE}.{module}"), name)
+
+    return tuple(Deferred(partial(find, name)) for name in names)
 
 
 class Compiled:

@@ -38,6 +38,7 @@ _RESULTS: dict[str, Any] = {
     "float64": ctypes.c_double,
     **{f"{sign}int{bits}": getattr(ctypes, f"c_{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
+_EXCEPTIONS = (MemoryError, ValueError, ZeroDivisionError, IndexError, OverflowError)
 _MEMORY = """
 declare ptr @malloc(i64)
 declare void @free(ptr)
@@ -72,8 +73,19 @@ define void @NRT_MemInfo_call_dtor(ptr %info) {
   call void @free(ptr %info)
   ret void
 }
+
+define void @release(ptr %info) {
+  %before = atomicrmw sub ptr %info, i64 1 seq_cst
+  %is_last = icmp eq i64 %before, 1
+  br i1 %is_last, label %last, label %done
+last:
+  call void @free(ptr %info)
+  br label %done
+done:
+  ret void
+}
 """
-"""Memory of arrays that exist within one call: numba's structure, without a destructor."""
+"""Memory of arrays made in compiled functions: numba's structure, with a count of references, and no destructor."""
 _MEMORY_NAMES = ("NRT_MemInfo_alloc_aligned", "NRT_MemInfo_call_dtor")
 
 
@@ -148,12 +160,16 @@ def _no_collection() -> Iterator[None]:
 
 
 def _result_of(kind: Any) -> Any:
-    """Return the type of a result: None, a name, or a list of them for a tuple."""
+    """Return the type of a result: None, a name, a list of them for a tuple, or an entry of an array."""
     if hasattr(kind, "types"):
         return [_result_of(one) for one in kind.types]
+    if hasattr(kind, "ndim"):
+        from numba.np.numpy_support import as_dtype
+
+        return {"entry": as_dtype(kind.dtype).str, "dimensions": kind.ndim}
     name = str(getattr(kind, "literal_type", kind))
     if name != "none" and name not in _RESULTS:
-        raise TypeError(f"a compiled function returns {kind}; it has to return numbers, or write to an array")
+        raise TypeError(f"a compiled function returns {kind}; it has to return numbers or arrays")
     return None if name == "none" else name
 
 
@@ -171,8 +187,8 @@ def load(name: str, code: bytes) -> Callable[[tuple[Any, ...]], Any]:
     engine.finalize_object()
     types = [_C_TYPES[one] for one in header["arguments"]]
     native = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(engine.get_function_address(header["symbol"]))
-    result_type, is_tuple = _c_type(header["result"]), isinstance(header["result"], list)
-    fields = [field for field, *_ in result_type._fields_] if is_tuple else ["value"]
+    kind = header["result"]
+    result_type = _c_type(kind)
 
     def call(arguments: tuple[Any, ...]) -> Any:
         result, exception = result_type(), ctypes.c_void_p()
@@ -181,12 +197,23 @@ def load(name: str, code: bytes) -> Callable[[tuple[Any, ...]], Any]:
             _flatten(argument, flat)
         status = native(*flat)
         if status not in (0, _STATUS_NONE):
-            raise RuntimeError(f"an exception in the compiled function {name}")
-        found = tuple([getattr(result, field) for field in fields])
-        return found if is_tuple else found[0]
+            raise _exception_at(exception.value)(f"an error in the compiled function {name}")
+        return _value_of(result, kind, arguments)
 
     call.engine = engine  # type: ignore[attr-defined]  # owns the machine code
     return call
+
+
+def _exception_at(address: int | None) -> type[Exception]:
+    """Return the class of an exception, by its name in numba's pickle of it, which is not unpickled."""
+    if address:
+        text = ctypes.string_at(ctypes.c_void_p.from_address(address).value or 0, _size_at(address))
+        return next((kind for kind in _EXCEPTIONS if kind.__name__.encode() in text), RuntimeError)
+    return RuntimeError
+
+
+def _size_at(address: int) -> int:
+    return ctypes.c_int32.from_address(address + ctypes.sizeof(ctypes.c_void_p)).value
 
 
 def _flatten(argument: Any, flat: list[Any]) -> None:
@@ -206,19 +233,60 @@ def _flatten(argument: Any, flat: list[Any]) -> None:
 
 
 def _c_type(result: Any) -> Any:
+    if isinstance(result, dict):
+        many = ctypes.c_int64 * result["dimensions"]
+        heads = [("info", ctypes.c_void_p), ("parent", ctypes.c_void_p), ("size", ctypes.c_int64)]
+        tails = [("entry", ctypes.c_int64), ("data", ctypes.c_void_p), ("shape", many), ("strides", many)]
+        return type("ArrayResult", (ctypes.Structure,), {"_fields_": heads + tails})
     if isinstance(result, list):
         fields = [(f"_{number}", _c_type(one)) for number, one in enumerate(result)]
-        return type("Result", (ctypes.Structure,), {"_fields_": fields})
+        return type("TupleResult", (ctypes.Structure,), {"_fields_": fields})
     return _RESULTS[result] if result else ctypes.c_void_p
 
 
+def _value_of(found: Any, kind: Any, arguments: tuple[Any, ...]) -> Any:
+    """Return a result as a Python object."""
+    if isinstance(kind, dict):
+        return np.asarray(_Memory(found, kind["entry"], arguments))
+    if isinstance(kind, list):
+        return tuple(_value_of(getattr(found, f"_{number}"), one, arguments) for number, one in enumerate(kind))
+    return None if kind is None else getattr(found, "value", found)
+
+
+class _Memory:
+    """The memory of an array that a compiled function made, or of the argument of which it is a part."""
+
+    def __init__(self, found: Any, entry: str, arguments: tuple[Any, ...]) -> None:
+        self._info, self._release = found.info, _release()
+        self._arguments = None if self._info else arguments
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": entry,
+            "shape": tuple(found.shape),
+            "strides": tuple(found.strides),
+            "data": (found.data or 0, False),
+        }
+
+    def __del__(self) -> None:
+        if self._info:
+            self._release(self._info)
+
+
 @cache
-def _machine() -> Any:
+def _release() -> Any:
+    release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_memory().get_function_address("release"))
+    release.engine = _memory()  # type: ignore[attr-defined]  # owns the machine code
+    return release
+
+
+def _new_engine(module: Any) -> Any:
+    """Return an engine, which owns its module and its description of the machine."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
+    return llvm.create_mcjit_compiler(module, machine)
 
 
 @cache
@@ -226,7 +294,7 @@ def _memory() -> Any:
     """Compile the functions that allocate."""
     import llvmlite.binding as llvm
 
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_MEMORY), _machine())
+    engine = _new_engine(llvm.parse_assembly(_MEMORY))
     engine.finalize_object()
     return engine
 
@@ -243,7 +311,7 @@ def _engine(symbols: list[str]) -> Any:
     needed = [name for name in symbols if name in _MEMORY_NAMES]
     declared = "".join(f"declare void @{name}()\n" for name in needed)
     module = llvm.parse_assembly(declared)
-    engine = llvm.create_mcjit_compiler(module, _machine())
+    engine = _new_engine(module)
     for name in needed:
         engine.add_global_mapping(module.get_function(name), _memory().get_function_address(name))
     return engine

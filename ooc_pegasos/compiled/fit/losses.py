@@ -424,7 +424,9 @@ def _flag_by_loss(name: str) -> Any:
     flags = tuple(getattr(functions, name) for functions in BUILT_IN)
 
     def built_in(loss):
-        return flags[loss]
+        if 0 <= loss < len(flags):
+            return flags[loss]
+        raise ValueError("unknown loss")
 
     def plugged(functions: LossFunctions) -> Compiled:
         flag = getattr(functions, name)

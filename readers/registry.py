@@ -17,9 +17,10 @@ from ooc_pegasos.readers import columns_plan, sources
 from ooc_pegasos.readers.arrays import ArraysFormat
 from ooc_pegasos.readers.base import COMPRESSIONS, Format, Note, Reader, ReadOptions
 from ooc_pegasos.readers.folders import FoldersFormat, FolderSource
+from ooc_pegasos.readers.names import expand
 from ooc_pegasos.readers.pipes import PipePath
 from ooc_pegasos.readers.remote import is_remote
-from ooc_pegasos.readers.sources import STDIN, Stamp, display_name, expand, first_bytes, open_input, path_of
+from ooc_pegasos.readers.sources import STDIN, Stamp, display_name, first_bytes, open_input, path_of
 from ooc_pegasos.readers.svmlight import SvmlightFormat
 from ooc_pegasos.readers.tables import TablesFormat
 from ooc_pegasos.readers.vw import VwFormat

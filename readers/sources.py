@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import glob
 import gzip
 import io
 import lzma
@@ -11,7 +10,7 @@ import os
 import stat
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -23,7 +22,7 @@ from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import pipes
 from ooc_pegasos.readers.base import DEFAULT_MEMORY, row_location
 from ooc_pegasos.readers.pipes import PipePath, open_pipe, open_stdin
-from ooc_pegasos.readers.remote import expand_url, is_remote, open_remote, stat_remote, url_without_secrets
+from ooc_pegasos.readers.remote import is_remote, open_remote, stat_remote, url_without_secrets
 from ooc_pegasos.store.manifest import SourceInfo
 from ooc_pegasos.util.checksums import RunningHash
 from ooc_pegasos.util.files import ReadOnlyFile
@@ -45,39 +44,6 @@ UTF8_MARK = b"\xef\xbb\xbf"
 _SAMPLES, _SAMPLE = 4, 16 << 10
 MEMORY_OF_LINE = 16
 """Bytes of memory, about, that a byte of a long line takes until its row is on disk, in most formats."""
-
-
-def expand(inputs: Sequence[str]) -> list[str]:
-    """Return the files that inputs name, those of patterns sorted. Raises InputError for missing files."""
-    names: list[str] = []
-    for given in inputs:
-        if is_remote(given):
-            names.extend(expand_url(given))
-        elif given == STDIN or (given and Path(given).exists()):
-            names.append(given)
-        elif glob.has_magic(given):
-            found = sorted(glob.glob(given, recursive=True))
-            if not found:
-                raise InputError(f"{given}: no file matches this pattern; check the path")
-            names.extend(_without_links_to_others(found))
-        else:
-            raise InputError(f"{given or repr(given)}: no such file; check the path")
-    for name in names:
-        if Path(name).is_dir():
-            raise InputError(f"{name}: is a folder; name the files in it, for example '{name}/*.svm'")
-    real = [name if name == STDIN or is_remote(name) else os.path.realpath(name) for name in names]
-    if len(set(real)) != len(real):
-        twice = next(name for name, path in zip(names, real, strict=True) if real.count(path) > 1)
-        raise InputError(f"{twice}: named twice; name each input once")
-    return names
-
-
-def _without_links_to_others(found: list[str]) -> list[str]:
-    """Return the files of a pattern without links to other files of it, like `latest`."""
-    by_real_path: dict[str, str] = {}
-    for name in sorted(found, key=os.path.islink):
-        by_real_path.setdefault(os.path.realpath(name), name)
-    return sorted(by_real_path.values())
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,9 @@ class Inputs:
     @property
     def store(self) -> Path | None:
         """The store, if that is what is read."""
-        from ooc_pegasos.store.manifest import FILE_NAME
+        from ooc_pegasos.util.kind_of_path import MANIFEST
 
-        stores = [Path(name) for name in self.names if (Path(name) / FILE_NAME).exists()]
+        stores = [Path(name) for name in self.names if (Path(name) / MANIFEST).exists()]
         if stores and len(self.names) > 1:
             raise UsageError(f"{stores[0]}: is a store; give one store, or files, but not several stores or both")
         return stores[0] if stores else None
@@ -83,6 +83,10 @@ class Inputs:
             raise UsageError(
                 f"{needed_later[0]} needs the store of the files later; keep it with {{store}}, like --store my.store"
             )
+        else:
+            from ooc_pegasos.readers.names import refuse_missing
+
+            refuse_missing(self.names)
 
     @contextmanager
     def opened(self, folder: Path | None, force: bool, resume: bool, quiet: bool, steps: Steps) -> Iterator[Opened]:

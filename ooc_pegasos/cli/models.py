@@ -26,21 +26,25 @@ from ooc_pegasos.cli.options import (
 )
 from ooc_pegasos.cli.streams import say
 from ooc_pegasos.errors import UsageError
+from ooc_pegasos.util.kind_of_path import VERSIONS, kind_of_path, refuse_other_than_model
 
 if TYPE_CHECKING:
     from ooc_pegasos.reporting.progress import Progress
 
 
-def _refuse_swapped(model: Path, data: list[str]) -> None:
-    """Refuse arguments in the wrong order."""
-    from ooc_pegasos.util.kind_of_path import VERSIONS, kind_of_path
-
+def _check_paths(model: Path, data: list[str], is_store: bool = False) -> None:
+    """Refuse arguments in the wrong order, and of the wrong kind, before slow imports."""
     models = ("a model", "a version of a job", VERSIONS)
     swapped = next((one for one in data if kind_of_path(one) in models), None)
     if swapped is not None and kind_of_path(model) not in models:
         raise UsageError(
             f"{swapped} is {kind_of_path(swapped)} and {model} is not; give the model first, then the data"
         )
+    refuse_other_than_model(model)
+    if not is_store:
+        from ooc_pegasos.readers.names import refuse_missing
+
+        refuse_missing(data)
 
 
 @contextmanager
@@ -95,12 +99,12 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Measure a model on a store or on raw files: errors, areas under curves, loss, confusion matrix."""
+    _check_paths(model, data)
     from ooc_pegasos.reporting.text import evaluation_lines
     from ooc_pegasos.scoring.evaluate import evaluate as evaluate_on
     from ooc_pegasos.scoring.evaluate import seen_in_training
     from ooc_pegasos.scoring.model import Model
 
-    _refuse_swapped(model, data)
     size = bytes_of(memory)
     loaded, data = Model.load(model), _part_of(data, part)
     with _progress(quiet) as progress:
@@ -138,11 +142,11 @@ def predict(
     quiet: Quiet = False,
 ) -> None:
     """Write the score and the label of every row, in the order of the data."""
+    _check_paths(model, data)
     from ooc_pegasos.scoring.evaluate import predict as predict_on
     from ooc_pegasos.scoring.model import Model
     from ooc_pegasos.util.files import refuse_to_write_over
 
-    _refuse_swapped(model, data)
     size = bytes_of(memory)
     data = _part_of(data, part)
     if str(output) == "-":
@@ -182,10 +186,10 @@ def prove(
 
     Exit code 5: the proof is of another model or store, is damaged, or claims more than it proves.
     """
+    _check_paths(model, [str(store)], is_store=True)
     from ooc_pegasos.proof.check import prove as prove_on
     from ooc_pegasos.reporting.text import proof_summary, proof_words
 
-    _refuse_swapped(model, [str(store)])
     with _progress(quiet) as progress:
         found = prove_on(model, store, proof, threads, progress.begin, progress.advance)
     if json_output:
@@ -202,6 +206,7 @@ def inspect(
     quiet: Quiet = False,  # there is nothing to leave out, but scripts give this option to all commands
 ) -> None:
     """Show the features with the largest weights, by name where names are known."""
+    refuse_other_than_model(model)
     from ooc_pegasos.scoring.heaviest_features import weighed
     from ooc_pegasos.scoring.model import Model
 

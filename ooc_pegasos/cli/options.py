@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -20,8 +20,36 @@ from ooc_pegasos.util.memory_limits import refuse_low_limits
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class _Words:
+    """Typer's conversion of the words of a parameter, without pydantic for text and paths: its import is slow."""
+
+    def __init__(self, parameter: Any) -> None:
+        self._kind, self._full = parameter.type_descriptor.annotation, parameter.get_runtime_param
+
+    def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
+        """Return the value of an option or argument."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if type(value) is self._kind or value in get_args(self._kind):  # a default, or one of the literals
+            return value
+        if isinstance(value, str) and self._kind is Path:
+            return Path(value)
+        if isinstance(value, list | tuple) and self._kind == list[str]:
+            return list(value)
+        return self._full().coerce(value, param=param, ctx=ctx)
+
+
 class _RichHelp:
     """Help in panels. Errors stay plain text, because Typer would wrap and frame them."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in found:
+            if hasattr(parameter, "get_runtime_param") and "get_runtime_param" not in vars(parameter):
+                words = _Words(parameter)
+                parameter.get_runtime_param = lambda words=words: words
+        return found
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help without colours, because standard output escapes control characters."""

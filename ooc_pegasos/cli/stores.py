@@ -78,6 +78,9 @@ def convert(
         return
     if output is None:
         raise UsageError("{output} is missing; name the store to write, like -o clicks.store")
+    from ooc_pegasos.readers.names import refuse_missing
+
+    refuse_missing(inputs)
     from ooc_pegasos.conversion.output_check import Existing
     from ooc_pegasos.reporting.steps import Steps
     from ooc_pegasos.reporting.text import conversion_lines, conversion_summary
@@ -104,7 +107,6 @@ def info(
 ) -> None:
     """Show what is in a store or a model: rows, features, labels, size, origin; or lambda, gap, data, metrics."""
     from ooc_pegasos.reporting.text import summary, table
-    from ooc_pegasos.store.chunk_reader import measure_speed
     from ooc_pegasos.store.store import Store
     from ooc_pegasos.util.kind_of_path import VERSIONS, kind_of_path
 
@@ -125,7 +127,11 @@ def info(
         else:
             say(*(f"{place}\t{names[place]}" for place in sorted(names)))
         return
-    disk = measure_speed(opened.path, opened.manifest.chunks) if benchmark else None
+    disk = None
+    if benchmark:
+        from ooc_pegasos.store.chunk_reader import measure_speed
+
+        disk = measure_speed(opened.path, opened.manifest.chunks)
     if json_output:
         print_json(summary(opened, disk))
         return

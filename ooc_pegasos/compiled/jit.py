@@ -1,12 +1,11 @@
 """Compilation of functions: without the GIL, and with machine code cached on disk.
 
-numba's own cache does not suit. It compares only the file of a function with the cached code, so that a change in a
-function that is called goes unnoticed: here the cache folder is named after the content of all compiled files. And
-numba loads its two files of a function unchecked. After a power failure these may be empty, or, if two processes
-compile a function for different types at the same time, from different processes: here each compiled signature is a
-file with a checksum. numba unpickles the files that it loads, so only files are read that no other user could have
-written.
+numba is imported only to compile. Machine code on disk is loaded and called without numba (`native.py`), whose import
+takes longer than a short run. The cache folder is named after the content of all compiled files, and each compiled
+signature is a file with a checksum, which is read only if no other user could have written it.
 """
+
+from __future__ import annotations
 
 import hashlib
 import logging
@@ -14,21 +13,21 @@ import os
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property, partial, update_wrapper
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
-from numba.core import serialize, sigutils
-from numba.core.caching import NullCache
-from numba.core.compiler import CompileResult
 
+from ooc_pegasos.compiled import native
 from ooc_pegasos.errors import UsageError
 
-if numba.config.DISABLE_JIT:
+if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
     raise UsageError(
         "numba's compiler is switched off (NUMBA_DISABLE_JIT), but nothing here runs without it; "
         "unset NUMBA_DISABLE_JIT, then run again"
@@ -39,7 +38,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _PACKAGE = __name__.rpartition(".")[0]
 _SUFFIX = ".nbc"
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
-_VERSIONS = (numba.__version__, np.__version__, sys.implementation.cache_tag, sys.version)
+_compiling = threading.RLock()
 
 
 def kernel(function: Function, *, is_inlined: bool = False) -> Function:
@@ -47,80 +46,131 @@ def kernel(function: Function, *, is_inlined: bool = False) -> Function:
 
     `is_inlined` is for kernels that choose among other functions, which `inlined` cannot compile.
     """
-    compiled: Any = numba.njit(nogil=True, boundscheck=False, forceinline=is_inlined)(function)
-    if function.__module__.startswith(f"{_PACKAGE}."):  # the name of the folder does not depend on other files
-        compiled._cache = KernelCache(f"{function.__module__.removeprefix(f'{_PACKAGE}.')}.{function.__qualname__}")
+    is_own = function.__module__.startswith(f"{_PACKAGE}.")  # the name of the folder does not depend on other files
+    compiled: Any = Compiled(function, is_cached=is_own, forceinline=is_inlined)
     return compiled
 
 
 def called(function: Function) -> Function:
     """Compile a small function that kernels call; it is cached as a part of them."""
-    compiled: Function = numba.njit(nogil=True, boundscheck=False)(function)
+    compiled: Any = Compiled(function)
     return compiled
 
 
 def inlined(function: Function) -> Function:
-    """Compile a small function that is inlined in the kernels that call it."""
-    compiled: Function = numba.njit(nogil=True, inline="always", boundscheck=False)(function)
+    """Compile a small function that is inlined in the kernels that call it, by LLVM: numba itself takes longer."""
+    compiled: Any = Compiled(function, forceinline=True)
     return compiled
 
 
-class OnlyInMemory(numba.types.Type):  # type: ignore[misc]
-    """A type of arguments for which kernels are never kept on disk: the sources of this package say not all of it."""
+class Deferred:
+    """An object for numba's compiler alone, made when a function that uses it is compiled."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    @cached_property
+    def _numba_type_(self) -> Any:
+        """The type that numba gives to this object in compiled functions."""
+        from numba.core.registry import cpu_target
+
+        made = self._make()
+        cpu_target.typing_context.refresh()  # what was defined just now
+        return cpu_target.typing_context.resolve_value_type(made)
 
 
-class KernelCache(NullCache):  # type: ignore[misc]
-    """Machine code of a kernel on disk, a file for each compiled signature."""
+def deferred(module: str, *names: str) -> tuple[Any, ...]:
+    """Return stand-ins for objects of a module of this folder that imports numba."""
+
+    def find(name: str) -> Any:
+        return getattr(import_module(f"{_PACKAGE}.{module}"), name)
+
+    return tuple(Deferred(partial(find, name)) for name in names)
+
+
+class Compiled:
+    """A function that is compiled, or loaded from disk, when it is first called with arguments of some types."""
 
     can_write = True
-    """False for all kernels of this process after a file could not be written."""
+    """False for all functions of this process after a file could not be written."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, function: Callable[..., Any], *, is_cached: bool = False, **options: Any) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self.targetoptions = {"nogil": True, "boundscheck": False, **options}
+        self.loads = 0
+        """The number of signatures loaded from disk."""
+        self._name = f"{function.__module__.removeprefix(f'{_PACKAGE}.')}.{function.__qualname__}"
+        self._is_cached = is_cached
+        self._ready: dict[tuple[Any, ...], Callable[[tuple[Any, ...]], Any]] = {}
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the compiled function for these argument types, or None if there is no usable file."""
-        target_context.refresh()
-        if _is_only_in_memory(sig):
-            return None
-        key = self._key(sig, target_context.codegen())
+    @cached_property
+    def dispatcher(self) -> Any:
+        """The function as numba has it. Wrappers for Python objects are not compiled, because nothing calls them."""
+        import numba
+
+        return numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **self.targetoptions)(self.py_func)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self.dispatcher._numba_type_
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the compiled function."""
+        kinds = tuple(map(native.kind_of, arguments))
+        ready = self._ready.get(kinds)
+        return (ready or self._prepare(kinds, arguments))(arguments)
+
+    def _prepare(self, kinds: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], Any]:
+        with _compiling:
+            if kinds not in self._ready:
+                is_kept = self._is_cached and not native.are_in_memory(kinds)
+                code = self._read(kinds) if is_kept else None
+                if code is None:
+                    code = native.compile_code(self.dispatcher, arguments)
+                    if is_kept:
+                        self._write(kinds, code)
+                self._ready[kinds] = native.load(self._name, code)
+            return self._ready[kinds]
+
+    def _read(self, kinds: tuple[Any, ...]) -> bytes | None:
+        key = self._key(kinds)
         code = _read(self._path(key), key)
-        if code is None:
-            return None
-        try:
-            return CompileResult._rebuild(target_context, *serialize.loads(code))
-        except Exception:  # intact, but incompatible with the installed packages in a way that the key does not cover
-            return None
+        self.loads += code is not None
+        return code
 
-    def save_overload(self, sig: Any, data: Any) -> None:
+    def _write(self, kinds: tuple[Any, ...], code: bytes) -> None:
         """Write a compiled function. A failure is reported once; the function remains usable in memory."""
-        if not KernelCache.can_write or data.library.has_dynamic_globals or _is_only_in_memory(sig):
+        if not Compiled.can_write:
             return
-        key = self._key(sig, data.codegen)
-        code = serialize.dumps(data._reduce())
+        key = self._key(kinds)
         try:
             _write(self._path(key), key, code)
         except OSError as error:
-            KernelCache.can_write = False
+            Compiled.can_write = False
             logging.getLogger(__name__).warning(
                 "note: compiled kernels cannot be kept in %s: %s; each command compiles them in memory, "
                 "which takes some seconds; set NUMBA_CACHE_DIR to a folder of your own with free space",
-                cache_folder() or numba.config.CACHE_DIR or "the cache folder",
+                cache_folder() or os.environ.get("NUMBA_CACHE_DIR") or "the cache folder",
                 (error.strerror or str(error)).lower(),
             )
 
-    def _key(self, sig: Any, codegen: Any) -> bytes:
+    def _key(self, kinds: tuple[Any, ...]) -> bytes:
         """Return the key of the code: everything that it depends on except the sources."""
-        return repr((self._name, str(sig), codegen.magic_tuple(), _VERSIONS)).encode()
+        return repr((self._name, kinds, native.processor(), _versions())).encode()
 
     def _path(self, key: bytes) -> Path | None:
         folder = cache_folder()
         return folder and folder / f"{self._name}-{hashlib.sha256(key).hexdigest()[:16]}{_SUFFIX}"
 
 
-def _is_only_in_memory(sig: Any) -> bool:
-    arguments, _result = sigutils.normalize_signature(sig)
-    return any(isinstance(one, OnlyInMemory) for one in arguments)
+@cache
+def _versions() -> tuple[Any, ...]:
+    """Return versions of the compiler and its settings, without importing numba."""
+    numba = find_spec("numba")
+    version = numba and numba.origin and (Path(numba.origin).parent / "_version.py").read_text()
+    settings = sorted(one for one in os.environ.items() if one[0].startswith("NUMBA_") and one[0] != "NUMBA_CACHE_DIR")
+    return version, settings, np.__version__, sys.implementation.cache_tag, sys.version
 
 
 def is_compiled(folder: str) -> bool:
@@ -213,8 +263,8 @@ def _has_files(folder: Path) -> bool:
 def _candidates(here: Path, name: str) -> Iterator[Path]:
     """Yield folders in order of preference. In folders of several users, each user has a folder of another name."""
     own = f"ooc-pegasos-{os.getuid()}-{name}"
-    if numba.config.CACHE_DIR:
-        yield Path(numba.config.CACHE_DIR) / own
+    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(chosen) / own
         return
     yield here / "__pycache__" / name
     with suppress(RuntimeError):  # no home folder

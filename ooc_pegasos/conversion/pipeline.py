@@ -39,6 +39,7 @@ from ooc_pegasos.conversion.streams import is_stream
 from ooc_pegasos.errors import CorruptFileError, InputError, OocPegasosError, UsageError
 from ooc_pegasos.readers import pipes, presets, registry, sources
 from ooc_pegasos.readers.base import LARGEST_INDEX, Reader, ReadOptions
+from ooc_pegasos.readers.names import expand
 from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest, vocabulary
 from ooc_pegasos.store.label_rule import refuse_one_side
@@ -194,7 +195,7 @@ def _weights_file(given: str | None, names: list[str]) -> str | None:
     """Return the file that --weights names, checked to exist and not to be an input."""
     if given is None:
         return None
-    found = sources.expand([given])
+    found = expand([given])
     if len(found) > 1:
         raise UsageError(
             f"{{weights={given}}}: {len(found)} files match; name one, with the weights of all inputs in order"

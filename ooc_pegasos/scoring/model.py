@@ -22,7 +22,7 @@ from ooc_pegasos.util.arrow import array_of, numbers_of
 from ooc_pegasos.util.arrow_checksum import PLACE, is_sealed, seal
 from ooc_pegasos.util.csr_matrix import csr_of
 from ooc_pegasos.util.files import read_file, write_atomically, writing_errors
-from ooc_pegasos.util.kind_of_path import MODEL, VERSIONS, kind_of_path
+from ooc_pegasos.util.kind_of_path import MODEL, refuse_other_than_model
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -190,22 +190,13 @@ class Model:
 
         if (Path(path) / MODEL).is_file():  # a version of a job
             path = Path(path) / MODEL
+        refuse_other_than_model(path)
         try:
             content = read_file(Path(path))
         except OSError as error:
-            if Path(path).is_dir():
-                kind = kind_of_path(path)
-                advice = (
-                    f"a version in it, like {path}/current" if kind == VERSIONS else "a file made by 'oocpeg train'"
-                )
-                raise InputError(f"{path}: {kind}, not a model; name {advice}") from error
             raise InputError(f"{path}: {(error.strerror or 'unreadable').lower()}; check the path") from error
         try:
             if not is_sealed(content):
-                kind = kind_of_path(path)
-                if kind not in ("a model", "an Arrow file"):
-                    what = f"{kind}, not a model" if kind else "not a model"
-                    raise CorruptFileError(f"{path}: {what}; name a file made by 'oocpeg train'")
                 problem = "not a model made by oocpeg, or damaged (the checksum does not match)"
                 raise CorruptFileError(f"{path}: {problem}; train again")
             table = pa.ipc.open_file(content).read_all()

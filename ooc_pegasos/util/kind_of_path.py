@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+from ooc_pegasos.errors import CorruptFileError, InputError
 
 MANIFEST, MODEL, CHECKPOINT = "manifest.json", "model", "training.checkpoint"
 """Names of files in a folder that is a store, of the model in a version of a job, and in a folder of checkpoints."""
@@ -60,3 +63,21 @@ def _kind_of_folder(folder: Path) -> str:
     if (folder / "current").exists():
         return VERSIONS
     return "a folder of checkpoints" if (folder / CHECKPOINT).is_file() else "a folder"
+
+
+def refuse_other_than_model(path: str | Path) -> None:
+    """Raise an error if a path cannot be a model, judged by its first bytes."""
+    if (Path(path) / MODEL).is_file():  # a version of a job
+        return
+    kind = kind_of_path(path)
+    if Path(path).is_dir():
+        advice = f"a version in it, like {path}/current" if kind == VERSIONS else "a file made by 'oocpeg train'"
+        raise InputError(f"{path}: {kind}, not a model; name {advice}")
+    try:
+        os.stat(path)
+    except OSError as error:
+        raise InputError(f"{path}: {(error.strerror or 'unreadable').lower()}; check the path") from error
+    is_text = not kind and Path(path).is_file() and os.access(path, os.R_OK)
+    if is_text or kind not in ("a model", "an Arrow file", ""):
+        what = f"{kind}, not a model" if kind else "not a model"
+        raise CorruptFileError(f"{path}: {what}; name a file made by 'oocpeg train'")

@@ -13,7 +13,7 @@ CODE = """
 import numpy as np
 from ooc_pegasos.compiled.fit.pegasos import square_distance
 assert square_distance(np.array([3., 4]), np.zeros(2), 1.0) == 25
-print(sum(square_distance.stats.cache_hits.values()))
+print(square_distance.loads)
 """
 
 

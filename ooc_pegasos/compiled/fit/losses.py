@@ -23,12 +23,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba.extending import NativeValue, models, overload, register_model, typeof_impl, unbox
 
-from ooc_pegasos.compiled.jit import OnlyInMemory, called, inlined, kernel
+from ooc_pegasos.compiled.jit import Deferred, called, inlined, kernel
 
 HINGE, LOGISTIC, SMOOTHED_HINGE, SQUARED_HINGE, EPSILON_INSENSITIVE, ABSOLUTE, HUBER, SQUARED = range(8)
 
@@ -379,40 +379,22 @@ class PluggedLoss:
 
     def __init__(self, name: str, functions: LossFunctions) -> None:
         found = {field: kernel(one) for field, one in vars(functions).items() if inspect.isfunction(one)}
-        self.functions = replace(functions, **found)
-        self.type = PluggedLossType(name, self.functions)
+        self.name, self.functions = name, replace(functions, **found)
 
+    @cached_property
+    def _numba_type_(self) -> Any:
+        """The type of its own, for which kernels are compiled."""
+        from ooc_pegasos.compiled.fit.numba_losses import PluggedLossType
 
-class PluggedLossType(OnlyInMemory):
-    """The numba type of a registered loss, for which kernels are compiled."""
-
-    def __init__(self, name: str, functions: LossFunctions) -> None:
-        super().__init__(name=f"PluggedLoss({name}, {id(functions)})")
-        self.functions = functions
-
-
-register_model(PluggedLossType)(models.OpaqueModel)
-
-
-@typeof_impl.register(PluggedLoss)
-def _type_of(loss: PluggedLoss, _context: Any) -> PluggedLossType:
-    return loss.type
-
-
-@unbox(PluggedLossType)
-def _unbox(_type: Any, _loss: Any, context: Any) -> Any:
-    return NativeValue(context.context.get_dummy_value())
+        return PluggedLossType(self.name, self.functions)
 
 
 # --- by loss ------------------------------------------------------------------------------------
 
 
-def _by_loss(name: str, *, is_inlined: bool = False) -> Compiled:
-    """Return a kernel (loss, *arguments) that calls the function `name` of the loss, or returns its flag `name`.
-
-    It is called by kernels: numba compiles a function of any number of arguments anew at each call from Python.
-    """
-    by_number = [_function_of(functions, name) for functions in BUILT_IN]
+def _by_loss(name: str, *, is_inlined: bool = False) -> Any:
+    """Return a function (loss, *arguments) for kernels that calls the function `name` of the loss."""
+    by_number = [getattr(functions, name) for functions in BUILT_IN]
     hinge, logistic, smoothed_hinge, squared_hinge, tube, absolute, huber, squared = by_number
 
     def built_in(loss, *arguments):
@@ -434,26 +416,34 @@ def _by_loss(name: str, *, is_inlined: bool = False) -> Compiled:
             return squared(*arguments)
         raise ValueError("unknown loss")
 
-    def chosen(loss: Any, *arguments: Any) -> Any:
-        """Stand for the function that the type of the loss chooses."""
-
-    @overload(chosen, strict=False)
-    def choose(loss: Any, *_arguments: Any) -> Compiled:
-        if isinstance(loss, PluggedLossType):
-            function = _function_of(loss.functions, name)
-            return lambda loss, *arguments: function(*arguments)
-        return built_in
-
-    def by_loss(loss, *arguments):
-        return chosen(loss, *arguments)
-
-    by_loss.__qualname__ = name  # the name of its file in the cache
-    return kernel(by_loss, is_inlined=is_inlined)
+    return _chosen(built_in, lambda functions: getattr(functions, name), is_inlined)
 
 
-def _function_of(functions: LossFunctions, name: str) -> Compiled:
-    value = getattr(functions, name)
-    return called(lambda: value) if isinstance(value, bool) else value
+def _flag_by_loss(name: str) -> Any:
+    """Return a function of the loss for kernels that returns its flag `name`."""
+    flags = tuple(getattr(functions, name) for functions in BUILT_IN)
+
+    def built_in(loss):
+        if 0 <= loss < len(flags):
+            return flags[loss]
+        raise ValueError("unknown loss")
+
+    def plugged(functions: LossFunctions) -> Compiled:
+        flag = getattr(functions, name)
+        return called(lambda: flag)
+
+    return _chosen(built_in, plugged)
+
+
+def _chosen(built_in: Compiled, plugged: Callable[[LossFunctions], Compiled], is_inlined: bool = False) -> Any:
+    """Return what numba replaces by `built_in`, or for a registered loss by a function of its functions."""
+
+    def make() -> Compiled:
+        from ooc_pegasos.compiled.fit import numba_losses
+
+        return numba_losses.choice(built_in, plugged, is_inlined)
+
+    return Deferred(make)
 
 
 loss_at = _by_loss("at", is_inlined=True)
@@ -461,8 +451,8 @@ _dual = _by_loss("dual")
 _best_dual = _by_loss("best_dual")
 slack_of = _by_loss("slack")
 kinks_of = _by_loss("kinks")
-is_unit_hinge = _by_loss("is_unit_hinge")
-has_margin = _by_loss("has_margin")
+is_unit_hinge = _flag_by_loss("is_unit_hinge")
+has_margin = _flag_by_loss("has_margin")
 _largest_slope = _by_loss("largest_slope")
 
 

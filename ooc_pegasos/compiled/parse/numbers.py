@@ -6,11 +6,12 @@ then exact in one division (Clinger 1990); all others go through a 128-bit produ
 "Number parsing at a gigabyte per second"); the rare ties that product cannot decide go to `strtod`.
 """
 
+from typing import Any
+
 import numpy as np
-from numba import types
 
 from ooc_pegasos.compiled.intrinsics import float_from_bits, leading_zeros, load_u64, multiply_high, trailing_zeros
-from ooc_pegasos.compiled.jit import inlined, kernel
+from ooc_pegasos.compiled.jit import Deferred, inlined, kernel
 
 NUMBER, NOT_A_NUMBER, NOT_FINITE = 0, 1, 2
 
@@ -25,7 +26,16 @@ ROUNDS_TO_INFINITY = float(np.finfo(np.float32).max) + 2.0**103
 
 _NAN, _INF, _INFINITY = (np.frombuffer(word, np.uint8) for word in (b"nan", b"inf", b"infinity"))
 _SMALLEST_POWER, _LARGEST_POWER = -342, 308
-_strtod = types.ExternalFunction("strtod", types.float64(types.voidptr, types.voidptr))
+
+
+def _make_strtod() -> Any:
+    """Declare the function of the C library."""
+    from numba import types
+
+    return types.ExternalFunction("strtod", types.float64(types.voidptr, types.voidptr))
+
+
+_strtod: Any = Deferred(_make_strtod)
 
 
 def _powers_of_five() -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ import ooc_pegasos
 from ooc_pegasos.compiled import jit
 from ooc_pegasos.compiled.fit import losses
 from ooc_pegasos.compiled.fit.pegasos import square_distance
-from ooc_pegasos.compiled.jit import KernelCache, cache_folder, kernel
+from ooc_pegasos.compiled.jit import Compiled, cache_folder, kernel
 from support.paths import ROOT
 
 CODE = """
@@ -23,7 +23,7 @@ from ooc_pegasos.compiled.jit import cache_folder, is_compiled
 before = is_compiled("fit")
 from ooc_pegasos.compiled.fit.pegasos import square_distance
 square_distance(np.ones(3), np.empty(0), 1.0)
-print(before, cache_folder(), sum(square_distance.stats.cache_hits.values()))
+print(before, cache_folder(), square_distance.loads)
 """
 PACKAGE = Path(ooc_pegasos.__file__).parent
 KERNELS = Path(jit.__file__).parent.relative_to(PACKAGE)
@@ -117,7 +117,7 @@ def folder(tmp_path, monkeypatch):
     place = tmp_path / "kernels"
     place.mkdir()
     monkeypatch.setattr(jit, "cache_folder", lambda: place)
-    monkeypatch.setattr(KernelCache, "can_write", True)
+    monkeypatch.setattr(Compiled, "can_write", True)
     return place
 
 
@@ -125,7 +125,7 @@ def is_loaded() -> bool:
     """True if a kernel that is new to this process comes from the cache; what it computes is right either way."""
     fresh = kernel(square_distance.py_func)
     assert fresh(np.array([1.0, 2.0]), np.array([1.0, 5.0]), 1.0) == 9
-    return sum(fresh.stats.cache_hits.values()) == 1
+    return fresh.loads == 1
 
 
 def replaced_by(make):
@@ -225,7 +225,7 @@ def test_code_of_another_signature_is_not_loaded(folder):
     shutil.copy(files[np.float64], files[np.float32])
     again = kernel(square_distance.py_func)
     assert again(np.array([3, 4], np.float32), np.zeros(2, np.float32), 1.0) == 25
-    assert sum(again.stats.cache_hits.values()) == 0
+    assert again.loads == 0
 
 
 def test_a_folder_in_the_place_of_a_file(folder, caplog):
@@ -241,7 +241,7 @@ def test_a_folder_in_the_place_of_a_file(folder, caplog):
 def test_what_cannot_be_written_is_reported_once(folder, caplog, monkeypatch):
     """Whichever step fails, nothing is left and the kernel works."""
     for step in ("fsync", "replace"):
-        monkeypatch.setattr(KernelCache, "can_write", True)
+        monkeypatch.setattr(Compiled, "can_write", True)
         caplog.clear()
         with monkeypatch.context() as patch:
             patch.setattr(os, step, lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
@@ -255,7 +255,7 @@ def test_what_cannot_be_written_is_reported_once(folder, caplog, monkeypatch):
 
 def test_without_a_folder(monkeypatch, caplog):
     monkeypatch.setattr(jit, "cache_folder", lambda: None)
-    monkeypatch.setattr(KernelCache, "can_write", True)
+    monkeypatch.setattr(Compiled, "can_write", True)
     assert not jit.is_compiled("fit")
     assert not is_loaded()
     assert not is_loaded()
@@ -284,9 +284,9 @@ from ooc_pegasos.compiled.fit.pegasos import square_distance
 sys.stdin.readline()
 hits = []
 for kind in sys.argv[1:]:
-    before = sum(square_distance.stats.cache_hits.values())
+    before = square_distance.loads
     assert square_distance(np.array([3, 4], kind), np.zeros(2, kind), 1.0) == 25
-    hits.append(sum(square_distance.stats.cache_hits.values()) - before)
+    hits.append(square_distance.loads - before)
 print(*hits)
 """
 

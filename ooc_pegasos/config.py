@@ -118,8 +118,9 @@ class ConvertConfig:
     )
     positive_label: str | tuple[str, ...] | None = option(
         None,
-        "The positive class; all others are negative. A shell pattern, like 'math*', or for numbers a comparison, like "
-        "'>=4', stands for all labels that match. May be repeated.",
+        "The positive class; all others are negative. A shell pattern, like 'math*', or for numbers a comparison or a "
+        "range, like '>=4' or '10..20', stands for all labels that match, and 'a|b' for both. Tables: 'is null' and "
+        "'is not null' are rows without a label, and with one. May be repeated.",
         "Labels",
         metavar="LABEL",
         is_repeated=True,

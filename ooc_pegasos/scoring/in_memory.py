@@ -10,7 +10,7 @@ from ooc_pegasos.conversion.partition_rows import rows_of_table
 from ooc_pegasos.conversion.staging import batches_of
 from ooc_pegasos.conversion.streams import is_dataset, is_lazy
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.readers.vectorize import Vectorizer
+from ooc_pegasos.readers.vectorize import Vectorizer, null_labels
 from ooc_pegasos.scoring.evaluate import evaluate, metrics_of
 from ooc_pegasos.scoring.score import Scored, Scorer, needed, score_block
 from ooc_pegasos.store.label_rule import LabelRule
@@ -46,6 +46,10 @@ def evaluate_data(model: Model, data: Any, labels: Any) -> dict[str, Any]:
         return evaluate(model, str(data.path))
     if labels is None:
         labels = _labels_in(model, data)
+        if model.info.recipe.table and model.info.recipe.table.label_is_null:
+            import pyarrow as pa
+
+            labels = null_labels(pa.array(np.asarray(labels), from_pandas=True))
     scores = model.decision_function(data)
     codes = _codes_of(model, np.asarray(labels))
     if len(codes) != len(scores):

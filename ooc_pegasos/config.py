@@ -137,7 +137,8 @@ class ConvertConfig:
     format: FormatName = option(
         formats.ANY,
         "Format of the inputs. table: Parquet, Arrow, CSV, TSV, JSON lines. arrays: .npz, .npy. folders: a folder of "
-        "text files for each class. auto: by first bytes and names. Also csv, tsv and jsonl, which are tables.",
+        "text files for each class. text-lines: a document a line. auto: by first bytes and names. Also csv, tsv "
+        "and jsonl, which are tables.",
         "Input",
         one_of=formats.choices,
         parse=formats.FORMATS.our_name,
@@ -149,7 +150,7 @@ class ConvertConfig:
     )
     labels: str | None = option(
         None,
-        "Arrays: the file of labels, .npy or text with one label a line, numbers or words.",
+        "Arrays and lines of text: the file of labels, .npy or text with one label a line, numbers or words.",
         "Labels",
         metavar="FILE",
     )

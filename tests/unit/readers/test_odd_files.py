@@ -133,14 +133,14 @@ def test_a_preview_of_arrays_knows_the_column_of_labels(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "problem"),
     [
-        ("a.csv", {"labels": "y.npy"}, "labels is for arrays, and a.csv is read as table"),
+        ("a.csv", {"labels": "y.npy"}, "labels is for arrays and lines of text, and a.csv is read as table"),
         ("a.csv", {"index_base": "1"}, "index_base is for svmlight text"),
         ("a.csv", {"ngrams": "1:2"}, "ngrams: no column is text"),
         ("a.csv", {"characters": True}, "characters: no column is text"),
         ("a.csv", {"features": 100}, "features=100: the columns, hash_bits or dictionary determine the number"),
         ("a.vw", {"features": 100}, "features=100: the columns, hash_bits or dictionary determine the number"),
-        ("a.vw", {"ngrams": "2"}, "ngrams is for tables and folders of texts, and a.vw is read as vw"),
-        ("a.svm", {"hash_bits": 12}, "hash_bits is for Vowpal Wabbit text, tables and folders of texts"),
+        ("a.vw", {"ngrams": "2"}, "ngrams is for tables, folders of texts and lines of text, and a.vw is read as vw"),
+        ("a.svm", {"hash_bits": 12}, "hash_bits is for Vowpal Wabbit text, tables, folders of texts and lines of text"),
         ("a.svm", {"feature_names": 9}, "feature_names is for"),
         ("a.npy", {"label": "y"}, "label=y: of arrays it is the number of a column"),
         ("a.npy", {"label": "0", "nulls": "mark"}, "nulls is for tables"),

@@ -250,6 +250,7 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
     import pyarrow as pa
 
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    inner = inner.storage_type if isinstance(inner, pa.BaseExtensionType) else inner
     is_number = _is_number(inner)
     is_words = is_text(inner)
     nested, unknown = pa.types.is_nested(inner), pa.types.is_null(inner)

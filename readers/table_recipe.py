@@ -130,7 +130,10 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         groups["left out, as the index of a pandas table or without a name"] = left_out
         remarks += [f"{kind}: {listed(columns)}" for kind, columns in groups.items() if columns]
     if not chosen:
-        raise UsageError(f"{display_name(name)}: no column besides the label; check the file")
+        problem = f"no column besides the label; {columns_plan.columns_in_words(known)}"
+        if len(known) == 1 and not wanted.get("header", True):
+            problem += "; if lines have more than one, give {delimiter}, like {delimiter=' '}"
+        raise UsageError(f"{display_name(name)}: {problem}")
     is_text = columns_plan.file_type_of(name) in ("delimited", None)
     columns = [
         Column(

@@ -343,9 +343,8 @@ class Vectorizer:
         array = null_labels(batch.column(name)) if self.table.label_is_null else batch.column(name)
         if array.null_count:
             missing = np.flatnonzero(np.asarray(array.is_null()))
-            problems.add(
-                missing, lambda _row: f"no label in column '{short(name)}'; give every row one, or leave it out"
-            )
+            advice = "give every row one, or leave it out, as conversions do with {on_bad_row=skip}"
+            problems.add(missing, lambda _row: f"no label in column '{short(name)}'; {advice}")
         if self._text_labels:
             keys, names = _keys_of(array)
             empty = np.array([key for key, word in names.items() if not word], np.uint64)

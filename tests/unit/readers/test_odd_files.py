@@ -422,3 +422,39 @@ def test_stores_are_scored_as_before(with_store):
     assert predict(model, with_store.path, "out.parquet") == 4
     with pytest.raises(InputError, match=r"old/g\.st: is a store"):
         predict(model, str(with_store.path / "chunk-*.arrow"), "out.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "problem"),
+    [
+        (
+            "in.json",
+            '[\n {"y": 1, "x": 2},\n {"y": 0, "x": 3}\n]\n',
+            {},
+            r"in\.json: a JSON array; write one object a line",
+        ),
+        (
+            "in.data",
+            "1 3.198 2.5\n2 0.5 1.5\n",
+            {},
+            r"in\.data:1: '3\.198' is not.*format=csv for columns, format=text-",
+        ),
+        (
+            "in.txt",
+            "1 3 2\n2 0 1\n",
+            {"format": "csv", "label": "0", "header": False},
+            r"besides the label; .*delimiter=' '",
+        ),
+        (
+            "in.csv",
+            "0.66,-0.5,b\n1.5,2,a\n",
+            {},
+            r"which column has the labels.*if the first line is data, give no_header",
+        ),
+        ("in.csv", "y,x\n1,2\n,3\n", {}, r"in\.csv:3: no label in column 'y'; .* with on_bad_row=skip"),
+    ],
+)
+def test_files_of_another_shape_are_answered_with_the_option_to_use(tmp_path, name, content, options, problem):
+    (tmp_path / name).write_text(content)
+    with pytest.raises((InputError, UsageError), match=problem):
+        convert([str(tmp_path / name)], tmp_path / "s", ConvertConfig(**options))

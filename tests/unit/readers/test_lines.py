@@ -19,14 +19,14 @@ from support.file_bytes import folder_bytes, write_files
 WORDS = ["red", "blue", "Ärger", "x1", "a", "e\u0301", "\u3000", "__label__red", "0"]
 
 
-def documents_of(number, seed=0):
+def texts_with_labels(number, seed=0):
     """Texts without line breaks, some of them empty, and their labels."""
     rng = np.random.default_rng(seed)
     texts = ["  ".join(rng.choice(WORDS[:-2], rng.integers(0, 9))) for _ in range(number)]
     return texts, rng.choice(["ham", "spam", "größe"], number).tolist()
 
 
-def write_lines(folder, texts, labels, form, end="\n"):
+def write_documents(folder, texts, labels, form, end="\n"):
     """Write a file of documents; return (its path, the path of the file of labels or None)."""
     if form == "fasttext":
         rows = [f"__label__{label} {text}" for label, text in zip(labels, texts, strict=True)]
@@ -40,7 +40,7 @@ def write_lines(folder, texts, labels, form, end="\n"):
     return str(folder / "docs.txt"), str(folder / "labels.txt") if form == "file" else None
 
 
-def converted(folder, source, labels, **options):
+def stored_lines(folder, source, labels, **options):
     return convert([source], folder / "s", ConvertConfig(format="text-lines", labels=labels, shuffle=False, **options))
 
 
@@ -60,8 +60,8 @@ def words_in(store):
     ],
 )
 def test_rows_are_those_of_scikit_learn(tmp_path, form, end, options, analyzer, lengths):
-    texts, labels = documents_of(200)
-    store = converted(tmp_path, *write_lines(tmp_path, texts, labels, form, end), hash_bits=10, **options)
+    texts, labels = texts_with_labels(200)
+    store = stored_lines(tmp_path, *write_documents(tmp_path, texts, labels, form, end), hash_bits=10, **options)
     hashed = HashingVectorizer(n_features=1024, norm=None, analyzer=analyzer, ngram_range=lengths)
     stripped = [text.lstrip(" ") if form == "fasttext" else text for text in texts]
     truth = hashed.transform(stripped)
@@ -71,13 +71,13 @@ def test_rows_are_those_of_scikit_learn(tmp_path, form, end, options, analyzer, 
 
 @pytest.mark.parametrize("form", ["tab", "file"])
 def test_document_frequencies_and_dictionaries(tmp_path, form):
-    texts, labels = documents_of(300, seed=1)
+    texts, labels = texts_with_labels(300, seed=1)
     options = {"hash_bits": 10, "idf": True, "normalize": "l2", "block_size": 700}
-    store = converted(tmp_path, *write_lines(tmp_path, texts, labels, form), **options)
+    store = stored_lines(tmp_path, *write_documents(tmp_path, texts, labels, form), **options)
     truth = TfidfTransformer().fit_transform(HashingVectorizer(n_features=1024, norm=None).transform(texts))
     assert abs(store.to_scipy()[0] - truth).max() < 1e-6
     counted = CountVectorizer().fit(texts)
-    source, file = write_lines(tmp_path, texts, labels, form)
+    source, file = write_documents(tmp_path, texts, labels, form)
     store = convert(
         [source], tmp_path / "d", ConvertConfig(format="text-lines", labels=file, dictionary=9, shuffle=False)
     )
@@ -87,11 +87,11 @@ def test_document_frequencies_and_dictionaries(tmp_path, form):
 @pytest.mark.parametrize(("labels", "task"), [([1.5, 2.25, -3.0, 0.5], "regression"), ([2, 1, 2, 1], "binary")])
 @pytest.mark.parametrize("form", ["tab", "file", "npy"])
 def test_labels_that_are_numbers(tmp_path, labels, task, form):
-    source, file = write_lines(tmp_path, ["a b", "red", "", "blue"], labels, "file" if form == "npy" else form)
+    source, file = write_documents(tmp_path, ["a b", "red", "", "blue"], labels, "file" if form == "npy" else form)
     if form == "npy":
         file = str(tmp_path / "labels.npy")
         np.save(file, np.array(labels))
-    store = converted(tmp_path, source, file)
+    store = stored_lines(tmp_path, source, file)
     assert store.manifest.labels.task == task
     found = np.concatenate([block.labels for block in store.blocks()])
     assert found.tolist() == (labels if task == "regression" else [2 * label - 3 for label in labels])
@@ -103,8 +103,8 @@ def test_bad_lines_are_skipped_with_their_labels(tmp_path):
     for line, problem in ((2, "no label"), (4, "not UTF-8"), (5, "no label"), (6, "several labels")):
         (tmp_path / "one.txt").write_bytes(b"red\tx\n" * (line - 1) + rows[line - 1])
         with pytest.raises(InputError, match=rf"one\.txt:{line}: {problem}"):
-            converted(tmp_path, str(tmp_path / "one.txt"), None)
-    store = converted(tmp_path, str(tmp_path / "docs.txt"), None, on_bad_row="skip")
+            stored_lines(tmp_path, str(tmp_path / "one.txt"), None)
+    store = stored_lines(tmp_path, str(tmp_path / "docs.txt"), None, on_bad_row="skip")
     assert np.concatenate([block.labels for block in store.blocks()]).tolist() == [1, -1]  # red, blue
     listed = [json.loads(line)["line"] for line in (store.path / "rejected.jsonl").read_text().splitlines()]
     assert listed == [2, 4, 5, 6]
@@ -117,11 +117,11 @@ def test_bad_lines_are_skipped_with_their_labels(tmp_path):
 @pytest.mark.parametrize("kind", ["txt", "npy"])
 @pytest.mark.parametrize(("number", "problem"), [(2, "labels end after 2"), (4, "label too many|labels are 4")])
 def test_wrong_number_of_labels(tmp_path, number, problem, kind):
-    source, file = write_lines(tmp_path, ["a", "b", "c"], [1, 2, 1, 2][:number], "file")
+    source, file = write_documents(tmp_path, ["a", "b", "c"], [1, 2, 1, 2][:number], "file")
     if kind == "npy":
         np.save(file := str(tmp_path / "labels.npy"), np.array([1, 2, 1, 2][:number]))
     with pytest.raises(InputError, match=problem):
-        converted(tmp_path, source, file)
+        stored_lines(tmp_path, source, file)
     assert not (tmp_path / "s").exists()
 
 
@@ -129,7 +129,7 @@ def test_wrong_number_of_labels(tmp_path, number, problem, kind):
 def test_an_interrupted_conversion_takes_the_labels_of_the_lines_that_are_left(tmp_path, monkeypatch, compressed):
     sources, number = [], 0
     for name in ("one", "two"):
-        texts, _labels = documents_of(60, seed=len(sources))
+        texts, _labels = texts_with_labels(60, seed=len(sources))
         content = "".join(f"{text} n{number + at}\n" for at, text in enumerate(texts)).encode()
         sources.append(str(tmp_path / name))
         (tmp_path / name).write_bytes(gzip.compress(content) if compressed else content)
@@ -164,37 +164,37 @@ def test_models_score_lines_with_and_without_labels(tmp_path, form):
     rng = np.random.default_rng(2)
     labels = rng.choice(["ham", "spam"], 80).tolist()
     texts = [f"{'money' if label == 'spam' else 'dinner'} {rng.choice(WORDS[:4])}" for label in labels]
-    source, file = write_lines(tmp_path, texts, labels, form)
-    model = train(converted(tmp_path, source, file), TrainConfig(lam=1e-3)).model
+    source, file = write_documents(tmp_path, texts, labels, form)
+    model = train(stored_lines(tmp_path, source, file), TrainConfig(lam=1e-3)).model
     model.save(tmp_path / "m")
     model = Model.load(tmp_path / "m")
     hashed = HashingVectorizer(n_features=model.info.features, norm=None).transform(texts)
     truth = model.decision_function(sp.csr_matrix(hashed))
     error = float(((truth > 0) != (np.array(labels) == "spam")).mean())
     for other in ("tab", "fasttext", "file"):
-        data, its_labels = write_lines(tmp_path / other, texts, labels, other)
+        data, its_labels = write_documents(tmp_path / other, texts, labels, other)
         if other == form or other == "file" or form != "file":
             assert evaluate(model, data, labels=its_labels)["error"] == error
         if other == "file" or form != "file":  # a tab is a part of the text if labels were in a file
             predict(model, data, tmp_path / "out.csv")
             table = pyarrow.csv.read_csv(tmp_path / "out.csv")
             np.testing.assert_allclose(table.column("score").to_numpy(), truth, rtol=1e-6, atol=1e-7)
-    plain, _labels = write_lines(tmp_path / "plain", texts, labels, "file")
+    plain, _labels = write_documents(tmp_path / "plain", texts, labels, "file")
     with pytest.raises(InputError, match=r"docs\.txt(:1)?: no label.*name the file of labels with labels"):
         evaluate(model, plain)
 
 
 def test_formats_are_found_and_refused(tmp_path, oocpeg):
-    texts, labels = documents_of(40)
-    source, _file = write_lines(tmp_path, [f"w {text}" for text in texts], labels, "fasttext")
+    texts, labels = texts_with_labels(40)
+    source, _file = write_documents(tmp_path, [f"w {text}" for text in texts], labels, "fasttext")
     assert convert([source], tmp_path / "found").manifest.recipe.reader == "text-lines"
-    source, _file = write_lines(tmp_path, ["one two", "three"], ["a", "b"], "tab")
+    source, _file = write_documents(tmp_path, ["one two", "three"], ["a", "b"], "tab")
     with pytest.raises(InputError, match=r"docs\.txt:1: the label 'a' is not a number.*give format=text-lines"):
         convert([source], tmp_path / "s")
     with pytest.raises(UsageError, match="hash_bits=0"):
-        converted(tmp_path, source, None, hash_bits=0)
+        stored_lines(tmp_path, source, None, hash_bits=0)
     with pytest.raises(UsageError, match=r"categorical is for tables, and .* is read as text-lines"):
-        converted(tmp_path, source, None, categorical=("a",))
+        stored_lines(tmp_path, source, None, categorical=("a",))
     piped = oocpeg("convert", "-", "--format", "text-lines", "--idf", "-o", "p.store", input="a\tone two\nb\tthree\n")
     assert "2 rows" in piped.stdout
     shown = oocpeg("train", "docs.txt", "--format", "text-lines", "--lambda", "0.1", "-o", "m", "--json").stdout

@@ -118,8 +118,9 @@ class ConvertConfig:
     )
     positive_label: str | tuple[str, ...] | None = option(
         None,
-        "The positive class; all others are negative. A shell pattern, like 'math*', or for numbers a comparison, like "
-        "'>=4', stands for all labels that match. May be repeated.",
+        "The positive class; all others are negative. A shell pattern, like 'math*', or for numbers a comparison or a "
+        "range, like '>=4' or '10..20', stands for all labels that match, and 'a|b' for both. Tables: 'is null' and "
+        "'is not null' are rows without a label, and with one. May be repeated.",
         "Labels",
         metavar="LABEL",
         is_repeated=True,
@@ -136,7 +137,8 @@ class ConvertConfig:
     format: FormatName = option(
         formats.ANY,
         "Format of the inputs. table: Parquet, Arrow, CSV, TSV, JSON lines. arrays: .npz, .npy. folders: a folder of "
-        "text files for each class. auto: by first bytes and names. Also csv, tsv and jsonl, which are tables.",
+        "text files for each class. text-lines: a document a line. auto: by first bytes and names. Also csv, tsv "
+        "and jsonl, which are tables.",
         "Input",
         one_of=formats.choices,
         parse=formats.FORMATS.our_name,
@@ -148,7 +150,7 @@ class ConvertConfig:
     )
     labels: str | None = option(
         None,
-        "Arrays: the file of labels, .npy or text with one label a line, numbers or words.",
+        "Arrays and lines of text: the file of labels, .npy or text with one label a line, numbers or words.",
         "Labels",
         metavar="FILE",
     )

@@ -12,6 +12,8 @@ from typing import Literal
 from ooc_pegasos.errors import OocPegasosError, UsageError
 
 TaskChoice = Literal["auto", "binary", "multiclass", "regression"]
+NULL_LABELS = ("is not null", "is null")
+"""The classes where a positive label asks if the label of a row is missing."""
 EXACT = 2.0**53
 """From here on several integers share one float64, so different labels could be taken for the same."""
 
@@ -29,15 +31,22 @@ def is_number(text: str) -> bool:
         return False
 
 
-def comparison_of(text: str) -> tuple[str, float] | None:
-    """Return (sign, bound) of a comparison with a number, like `>=4`; None if the text is none."""
-    parts = re.fullmatch(r"\s*(<=?|>=?)\s*(\S+)\s*", text)
-    return (parts[1], float(parts[2])) if parts and is_number(parts[2]) else None
+def bounds_of(text: str) -> list[tuple[str, float]]:
+    """Return each (sign, bound) of a comparison, like `>=4`, or of a range, like `10..20`; none for other texts."""
+    if (parts := re.fullmatch(r"\s*(<=?|>=?)\s*(\S+)\s*", text)) and is_number(parts[2]):
+        return [(parts[1], float(parts[2]))]
+    ends = text.split("..")
+    return [(">=", float(ends[0])), ("<=", float(ends[1]))] if len(ends) == 2 and all(map(is_number, ends)) else []
+
+
+def alternatives_of(text: str) -> list[str]:
+    """Return the parts of a positive label between bars."""
+    return [part.strip() for part in text.split("|")] if "|" in text else [text]
 
 
 def is_rule(text: str) -> bool:
-    """True if a positive label, unless it occurs, is a shell pattern or a comparison."""
-    return glob.has_magic(text) or comparison_of(text) is not None
+    """True if a positive label, unless it occurs, is a shell pattern, a comparison, a range, or several."""
+    return "|" in text or glob.has_magic(text) or bool(bounds_of(text))
 
 
 def refuse_large(classes: Iterable[float], error: type[OocPegasosError]) -> None:
@@ -78,6 +87,8 @@ class Declared:
             raise UsageError("{positive_label} makes the task binary; leave out {task=multiclass}")
         if not all(self.positive):
             raise UsageError("{positive_label} is empty; name a label")
+        if (null := next((one for one in self.positive if one in NULL_LABELS), None)) and len(self.positive) > 1:
+            raise UsageError(f"{{positive_label={null}}} is for all rows with or without a label; leave out the others")
         other = next((one for one in self.positive if one not in self.classes and not is_rule(one)), None)
         if self.classes and other is not None:
             raise UsageError(f"{{positive_label={other}}} is not among {{classes={','.join(self.classes)}}}")
@@ -98,5 +109,8 @@ class Declared:
             return self.as_text
         if self.task == "regression":
             return False
-        named = [name for name in self.named() if comparison_of(name) is None]
-        return not all(is_number(name) for name in named) if named else None
+        parts = [part for name in self.positive for part in alternatives_of(name)]
+        named = [name for name in (*self.classes, *parts) if not bounds_of(name)]
+        if not named or (len(parts) > len(self.positive) and all(map(is_number, named))):
+            return None  # `1|2` may be a word or two numbers
+        return not all(is_number(name) for name in named)

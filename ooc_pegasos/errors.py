@@ -26,6 +26,11 @@ def with_flags(message: str) -> str:
     return _OPTION.sub(lambda found: f"{flag_of(found[1])} {found[2] or ''}".strip(), message).replace("\0", "")
 
 
+def with_keywords(message: str) -> str:
+    """Return a message with options as they are written in Python, as keyword arguments."""
+    return _OPTION.sub(lambda found: found[0][1:-1], message).replace("\0", "")
+
+
 class OocPegasosError(Exception):
     """Base class of all errors that this package raises on purpose."""
 
@@ -33,7 +38,7 @@ class OocPegasosError(Exception):
 
     def __init__(self, message: str = "") -> None:
         self._message = "\\n".join(message.splitlines())  # file names may contain line breaks
-        super().__init__(_OPTION.sub(lambda found: found[0][1:-1], self._message).replace("\0", ""))
+        super().__init__(with_keywords(self._message))
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
         return type(self), (self._message,)

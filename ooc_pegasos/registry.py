@@ -28,7 +28,7 @@ BuiltInLoss = Literal[
     "multiclass-logistic",
 ]
 BuiltInSampler = Literal["permutation", "fixed", "iid", "sequential"]
-BuiltInFormat = Literal["svmlight", "vw", "table", "arrays", "folders"]
+BuiltInFormat = Literal["svmlight", "vw", "table", "arrays", "folders", "text-lines"]
 BuiltInAlgorithm = Literal["sdca", "sgd-s", "sgd-m", "sgd-r", "pegasos"]
 LossName: TypeAlias = BuiltInLoss | Registered
 SamplerName: TypeAlias = BuiltInSampler | Registered

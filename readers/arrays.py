@@ -158,7 +158,8 @@ class ArraysReader:
         scratch = self._pool.take()
         faults = scratch.array("faults", count, np.int8)
         faults[:] = 0
-        labels, texts = self._labels_of(content, scratch, faults)
+        labels = scratch.array("labels", count)
+        texts = coded_labels(content.labels, settings.text_labels, labels, faults)
         weights = _weights_of(content, faults)
         indptr = scratch.array("indptr", count + 1, np.int64)
         kept = scratch.array("lines", count, np.int64)
@@ -209,40 +210,6 @@ class ArraysReader:
     def release(self, parsed: ParsedBlock) -> None:
         """Take back the arrays of `parsed` for another block."""
         self._pool.give_back(parsed.scratch)
-
-    def _labels_of(
-        self, content: _Rows, scratch: Scratch, faults: np.ndarray
-    ) -> tuple[np.ndarray, Callable[[np.ndarray, np.ndarray], dict[int, str]]]:
-        """Return (labels or the bits of their hashes, function that returns the names for the rows kept)."""
-        count = content.count
-        labels = scratch.array("labels", count)
-        raw = content.labels
-        if raw is None:
-            labels[:] = 0
-            return labels, _no_names
-        if raw.dtype.kind == "U":
-            words = np.require(raw, raw.dtype.newbyteorder("="), ["C", "A"])
-            points = words.view(np.uint32).reshape(count, -1)
-            kernels.hash_words(read_only(points), labels.view(np.uint64), faults)
-            return labels, lambda kept_labels, kept: _words(words, kept_labels, kept)
-        if raw.dtype.kind == "f":
-            faults[~np.isfinite(raw)] = kernels.LABEL_NOT_FINITE
-        if not self.settings.text_labels:
-            with np.errstate(over="ignore"):
-                labels[:] = raw
-            labels += 0.0  # -0 is 0
-            faults[~np.isfinite(labels)] = kernels.LABEL_NOT_FINITE  # labels of more than 64 bits may overflow
-            return labels, _no_names
-        distinct, which = np.unique(np.where(faults == 0, raw, raw.dtype.type(0)), return_inverse=True)
-        spelled = [spell(float(x)) if raw.dtype.kind == "f" else str(int(x)) for x in distinct.tolist()]
-        keys = np.array([key_of(text, True) for text in spelled], np.uint64)
-        labels.view(np.uint64)[:] = keys[which.reshape(-1)]
-        known = dict(zip(keys.tolist(), spelled, strict=True))
-
-        def names(kept_labels: np.ndarray, kept: np.ndarray) -> dict[int, str]:
-            return {key: known[key] for key in np.unique(kept_labels.view(np.uint64)).tolist()}
-
-        return labels, names
 
     def _describe(self, content: _Rows, code: int, row: int, where: int) -> BadRow:
         index, value, words = where, 0.0, PROBLEMS[code]
@@ -390,7 +357,39 @@ def _weights_of(content: _Rows, faults: np.ndarray) -> np.ndarray | None:
         return weights.astype(np.float32)
 
 
-def _no_names(labels: np.ndarray, kept: np.ndarray) -> dict[int, str]:
+def coded_labels(
+    raw: np.ndarray | None, text_labels: bool, labels: np.ndarray, faults: np.ndarray
+) -> Callable[[np.ndarray, np.ndarray], dict[int, str]]:
+    """Put labels, or the bits of their hashes, into `labels`, and mark faults.
+
+    Returns the function that returns the names for the rows kept.
+    """
+    if raw is None:
+        labels[:] = 0
+        return no_names
+    if raw.dtype.kind == "U":
+        words = np.require(raw, raw.dtype.newbyteorder("="), ["C", "A"])
+        points = words.view(np.uint32).reshape(len(labels), -1)
+        kernels.hash_words(read_only(points), labels.view(np.uint64), faults)
+        return lambda kept_labels, kept: _words(words, kept_labels, kept)
+    if raw.dtype.kind == "f":
+        faults[~np.isfinite(raw)] = kernels.LABEL_NOT_FINITE
+    if not text_labels:
+        with np.errstate(over="ignore"):
+            labels[:] = raw
+        labels += 0.0  # -0 is 0
+        faults[~np.isfinite(labels)] = kernels.LABEL_NOT_FINITE  # labels of more than 64 bits may overflow
+        return no_names
+    distinct, which = np.unique(np.where(faults == 0, raw, raw.dtype.type(0)), return_inverse=True)
+    spelled = [spell(float(x)) if raw.dtype.kind == "f" else str(int(x)) for x in distinct.tolist()]
+    keys = np.array([key_of(text, True) for text in spelled], np.uint64)
+    labels.view(np.uint64)[:] = keys[which.reshape(-1)]
+    known = dict(zip(keys.tolist(), spelled, strict=True))
+    return lambda kept_labels, _kept: {key: known[key] for key in np.unique(kept_labels.view(np.uint64)).tolist()}
+
+
+def no_names(labels: np.ndarray, kept: np.ndarray) -> dict[int, str]:
+    """Return nothing: labels are numbers."""
     return {}
 
 

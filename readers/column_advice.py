@@ -16,6 +16,7 @@ from ooc_pegasos.readers.amounts import amounts_of, decimal_mark_of
 from ooc_pegasos.readers.columns_plan import WIDE
 from ooc_pegasos.readers.dates import date_order_of
 from ooc_pegasos.readers.spelling import spelling_of_texts
+from ooc_pegasos.readers.vectorize import null_labels
 from ooc_pegasos.store.recipe import Column, Table
 from ooc_pegasos.util.short_names import short
 
@@ -100,7 +101,8 @@ class FirstRows:
         """Note columns whose values nearly all differ, or are long texts, times or amounts, with the option to use."""
         if self._batch is None or self._batch.num_rows < _LEAST_ROWS:
             return
-        is_positive = _two_classes(self._batch.column(str(table.label)))
+        labels = self._batch.column(str(table.label))
+        is_positive = _two_classes(null_labels(labels) if table.label_is_null else labels)
         for column in table.columns:
             array = self._batch.column(column.name)
             found = list(_advice_on(column, array))

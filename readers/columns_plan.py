@@ -17,7 +17,13 @@ import numpy as np
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import delimited, jsonlines, nested
 from ooc_pegasos.readers.arrow_strings import is_tags
-from ooc_pegasos.readers.base import COMPRESSIONS, DEFAULT_MEMORY, row_location, without_compression
+from ooc_pegasos.readers.base import (
+    COMPRESSIONS,
+    DEFAULT_MEMORY,
+    looks_like_a_number,
+    row_location,
+    without_compression,
+)
 from ooc_pegasos.readers.pipes import PipePath
 from ooc_pegasos.readers.remote import is_remote
 from ooc_pegasos.readers.sources import (
@@ -240,8 +246,11 @@ def difference(missing: Sequence[str], known: dict[str, Any]) -> str:
 def columns_in_words(known: dict[str, Any]) -> str:
     """Return a message that lists the columns; for a single column, with the delimiter that may be meant."""
     columns = f"the columns are {listed(known, 12)}"
-    inside = [mark for mark in ",;\t|" if len(known) == 1 and mark in next(iter(known))]
+    inside = [mark for mark in ",;\t| " if len(known) == 1 and mark in next(iter(known))]
     spelled = {"\t": r"\t"}.get(inside[0], inside[0]) if inside else ""
+    has_header = set(known) != {str(at) for at in range(len(known))}
+    if len(known) > 1 and has_header and any(map(looks_like_a_number, known)):
+        return f"{columns}; if the first line is data, give {{no_header}}"
     return columns + (f"; if that is more than one, give {{delimiter='{spelled}'}}" if inside else "")
 
 
@@ -250,6 +259,7 @@ def check_type(where: str, name: str, kind: Any, wanted: str) -> None:
     import pyarrow as pa
 
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    inner = inner.storage_type if isinstance(inner, pa.BaseExtensionType) else inner
     is_number = _is_number(inner)
     is_words = is_text(inner)
     nested, unknown = pa.types.is_nested(inner), pa.types.is_null(inner)

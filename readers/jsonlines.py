@@ -34,6 +34,8 @@ def names_of(head: bytes) -> list[str]:
     except UnicodeDecodeError:
         raise InputError(f"the first object is not UTF-8 text; {TO_UTF8}") from None
     except (ValueError, RecursionError) as error:
+        if head.lstrip().startswith(b"["):
+            raise InputError("a JSON array; write one object a line, as with 'jq -c .[]'") from None
         raise InputError(f"the first object cannot be read ({error}); write one JSON object a line") from None
     if not isinstance(first, dict):
         raise InputError(f"the first line is {_kind(first)}, not a JSON object; write one object a line")

@@ -187,7 +187,8 @@ class _TextLabels(NumberLines):
 
     def refuse_end(self) -> NoReturn:
         """Raise InputError for a file with too few labels."""
-        problem = f"the labels end after {self.rows_read:,}, but there are {self.length:,} rows"
+        rows = f"there are {self.length:,} rows" if self.length else "the inputs have more lines"
+        problem = f"the labels end after {self.rows_read:,}, but {rows}"
         raise InputError(f"{display_name(self.name)}: {problem}; give every row of the inputs one, in their order")
 
     def seek(self, position: int, crc: int | None) -> None:
@@ -197,7 +198,7 @@ class _TextLabels(NumberLines):
     def finish(self) -> None:
         if not self.is_at_end:
             raise self.error(
-                f"a label too many: there are {self.length:,} rows; "
+                f"a label too many: there are {self.rows_read:,} rows; "
                 "give every row of the inputs that have no labels of their own one, in their order"
             )
 
@@ -272,9 +273,12 @@ def labels_are_text(names: Sequence[str], labels: str | None = None) -> bool:
         with FileSource(name).open(settings) as matrix:
             if matrix.labels is not None:
                 return matrix.labels.dtype.kind == "U"
-    if labels is None:
-        return False
-    found = labels_file(labels, settings, None)
+    return labels is not None and file_has_words(labels)
+
+
+def file_has_words(labels: str) -> bool:
+    """True if the labels in a file are words, by the first."""
+    found = labels_file(labels, Settings(text_labels=True), None)
     if isinstance(found, _TextWords):
         found.close()
         return stamp_of(labels).regular and _first_is_word(labels)

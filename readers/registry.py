@@ -17,6 +17,7 @@ from ooc_pegasos.readers import columns_plan, sources
 from ooc_pegasos.readers.arrays import ArraysFormat
 from ooc_pegasos.readers.base import COMPRESSIONS, Format, Note, Reader, ReadOptions
 from ooc_pegasos.readers.folders import FoldersFormat, FolderSource
+from ooc_pegasos.readers.lines import LinesFormat
 from ooc_pegasos.readers.names import expand
 from ooc_pegasos.readers.pipes import PipePath
 from ooc_pegasos.readers.remote import is_remote
@@ -53,7 +54,7 @@ def unregister(name: str) -> None:
     FORMATS.unregister(name)
 
 
-for _kind in (SvmlightFormat, VwFormat, TablesFormat, ArraysFormat, FoldersFormat):
+for _kind in (SvmlightFormat, VwFormat, TablesFormat, ArraysFormat, FoldersFormat, LinesFormat):
     register(_kind)
 
 
@@ -117,9 +118,15 @@ def find(inputs: Sequence[str], wanted: str = ANY, otherwise: str | None = None)
     return _kept(names, formats[first]), formats[first]
 
 
+def find_for(inputs: Sequence[str], config: ConvertConfig) -> tuple[list[str], str]:
+    """Return (the files that inputs name, their format) for a conversion; beside a file of labels, text is lines."""
+    text = (name for name, kind in FORMATS.items() if kind.is_text and "labels" in kind.options)
+    return find(inputs, config.format, next(text, None) if config.labels else None)
+
+
 def _kept(names: list[str], kind: str) -> list[str]:
     """Return the names, with the pipes that a format has to open several times as such."""
-    if not format_of(kind).has_columns:
+    if "dictionary" not in format_of(kind).options:  # the inputs are read once
         return names
     return [name if os.path.isfile(name) or stamp_of(name).regular else PipePath(name) for name in names]
 
@@ -200,12 +207,17 @@ def check_options(config: ConvertConfig, names: Sequence[str]) -> None:
         given = getattr(config, option)
         if option in chosen.options or given == getattr(_DEFAULTS, option) or (option, given) in _NO_CHANGE:
             continue
-        if suitable := [kind.title for kind in FORMATS.values() if option in kind.options]:
-            understood = " and ".join(filter(None, (", ".join(suitable[:-1]), suitable[-1])))
+        if suitable := titles_with(option):
             what = f"{display_name(names[0])} is read as {chosen.name}"
             other = ", or give {format}" if names[0] == STDIN and suitable else ""
-            raise UsageError(f"{{{option}}} is for {understood}, and {what}; leave it out{other}")
+            raise UsageError(f"{{{option}}} is for {suitable}, and {what}; leave it out{other}")
     chosen.check_options(config)
+
+
+def titles_with(option: str) -> str:
+    """Return the formats that understand an option."""
+    *first, last = [kind.title for kind in FORMATS.values() if option in kind.options] or [""]
+    return " and ".join(filter(None, (", ".join(first), last)))
 
 
 def reader_for(names: Sequence[str], recipe: Recipe, options: ReadOptions) -> Reader:

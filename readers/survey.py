@@ -20,7 +20,7 @@ from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers import tables
 from ooc_pegasos.readers.arrow_strings import buffers_of, is_list, items_of, strings_of, with_prefix
-from ooc_pegasos.readers.base import memory_of
+from ooc_pegasos.readers.base import ReadOptions, memory_of
 from ooc_pegasos.readers.sources import display_name
 from ooc_pegasos.readers.tokens import TextHasher
 from ooc_pegasos.store.csr_block import read_only
@@ -259,9 +259,16 @@ def _differences_of(moments: Moments) -> str:
 def _reader_of_strings(recipe: Recipe, survey: Survey, kinds: tuple[str, ...]) -> Any:
     """Return the reader of columns of these kinds alone."""
     if recipe.table is None:
-        from ooc_pegasos.readers import folders
+        from ooc_pegasos.readers import registry
 
-        return folders.TextFoldersReader(survey.names[0], TextHasher(Tokens(), Hashing()), True, stop_at_bad=False)
+        options = ReadOptions(
+            survey.config.text_block(),
+            text_labels=True,
+            stop_at_bad=False,
+            labels=survey.config.labels,
+            memory=survey.config.memory,
+        )
+        return registry.format_of(recipe.reader).open(survey.names, recipe.without_findings(), options)
     columns = [column for column in recipe.table.columns if column.kind in kinds]
     crosses = recipe.table.crosses if "categorical" in kinds else ()
     table = dataclasses.replace(recipe.table, columns=columns, hashing=Hashing(), tokens=Tokens(), crosses=crosses)

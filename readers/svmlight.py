@@ -27,11 +27,12 @@ from ooc_pegasos.util.buffers import Scratch
 
 PROBLEMS = {
     kernels.LABEL_NOT_NUMBER: "the label {token} is not a number; correct it, or if labels are words "
-    "name them with {{classes}}",
+    "name them with {{classes}}, or if every line is a document give {{format=text-lines}}",
     kernels.LABEL_NOT_FINITE: "the label {token} is not finite; remove the row or correct it",
     kernels.LABEL_MISSING: "the row begins with {token}, not with a label; put the label first",
     kernels.LABEL_SEVERAL: "{token} is more than one label; give every row one",
-    kernels.PAIR_MALFORMED: "{token} is not of the form index:value; correct it",
+    kernels.PAIR_MALFORMED: "{token} is not of the form index:value; correct it, or if this is "
+    "another format name it: {{format=csv}} for columns, {{format=text-lines}} for a document a line",
     kernels.INDEX_NEGATIVE: "negative index in {token}; indices start at 0 or 1",
     kernels.INDEX_TOO_SMALL: "index 0 in 1-based data, {token}; correct it or convert with {{index_base=0}}",
     kernels.INDEX_TOO_LARGE: "the index in {token} is above the limit of {limit}; correct it or allow more "

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ooc_pegasos.config import ConvertConfig
+from ooc_pegasos.declared_labels import NULL_LABELS
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.option_texts import parse_split
 from ooc_pegasos.readers import columns_plan
@@ -35,6 +36,7 @@ def new_table(config: ConvertConfig, names: Sequence[str], note: Note) -> Table:
     wanted = {option: getattr(config, option) for option in (*OPTIONS, "split")} | {"nulls": config.nulls or "absent"}
     if config.delimiter is None:
         del wanted["delimiter"]
+    wanted["label_is_null"] = any(one in NULL_LABELS for one in config.declared_labels().positive)
     wanted |= {"hashing": Hashing(config.hash_bits or Hashing.bits, config.hash_signed), "tokens": tokens_of(config)}
     table, remarks = plan_table(names[0], wanted, config.memory)
     if any(column.kind in ("categorical", "text", "dates") for column in table.columns):
@@ -128,7 +130,10 @@ def plan_table(name: str, wanted: dict[str, Any], memory: int = DEFAULT_MEMORY) 
         groups["left out, as the index of a pandas table or without a name"] = left_out
         remarks += [f"{kind}: {listed(columns)}" for kind, columns in groups.items() if columns]
     if not chosen:
-        raise UsageError(f"{display_name(name)}: no column besides the label; check the file")
+        problem = f"no column besides the label; {columns_plan.columns_in_words(known)}"
+        if len(known) == 1 and not wanted.get("header", True):
+            problem += "; if lines have more than one, give {delimiter}, like {delimiter=' '}"
+        raise UsageError(f"{display_name(name)}: {problem}")
     is_text = columns_plan.file_type_of(name) in ("delimited", None)
     columns = [
         Column(

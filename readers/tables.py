@@ -350,7 +350,7 @@ def _source_of(
     if table.id in wanted and file_type != "delimited":
         check_type(display_name(name), table.id, known[table.id], "id")
     for extra in (table.label, table.weight):
-        if binary and extra in wanted:
+        if binary and extra in wanted and not (extra == table.label and table.label_is_null):
             check_type(display_name(name), str(extra), known[str(extra)], "label")
     rows = max(256, min(1 << 16, _ENTRIES // max(len(table.columns), 1), block_size))
     if file_type == "parquet":

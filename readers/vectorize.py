@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ooc_pegasos.compiled.parse import hashing as kernels
-from ooc_pegasos.declared_labels import EXACT
+from ooc_pegasos.declared_labels import EXACT, NULL_LABELS
 from ooc_pegasos.errors import InputError, literal
 from ooc_pegasos.readers.amounts import amounts_of
 from ooc_pegasos.readers.arrow_strings import as_strings, is_list, items_of, without_infinite
@@ -340,12 +340,11 @@ class Vectorizer:
         name = self.table.label
         if not self._with_labels or name is None:
             return np.zeros(len(problems.bad)), {}
-        array = batch.column(name)
+        array = null_labels(batch.column(name)) if self.table.label_is_null else batch.column(name)
         if array.null_count:
             missing = np.flatnonzero(np.asarray(array.is_null()))
-            problems.add(
-                missing, lambda _row: f"no label in column '{short(name)}'; give every row one, or leave it out"
-            )
+            advice = "give every row one, or leave it out, as conversions do with {on_bad_row=skip}"
+            problems.add(missing, lambda _row: f"no label in column '{short(name)}'; {advice}")
         if self._text_labels:
             keys, names = _keys_of(array)
             empty = np.array([key for key, word in names.items() if not word], np.uint64)
@@ -418,6 +417,13 @@ def as_numbers(array: Any) -> np.ndarray:
         array = pc.cast(array, pa.float64(), safe=False)
     numbers: np.ndarray = array.to_numpy(zero_copy_only=False)
     return numbers
+
+
+def null_labels(array: Any) -> Any:
+    """Return for each label the class that says if it is missing."""
+    import pyarrow.compute as pc
+
+    return pc.if_else(pc.is_null(array), NULL_LABELS[1], NULL_LABELS[0])
 
 
 def _plain(column: Column, array: Any) -> Any:

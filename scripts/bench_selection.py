@@ -1,6 +1,7 @@
 """The default model, whose lambda is searched for, relative to a grid search of scikit-learn that sees the test set.
 
     python scripts/bench_selection.py [--only NAME ...] [--grid FILE] [--losses hinge logistic]
+    python scripts/bench_selection.py --joint --only usps news20 sector
 
 For each data set: the test error of the default model minus that of the best of 13 models of LinearSVC (hinge) or
 LogisticRegression, in points, and the time of the default search relative to that of the eight lambdas alone to 0.5 %
@@ -26,7 +27,8 @@ import scipy.sparse as sp
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from bench_convert import DATASETS
 
-from ooc_pegasos import Store, TrainConfig, train
+from ooc_pegasos import ConvertConfig, Store, TrainConfig, train
+from ooc_pegasos.reporting.progress import TrainingProgress
 
 GRID = np.logspace(-4, 2, 13)
 REAL = ("usps", "mnist8", "mnist", "a9a", "w8a", "sector", "news20", "reuters_money_fx", "covtype", "arxiv_math")
@@ -127,11 +129,28 @@ def measure(name: str, loss: str, data: Data, folder: Path, known: dict[str, Any
     return regret
 
 
+def compare_joint(name: str, data: Data, folder: Path) -> None:
+    """Print test error, processor time and gap of joint training of all classes and of one model for each class."""
+    rows, labels, test_rows, test_labels = data
+    store = Store.from_scipy(rows, labels, folder / f"{name}.joint", config=ConvertConfig(task="multiclass"))
+    for loss in ("logistic", "multiclass-logistic", "hinge", "multiclass-hinge"):
+        train(store, TrainConfig(loss=loss, max_epochs=1), progress=TrainingProgress())  # compiles
+        began = time.process_time()
+        found = train(store, TrainConfig(loss=loss), progress=TrainingProgress())
+        seconds, error = time.process_time() - began, 100 * test_error(found.model, test_rows, test_labels)
+        print(
+            f"{name:17} {loss:19} error {error:5.2f} %, {seconds:6.1f} s, gap {100 * (found.gap or 0):.2g} %",
+            flush=True,
+        )
+
+
 def main() -> None:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--losses", nargs="*", default=["hinge", "logistic"])
+    parser.add_argument("--joint", action="store_true", help="joint training of several classes against one a class")
+    parser.add_argument("--rows", type=int, help="train on so many rows, chosen at random")
     parser.add_argument("--grid", type=Path)
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
@@ -139,11 +158,18 @@ def main() -> None:
     regrets = []
     with tempfile.TemporaryDirectory() as scratch:
         for name, data in sets(given.only):
+            if given.joint:
+                chosen = np.random.default_rng(0).permutation(len(data[1]))[: given.rows]
+                compare_joint(name, (data[0][chosen], data[1][chosen], *data[2:]), Path(scratch))
+                continue
             for loss in given.losses:
                 regrets.append(measure(name, loss, data, given.folder or Path(scratch), known))
                 if given.grid:
                     given.grid.write_text(json.dumps(known))
-    print(f"{len(regrets)} results: mean regret {np.mean(regrets):.3f} points (at most 0.1), worst {max(regrets):.2f}")
+    if regrets:
+        print(
+            f"{len(regrets)} results: mean regret {np.mean(regrets):.3f} points (at most 0.1), worst {max(regrets):.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -90,7 +90,9 @@ def evaluate(
     labels: Annotated[
         Path | None,
         typer.Option(
-            readable=False, metavar="FILE", help="Labels of matrices that have none: .npy, or text with one a line."
+            readable=False,
+            metavar="FILE",
+            help="Labels of matrices or lines of text: .npy, or text with one a line.",
         ),
     ] = None,
     memory: Memory = None,

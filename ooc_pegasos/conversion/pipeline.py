@@ -89,7 +89,7 @@ def _convert_both(
     given: list[str], output: Path, config: ConvertConfig, existing: Existing, progress: Progress, split: Split
 ) -> Store:
     """Make the store of the rows to train on, and then that of the test rows; an interrupted one is finished."""
-    names = registry.find(given, config.format)[0]
+    names = registry.find_for(given, config)[0]
     if not all(registry.stamp_of(name).regular for name in names):
         option = "test" if split.rule is None else "split"
         raise UsageError(f"{{{option}}} reads the inputs twice, so they cannot come from a pipe; name files")
@@ -167,7 +167,7 @@ def convert_part(
     target, scratch = place.target, place.scratch
     with writing_errors(target):
         before = check_output(target, existing, place.published())
-        names, kind = registry.find(given, config.format)
+        names, kind = registry.find_for(given, config)
         config = dataclasses.replace(config.of_format(kind), weights=_weights_file(config.weights, names))
         is_like = config.like is not None or (existing.append and before is not None)
         config = presets.expanded(config, names, grows=existing.grows, is_like=is_like)

@@ -77,7 +77,7 @@ class Preview:
 
 def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
     """Read the beginning of the inputs and return the result."""
-    names, kind = registry.find(inputs, config.format)
+    names, kind = registry.find_for(inputs, config)
     if sources.STDIN in names:
         raise InputError("standard input can be read only once; name a file to see what would be done with it")
     config.check_memory()

@@ -76,10 +76,28 @@ def batches_of_dataset(data: Any, name: str) -> Iterator[Any]:
     import pyarrow as pa
 
     schema = getattr(getattr(data, "features", None), "arrow_schema", None)
-    for part in data.with_format("arrow").iter(batch_size=ROWS):
-        if isinstance(part, Mapping):  # some versions, for datasets that are not in Arrow files
+    for part in _with_format_to_read(data).iter(batch_size=ROWS):
+        if isinstance(part, Mapping):
             part = _table(lambda part=part: pa.Table.from_pydict(dict(part), schema=schema), name)
         yield from part.to_batches()
+
+
+def _with_format_to_read(data: Any) -> Any:
+    """Return a dataset that yields Arrow tables, or dictionaries of lists where its rows are objects of Python.
+
+    Of such rows the library makes an Arrow table each, and fails where their types differ, as of an empty list.
+    """
+    source = getattr(data, "_ex_iterable", None)
+    if source is None or getattr(source, "iter_arrow", None):
+        return data.with_format("arrow")
+    can_decode = hasattr(data, "decode") and data.features is not None
+    return (data.decode(False) if can_decode else data).with_format(None)
+
+
+def refuse_splits(data: Any) -> None:
+    """Raise UsageError for all splits of a dataset where one is needed."""
+    if isinstance(data, Mapping) and data and all(map(is_dataset, data.values())):
+        raise UsageError(f"these are the splits {', '.join(map(str, data))} of a dataset; give one of them")
 
 
 def batches_of_rows(rows: Iterable[Any], name: str) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from ooc_pegasos.registry import SAMPLERS
 from ooc_pegasos.reporting.progress import TrainingProgress, default_training_progress
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.store.store import Store
+from ooc_pegasos.training.finish import compared_with_constant, finished, warned
 from ooc_pegasos.training.report import Report
 from ooc_pegasos.training.result import TrainResult
 from ooc_pegasos.training.run import Run
@@ -73,6 +75,7 @@ def train_dask(
     config = config or TrainConfig()
     _refuse(config)
     cluster.check_registered(client, {"loss": config.loss, "sampling": config.sampler})
+    is_displayed = progress is not None
     with ExitStack() as stack:
         if progress is None:
             progress = default_training_progress()
@@ -107,6 +110,13 @@ def train_dask(
         is_default_loss = config.loss is None
         config = completed(config, opened.manifest.labels.task, warm_start is not None)
         config = with_test_rows(config, opened)
+
+        def told(result: TrainResult) -> TrainResult:
+            compared = result
+            if not (rows and rows.max_in_memory):  # a pass over the rows is cheap
+                compared = compared_with_constant(result, opened, config, rows.sum_of if rows else None)
+            return compared if is_displayed else warned(compared)
+
         epoch_log = EpochLog(Path(log) if log else None, stack)
 
         def train_round(one: Round) -> RoundResult:
@@ -124,7 +134,11 @@ def train_dask(
                     discard_checkpoint(checkpoint_folder, report.note)
                 run.judge.ends_hopeless = one.ends_hopeless
                 report.log, report.round = epoch_log.opened(one.lines_before + run.lines), one.number
-                run.complete = one.complete
+                run.complete = (
+                    partial(finished, one, opened, find=rows.find_names if rows else None)
+                    if one.is_last
+                    else one.complete
+                )
                 result = run.execute()
                 report.sync_log()  # before the checkpoint of a search refers to its lines
                 return RoundResult(result, run.lines, engine.identity())
@@ -134,7 +148,7 @@ def train_dask(
                 refuse_search(checkpoint_folder)
             progress.expect(config.steps)
             progress.begin_step("training")
-            return train_round(Round(config, 0, 0, checkpoint_folder, resume, is_last=True)).result
+            return told(train_round(Round(config, 0, 0, checkpoint_folder, resume, is_last=True)).result)
         if warm_start is not None:
             raise UsageError(ONE_MODEL)
         search = LambdaSearch(
@@ -142,7 +156,7 @@ def train_dask(
         )
         if saved:
             search.continue_from(saved)
-        return search.execute()
+        return told(search.execute())
 
 
 def _new_setup(store: Store, config: TrainConfig, warm_start: Model | None) -> RunSetup:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from ooc_pegasos.aliases import DaskCollection
+    from ooc_pegasos.scoring.model import Model
 
 _NAME = "the collection"
 ROWS_SHARE = 0.4
@@ -57,6 +58,8 @@ _PART_SHARE = 0.2
 """Share of a thread's part of a worker's memory, for a part that is recomputed in each round."""
 _FIRST_PARTITIONS = 4
 """Partitions per thread in the first batch, before it is known whether all fit."""
+_NAMED_PARTITIONS = 4
+"""Partitions of a dataframe that are searched for names of features."""
 _MAX_IMBALANCE = 1.25
 """Imbalance of persisted rows above which rows are redistributed: rows of a thread by the mean."""
 _FOR_STORES = (
@@ -84,8 +87,9 @@ class RowsOfParts:
         workers_of_parts: list[str],
         max_in_memory: int | None,
         inputs: WeakSet[Any],
+        frames: list[Any],
     ) -> None:
-        self._client, self._tasks, self._inputs = client, tasks, inputs
+        self._client, self._tasks, self._inputs, self._frames = client, tasks, inputs, frames
         self.workers_of_parts, self.max_in_memory = workers_of_parts, max_in_memory
         self._rows_in_memory: dict[int, Any] = {}
 
@@ -98,6 +102,22 @@ class RowsOfParts:
         if not self.max_in_memory:
             self._rows_in_memory[part] = future
         return future
+
+    def sum_of(self, loss: str, parameter: float | None, answer: float) -> float:
+        """Return the sum of the losses of all rows, which are in memory, if the answer to each is this number."""
+        work = partial(worker_partitions.loss_of_part, loss=loss, parameter=parameter, answer=answer)
+        parts = [self.of(part, worker) for part, worker in enumerate(self.workers_of_parts)]
+        return float(sum(self._client.gather(self._client.map(work, parts, pure=False))))
+
+    def find_names(self, model: Model, wanted: list[int]) -> dict[int, str]:
+        """Return the names of some buckets that occur in the first partitions of a dataframe."""
+        work = partial(worker_partitions.names_in_part, recipe=model.info.recipe, wanted=wanted)
+        found: dict[int, str] = {}
+        for frame in self._frames[:_NAMED_PARTITIONS]:
+            found |= self._client.submit(work, self._client.compute(frame), pure=False).result()
+            if len(found) == len(wanted):
+                break
+        return found
 
     def close(self) -> None:
         """Release the inputs and the rows of the parts, which several runs may have used."""
@@ -164,6 +184,7 @@ class _CollectionReader:
         self.memory = sum(worker.memory for worker in self.workers)
         self.token = secrets.token_hex(4)
         self.futures: WeakSet[Any] = WeakSet()
+        self.frames: list[Any] = []
 
     def _compute(self, delayed: list[Any], worker: str = "") -> list[Any]:
         """Return futures of delayed tasks, computed at a worker if given."""
@@ -289,7 +310,7 @@ class _CollectionReader:
         config = self.config
         if config.format not in (ANY, TablesFormat.name):
             raise UsageError(f"{{format={config.format}}}: a dask.dataframe is a table; leave it out")
-        frames = list(collection.to_delayed())
+        self.frames = frames = list(collection.to_delayed())
         self.locations = self._locations(collection, len(frames))
         work = partial(worker_partitions.preview_of, label=config.label)
         previews: list[PartitionPreview]
@@ -402,7 +423,7 @@ class _CollectionReader:
             self._delayed("rows-of-part", at, worker_partitions.checked_part, one, made=only(made, at, at + 1))
             for at, one in enumerate(finished)
         ]
-        found = RowsOfParts(self.client, tasks, workers_of_parts, max_in_memory, self.futures)
+        found = RowsOfParts(self.client, tasks, workers_of_parts, max_in_memory, self.futures, self.frames)
         if max_in_memory:
             needed = sum(map(_bytes_of, summaries))
             found.remark = (

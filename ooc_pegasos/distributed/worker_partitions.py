@@ -20,6 +20,7 @@ from ooc_pegasos.distributed.store_parts import InMemoryPart
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers.base import LARGEST_INDEX
 from ooc_pegasos.readers.vectorize import Vectorizer
+from ooc_pegasos.scoring.evaluate import loss_of_constant
 from ooc_pegasos.store.csr_block import OVERFLOWS, CsrBlock
 from ooc_pegasos.store.labels import Distinct, LabelCollector, LabelMap, distinct_of
 from ooc_pegasos.store.manifest import ChunkInfo, Manifest, Recipe, Starts, Statistics
@@ -31,6 +32,8 @@ from ooc_pegasos.util.csr_matrix import csr_of
 _ROW_BYTES, _ENTRY_BYTES = 30, 8
 """Bytes of a row in the memory of a worker besides its entries, and bytes of an entry."""
 _SAMPLE_ROWS = 1000
+_NAMED_ROWS = 100_000
+"""Rows of a partition that are searched for names of features."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +263,24 @@ def checked_part(part: FinishedPart, *, made: Manifest) -> InMemoryPart:
     if part.chunk != made.chunks[0]:
         raise changed_collection()
     return InMemoryPart(made, part.block)
+
+
+def loss_of_part(part: InMemoryPart, *, loss: str, parameter: float | None, answer: float) -> float:
+    """Return the sum of the losses of the rows of a part if the answer to each is a number."""
+    return loss_of_constant(loss, parameter, answer, part.block.labels)
+
+
+def names_in_part(part: Any, *, recipe: Recipe, wanted: list[int]) -> dict[int, str]:
+    """Return the names of some buckets that occur in the first rows of a partition."""
+    assert recipe.table is not None
+    vectorizer = Vectorizer(recipe.table, False, with_labels=False, names=len(wanted))
+    vectorizer.search(np.array(wanted))
+    found: dict[int, str] = {}
+    for one in rows_of_frame(part.iloc[:_NAMED_ROWS], vectorizer, "names"):
+        new = {bucket: name for bucket, name in one.features.items() if bucket not in found}
+        found |= new
+        vectorizer.named(new)
+    return found
 
 
 def changed_collection() -> InputError:

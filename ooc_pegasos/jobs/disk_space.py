@@ -78,7 +78,7 @@ def refuse_too_little(spaces: list[Space], reserve: int) -> None:
 
 def _new_recipe(config: ConvertConfig, new: list[str]) -> Recipe:
     """Return the recipe of a new store, as far as known before the inputs are read."""
-    kind = registry.find(new, config.format)[1]
+    kind = registry.find_for(new, config)[1]
     config = registry.with_most_bits(presets.expanded(config.of_format(kind), new, grows=True))
     return registry.new_recipe(config, new, lambda _remark: None)
 

@@ -194,6 +194,7 @@ def result_html(result: TrainResult) -> str:
     rows.append(("stopped by", result.stopped_by))
     if result.holdout:
         rows.append(("holdout", holdout_words(result.holdout).removeprefix("holdout: ")))
+    rows += [("warning", text) for text in result.warnings]
     rows.append(("seconds", f"{result.seconds:.2f}"))
     parts = [_table("TrainResult", rows)]
     if len(result.trials) > 1:

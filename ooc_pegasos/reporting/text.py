@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ooc_pegasos.errors import OocPegasosError
+from ooc_pegasos.errors import OocPegasosError, literal, with_flags, with_keywords
 from ooc_pegasos.registry import LOSSES
 from ooc_pegasos.reporting.epoch_cost import epoch_seconds
 from ooc_pegasos.util import typed_json
@@ -33,6 +33,7 @@ _RARE = 0.1
 FEATURE_WIDTH, _CLASS_WIDTH = 60, 30
 """Widths of the names of features, which stand in lines of their own, and of classes in a table."""
 _LABELS_SHOWN = 6
+_MEAN = "the mean of the targets; look at the features, or try another lambda"
 """Number of labels whose row counts are printed after a conversion."""
 
 
@@ -242,6 +243,7 @@ def training_summary(result: TrainResult, output: str) -> dict[str, Any]:
         "peak_rss": peak_rss(),
         "holdout": result.holdout and vars(result.holdout),
         "constant_loss": result.constant_loss,
+        "constant_error": result.constant_error,
         "memory": result.memory,
         "loading": result.loading,
         "windows": result.windows,
@@ -404,7 +406,7 @@ def training_lines(result: TrainResult, output: str) -> list[str]:
         if result.holdout.error is not None and labels.counts:
             classes = [short(name) for name in labels.classes]
             ranks = result.model.has_probabilities
-            lines += _compared_with_constant(result.holdout.error, labels.counts, classes, ranks)
+            lines += _compared_with_constant(result.holdout.error, labels.counts, classes, ranks, result.constant_error)
         lines += _compared_with_mean(result)
     return lines
 
@@ -416,9 +418,7 @@ def _compared_with_mean(result: TrainResult) -> list[str]:
         return []
     explained = f", which is reduced by {100 * (1 - loss / constant):.1f} %" if loss < constant else ""
     lines = [f"  always answering the mean: mean loss {constant:.4g}{explained}"]
-    if loss >= constant:
-        lines.append("  NO BETTER than the mean of the targets; look at the features, or try another lambda")
-    return lines
+    return lines + [f"  NO BETTER than {_MEAN}"] * (loss >= constant)
 
 
 def holdout_words(found: HoldoutResult) -> str:
@@ -510,24 +510,54 @@ def inspection_lines(name: str, features: Sequence[tuple[int, str | None, Any]])
 
 
 def _compared_with_constant(
-    error: float, counts: Sequence[float], classes: list[str], has_probabilities: bool
+    error: float,
+    counts: Sequence[float],
+    classes: list[str],
+    has_probabilities: bool,
+    constant: float | None = None,
 ) -> list[str]:
     """Return the error of the most frequent class as an answer to all rows, and a warning if it is not larger."""
     total, most = sum(counts), max(counts)
     if not total:
         return []
-    constant, name = 1 - most / total, classes[list(counts).index(most)]
+    name, constant = classes[list(counts).index(most)], 1 - most / total if constant is None else constant
     positive = f"; the positive class is {classes[1]}" if len(classes) == 2 else ""
     lines = [f"  always answering {name}: error {100 * constant:.2f} %{positive}"]
-    if error >= constant > 0:
-        is_rare = min(count for count in counts if count) < _RARE * total
-        advice = "try another lambda, and look at the features"
-        if has_probabilities:
-            advice = "the scores may rank the rows nevertheless: see ROC AUC, and choose a threshold of your own"
-        elif is_rare:
-            advice = "train with --class-weight balanced, or with --loss logistic and a threshold of your own"
-        lines.append(f"  NO BETTER than always answering {name}; {advice}")
-    return lines
+    found = _no_better(error, constant, counts, classes, has_probabilities)
+    return lines + ([f"  NO BETTER than {with_flags(found)}"] if found else [])
+
+
+def _no_better(
+    error: float, constant: float | None, counts: Sequence[float], classes: list[str], has_probabilities: bool
+) -> str | None:
+    """Return the constant answer that is as good as a model, with advice; None if the model is better."""
+    total, most = sum(counts), max(counts)
+    name, constant = classes[list(counts).index(most)], 1 - most / total if constant is None else constant
+    if not error >= constant > 0:
+        return None
+    is_rare = min(count for count in counts if count) < _RARE * total
+    advice = "try another lambda, and look at the features"
+    if has_probabilities:
+        advice = "the scores may rank the rows nevertheless: see ROC AUC, and choose a threshold of your own"
+    elif is_rare:
+        advice = "train with {class_weight=balanced}, or with {loss=logistic} and a threshold of your own"
+    return f"always answering {literal(name)}; {advice}"
+
+
+def warnings_of(result: TrainResult) -> list[str]:
+    """Return why a model is of little use by its holdout rows, with options as Python writes them."""
+    info, holdout = result.model.info, result.holdout
+    if holdout is None:
+        return []
+    found = None
+    if holdout.error is not None and any(info.labels.counts):
+        classes = [short(name) for name in info.labels.classes]
+        found = _no_better(
+            holdout.error, result.constant_error, info.labels.counts, classes, result.model.has_probabilities
+        )
+    elif result.constant_loss is not None and holdout.loss is not None and holdout.loss >= result.constant_loss:
+        found = _MEAN
+    return [f"no better than {with_keywords(found)}"] if found else []
 
 
 def _confusion(table: list[list[float]], classes: list[str]) -> list[str]:

@@ -141,13 +141,11 @@ class Tally:
         return {"task": model.info.labels.task, **result}
 
 
-def loss_of_mean(model: Model, store: Store) -> float:
-    """Return the mean loss of the mean target as an answer to all rows of a store."""
-    sums = (
-        float(losses_of_rows(model, np.full(len(labels), store.targets.mean), labels).sum())
-        for labels in store.labels_by_chunk()
-    )
-    return sum(sums) / store.rows
+def loss_of_constant(loss: str, parameter: float | None, answer: float, labels: np.ndarray) -> float:
+    """Return the sum of the losses of rows with real targets if the answer to each is this number."""
+    losses = np.zeros(len(labels))
+    losses_of(LOSSES[loss].number, parameter, np.full(len(labels), answer), labels, -1.0, losses)
+    return float(losses.sum())
 
 
 def losses_of_rows(model: Model, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,11 +26,16 @@ MOST_BYTES, _FILES = 64 << 20, 16
 """Bytes and files that are read at most."""
 
 
-def with_names(model: Model, store: Store) -> Model:
+FindNames = Callable[[Model, list[int]], dict[int, str]]
+"""Returns the names of some buckets of a model."""
+
+
+def with_names(model: Model, store: Store, find: FindNames | None = None) -> Model:
     """Return a model with the names of its heaviest features.
 
     Names of hashed features are not kept while rows are made, unless that was asked for. The beginnings of the source
-    files are read again, if they are there and unchanged; what is found depends on them alone.
+    files are read again, if they are there and unchanged; what is found depends on them alone. `find` is for rows that
+    come from no files.
     """
     hashing = model.info.recipe.hashing_of_names
     table = model.info.recipe.table
@@ -39,11 +44,11 @@ def with_names(model: Model, store: Store) -> Model:
     chosen = _chosen(model)
     known = model.vocabulary.names_of(chosen)
     unnamed = [place for place, name in zip(chosen, known, strict=True) if name is None]
-    files = [source for source in store.manifest.sources[:_FILES] if _is_there(source)]
-    if not unnamed or not files:
+    files = [source.name for source in store.manifest.sources[:_FILES] if _is_there(source)]
+    if not unnamed or not (files or find):
         return model
     with suppress(Exception):  # names are only displayed, and must not end a run of hours
-        found = _find(model, [source.name for source in files], unnamed)
+        found = find(model, unnamed) if find else _find(model, files, unnamed)
         return dataclasses.replace(model, vocabulary=model.vocabulary.named(found)) if found else model
     return model
 

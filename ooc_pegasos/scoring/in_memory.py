@@ -8,9 +8,9 @@ import numpy as np
 
 from ooc_pegasos.conversion.partition_rows import rows_of_table
 from ooc_pegasos.conversion.staging import batches_of
-from ooc_pegasos.conversion.streams import is_dataset, is_lazy
+from ooc_pegasos.conversion.streams import is_dataset, is_lazy, refuse_splits
 from ooc_pegasos.errors import InputError, UsageError
-from ooc_pegasos.readers.vectorize import Vectorizer
+from ooc_pegasos.readers.vectorize import Vectorizer, null_labels
 from ooc_pegasos.scoring.evaluate import evaluate, metrics_of
 from ooc_pegasos.scoring.score import Scored, Scorer, needed, score_block
 from ooc_pegasos.store.label_rule import LabelRule
@@ -24,7 +24,11 @@ _ROWS = "memory"
 
 
 def is_table(data: Any) -> bool:
-    """True for a table of pyarrow, pandas, polars or datasets, or an object that exports itself as one."""
+    """True for a table of pyarrow, pandas, polars or datasets, or an object that exports itself as one.
+
+    Raises UsageError for all splits of a dataset.
+    """
+    refuse_splits(data)
     return hasattr(data, "__arrow_c_stream__") or is_lazy(data) or is_dataset(data) or hasattr(data, "columns")
 
 
@@ -46,6 +50,10 @@ def evaluate_data(model: Model, data: Any, labels: Any) -> dict[str, Any]:
         return evaluate(model, str(data.path))
     if labels is None:
         labels = _labels_in(model, data)
+        if model.info.recipe.table and model.info.recipe.table.label_is_null:
+            import pyarrow as pa
+
+            labels = null_labels(pa.array(np.asarray(labels), from_pandas=True))
     scores = model.decision_function(data)
     codes = _codes_of(model, np.asarray(labels))
     if len(codes) != len(scores):
@@ -56,10 +64,11 @@ def evaluate_data(model: Model, data: Any, labels: Any) -> dict[str, Any]:
 def _labels_in(model: Model, data: Any) -> Any:
     """Return the column of a table that has the labels."""
     table = model.info.recipe.table
-    if table is None or table.label is None or not is_table(data):
+    if not is_table(data) or table is None or table.label is None:
         raise UsageError("evaluate needs labels: give them as the second argument")
     try:
-        return data[table.label]
+        found = data[table.label]
+        return list(found) if is_dataset(data) else found  # columns of some datasets are read here
     except (KeyError, TypeError, ValueError, IndexError) as error:
         if "." in table.label and not is_lazy(data):  # perhaps a field of a struct
             schema, batches = batches_of(data, _ROWS)

@@ -256,7 +256,9 @@ class _Rows:
         self.names = files_for(data, recipe)
         kind = registry.detect(self.names[0]) or recipe.reader
         if labels_file is not None and "labels" not in registry.format_of(kind).options:
-            problem = f"is for matrices, and {sources.display_name(self.names[0])} is read as {kind}"
+            problem = (
+                f"is for {registry.titles_with('labels')}, and {sources.display_name(self.names[0])} is read as {kind}"
+            )
             raise UsageError(f"{{labels}} {problem}; leave it out")
         declared = declared_by(info)
         self.labels = settle(LabelCollector(info.text, single_exact=False), declared)

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ooc_pegasos.declared_labels import Declared, comparison_of, is_number, is_rule
+from ooc_pegasos.declared_labels import Declared, alternatives_of, bounds_of, is_number, is_rule
 from ooc_pegasos.errors import InputError
 
-_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_COMPARE = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _SHOWN = 5
 """Labels shown in messages."""
 
 
 @dataclass(frozen=True)
 class LabelRule:
-    """The positive labels: of words, those that match a shell pattern; of numbers, equal ones or by comparison."""
+    """The positive labels: words that match a shell pattern; numbers that are equal, in a range or by comparison."""
 
     patterns: tuple[str, ...]
     as_text: bool
@@ -35,8 +35,8 @@ class LabelRule:
         """Return for each number if it is positive."""
         found = np.zeros(len(numbers), bool)
         for one in self.patterns:
-            sign, bound = comparison_of(one) or ("", 0.0)
-            found |= _COMPARE[sign](numbers, bound) if sign else numbers == float(one)
+            bounds = bounds_of(one) or [("=", float(one))]
+            found |= np.logical_and.reduce([_COMPARE[sign](numbers, bound) for sign, bound in bounds])
         return found
 
     def of_names(self, names: Sequence[str]) -> list[bool]:
@@ -57,15 +57,18 @@ def rule_of(declared: Declared, known: Sequence[str], as_text: bool) -> LabelRul
     (only, *more) = declared.positive
     if not more and (not is_rule(only) or only in known):
         return None
-    if not as_text and not all(comparison_of(one) or is_number(one) for one in declared.positive):
-        return None  # refused as a label that does not occur
     # a label that occurs is that label alone, also if it could be a pattern
-    rule = LabelRule(tuple(glob.escape(one) if as_text and one in known else one for one in declared.positive), as_text)
+    parts = [part for one in declared.positive for part in ([one] if one in known else alternatives_of(one))]
+    if not all(parts):
+        raise InputError(f"{{positive_label={','.join(declared.positive)}}}: nothing beside a '|'; remove it")
+    if not as_text and not all(bounds_of(one) or is_number(one) for one in parts):
+        return None  # refused as a label that does not occur
+    rule = LabelRule(tuple(glob.escape(one) if as_text and one in known else one for one in parts), as_text)
     if known:
         shown = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
-        for given, one in zip(declared.positive, rule.patterns, strict=True):
+        for given, one in zip(parts, rule.patterns, strict=True):
             if not any(LabelRule((one,), as_text).of_names(known)):
-                words = "; comparisons are for labels that are numbers" * (as_text and comparison_of(one) is not None)
+                words = "; comparisons are for labels that are numbers" * (as_text and bool(bounds_of(one)))
                 raise InputError(f"no label matches {{positive_label={given}}}; the labels are {shown}{words}")
         if all(rule.of_names(known)):
             given = ",".join(declared.positive)
@@ -92,13 +95,17 @@ def problem_of_rule(patterns: Sequence[str], as_text: bool) -> str | None:
     """Return why a rule cannot be applied, or None."""
     if not patterns:
         return "a rule for labels without a pattern"
-    if not as_text and not all(comparison_of(one) or is_number(one) for one in patterns):
+    if not as_text and not all(bounds_of(one) or is_number(one) for one in patterns):
         return "a rule for numeric labels that is no comparison"
     return None
 
 
 def is_same_rule(patterns: Sequence[str], given: Sequence[str]) -> bool:
-    """True if the options give the rule of a store, in which patterns that are labels are escaped."""
-    return len(patterns) == len(given) and all(
-        one in (option, glob.escape(option)) for one, option in zip(patterns, given, strict=True)
+    """True if the options give the rule of a store, in which alternatives are separate and labels are escaped."""
+    parts: list[str] = []
+    for option in given:
+        is_whole = len(parts) < len(patterns) and patterns[len(parts)] in (option, glob.escape(option))
+        parts += [option] if is_whole else alternatives_of(option)
+    return len(patterns) == len(parts) and all(
+        one in (part, glob.escape(part)) for one, part in zip(patterns, parts, strict=True)
     )

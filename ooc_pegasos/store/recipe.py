@@ -88,6 +88,8 @@ class Table:
 
     columns: list[Column]
     label: str | None
+    label_is_null: bool = omitted_default(False)
+    """The class of a row says if its label is missing: "is null" or "is not null"."""
     weight: str | None = None
     id: str | None = None
     nulls: Nulls = "absent"

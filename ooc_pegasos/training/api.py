@@ -20,12 +20,11 @@ from ooc_pegasos.errors import UsageError
 from ooc_pegasos.objective.losses import completed
 from ooc_pegasos.objective.problem import fixed_bias, problem_of
 from ooc_pegasos.reporting.progress import NotedProgress, TrainingProgress, default_training_progress
-from ooc_pegasos.scoring.evaluate import loss_of_mean
-from ooc_pegasos.scoring.find_names import with_names
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.registry import caches_rows, choose_algorithm
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.bias_search import BiasSearch
+from ooc_pegasos.training.finish import compared_with_constant, finished, warned
 from ooc_pegasos.training.holdout import check_holdout_classes
 from ooc_pegasos.training.local_engine import LocalEngine
 from ooc_pegasos.training.path_run import PathRun, limits_of
@@ -74,6 +73,12 @@ def train(
     if resume and checkpoint is None:
         raise UsageError("{resume} continues from a checkpoint; give its folder with {checkpoint=DIR}")
     checkpoint_folder = Path(checkpoint) if checkpoint else None
+    is_displayed = progress is not None
+
+    def told(result: TrainResult) -> TrainResult:
+        compared = compared_with_constant(result, store, config)
+        return compared if is_displayed else warned(compared)
+
     with ExitStack() as stack:
         if progress is None:
             progress = default_training_progress()
@@ -117,7 +122,7 @@ def train(
                 run.judge.ends_hopeless = one.ends_hopeless
                 run.report.log = epoch_log.opened(one.lines_before + run.lines)
                 run.report.round = one.number
-                run.complete = partial(_finished, one, store) if one.is_last else one.complete
+                run.complete = partial(finished, one, store) if one.is_last else one.complete
                 result = run.execute()
                 run.report.sync_log()  # before the checkpoint of a search refers to its lines
                 return RoundResult(result, run.lines, run.engine.identity(), run.is_search)
@@ -127,7 +132,7 @@ def train(
                 refuse_search(checkpoint_folder)
             progress.expect(config.steps)
             progress.begin_step("training")
-            return _compared_with_constant(train_round(whole).result, store)
+            return told(train_round(whole).result)
         if warm_start is not None:
             raise UsageError(ONE_MODEL)
         search = LambdaSearch(
@@ -143,7 +148,7 @@ def train(
         )
         if saved:
             search.continue_from(saved)
-        return _compared_with_constant(search.execute(), store)
+        return told(search.execute())
 
 
 def _sample_of(store: Store, config: TrainConfig) -> Store | None:
@@ -153,19 +158,6 @@ def _sample_of(store: Store, config: TrainConfig) -> Store | None:
     is_dual = choose_algorithm(config, problem, False)[0] == SDCA
     may_pay = loader.shape.fits or caches_rows(config, problem, loader)
     return sample_of(loader) if is_dual and may_pay else None
-
-
-def _compared_with_constant(result: TrainResult, store: Store) -> TrainResult:
-    """Return the result with the loss of a constant answer, where holdout rows are of real targets."""
-    made = store.manifest
-    if made.labels.task != "regression" or not result.holdout or made.weighted or not store.has_files:
-        return result
-    return dataclasses.replace(result, constant_loss=loss_of_mean(result.model, store))
-
-
-def _finished(one: Round, store: Store, model: Model) -> Model:
-    """Return the model of the last run, with the results of the search before, and with names of features."""
-    return with_names(one.complete(model) if one.complete else model, store)
 
 
 def fit(

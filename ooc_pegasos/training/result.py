@@ -68,6 +68,8 @@ class TrainResult:
     """True if the model was trained once more on all rows after lambdas were compared."""
     constant_loss: float | None = None
     """For real targets, the mean loss of the mean target as an answer to all rows; None if not known."""
+    constant_error: float | None = None
+    """For classes, the error on the holdout rows of the most frequent class as an answer; None if not known."""
 
     @property
     def primal(self) -> float:
@@ -99,10 +101,18 @@ class TrainResult:
         names = dict.fromkeys(name for table in tables for name in table)
         return pa.Table.from_pylist([{**dict.fromkeys(names), **table} for table in tables])
 
+    @property
+    def warnings(self) -> list[str]:
+        """Reasons why the model is of little use: its holdout rows show nothing better than a constant answer."""
+        from ooc_pegasos.reporting.text import warnings_of
+
+        return warnings_of(self)
+
     def __repr__(self) -> str:
         info = self.model.info
         gap = "no certificate" if info.certificate.gap is None else f"certified gap {100 * info.certificate.gap:.3g} %"
-        return f"TrainResult({self.algorithm}, lambda {info.lam:.6g}, {info.epochs:,} epochs, {gap})"
+        parts = [self.algorithm, f"lambda {info.lam:.6g}", f"{info.epochs:,} epochs", gap]
+        return f"TrainResult({', '.join([*parts, *(text.partition(';')[0] for text in self.warnings)])})"
 
     def _repr_html_(self) -> str:
         from ooc_pegasos.reporting.notebook import result_html

@@ -99,6 +99,13 @@ def random_table(seed: int) -> dict[str, list[Any]]:
     }
 
 
+def lines_text(seed: int) -> bytes:
+    """Documents with their labels before a tab, or as in fastText."""
+    rng = np.random.default_rng(seed)
+    shapes = ["{}\tsome words {}", "__label__{} some Wörter {}"]
+    return "".join(shapes[at % 2].format("ab"[rng.integers(2)], at) + "\n" for at in range(ROWS)).encode()
+
+
 def csv_text(seed: int, delimiter: str = ",") -> bytes:
     """As delimited text."""
     import csv
@@ -983,6 +990,7 @@ def record(folder: Path) -> Attempt:
 FORMATS: dict[str, Callable[[Path], Attempt]] = {
     "svmlight": text_format(random_svmlight_text, "in.svm"),
     "vw": text_format(random_vw_text, "in.vw", hash_bits=10),
+    "text-lines": text_format(lines_text, "in.txt", format="text-lines", hash_bits=10),
     "csv": text_format(csv_text, "in.csv", hash_bits=10),
     "tsv": text_format(lambda seed: csv_text(seed, "\t"), "in.tsv", hash_bits=10, text=("words",), numeric=("x", "n")),
     "jsonlines": text_format(jsonl_text, "in.jsonl", hash_bits=10),

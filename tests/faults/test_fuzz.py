@@ -25,7 +25,7 @@ from support.soak import in_soak
 
 HERE = Path(__file__).resolve().parent
 GROUPS = {
-    "text": {"svmlight": 250, "vw": 250, "compressed": 100, "weights": 80, "folders": 80},
+    "text": {"svmlight": 250, "vw": 250, "compressed": 100, "weights": 80, "folders": 80, "text-lines": 150},
     "settings": {"recipe": 80, "config": 50, "costs": 50, "job": 150},
     "tables": {"csv": 120, "tsv": 80, "jsonlines": 120, "parquet": 150, "arrow": 150, "arrow-stream": 150},
     "arrays": {"npz": 250, "npy": 200, "labels": 100},

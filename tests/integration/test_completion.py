@@ -105,7 +105,7 @@ def test_columns_without_a_header_are_numbers(tables):
         ("oocpeg train --label ", [], []),
         ("oocpeg train in.csv --loss multi", ["multiclass-hinge", "multiclass-logistic"], []),
         ("oocpeg train in.csv --select-by b", ["balanced-error"], []),
-        ("oocpeg convert in.csv --format ", ["auto", "svmlight", "vw", "table", "arrays", "folders"], []),
+        ("oocpeg convert in.csv --format ", ["auto", "svmlight", "vw", "table", "arrays", "folders", "text-lines"], []),
         ("oocpeg train in.csv --class-weight ", ["balanced"], []),
         ("oocpeg evaluate m store --part te", ["test"], []),
         ("oocpeg rollback models --to ", ["2024-01", "2024-02"], []),

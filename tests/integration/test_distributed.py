@@ -20,7 +20,7 @@ from dask.delayed import delayed
 from distributed import Client, LocalCluster
 from distributed.protocol import serialize
 
-from ooc_pegasos import ConvertConfig, Store, TrainConfig, train
+from ooc_pegasos import ConvertConfig, Store, TrainConfig, convert, train
 from ooc_pegasos.conversion import staging
 from ooc_pegasos.distributed import train_dask
 from ooc_pegasos.errors import InputError, UsageError
@@ -289,6 +289,37 @@ def test_workers_with_another_folder_of_the_same_name(tmp_path, client, shorter)
         client.run(swap_back)
     assert len(os.listdir(there)) == 6
     assert os.listdir(tmp_path) == ["there"]
+
+
+@pytest.mark.parametrize("kind", ["store", "persisted", "computed"])
+def test_results_of_workers_are_compared_with_the_mean_and_have_names(client, tmp_path, kind):
+    rng = np.random.default_rng(0)
+    town = rng.integers(0, 4, 600)
+    frame = pd.DataFrame({"town": np.array(["Oslo", "Rome", "Bonn", "Bern"])[town], "x": rng.normal(size=600)})
+    frame["price"] = 10.0 + town + 0.1 * rng.normal(size=600)
+    recipe = ConvertConfig(label="price", hash_bits=12, standardize=False)
+    frame.to_csv(tmp_path / "in.csv", index=False)
+    config = TrainConfig(lam=1e-4, holdout=0.3, loss="squared")
+    given = convert([str(tmp_path / "in.csv")], tmp_path / "s", recipe), {}
+    if kind != "store":
+        parts = dd.from_pandas(frame, npartitions=5)
+        given = client.persist(parts) if kind == "persisted" else parts, {"recipe": recipe}
+    result = train_dask(client, given[0], config, **given[1])
+    price = frame["price"]
+    assert result.constant_loss == pytest.approx(((price - price.mean()) ** 2).mean() / 2, rel=1e-5)
+    names = set(result.model.vocabulary.known_names().values())
+    assert names == {"town=Oslo", "town=Rome", "town=Bonn", "town=Bern", "x"}
+
+
+def test_workers_warn_of_a_model_that_predicts_one_class(client, tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((400, 3)).astype(np.float32), (rng.random(400) < 0.3).astype(int)
+    store = Store.from_scipy(x, y, tmp_path / "s")
+    config = TrainConfig(lam=0.1, holdout=0.5, loss="hinge", bias="feature")
+    with pytest.warns(UserWarning, match="^no better than always answering 0") as told:
+        result = train_dask(client, store, config)
+    assert [one.filename for one in told] == [__file__]
+    assert result.holdout.error == result.constant_error
 
 
 def test_the_default_epsilon_follows_the_targets_on_all_workers(client, tmp_path):

@@ -77,6 +77,10 @@ def write_inputs(folder: Path) -> None:
         (folder / "mails" / name).mkdir(parents=True)
         for number in range(5):
             (folder / "mails" / name / f"{number}.txt").write_text(f"{word} {word} number {number}")
+    titles = [f"{'spam' if at % 3 else 'ham'}\t{'free money' if at % 3 else 'dinner'} {at}\n" for at in range(60)]
+    (folder / "titles.txt").write_text("".join(titles))
+    (folder / "docs.txt").write_text("".join(title.partition("\t")[2] for title in titles))
+    (folder / "topics.txt").write_text("".join(title.partition("\t")[0] + "\n" for title in titles))
     (folder / "rows.vw").write_text("1 'a| price:2 city_Rome\n-1 'b| price:1.5 city_Oslo\n" * 20)
 
 

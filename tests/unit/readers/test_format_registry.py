@@ -154,7 +154,8 @@ def test_bad_rows_of_a_registered_format(tmp_path):
 def test_options_that_a_format_does_not_understand_are_refused_with_both_sides(tmp_path):
     write_pairs(tmp_path)
     source = str(tmp_path / "in.pairs")
-    message = r"^hash_bits is for Vowpal Wabbit text, tables and folders of texts, and .*in\.pairs is read as pairs;"
+    message = r"^hash_bits is for Vowpal Wabbit text, tables, folders of texts and lines of text, and .*"
+    message += r"in\.pairs is read as pairs;"
     with pytest.raises(UsageError, match=message):
         convert([source], tmp_path / "store", ConvertConfig(hash_bits=9))
     with pytest.raises(
@@ -175,7 +176,7 @@ def test_options_that_a_format_does_not_understand_are_refused_with_both_sides(t
 
 @pytest.mark.usefixtures("pairs")
 def test_errors_list_the_registered_formats(tmp_path):
-    listed = "format=xls is unknown; choose one of auto, svmlight, vw, table, arrays, folders, pairs$"
+    listed = "format=xls is unknown; choose one of auto, svmlight, vw, table, arrays, folders, text-lines, pairs$"
     with pytest.raises(UsageError, match=listed):
         ConvertConfig(format="xls")
     (tmp_path / "job.toml").write_text('format = "xls"')
@@ -222,10 +223,12 @@ for words in json.loads(sys.argv[1]):
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     outputs = re.split(r"exit code (\w+)\n", done.stdout)
     assert outputs[1::2] == ["0", "0", "0", "0", "0", "2"], (done.stdout, done.stderr)
-    assert "auto, svmlight, vw, table, arrays, folders, pairs" in " ".join(outputs[0].split())
+    assert "auto, svmlight, vw, table, arrays, folders, text-lines, pairs" in " ".join(outputs[0].split())
     assert json.loads(outputs[6].splitlines()[-1])["rows"] == 200
     assert len((tmp_path / "predicted.csv").read_text().splitlines()) == 201
-    expected = "error: --format pear is unknown; choose one of auto, svmlight, vw, table, arrays, folders, pairs\n"
+    expected = (
+        "error: --format pear is unknown; choose one of auto, svmlight, vw, table, arrays, folders, text-lines, pairs\n"
+    )
     assert done.stderr.endswith(expected)
 
 
@@ -248,7 +251,7 @@ def test_built_in_formats_are_listed_where_nothing_is_imported():
         assert type(kind).open is not Format.open
     code = "import sys, ooc_pegasos.formats as f; print(*f.choices(), {'numba', 'numpy', 'pyarrow'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("auto svmlight vw table arrays folders set()\n", "")
+    assert (done.stdout, done.stderr) == ("auto svmlight vw table arrays folders text-lines set()\n", "")
 
 
 def test_first_bytes_win_over_names(tmp_path):

@@ -103,5 +103,7 @@ def test_models_are_evaluated_with_a_file_of_labels(tmp_path, positive, oocpeg):
     with pytest.raises(UsageError, match="labels is for one name or pattern"):
         evaluate(model, [data, new], labels=labels)
     (tmp_path / "rows.svm").write_text("ham 1:1\n")
-    with pytest.raises(UsageError, match=r"labels is for matrices, and .*rows\.svm is read as svmlight"):
+    with pytest.raises(
+        UsageError, match=r"labels is for arrays and lines of text, and .*rows\.svm is read as svmlight"
+    ):
         evaluate(model, str(tmp_path / "rows.svm"), labels=labels)

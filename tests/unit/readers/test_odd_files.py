@@ -133,14 +133,14 @@ def test_a_preview_of_arrays_knows_the_column_of_labels(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "problem"),
     [
-        ("a.csv", {"labels": "y.npy"}, "labels is for arrays, and a.csv is read as table"),
+        ("a.csv", {"labels": "y.npy"}, "labels is for arrays and lines of text, and a.csv is read as table"),
         ("a.csv", {"index_base": "1"}, "index_base is for svmlight text"),
         ("a.csv", {"ngrams": "1:2"}, "ngrams: no column is text"),
         ("a.csv", {"characters": True}, "characters: no column is text"),
         ("a.csv", {"features": 100}, "features=100: the columns, hash_bits or dictionary determine the number"),
         ("a.vw", {"features": 100}, "features=100: the columns, hash_bits or dictionary determine the number"),
-        ("a.vw", {"ngrams": "2"}, "ngrams is for tables and folders of texts, and a.vw is read as vw"),
-        ("a.svm", {"hash_bits": 12}, "hash_bits is for Vowpal Wabbit text, tables and folders of texts"),
+        ("a.vw", {"ngrams": "2"}, "ngrams is for tables, folders of texts and lines of text, and a.vw is read as vw"),
+        ("a.svm", {"hash_bits": 12}, "hash_bits is for Vowpal Wabbit text, tables, folders of texts and lines of text"),
         ("a.svm", {"feature_names": 9}, "feature_names is for"),
         ("a.npy", {"label": "y"}, "label=y: of arrays it is the number of a column"),
         ("a.npy", {"label": "0", "nulls": "mark"}, "nulls is for tables"),
@@ -422,3 +422,39 @@ def test_stores_are_scored_as_before(with_store):
     assert predict(model, with_store.path, "out.parquet") == 4
     with pytest.raises(InputError, match=r"old/g\.st: is a store"):
         predict(model, str(with_store.path / "chunk-*.arrow"), "out.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "problem"),
+    [
+        (
+            "in.json",
+            '[\n {"y": 1, "x": 2},\n {"y": 0, "x": 3}\n]\n',
+            {},
+            r"in\.json: a JSON array; write one object a line",
+        ),
+        (
+            "in.data",
+            "1 3.198 2.5\n2 0.5 1.5\n",
+            {},
+            r"in\.data:1: '3\.198' is not.*format=csv for columns, format=text-",
+        ),
+        (
+            "in.txt",
+            "1 3 2\n2 0 1\n",
+            {"format": "csv", "label": "0", "header": False},
+            r"besides the label; .*delimiter=' '",
+        ),
+        (
+            "in.csv",
+            "0.66,-0.5,b\n1.5,2,a\n",
+            {},
+            r"which column has the labels.*if the first line is data, give no_header",
+        ),
+        ("in.csv", "y,x\n1,2\n,3\n", {}, r"in\.csv:3: no label in column 'y'; .* with on_bad_row=skip"),
+    ],
+)
+def test_files_of_another_shape_are_answered_with_the_option_to_use(tmp_path, name, content, options, problem):
+    (tmp_path / name).write_text(content)
+    with pytest.raises((InputError, UsageError), match=problem):
+        convert([str(tmp_path / name)], tmp_path / "s", ConvertConfig(**options))

@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -45,6 +46,64 @@ def test_comparisons_of_numbers(tmp_path, rule, truth):
     assert np.array_equal(found > 0, np.isin(stars, list(truth)))
 
 
+@pytest.mark.parametrize(
+    ("rule", "truth"), [("2..4", {2, 3, 4}), ("0.5 .. 2", {1, 2}), ("1|5", {1, 5}), ("<2 | 3|4.5..9", {1, 3, 5})]
+)
+def test_ranges_and_alternatives(tmp_path, rule, truth):
+    stars = np.random.default_rng(2).integers(1, 6, 200)
+    store, found = converted_labels(tmp_path, stars, rule)
+    assert np.array_equal(found > 0, np.isin(stars, list(truth)))
+    again = ConvertConfig(positive_label=rule)
+    more = table_of_labels(tmp_path, [3, 1], "more.csv")
+    appended = convert([more], store.path, again, existing=Existing(append=True))
+    assert appended.manifest.labels.counts[1] == (found > 0).sum() + len({1, 3} & truth)
+
+
+def test_alternatives_of_words(tmp_path):
+    _store, found = converted_labels(tmp_path, TOPICS, "math*|physics")
+    assert found.tolist() == [1, 1, -1, -1, 1, -1]
+    words = ["red|blue", "red", "blue", "1|2"]
+    _store, found = converted_labels(tmp_path, words, "red|blue")  # a label that occurs
+    assert found.tolist() == [1, -1, -1, -1]
+    _store, found = converted_labels(tmp_path, words, "1|2")
+    assert found.tolist() == [-1, -1, -1, 1]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("rule", ["is null", "is not null"])
+def test_rows_with_and_without_a_label(tmp_path, kind, rule):
+    rng = np.random.default_rng(3)
+    days = pd.Series(pd.to_datetime("2026-01-01") + pd.to_timedelta(rng.integers(0, 90, 300), "D"))
+    left = days.where(rng.random(300) < 0.3)
+    frame = pd.DataFrame({"left": left, "x": left.isna() + rng.normal(size=300)})
+    if kind == "csv":
+        frame.to_csv(tmp_path / "in.csv", index=False)
+    elif kind == "jsonl":
+        frame.to_json(tmp_path / "in.jsonl", orient="records", lines=True, date_format="iso")
+    else:
+        frame.to_parquet(tmp_path / "in.parquet")
+    source, config = str(tmp_path / f"in.{kind}"), ConvertConfig(label="left", positive_label=rule, shuffle=False)
+    store = convert([source], tmp_path / "s", config)
+    found = np.concatenate([block.labels for block in store.blocks()])
+    truth = left.isna().to_numpy() == (rule == "is null")
+    assert np.array_equal(found > 0, truth)
+    model = train(store, TrainConfig(lam=1e-2)).model
+    wrong = float(((model.decision_function(frame) > 0) != truth).mean())
+    assert evaluate(model, source)["error"] == model.evaluate(frame)["error"] == wrong
+    assert set(model.predict(frame)) == {"is null", "is not null"}
+    more = shutil.copy(source, tmp_path / f"more.{kind}")
+    appended = convert([str(more)], store.path, ConvertConfig(), existing=Existing(append=True))
+    assert appended.manifest.labels.counts == [2 * (~truth).sum(), 2 * truth.sum()]
+
+
+def test_fields_of_objects_are_labels(tmp_path):
+    rows = [{"user": {"stars": stars, "age": 30 + stars}, "x": stars} for stars in (1, 2, 3, 4, 5)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = ConvertConfig(label="user.stars", positive_label="2..3", shuffle=False)
+    store = convert([str(tmp_path / "in.jsonl")], tmp_path / "s", config)
+    assert np.concatenate([block.labels for block in store.blocks()]).tolist() == [-1, 1, 1, -1, -1]
+
+
 def test_any_number_of_different_labels_are_compared(tmp_path):
     amounts = np.random.default_rng(1).normal(size=70_000)
     store, found = converted_labels(tmp_path, amounts, ">0.5")
@@ -82,6 +141,9 @@ def test_label_that_occurs_is_no_pattern(tmp_path):
         (TOPICS, "*", "every label matches positive_label=\\*, so none is negative"),
         ([1, 2, 3], ">=4", "no label matches positive_label=>=4; the labels are 1, 2, 3"),
         ([1, 2, 3], ("<3", ">=3"), "every label matches positive_label=<3,>=3"),
+        ([1, 2, 3], "3..1", "no label matches positive_label=3..1; the labels are 1, 2, 3"),
+        ([1, 2, 3], "1|7", "no label matches positive_label=7; the labels are 1, 2, 3"),
+        (TOPICS, "math*|", "positive_label=math\\*\\|: nothing beside a '\\|'"),
         (TOPICS, ">=4", "no row has the positive label|comparisons are for labels that are numbers"),
     ],
 )

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from ooc_pegasos import Store, TrainConfig, train
+from ooc_pegasos import Store, TrainConfig, fit, train
+from ooc_pegasos.reporting.progress import TrainingProgress
 from ooc_pegasos.reporting.text import training_lines
 
 LOSSES = {
@@ -45,8 +46,30 @@ def test_the_share_is_r2_with_the_squared_loss(tmp_path):
 def test_a_model_that_knows_nothing_is_no_success(tmp_path):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((60, 40)), rng.standard_normal(60)
-    result = train(Store.from_scipy(x, y, tmp_path / "s"), TrainConfig(lam=1e-6, holdout=0.3, bias="free"))
+    with pytest.warns(UserWarning, match="^no better than the mean of the targets; look at the features") as told:
+        result = train(Store.from_scipy(x, y, tmp_path / "s"), TrainConfig(lam=1e-6, holdout=0.3, bias="free"))
+    assert [one.filename for one in told] == [__file__]
+    assert repr(result).endswith(", no better than the mean of the targets)")
+    assert "no better than the mean" in result._repr_html_()
     assert "NO BETTER than the mean of the targets" in "\n".join(training_lines(result, "m"))
+
+
+@pytest.mark.parametrize("rare", [False, True])
+def test_python_warns_of_a_model_that_predicts_one_class(tmp_path, recwarn, rare):
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((400, 3)), (rng.random(400) < (0.05 if rare else 0.3)).astype(int)
+    config = TrainConfig(lam=0.1, holdout=0.5, loss="hinge", bias="feature")
+    advice = "train with class_weight=balanced, or with loss=logistic" if rare else "try another lambda"
+    with pytest.warns(UserWarning, match=f"^no better than always answering 0; {advice}") as told:
+        result = fit(x, y, config)
+    assert [one.filename for one in told] == [__file__]
+    assert np.unique(result.model.predict(x)).tolist() == [0.0]
+    assert result.holdout.error == result.constant_error
+    assert [str(one.message) for one in told] == result.warnings
+    assert "--class-weight balanced" in (shown := "\n".join(training_lines(result, "m"))) or not rare, shown
+    train(Store.from_scipy(x, y, tmp_path / "s"), config, progress=TrainingProgress())  # displays the result itself
+    assert not recwarn.list
+    assert not fit(x, (x[:, 0] > 0).astype(int), config).warnings
 
 
 def test_classes_and_runs_without_holdout_rows_have_none(tmp_path, oocpeg):

@@ -20,8 +20,8 @@ from ooc_pegasos.store.labels import LabelMap
 from ooc_pegasos.store.manifest import Layout, Manifest
 
 _BITS_OF_ONE = 0x3F800000
-_MOST_COUNTS = LEVELS // 2
-"""Number of counts that have codes in a new store; the other codes are for counts of rows that are appended."""
+_SPARE_CODES = 32
+"""Number of codes that a new store leaves for counts of rows that are appended."""
 
 
 def plan_assembly(
@@ -69,7 +69,7 @@ def _value_coding(levels: set[int] | None, ingest: Ingest, config: ConvertConfig
     `levels` are the bits of all distinct values, None if there are too many.
     """
     counts = ingest.totals.counts
-    if levels is None and counts is not None and len(counts - {0}) < _MOST_COUNTS and config.values is None:
+    if levels is None and counts is not None and len(counts) < LEVELS - _SPARE_CODES and config.values is None:
         return COUNTS, [0.0, *_levels_in_order(counts - {0})]
     if levels is None or config.values == "float32":
         return ingest.plan.rounding or "float32", []

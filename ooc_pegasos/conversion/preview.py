@@ -158,7 +158,7 @@ def _bytes_of(block: CsrBlock, config: ConvertConfig, recipe: Recipe, idf: np.nd
     levels = distinct_values(
         block.indptr, block.values, config.normalize is not None, rounding, np.empty(LEVELS, np.uint32)
     )
-    coding = config.rounding or "float32" if levels < 0 or config.values == "float32" else "code8"
+    coding: str = config.rounding or "float32" if levels < 0 or config.values == "float32" else "code8"
     has_counts = levels < 0 and config.values is None and recipe.counts_words
     if has_counts and distinct_counts(block, idf, np.empty(LEVELS, np.uint32)) >= 0:
         coding = COUNTS

@@ -34,12 +34,12 @@ class Factors:
         known = vocabulary.of_store(folder, made) if made.recipe.needs_vocabulary else None
         idf = vocabulary.idf_of(made.recipe, known)
         levels, escape = all_levels(made.layout.levels), escape_of(made.layout.index_coding)
-        return cls(read_only(levels), idf, made.recipe.normalize is not None, escape)
+        return cls(read_only(levels), read_only(idf), made.recipe.normalize is not None, escape)
 
     def decode(self, offsets: np.ndarray, indices: np.ndarray, codes: np.ndarray, out: np.ndarray, file: Path) -> None:
         """Write the values of the rows of a chunk file to `out` (float32); `offsets` (int64) must have been checked."""
-        arrays = map(read_only, (offsets, indices, codes, self.levels, self.idf))
-        row = decode_counts(*arrays, self.escape, self.normalize, out)
+        rows = read_only(offsets), read_only(indices), read_only(codes)
+        row = decode_counts(*rows, self.levels, self.idf, self.escape, self.normalize, out)
         if row >= 0:
             raise CorruptFileError(
                 f"{file}: row {row}: an index is not below the number of features; restore it or convert again"

@@ -185,14 +185,14 @@ class Store:
                 f"{file}: the checksum does not match, so it is damaged; restore it or convert again"
             )
         block = self.parse(number, buffer)
-        if self.factors is None:
+        if self.factors is None or block.values is None:
             return block
         values = np.empty(len(block.indices), np.float32)
         self.factors.decode(block.indptr.astype(np.int64), block.indices, block.values, values, file)
         return replace(block, values=read_only(values), levels=NO_LEVELS)
 
     def parse(self, number: int, content: bytes | np.ndarray | pa.Buffer) -> CsrBlock:
-        """Return chunk `number` as views of the bytes of its file, whose checksum was checked; counts stay as they are."""
+        """Return chunk `number` as views of the bytes of its file, whose checksum was checked; counts are not decoded."""
         import pyarrow as pa
 
         from ooc_pegasos.store.chunk_file import read_chunk

@@ -201,7 +201,7 @@ def idf_weights(texts: int, features: int, known: Vocabulary | None) -> np.ndarr
 
 
 def _nearest_idf(texts: int, frequencies: np.ndarray) -> np.ndarray:
-    """Return the correctly rounded idf, so that all machines agree, although their logarithms differ in the last digit."""
+    """Return the correctly rounded idf, the same on all machines, whose logarithms differ in the last digit."""
     exact = np.log((1 + texts) / (1 + frequencies)) + 1
     idf = exact.astype(np.float32)
     neighbour = np.nextafter(idf, np.where(exact > idf, np.inf, -np.inf).astype(np.float32))

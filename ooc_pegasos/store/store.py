@@ -192,7 +192,7 @@ class Store:
         return replace(block, values=read_only(values), levels=NO_LEVELS)
 
     def parse(self, number: int, content: bytes | np.ndarray | pa.Buffer) -> CsrBlock:
-        """Return chunk `number` as views of the bytes of its file, whose checksum was checked; counts are not decoded."""
+        """Return chunk `number` as views of the bytes of its file, whose checksum was checked; counts stay."""
         import pyarrow as pa
 
         from ooc_pegasos.store.chunk_file import read_chunk

@@ -194,9 +194,8 @@ def idf_weights(texts: int, features: int, known: Vocabulary | None) -> np.ndarr
         raise CorruptFileError(
             "the recipe weighs words by document frequency, and the frequencies are missing; convert or train again"
         )
-    frequencies, kinds = np.unique(known.texts, return_inverse=True)
     idf = np.full(features, _nearest_idf(texts, np.zeros(1, np.int64))[0])
-    idf[known.places] = _nearest_idf(texts, frequencies)[kinds]
+    idf[known.places] = _nearest_idf(texts, known.texts)
     return idf
 
 
@@ -206,11 +205,13 @@ def _nearest_idf(texts: int, frequencies: np.ndarray) -> np.ndarray:
     idf = exact.astype(np.float32)
     neighbour = np.nextafter(idf, np.where(exact > idf, np.inf, -np.inf).astype(np.float32))
     middle = (idf.astype(np.float64) + neighbour) / 2
-    for at in np.flatnonzero(np.abs(exact - middle) < _LOG_ERROR):
+    close = np.abs(exact - middle) < _LOG_ERROR
+    for number in np.unique(frequencies[close]).tolist():
+        alike = close & (frequencies == number)
+        pair = sorted((float(idf[alike][0]), float(neighbour[alike][0])))
         with localcontext(prec=50):
-            decimal = (Decimal(1 + texts) / Decimal(1 + int(frequencies[at]))).ln() + 1
-            is_above = decimal > Decimal(float(middle[at]))
-        idf[at] = max(idf[at], neighbour[at]) if is_above else min(idf[at], neighbour[at])
+            is_above = (Decimal(1 + texts) / Decimal(1 + number)).ln() + 1 > (Decimal(pair[0]) + Decimal(pair[1])) / 2
+        idf[alike] = pair[is_above]
     return idf
 
 

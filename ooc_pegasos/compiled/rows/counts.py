@@ -5,7 +5,11 @@ The float32 values that a conversion computes are the definition, and only value
 
 import numpy as np
 
+from ooc_pegasos.compiled.intrinsics import prefetch
 from ooc_pegasos.compiled.jit import inlined, kernel
+
+_IN_CACHE = 1 << 18
+"""Number of factors up to which they stay in the cache, so that prefetching them would cost time."""
 
 
 @inlined
@@ -32,6 +36,14 @@ def counts_of(indices: np.ndarray, values: np.ndarray, idf: np.ndarray, counts: 
     return True
 
 
+@inlined
+def _prefetch_factors(begin, end, coded, escape, idf):
+    index = np.int64(0)
+    for at in range(begin, end):
+        index = index + np.int64(coded[at]) if escape > 0 else np.int64(coded[at])
+        prefetch(idf, index)
+
+
 @kernel
 def decode_counts(
     offsets: np.ndarray,
@@ -51,6 +63,10 @@ def decode_counts(
     start = np.int64(offsets[0])
     for row in range(len(offsets) - 1):
         begin, end = np.uint64(offsets[row] - start), np.uint64(offsets[row + 1] - start)
+        if len(idf) > _IN_CACHE and row + 2 < len(offsets):
+            _prefetch_factors(
+                np.uint64(offsets[row + 1] - start), np.uint64(offsets[row + 2] - start), coded, escape, idf
+            )
         index = np.int64(0)
         squares = np.float64(0)
         for at in range(begin, end):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 from decimal import Decimal, localcontext
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +67,7 @@ def two_stores(folder, source, **options):
     return counts
 
 
+@cache
 def nearest_idf(texts, frequency):
     """The float32 nearest to ln((1 + texts) / (1 + frequency)) + 1, by 60 digits."""
     with localcontext(prec=60):
@@ -506,6 +508,17 @@ def test_manifests_of_counts_that_contradict_themselves(tmp_path, change, proble
     nested = {key: {**table[key], **value} if isinstance(value, dict) else value for key, value in change.items()}
     rewrite(store.path, **nested)
     with pytest.raises(CorruptFileError, match=problem):
+        Store.open(store.path)
+
+
+@pytest.mark.parametrize("texts", [-1, 2**53, 10**400])
+def test_numbers_of_texts_that_cannot_be_are_refused(tmp_path, texts):
+    source, _texts = essay_file(tmp_path)
+    store, _floats = two_stores(tmp_path, source)
+    recipe = json.loads((store.path / "manifest.json").read_text())["recipe"]
+    recipe["table"]["tokens"]["texts"] = texts
+    rewrite(store.path, recipe=recipe)
+    with pytest.raises(CorruptFileError, match=f"a recipe with {texts} texts"):
         Store.open(store.path)
 
 

@@ -330,7 +330,7 @@ def test_info_names_the_coding(tmp_path):
 # --- whatever reads a store ---------------------------------------------------------------------------
 
 
-def windows_of(store, **options):
+def loaded_values(store, **options):
     loader = open_loader(store, options.pop("memory", 1 << 30), **options)
     for window in loader.stream(loader.in_order()):
         block = window.block
@@ -347,9 +347,9 @@ def test_windows_have_decoded_values(tmp_path, loading, few, options):
     counts, floats = two_stores(tmp_path, source, chunk_size=8192, shuffle=False, **options)
     assert len(counts.manifest.chunks) > 3
     memory = 2 * max(cost_of(chunk, counts.manifest.layout) for chunk in counts.manifest.chunks) if few else 1 << 30
-    found = list(windows_of(counts, memory=memory, loading=loading))
+    found = list(loaded_values(counts, memory=memory, loading=loading))
     assert len(found) == len(counts.manifest.chunks)
-    assert np.concatenate(found).tobytes() == np.concatenate(list(windows_of(floats))).tobytes()
+    assert np.concatenate(found).tobytes() == np.concatenate(list(loaded_values(floats))).tobytes()
 
 
 def test_memory_of_decoded_values_is_counted(tmp_path):
@@ -378,7 +378,7 @@ def test_calibrations_are_those_of_a_store_of_float32(tmp_path):
     assert one.calibrations == other.calibrations != []
 
 
-def hinge_objective(model, store, lam):
+def objective_on_rows(model, store, lam):
     matrix, labels = store.to_scipy()
     weights = model.weights.astype(np.float64)
     short = np.maximum(0, 1 - labels * (matrix.astype(np.float64) @ weights + model.bias))
@@ -395,7 +395,7 @@ def test_models_within_little_memory_prove_and_score(tmp_path):
     model = result.model
     model.save(tmp_path / "model")
     (claim,) = prove(tmp_path / "model", counts.path, tmp_path / "counts.proof")
-    assert claim.primal == pytest.approx(hinge_objective(model, floats, 1e-3), rel=1e-12)
+    assert claim.primal == pytest.approx(objective_on_rows(model, floats, 1e-3), rel=1e-12)
     assert 0.99 * claim.primal < claim.lower_bound <= claim.primal
     results = [evaluate(model, str(data)) for data in (counts.path, floats.path, source)]
     assert results[0]["objective"] == pytest.approx(claim.primal, rel=1e-12)
@@ -412,7 +412,7 @@ def test_workers_decode_counts(tmp_path):
     with workers_of_this_process() as (_cluster, client):
         result = train_dask(client, counts, TrainConfig(lam=1e-2, loss="hinge", tolerance=0.01), parts=3)
     assert result.certified
-    assert result.primal == pytest.approx(hinge_objective(result.model, floats, 1e-2), rel=1e-9)
+    assert result.primal == pytest.approx(objective_on_rows(result.model, floats, 1e-2), rel=1e-9)
 
 
 # --- appended, expired, interrupted -------------------------------------------------------------------
@@ -537,7 +537,7 @@ def test_an_index_that_has_no_factor_is_damage(tmp_path, loading):
     forged = Store.open(store.path)
     assert verify(forged).problems
     with pytest.raises(CorruptFileError, match=r"chunk-.*row 5: an index is not below the number of features"):
-        list(windows_of(forged, loading=loading)) if loading else forged.to_scipy()
+        list(loaded_values(forged, loading=loading)) if loading else forged.to_scipy()
 
 
 def test_a_damaged_vocabulary_is_refused_before_values_are_decoded(tmp_path):

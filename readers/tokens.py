@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ooc_pegasos.compiled.parse import text as kernels
-from ooc_pegasos.errors import CorruptFileError, UsageError
+from ooc_pegasos.errors import UsageError
 from ooc_pegasos.readers.arrow_strings import buffers_of
 from ooc_pegasos.readers.feature_index import feature_index_of
 from ooc_pegasos.store.csr_block import read_only
 from ooc_pegasos.store.recipe import Hashing, Tokens
-from ooc_pegasos.store.vocabulary import Vocabulary
+from ooc_pegasos.store.vocabulary import Vocabulary, idf_weights
 
 
 @cache
@@ -64,12 +64,19 @@ class TextHasher:
 
         The indices of a text increase; n-grams whose signs cancel out in a bucket have no entry.
         """
+        lengths, indices, counts = self.counts(strings)
+        return lengths, indices, self.weighted(indices, counts)
+
+    def counts(self, strings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return `part` before the product with the inverse document frequency."""
         hashing = self.hashing
         dictionary = (hashing.bits, hashing.signed, self.index.dictionary)
-        lengths, indices, values = kernels.hash_documents(*self._cut(strings), *dictionary)
-        if self._idf is not None:
-            values = (values * self._idf[indices]).astype(np.float32)
-        return lengths, indices, values
+        lengths, indices, counts = kernels.hash_documents(*self._cut(strings), *dictionary)
+        return lengths, indices, counts
+
+    def weighted(self, indices: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return counts times the inverse document frequencies of their features, rounded to float32."""
+        return counts if self._idf is None else counts * self._idf[indices]
 
     def ngrams(self, strings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (bytes, offsets, number of the text) of all n-grams, ordered by text and length."""
@@ -98,17 +105,6 @@ class TextHasher:
             data, offsets = buffers_of(_lowered(strings, is_lower))
         options = (tokens.lowercase, tokens.characters, tokens.least, tokens.most)
         return data, offsets, read_only(is_lower), classes, lower, *options
-
-
-def idf_weights(texts: int, features: int, vocabulary: Vocabulary | None) -> np.ndarray:
-    """Return the idf of each feature, as in scikit-learn: ln((1 + texts) / (1 + texts that contain it)) + 1."""
-    if vocabulary is None or vocabulary.texts is None:
-        raise CorruptFileError(
-            "the recipe weighs words by document frequency, and the frequencies are missing; convert or train again"
-        )
-    document_frequencies = np.zeros(features)
-    document_frequencies[vocabulary.places] = vocabulary.texts
-    return np.log((1 + texts) / (1 + document_frequencies)) + 1
 
 
 def _lowered(strings: Any, which: np.ndarray) -> Any:

@@ -126,8 +126,12 @@ class Vectorizer:
         new = self._unnamed.new()
         if numbers is None:
             parts: list[ColumnEntries] = []
+            texts: list[ColumnEntries] = []
             for column in self.table.columns:
+                if column.kind == "text":
+                    texts.append(self._text(as_strings(batch.column(column.name)), new))
                 parts += self.parts(column, batch.column(column.name), problems, new)
+            parts += self._weighted(rows, texts)
             parts += [self._cross(prefix, columns, batch, new) for prefix, columns in self.crosses]
         labels, names = self._labels(batch, problems)
         weights = self._weights(batch, problems)
@@ -203,7 +207,7 @@ class Vectorizer:
         return self._feature_index.one(f"{column}=null" if null else column)
 
     def parts(self, column: Column, given: Any, problems: Problems, new: NewNames) -> Iterable[ColumnEntries]:
-        """Yield the entries that a column adds."""
+        """Yield the entries that a column adds, without those of texts."""
         array = _plain(column, given)
         nulls = np.asarray(array.is_null(nan_is_null=False)) if array.null_count else None
         if nulls is not None and self.table.nulls == "bad":
@@ -216,9 +220,7 @@ class Vectorizer:
             yield from self._dates(column, array, problems, new)
         elif column.kind == "categorical":
             yield self._categorical(column, array, problems, new)
-        elif column.kind == "text":
-            yield self._text(as_strings(array), new)
-        else:
+        elif column.kind == "entries":
             yield _entries(column, array, nulls, problems)
         if nulls is not None and self.table.nulls == "mark":
             index, sign = self._null_indices[column.name]
@@ -330,7 +332,14 @@ class Vectorizer:
 
     def _text(self, strings: Any, new: NewNames) -> ColumnEntries:
         self._unnamed.name_words(self._hasher, strings, new)
-        return ColumnEntries(*self._hasher.part(strings))
+        return ColumnEntries(*self._hasher.counts(strings))
+
+    def _weighted(self, rows: int, texts: list[ColumnEntries]) -> list[ColumnEntries]:
+        """Return the part of all columns of text: counts are added up before they are multiplied by the idf."""
+        if len(texts) > 1:
+            indptr, indices, counts = join(rows, texts)
+            texts = [ColumnEntries(np.diff(indptr).astype(np.uint32), indices, counts)]
+        return [one._replace(values=self._hasher.weighted(one.indices, one.values)) for one in texts]
 
     # --- labels and weights -----------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ def coded(matrix: sp.csr_matrix, labels: np.ndarray, coding: str) -> CsrBlock:
     entries_of_rows(order, indptr, indices, 0, escape, entries)
     offsets, out = np.empty(len(order) + 1, np.int64), np.empty(entries.sum(), CODINGS[coding])
     values = np.empty(len(out), np.float32)
-    no_table = (0, np.empty(0, np.uint32), np.empty(0, np.uint8))
+    no_table = (0, False, np.empty(0, np.float32), np.empty(0, np.uint32), np.empty(0, np.uint8))
     norms = np.empty(len(order))
     encode_rows(order, indptr, indices, matrix.data, 0, escape, False, *no_table, offsets, out, values, norms)
     return CsrBlock(offsets, out, values, labels.astype(np.float32), matrix.shape[1])

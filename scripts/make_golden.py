@@ -49,6 +49,7 @@ STORES = {
     "appended": (["gaps.svm", "more.svm"], {"values": "float32"}),
     "hashed": (["events.csv"], {**TEXTS, "hash_bits": 12, "feature_names": 200, "ngrams": "1:2"}),
     "dictionary": (["events.csv"], {**TEXTS, "dictionary": 30, "idf": True}),
+    "counts": (["texts.csv"], {"format": "table", "text": ("title", "body"), "idf": True, "normalize": "l2"}),
 }
 """Sources and options of conversions. The sources of `appended` are appended one after the other."""
 
@@ -124,10 +125,17 @@ def write_sources(folder: Path) -> None:
         "far.svm": lines(30, sign, 300_000),
         "wide.svm": lines(12, sign, 4_000_000_000),
         "events.csv": "clicked,user,city,price,age,title\n" + "".join(map(event, range(32), [draw] * 32)),
+        "texts.csv": "y,title,body\n"
+        + "".join(f"{number % 2},{words(draw, 3)},{words(draw, 30)}\n" for number in range(60)),
     }
     for name, text in made.items():
         (folder / name).write_text(text)
         os.utime(folder / name, (1_700_000_000, 1_700_000_000))
+
+
+def words(draw: Callable[[], float], most: int) -> str:
+    """Return up to so many words."""
+    return " ".join(WORDS[int(draw() ** 2 * len(WORDS))] for _ in range(int(most * draw())))
 
 
 def event(number: int, draw: Callable[[], float]) -> str:

@@ -73,7 +73,12 @@ def _text_of(value: Any) -> str:
 def _options_of(made: Manifest, config: ConvertConfig) -> dict[str, Any]:
     """Return the options by which the store was made; equivalent spellings are written as in `config`."""
     recipe, labels, coding = made.recipe, made.labels, made.layout.values
-    exact = {"float32": "float32", "code8": "codes of one byte", None: "values that are all 1"}
+    exact = {
+        "float32": "float32",
+        "code8": "codes of one byte",
+        "count8": "counts of one byte",
+        None: "values that are all 1",
+    }
     known: dict[str, Any] = {
         "normalize": recipe.normalize,
         "values": recipe.values or exact[str(coding) if coding else None],

@@ -14,6 +14,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.rows import values as kernels
 from ooc_pegasos.compiled.rows.coding import random_buckets
+from ooc_pegasos.compiled.rows.counts import counts_of
 from ooc_pegasos.compiled.rows.values import ROUNDINGS
 from ooc_pegasos.conversion.buckets import Scattered, Spill, identify, scatter, weigh
 from ooc_pegasos.conversion.journal import Journal
@@ -24,7 +25,7 @@ from ooc_pegasos.errors import InputError, with_flags
 from ooc_pegasos.readers.base import DESCRIBED_BAD_ROWS, BadRow, ParsedBlock, Reader, memory_of, row_location
 from ooc_pegasos.readers.sources import LongLineError, display_name
 from ooc_pegasos.readers.weights import WeightsReader
-from ooc_pegasos.store.csr_block import LEVELS, OVERFLOWS
+from ooc_pegasos.store.csr_block import LEVELS, NO_LEVELS, OVERFLOWS, CsrBlock, read_only
 from ooc_pegasos.store.labels import Distinct, LabelCollector, allowed_keys, distinct_of
 from ooc_pegasos.util.files import cut_file, open_in_place
 from ooc_pegasos.util.short_names import listed, shortened
@@ -39,6 +40,7 @@ class Prepared:
     scattered: Scattered
     labels: Distinct
     levels: list[int] | None
+    counts: list[int] | None
     buckets: np.ndarray
     left_out: int = 0
     """Number of rows of the other part of a split."""
@@ -47,8 +49,12 @@ class Prepared:
 class Ingest:
     """The first pass, from the last event of the journal to the end of the last source."""
 
-    def __init__(self, plan: IngestPlan, declared: Declared, folder: Path, journal: Journal) -> None:
+    def __init__(
+        self, plan: IngestPlan, declared: Declared, folder: Path, journal: Journal, idf: np.ndarray = NO_LEVELS
+    ) -> None:
         self.plan = plan
+        self.idf = read_only(idf)
+        """The idf of each feature; empty without tf-idf."""
         self.spill = Spill(folder)
         self.totals = Totals(LabelCollector(plan.text_labels))
         self._journal = journal
@@ -163,14 +169,14 @@ class Ingest:
             if self.plan.shuffle_seed is not None and self.plan.buckets > 1:
                 random_buckets(number << 32, self.plan.shuffle_seed, buckets, self.plan.buckets)
             assert block.values is not None
-            levels = self._levels_of(block.indptr, block.values)
+            levels, counts = self._levels_of(block.indptr, block.values), self._counts_of(block)
             among = self.plan.buckets if self.plan.shuffle_seed is not None else 1
             scattered = scatter(
                 number, block.labels, block.indptr, block.indices, block.values, buckets, among, parsed.scratch
             )
             if parsed.ids is not None:
                 identify(scattered, parsed.ids, buckets)
-            return Prepared(parsed, scattered, labels, levels, buckets, left_out=rows - block.rows)
+            return Prepared(parsed, scattered, labels, levels, counts, buckets, left_out=rows - block.rows)
 
         return prepare
 
@@ -227,6 +233,14 @@ class Ingest:
         number = kernels.distinct_values(indptr, values, self.plan.normalize, ROUNDINGS[self.plan.rounding], found)
         return None if number < 0 else found[:number].tolist()
 
+    def _counts_of(self, block: CsrBlock) -> list[int] | None:
+        """Return the distinct counts of words of a block as bits; None if values are others, or counts too many."""
+        if self.totals.counts is None or not self.plan.recipe.counts_words:
+            return None
+        found = np.empty(LEVELS, np.uint32)
+        number = distinct_counts(block, self.idf, found)
+        return None if number < 0 else found[:number].tolist()
+
     def take(self, prepared: Prepared) -> None:
         """Write a block to the buckets and the journal."""
         parsed, scattered, totals = prepared.parsed, prepared.scattered, self.totals
@@ -254,7 +268,8 @@ class Ingest:
             "left_out": prepared.left_out,
             **_noted("rejected", self._rejected_path, self._rejected_lines(name, parsed)),
             **_noted("named", self._named_path, self._names_lines(parsed)),
-            "levels": self._new_levels(prepared.levels),
+            "levels": _new_levels(prepared.levels, totals.levels),
+            "counts": _new_levels(prepared.counts, totals.counts),
             "smallest": int(scattered.smallest),
             "largest": int(scattered.largest),
             "largest_at": self._place(name, largest_line),
@@ -286,11 +301,6 @@ class Ingest:
     def _place(self, name: str, line: int) -> str:
         """Return the position of a line or row of the current block, for messages."""
         return row_location(name, self._unit, self.totals.lines + line + 1)
-
-    def _new_levels(self, levels: list[int] | None) -> list[int] | None:
-        """Return the values that no earlier block has, to keep the journal short."""
-        known = self.totals.levels
-        return None if levels is None or known is None else [bits for bits in levels if bits not in known]
 
     def _refuse_third_label(self, prepared: Prepared, name: str) -> None:
         declared, totals = self._declared, self.totals
@@ -355,6 +365,20 @@ class Ingest:
         for bucket in sorted(self.totals.stats):
             if self.totals.stats[bucket][0]:
                 yield bucket, self.totals.stats[bucket]
+
+
+def distinct_counts(block: CsrBlock, idf: np.ndarray, found: np.ndarray) -> int:
+    """Find the distinct counts of words, as bits; return their number, or -1 as `distinct_values`, or if none fit."""
+    assert block.values is not None
+    counts = np.empty(len(block.values), np.float32)
+    if not counts_of(read_only(block.indices), read_only(block.values), read_only(idf), counts):
+        return -1
+    return kernels.distinct_values(block.indptr, counts, False, 0, found)
+
+
+def _new_levels(levels: list[int] | None, known: set[int] | None) -> list[int] | None:
+    """Return the values that no earlier block has, to keep the journal short."""
+    return None if levels is None or known is None else [bits for bits in levels if bits not in known]
 
 
 def _noted(kind: str, path: Path, lines: bytes) -> dict[str, int]:

@@ -15,11 +15,13 @@ from ooc_pegasos.conversion.publish import Place
 from ooc_pegasos.conversion.second_pass import AssemblyPlan, choose_coding, coded_sizes
 from ooc_pegasos.errors import InputError
 from ooc_pegasos.readers import registry
-from ooc_pegasos.store.csr_block import LEVELS
+from ooc_pegasos.store.csr_block import COUNTS, LEVELS, coding_in_files
 from ooc_pegasos.store.labels import LabelMap
 from ooc_pegasos.store.manifest import Layout, Manifest
 
 _BITS_OF_ONE = 0x3F800000
+_SPARE_CODES = 32
+"""Number of codes that a new store leaves for large counts of rows that are appended."""
 
 
 def plan_assembly(
@@ -44,7 +46,8 @@ def plan_assembly(
     coding: Any = choose_coding(stats, index_base, values)
     layout = Layout(coding, values, labels.kind, levels)
     if base:
-        layout = _layout_to_append(layout, totals.levels, stats, place.target, base)
+        new = totals.counts if base.layout.values == COUNTS else totals.levels
+        layout = _layout_to_append(layout, new, stats, place.target, base)
     if pattern:
         features = max(features, pattern.features)
     return AssemblyPlan(
@@ -65,11 +68,26 @@ def _value_coding(levels: set[int] | None, ingest: Ingest, config: ConvertConfig
 
     `levels` are the bits of all distinct values, None if there are too many.
     """
+    counts = ingest.totals.counts
+    if levels is None and counts is not None and len(counts) < LEVELS - _SPARE_CODES and config.values is None:
+        return COUNTS, [0.0, *_levels_in_order(_with_likely_counts(counts) - {0})]
     if levels is None or config.values == "float32":
         return ingest.plan.rounding or "float32", []
     if levels <= {_BITS_OF_ONE}:
         return None, []
     return "code8", [0.0, *_levels_in_order(levels - {0})]
+
+
+def _with_likely_counts(counts: set[int]) -> set[int]:
+    """Return counts, as bits, and the smallest whole numbers besides them: rows that are appended may have these."""
+    found = set(counts)
+    signs = (1, -1) if any(bits >> 31 for bits in counts) else (1,)
+    for number in range(1, LEVELS):
+        bits = np.array([sign * number for sign in signs], np.float32).view(np.uint32)
+        if len(found) + len(signs) > LEVELS - _SPARE_CODES:
+            break
+        found.update(bits.tolist())
+    return found
 
 
 def _index_base(ingest: Ingest, config: ConvertConfig, pattern: Manifest | None) -> int:
@@ -94,13 +112,15 @@ def _layout_to_append(
     if needed.labels == "float64" and layout.labels == "float32":
         problem = "its labels are float32, which some new labels do not fit"
         raise InputError(f"{target}: {problem}; convert all inputs together")
-    if layout.values == "code8":
+    if coding_in_files(layout.values) == "code8":
         table = [*layout.levels]
         if levels is not None:
             known = set(np.array(table, np.float32).view(np.uint32).tolist())
             table += _levels_in_order(levels - known)
         if levels is None or len(table) > LEVELS:
             problem = f"its values are codes in a dictionary of {LEVELS} values, too few with those of the new rows"
+            if layout.values == COUNTS:
+                problem = f"its values are {LEVELS} counts of words at most, and the new rows have more or other values"
             raise InputError(f"{target}: {problem}; {remedy}")
         layout = dataclasses.replace(layout, levels=table)
     sizes = coded_sizes(stats, base.recipe.index_base, layout.values)

@@ -61,6 +61,8 @@ class Totals:
     named_bytes: int = 0
     levels: set[int] | None = field(default_factory=set)
     """The bits of all distinct stored values; None if there are too many for `code8`."""
+    counts: set[int] | None = field(default_factory=set)
+    """The bits of all distinct counts of words; None if there are too many, or values are not products of counts."""
     smallest: int = 1 << 40
     largest: int = -1
     largest_at: str = ""
@@ -91,10 +93,8 @@ class Totals:
         self.left_out += event.get("left_out", 0)
         self.rejected_bytes += event["rejected_bytes"]
         self.named_bytes += event["named_bytes"]
-        if self.levels is not None:
-            self.levels = None if event["levels"] is None else self.levels.union(event["levels"])
-            if self.levels is not None and len(self.levels - {0}) >= LEVELS:  # 0.0 has a code in any case
-                self.levels = None
+        self.levels = _joined(self.levels, event["levels"])
+        self.counts = _joined(self.counts, event.get("counts"))
         self.smallest = min(self.smallest, event["smallest"])
         if event["largest"] > self.largest:
             self.largest, self.largest_at = event["largest"], event["largest_at"]
@@ -105,3 +105,11 @@ class Totals:
             self.ids.add(event["ids"])
         names = {int(key): name for key, name in event["names"].items()}
         self.collector.add(Distinct(**event["labels"]), names)
+
+
+def _joined(known: set[int] | None, new: list[int] | None) -> set[int] | None:
+    """Return all levels, None if there are too many."""
+    if known is None or new is None:
+        return None
+    levels = known.union(new)
+    return levels if len(levels - {0}) < LEVELS else None  # 0.0 has a code in any case

@@ -469,7 +469,9 @@ class Conversion:
         ):
             config = self.config
             assembled_before = {event["bucket"] for _end, event in write_journal.events()}
-            ingest = Ingest(self.plan, self.declared, self.scratch, read_journal)
+            known = vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None
+            idf = vocabulary.idf_of(self.plan.recipe, known)
+            ingest = Ingest(self.plan, self.declared, self.scratch, read_journal, idf)
             read_journal.truncate(ingest.replay(read_journal.events(), assembled_before))
             rows = "test rows" if self.split and self.split.part == "test" else "rows"
             self.progress.expect(self._steps)
@@ -482,7 +484,7 @@ class Conversion:
                 stop_at_bad=not self.plan.skip_bad,
                 feature_names=self.plan.feature_names,
                 labels=self.plan.labels,
-                vocabulary=vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None,
+                vocabulary=known,
                 memory=config.memory,
                 split=self.plan.split.rule if self.plan.split else None,
             )
@@ -504,7 +506,7 @@ class Conversion:
             pattern = self.pattern and self.pattern[1]
             plan = plan_assembly(ingest, labels, features, config, self.place, pattern)
             labels = dataclasses.replace(labels, kind=plan.layout.labels)
-            assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal)
+            assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal, idf)
             assembly.replay(write_journal.events(), self.place.first_chunk, self.target)
             self.progress.begin(
                 "writing chunks" if rows == "rows" else f"writing {rows}", sum(ingest.totals.sizes.values())

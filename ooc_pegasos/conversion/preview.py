@@ -14,6 +14,7 @@ import numpy as np
 from ooc_pegasos.compiled.rows.values import ROUNDINGS, distinct_values
 from ooc_pegasos.config import ConvertConfig
 from ooc_pegasos.conversion.buckets import scatter
+from ooc_pegasos.conversion.first_pass import distinct_counts
 from ooc_pegasos.conversion.pipeline import may_need_survey, other_format, store_like
 from ooc_pegasos.conversion.second_pass import coded_sizes
 from ooc_pegasos.declared_labels import Declared
@@ -22,7 +23,7 @@ from ooc_pegasos.readers import presets, registry, sources
 from ooc_pegasos.readers.base import ReadOptions
 from ooc_pegasos.reporting.text import size_text
 from ooc_pegasos.store import vocabulary
-from ooc_pegasos.store.csr_block import LEVELS, CsrBlock
+from ooc_pegasos.store.csr_block import COUNTS, LEVELS, CsrBlock
 from ooc_pegasos.store.labels import LabelCollector, declared_by
 from ooc_pegasos.store.manifest import Recipe
 from ooc_pegasos.store.vocabulary import Vocabulary
@@ -116,7 +117,7 @@ def preview(inputs: Sequence[str], config: ConvertConfig) -> Preview:
         rows.append({"row": int(parsed.numbers[row]) + 1, "label": label, "entries": entries, "more": more})
     where = f"{sources.display_name(names[0])}, {reader.unit}"
     problems = [f"{where} {bad.line + 1}: {with_flags(bad.problem)}" for bad in parsed.bad[:3]]
-    size = _bytes_of(block, config) * share
+    size = _bytes_of(block, config, recipe, vocabulary.idf_of(recipe, known)) * share
     return Preview(
         [sources.display_name(name) for name in names],
         recipe,
@@ -148,7 +149,7 @@ def _plan(names: list[str], config: ConvertConfig, remarks: list[str]) -> tuple[
     return recipe, config.declared_labels(), known
 
 
-def _bytes_of(block: CsrBlock, config: ConvertConfig) -> int:
+def _bytes_of(block: CsrBlock, config: ConvertConfig, recipe: Recipe, idf: np.ndarray) -> int:
     """Return the estimated size of rows in a store."""
     assert block.values is not None
     nowhere = np.zeros(block.rows, np.int64)
@@ -157,7 +158,10 @@ def _bytes_of(block: CsrBlock, config: ConvertConfig) -> int:
     levels = distinct_values(
         block.indptr, block.values, config.normalize is not None, rounding, np.empty(LEVELS, np.uint32)
     )
-    coding = config.rounding or "float32" if levels < 0 or config.values == "float32" else "code8"
+    coding: str = config.rounding or "float32" if levels < 0 or config.values == "float32" else "code8"
+    has_counts = levels < 0 and config.values is None and recipe.counts_words
+    if has_counts and distinct_counts(block, idf, np.empty(LEVELS, np.uint32)) >= 0:
+        coding = COUNTS
     only_ones = levels == 1 and bool((block.values == 1).all())
     return min(coded_sizes(scattered.stats[0], 0, None if only_ones else coding).values()) + _BYTES_A_ROW * block.rows
 

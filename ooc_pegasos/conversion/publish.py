@@ -150,7 +150,7 @@ def manifest_of(
         )
     return Manifest(
         format=manifest.FORMAT,
-        version=manifest.VERSION,
+        version=plan.layout.version,
         rows=number,
         features=plan.features,
         nonzeros=sum(chunk.nonzeros for chunk in chunks),

@@ -19,7 +19,18 @@ from ooc_pegasos.conversion.buckets import Columns, Spill, identify, scatter, we
 from ooc_pegasos.conversion.journal import Journal
 from ooc_pegasos.store import row_ids
 from ooc_pegasos.store.chunk_file import write_chunk
-from ooc_pegasos.store.csr_block import CODINGS, NO_LEVELS, VALUE_CODINGS, CsrBlock, all_levels, entry_bytes, escape_of
+from ooc_pegasos.store.csr_block import (
+    CODINGS,
+    COUNTS,
+    NO_LEVELS,
+    VALUE_CODINGS,
+    CsrBlock,
+    all_levels,
+    coding_in_files,
+    entry_bytes,
+    escape_of,
+    read_only,
+)
 from ooc_pegasos.store.labels import LabelMap
 from ooc_pegasos.store.manifest import ChunkInfo, Layout
 from ooc_pegasos.util import typed_json
@@ -120,8 +131,17 @@ def choose_coding(stats: np.ndarray, index_base: int, values: str | None) -> str
 class Assembly:
     """The second pass."""
 
-    def __init__(self, plan: AssemblyPlan, labels: LabelMap, spill: Spill, folder: Path, journal: Journal) -> None:
+    def __init__(
+        self,
+        plan: AssemblyPlan,
+        labels: LabelMap,
+        spill: Spill,
+        folder: Path,
+        journal: Journal,
+        idf: np.ndarray = NO_LEVELS,
+    ) -> None:
         self.plan = plan
+        self._idf = read_only(idf)
         self.folder = folder
         self._labels = labels
         self._spill = spill
@@ -282,7 +302,7 @@ class Assembly:
         layout = self.plan.layout
         offsets = np.empty(len(order) + 1, np.int32)
         indices = scratch.array("coded", entries, CODINGS[layout.index_coding])
-        kind = VALUE_CODINGS[layout.values or "float32"]
+        kind = VALUE_CODINGS[coding_in_files(layout.values) or "float32"]
         values = scratch.array("coded values", entries if layout.values else 0, kind)
         norms = np.empty(len(order))
         written, rounding_error = kernels.encode_rows(
@@ -294,6 +314,8 @@ class Assembly:
             escape_of(layout.index_coding),
             self.plan.normalize,
             ROUNDINGS[self.plan.rounding],
+            layout.values == COUNTS,
+            self._idf,
             self._keys,
             self._places,
             offsets,

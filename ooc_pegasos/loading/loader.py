@@ -65,6 +65,7 @@ class Loader(ABC):
         labels, levels = store.manifest.labels, store.manifest.layout.levels
         self._classes = len(labels.classes) if labels.task == "multiclass" else 0
         self._levels = all_levels(levels) if levels else NO_LEVELS
+        self._factors = store.factors
 
     def reserve(self, size: int) -> None:
         """Make windows smaller, to leave bytes of the budget for other use. The windows in memory are released."""
@@ -189,6 +190,17 @@ class Loader(ABC):
         regression = self.store.manifest.labels.task == "regression"
         return bool((np.isfinite(labels) if regression else np.abs(labels) == 1).all())
 
+    def _decode(
+        self, layout: Layout, number: int, rows: Rows, indices: np.ndarray, codes: np.ndarray, values: np.ndarray
+    ) -> None:
+        """Write the values of a chunk to its entries of the window, if its file contains codes of counts."""
+        if self._factors is not None:
+            info, first = layout.infos[number], layout.first_rows[number]
+            entries = slice(layout.first_entries[number], layout.first_entries[number] + info.entries)
+            offsets = rows.indptr[first : first + info.rows + 1]
+            file = self.store.path / info.file
+            self._factors.decode(offsets, indices[entries], codes[entries], values[entries], file)
+
     def _window(
         self, chunks: tuple[int, ...], layout: Layout, indices: np.ndarray, values: np.ndarray | None, rows: Rows
     ) -> Window:
@@ -226,7 +238,7 @@ def open_loader(
 
     chunks = store.manifest.chunks
     row_folds = Folds(store, holdout, folds)
-    costs = tuple(cost_of(chunk) + row_bytes * (chunk.rows + 1) for chunk in chunks)
+    costs = tuple(cost_of(chunk, store.manifest.layout) + row_bytes * (chunk.rows + 1) for chunk in chunks)
     shape = Shape(tuple(row_folds.training_rows), costs, budget)
     if budget < shape.min_budget:
         whole = shape.min_budget == sum(shape.chunk_bytes)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ooc_pegasos.errors import CorruptFileError
-from ooc_pegasos.loading.loader import Loader
+from ooc_pegasos.loading.loader import Loader, Rows
 from ooc_pegasos.loading.window import Layout, Window, index_kind, value_kind
 from ooc_pegasos.store.chunk_reader import refuse_checksum
 from ooc_pegasos.store.manifest import round_up
@@ -106,10 +107,23 @@ class MappedLoader(Loader):
             return stamp
 
         stamps = list(ordered_map(map_chunk, range(len(chunks)), self._threads))
-        values_array = None if values is None else values.array(0, layout.entries, value_type)
-        window = self._window(chunks, layout, indices.array(0, layout.entries, index_type), values_array, rows)
         mappings = [indices] if values is None else [indices, values]
+        indices_array = indices.array(0, layout.entries, index_type)
+        values_array = None if values is None else values.array(0, layout.entries, value_type)
+        if values_array is not None and self._factors:
+            values_array = self._decoded(layout, rows, indices_array, values_array)
+        window = self._window(chunks, layout, indices_array, values_array, rows)
         return _MappedWindow(window, mappings, dict(zip(chunks, stamps, strict=True)))
+
+    def _decoded(self, layout: Layout, rows: Rows, indices: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Return the values of all chunks in new memory, of mapped codes of counts."""
+        values = np.empty(layout.entries, np.float32)
+
+        def decode(number: int) -> None:
+            self._decode(layout, number, rows, indices, codes, values)
+
+        deque(ordered_map(decode, range(len(layout.infos)), self._threads), 0)
+        return values
 
     def _read_buffer(self) -> memoryview:
         """Return the read buffer of this thread; to allocate one for each file would cost as much as reading it."""

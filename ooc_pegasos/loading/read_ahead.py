@@ -48,9 +48,13 @@ class ReadAheadLoader(Loader):
         layout = Layout.of(store, chunks)
         value_type = value_kind(store)
         indices = arena.take(layout.entries, index_kind(store))
-        values = None if value_type is None else arena.take(layout.entries, value_type)
+        stored = None if value_type is None or self._factors else arena.take(layout.entries, value_type)
+        values = stored
+        if self._factors:  # codes are read to the last quarter of the values, which are then decoded from the first on
+            values = arena.take(layout.entries, np.float32)
+            stored = values.view(np.uint8)[3 * layout.entries :]
         heads = [arena.take(info.starts.indices, np.uint8) for info in layout.infos]
-        ends = [_end_of_entries(info, indices, values) for info in layout.infos]
+        ends = [_end_of_entries(info, indices, stored) for info in layout.infos]
         tails = [
             arena.take(max(round_up(info.bytes) - end, 0), np.uint8)
             for info, end in zip(layout.infos, ends, strict=True)
@@ -64,7 +68,7 @@ class ReadAheadLoader(Loader):
                 readers.append(reader)
                 first = layout.first_entries[number]
                 targets = [heads[number].data]
-                for column in (indices, values):
+                for column in (indices, stored):
                     if column is not None:
                         size = round_up(info.entries * column.itemsize)
                         targets.append(column[first : first + size // column.itemsize].data.cast("B"))
@@ -82,6 +86,8 @@ class ReadAheadLoader(Loader):
                     if part.last:
                         refuse_checksum(part.reader.path, layout.infos[number], checksum)
                         self._copy_rows(layout, number, heads[number].data, rows)
+                        if values is not None and stored is not None:
+                            self._decode(layout, number, rows, indices, stored, values)
                         number += 1
         finally:
             for reader in readers:

@@ -9,8 +9,9 @@ from itertools import accumulate
 import numpy as np
 
 from ooc_pegasos.compiled.fit.pegasos import folds_of_rows
-from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS, CsrBlock, entry_bytes
+from ooc_pegasos.store.csr_block import CODINGS, COUNTS, VALUE_CODINGS, CsrBlock, coding_in_files, entry_bytes
 from ooc_pegasos.store.manifest import PAGE, ChunkInfo, round_up
+from ooc_pegasos.store.manifest import Layout as Codings
 from ooc_pegasos.store.store import Store
 
 ROW_BYTES = 32
@@ -19,10 +20,15 @@ order, 4 or twice that while the order is made. (A window of 2^32 rows or more e
 CHUNK_BYTES = 8 * 4096
 """Upper bound of the padding of a chunk, whose columns begin at page boundaries."""
 
+_FLOAT32_BYTES = 4
 
-def cost_of(chunk: ChunkInfo) -> int:
-    """Return the bytes of a chunk in memory as part of a window."""
-    return round_up(chunk.bytes) + ROW_BYTES * (chunk.rows + 1) + CHUNK_BYTES
+
+def cost_of(chunk: ChunkInfo, codings: Codings | None = None) -> int:
+    """Return the bytes of a chunk in memory as part of a window; by default values are there as in the file."""
+    size = round_up(chunk.bytes)
+    if codings and codings.values == COUNTS:
+        size += (_FLOAT32_BYTES - 1) * _padded(chunk.entries, codings.index_coding, codings.values)
+    return size + ROW_BYTES * (chunk.rows + 1) + CHUNK_BYTES
 
 
 def _padded(entries: int, index_coding: str, value_coding: str | None) -> int:
@@ -131,8 +137,8 @@ class Folds:
 
 
 def value_kind(store: Store) -> type | None:
-    """Return the type of stored values, None if all values are 1."""
-    coding = store.manifest.layout.values
+    """Return the type of values in files, None if all values are 1."""
+    coding = coding_in_files(store.manifest.layout.values)
     kind: type | None = VALUE_CODINGS[coding] if coding else None
     return kind
 

@@ -123,6 +123,8 @@ def table(store: Store, disk: tuple[float, int] | None = None) -> list[tuple[str
     values = found["values"] or "all 1, not stored"
     if found["values"] == "code8":
         values = f"as codes of {len(made.layout.levels)} levels, exact"
+    if found["values"] == "count8":
+        values = f"as codes of {len(made.layout.levels)} counts of words, exact"
     if made.recipe.values:
         values += f" (rounded to {made.recipe.values}, relative error at most {found['rounding_error']:.1e})"
     rows += [

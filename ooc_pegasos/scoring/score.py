@@ -135,7 +135,7 @@ def is_store(data: str, recipe: manifest.Recipe) -> bool:
 
 def two_chunks(store: Store) -> int:
     """Return the least memory in which a store can be read: for a chunk in use and the next one."""
-    return 2 * max(map(cost_of, store.manifest.chunks))
+    return 2 * max(cost_of(chunk, store.manifest.layout) for chunk in store.manifest.chunks)
 
 
 def check_store(model: Model, store: Store, with_labels: bool) -> None:

@@ -22,6 +22,9 @@ VALUE_CODINGS: dict[str, Any] = {
 }
 """Codings of values: numbers, the upper half of a float32 (bfloat16), or codes in a dictionary of levels."""
 
+COUNTS = "count8"
+"""Coding of values in files alone: `code8` of counts, which loading turns into float32; see `store/counts.py`."""
+
 LEVELS = 256
 """Number of levels in the dictionary of `code8`."""
 NO_LEVELS = np.empty(0, np.float32)
@@ -33,9 +36,20 @@ def escape_of(coding: str) -> int:
     return 0 if coding == "uint32" else int(np.iinfo(CODINGS[coding]).max)
 
 
+def coding_in_files(value_coding: str | None) -> str | None:
+    """Return the coding of the column of values in a chunk file."""
+    return "code8" if value_coding == COUNTS else value_coding
+
+
+def coding_in_memory(value_coding: str | None) -> str | None:
+    """Return the coding of values in a loaded block."""
+    return "float32" if value_coding == COUNTS else value_coding
+
+
 def entry_bytes(index_coding: str, value_coding: str | None) -> int:
-    """Return the bytes of an entry."""
-    value = np.dtype(VALUE_CODINGS[value_coding]).itemsize if value_coding else 0
+    """Return the bytes of an entry in a file."""
+    coding = coding_in_files(value_coding)
+    value = np.dtype(VALUE_CODINGS[coding]).itemsize if coding else 0
     return int(np.dtype(CODINGS[index_coding]).itemsize) + value
 
 

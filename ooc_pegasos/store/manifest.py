@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ooc_pegasos.errors import CorruptFileError, InputError
 from ooc_pegasos.formats import FORMATS
 from ooc_pegasos.option_texts import is_split
-from ooc_pegasos.store.csr_block import LEVELS, entry_bytes
+from ooc_pegasos.store.csr_block import COUNTS, LEVELS, coding_in_files, entry_bytes
 from ooc_pegasos.store.label_rule import problem_of_rule
 from ooc_pegasos.store.recipe import Hashing, Table, Tokens, problem_of_hashing, problem_of_table, problem_of_tokens
 from ooc_pegasos.util import json_checksum, typed_json
@@ -22,6 +22,8 @@ from ooc_pegasos.util.kind_of_path import kind_of_path
 from ooc_pegasos.util.typed_json import omitted_default
 
 FORMAT, VERSION = "ooc-pegasos store", 1
+VERSION_OF_COUNTS = 2
+"""The version of a store whose files contain counts, which programs that know version 1 alone cannot read."""
 FILE_NAME = "manifest.json"
 _LARGEST = 1e100
 """Above all norms and weights of rows, with a finite square."""
@@ -126,12 +128,17 @@ class LabelInfo:
 
 @dataclass(frozen=True)
 class Layout:
-    """Codings of the columns, the same for all chunks of a store. `levels` are those of `code8`."""
+    """Codings of the columns, the same for all chunks of a store. `levels` are those of `code8` and `count8`."""
 
     index_coding: Literal["gap8", "gap16", "uint32"]
-    values: Literal["float32", "float16", "bfloat16", "code8"] | None
+    values: Literal["float32", "float16", "bfloat16", "code8", "count8"] | None
     labels: Literal["float32", "float64"]
     levels: list[float]
+
+    @property
+    def version(self) -> int:
+        """The version of the format of a store with this layout."""
+        return VERSION_OF_COUNTS if self.values == COUNTS else VERSION
 
 
 @dataclass(frozen=True)
@@ -180,6 +187,13 @@ class Recipe:
             return self
         hashing = replace(self.hashing, bits=bits)
         return replace(self, hashing=hashing, features=hashing.buckets)
+
+    @property
+    def counts_words(self) -> bool:
+        """True if values are counts of words, times idf or divided by norms, as far as other columns add none."""
+        has_texts = any(column.kind == "text" for column in self.table.columns) if self.table else bool(self.tokens)
+        tokens = self.tokens_of_texts
+        return has_texts and self.values is None and bool((tokens and tokens.texts) or self.normalize)
 
     @property
     def hashing_of_names(self) -> Hashing | None:
@@ -370,8 +384,9 @@ def decode(content: bytes, path: Path) -> Manifest:
             raise CorruptFileError(f"{path}: not the manifest of an ooc-pegasos store; {advice}")
         if not json_checksum.is_sound(table):
             raise CorruptFileError(f"{path}: the checksum does not match, so the file was changed or damaged; {advice}")
-        if table.get("version") != VERSION:
-            found = f"format version {table.get('version')!r}, where this program reads {VERSION}"
+        if table.get("version") not in (VERSION, VERSION_OF_COUNTS):
+            known = f"{VERSION} and {VERSION_OF_COUNTS}"
+            found = f"format version {table.get('version')!r}, where this program reads {known}"
             raise InputError(f"{path}: {found}; update the program or convert again")
         manifest = typed_json.load(Manifest, {key: value for key, value in table.items() if key != "checksum"})
     except (ValueError, RecursionError) as error:  # of json, unicode or typed
@@ -384,6 +399,8 @@ def decode(content: bytes, path: Path) -> Manifest:
 
 def inconsistency(manifest: Manifest) -> str | None:
     """Return a contradiction within the manifest, or None."""
+    if manifest.version != manifest.layout.version:
+        return f"format version {manifest.version} with values as {manifest.layout.values}"
     for chunk in manifest.chunks:
         if not _CHUNK_NAME.fullmatch(chunk.file):
             return f"{chunk.file!r} is not the name of a chunk file"
@@ -401,7 +418,8 @@ def inconsistency(manifest: Manifest) -> str | None:
         return "the chunks' rows do not add up"
     if manifest.nonzeros != sum(chunk.nonzeros for chunk in manifest.chunks):
         return "the chunks' non-zeros do not add up"
-    if len(manifest.layout.levels) > LEVELS or (manifest.layout.values == "code8") != bool(manifest.layout.levels):
+    has_codes = coding_in_files(manifest.layout.values) == "code8"
+    if len(manifest.layout.levels) > LEVELS or has_codes != bool(manifest.layout.levels):
         return "a table of levels that does not fit the coding of values"
     if any(level != (0 if place == 0 else _float32(level)) for place, level in enumerate(manifest.layout.levels)):
         return "a table of levels that are not float32, or do not begin with 0"

@@ -18,6 +18,9 @@ DateOrder = Literal["ymd", "dmy", "mdy"]
 Spelling = Literal["verbatim", "number", "plain number", "bool", "date", "time"]
 Nulls = Literal["absent", "mark", "bad"]
 
+MOST_TEXTS = 2**53
+"""Numbers of texts are below it, and so exact in float64."""
+
 
 @dataclass(frozen=True)
 class Hashing:
@@ -129,7 +132,7 @@ def problem_of_tokens(tokens: Tokens) -> str | None:
     """Return the value that is out of range, or None."""
     if not 1 <= tokens.least <= tokens.most <= 10:
         return "lengths of n-grams that cannot be"
-    return "a negative number of texts" if tokens.texts < 0 else None
+    return None if 0 <= tokens.texts < MOST_TEXTS else f"{tokens.texts} texts"
 
 
 def problem_of_table(table: Table) -> str | None:

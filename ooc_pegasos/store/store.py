@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import numpy as np
 
 from ooc_pegasos.errors import CorruptFileError
 from ooc_pegasos.store import manifest as manifests
-from ooc_pegasos.store.csr_block import CsrBlock
+from ooc_pegasos.store.csr_block import COUNTS, NO_LEVELS, CsrBlock, read_only
 from ooc_pegasos.store.manifest import ChunkInfo, Manifest
 from ooc_pegasos.store.targets import TargetSizes
 from ooc_pegasos.util.checksums import xxh64_hex
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ooc_pegasos.aliases import DaskCollection, Labels, Matrix, Table
     from ooc_pegasos.config import ConvertConfig
     from ooc_pegasos.conversion.output_check import Existing
+    from ooc_pegasos.store.counts import Factors
 
 REJECTED_FILE = "rejected.jsonl"
 
@@ -155,8 +156,20 @@ class Store:
         """The size of real targets."""
         return self.known_targets or sum(map(TargetSizes.of, self.labels_by_chunk()), TargetSizes())
 
+    @cached_property
+    def factors(self) -> Factors | None:
+        """The factors of values that files contain as counts; None if they contain the values."""
+        if self.manifest.layout.values != COUNTS:
+            return None
+        from ooc_pegasos.store.counts import Factors
+
+        return Factors.of(self.path, self.manifest)
+
     def block(self, number: int) -> CsrBlock:
-        """Return chunk `number` as read-only views of its mapped file, after a check of its checksum."""
+        """Return chunk `number` as read-only views of its mapped file, after a check of its checksum.
+
+        Values that the file contains as counts are decoded to new memory.
+        """
         import pyarrow as pa
 
         chunk = self.manifest.chunks[number]
@@ -171,10 +184,15 @@ class Store:
             raise CorruptFileError(
                 f"{file}: the checksum does not match, so it is damaged; restore it or convert again"
             )
-        return self.parse(number, buffer)
+        block = self.parse(number, buffer)
+        if self.factors is None or block.values is None:
+            return block
+        values = np.empty(len(block.indices), np.float32)
+        self.factors.decode(block.indptr.astype(np.int64), block.indices, block.values, values, file)
+        return replace(block, values=read_only(values), levels=NO_LEVELS)
 
     def parse(self, number: int, content: bytes | np.ndarray | pa.Buffer) -> CsrBlock:
-        """Return chunk `number` as views of the bytes of its file, whose checksum was checked."""
+        """Return chunk `number` as views of the bytes of its file, whose checksum was checked; counts stay."""
         import pyarrow as pa
 
         from ooc_pegasos.store.chunk_file import read_chunk

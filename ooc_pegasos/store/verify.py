@@ -16,7 +16,7 @@ from ooc_pegasos.reporting.progress import Progress
 from ooc_pegasos.store import manifest as manifests
 from ooc_pegasos.store import vocabulary
 from ooc_pegasos.store.chunk_reader import read_whole
-from ooc_pegasos.store.csr_block import STRUCTURE_PROBLEMS, CsrBlock, all_levels, escape_of
+from ooc_pegasos.store.csr_block import STRUCTURE_PROBLEMS, CsrBlock, all_levels, coding_in_files, escape_of
 from ooc_pegasos.store.manifest import ChunkInfo, Manifest, round_up
 from ooc_pegasos.store.page_memory import Arena
 from ooc_pegasos.store.store import REJECTED_FILE, Store
@@ -108,7 +108,7 @@ def block_problems(block: CsrBlock, chunk: ChunkInfo, manifest: Manifest) -> Ite
     """Yield the problems of the rows of a chunk."""
     layout = manifest.layout
     found = (block.coding, str(block.labels.dtype), block.value_coding)
-    if found != (layout.index_coding, layout.labels, layout.values):
+    if found != (layout.index_coding, layout.labels, coding_in_files(layout.values)):
         yield f"columns {found} are not the manifest's layout"
         return
     levels, known = block.levels.view(np.uint32), all_levels(layout.levels).view(np.uint32)

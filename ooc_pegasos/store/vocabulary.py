@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from ooc_pegasos.store.recipe import Hashing
 from ooc_pegasos.util.arrow import array_of, numbers_of
 from ooc_pegasos.util.checksums import xxh64_hex
 from ooc_pegasos.util.files import read_file, unreadable, write_atomically
+
+_LOG_ERROR = 1e-13
+"""Far above the error of a logarithm below 50 in float64."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,41 @@ def of_store(folder: Path, made: Manifest) -> Vocabulary:
     if problem:
         raise CorruptFileError(f"{folder / made.vocabulary.file}: {problem}; restore it or convert again")
     return found
+
+
+def idf_of(recipe: Recipe, known: Vocabulary | None) -> np.ndarray:
+    """Return the idf of each feature as float32; empty if the recipe has no tf-idf."""
+    tokens, hashing = recipe.tokens_of_texts, recipe.hashing_of_names
+    if tokens is None or not tokens.texts:
+        return np.empty(0, np.float32)
+    return idf_weights(tokens.texts, (hashing or Hashing()).buckets, known)
+
+
+def idf_weights(texts: int, features: int, known: Vocabulary | None) -> np.ndarray:
+    """Return the idf of each feature: the float32 nearest to ln((1 + texts) / (1 + texts that contain it)) + 1."""
+    if known is None or known.texts is None:
+        raise CorruptFileError(
+            "the recipe weighs words by document frequency, and the frequencies are missing; convert or train again"
+        )
+    idf = np.full(features, _nearest_idf(texts, np.zeros(1, np.int64))[0])
+    idf[known.places] = _nearest_idf(texts, known.texts)
+    return idf
+
+
+def _nearest_idf(texts: int, frequencies: np.ndarray) -> np.ndarray:
+    """Return the correctly rounded idf, the same on all machines, whose logarithms differ in the last digit."""
+    exact = np.log((1 + texts) / (1 + frequencies)) + 1
+    idf = exact.astype(np.float32)
+    neighbour = np.nextafter(idf, np.where(exact > idf, np.inf, -np.inf).astype(np.float32))
+    middle = (idf.astype(np.float64) + neighbour) / 2
+    close = np.abs(exact - middle) < _LOG_ERROR
+    for number in np.unique(frequencies[close]).tolist():
+        alike = close & (frequencies == number)
+        pair = sorted((float(idf[alike][0]), float(neighbour[alike][0])))
+        with localcontext(prec=50):
+            is_above = (Decimal(1 + texts) / Decimal(1 + number)).ln() + 1 > (Decimal(pair[0]) + Decimal(pair[1])) / 2
+        idf[alike] = pair[is_above]
+    return idf
 
 
 def of_recipe(recipe: Recipe) -> Vocabulary:

@@ -16,7 +16,7 @@ from ooc_pegasos.objective.problem import Problem, Spec, count_models, vectors_o
 from ooc_pegasos.registry import SAMPLERS
 from ooc_pegasos.scoring.model import Model
 from ooc_pegasos.solvers.registry import AVERAGE_BELOW, row_bytes
-from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels
+from ooc_pegasos.store.csr_block import CODINGS, VALUE_CODINGS, CsrBlock, all_levels, coding_in_memory
 from ooc_pegasos.store.store import Store
 from ooc_pegasos.training.holdout import check_criterion
 from ooc_pegasos.training.state import Progression
@@ -126,7 +126,8 @@ def new_progression(spec: Spec, problem: Problem, algorithm: str) -> Progression
 def no_rows(store: Store) -> CsrBlock:
     """Return a block in the codings of the store, without rows."""
     layout = store.manifest.layout
-    values = np.empty(0, VALUE_CODINGS[layout.values]) if layout.values else None
+    coding = coding_in_memory(layout.values)
+    values = np.empty(0, VALUE_CODINGS[coding]) if coding else None
     nothing, labels = np.empty(0, CODINGS[layout.index_coding]), np.empty(0, layout.labels)
     return CsrBlock(np.zeros(1, np.int64), nothing, values, labels, store.features, levels=all_levels(layout.levels))
 

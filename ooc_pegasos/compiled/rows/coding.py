@@ -9,6 +9,7 @@ import numpy as np
 
 from ooc_pegasos.compiled.intrinsics import value_at
 from ooc_pegasos.compiled.jit import inlined, kernel
+from ooc_pegasos.compiled.rows.counts import count_of
 from ooc_pegasos.compiled.rows.values import SLOTS, bits_of, norm_of, rounded_value, short_bits, slot_of
 from ooc_pegasos.compiled.rows.xxh64 import START, absorb_stripes, finish
 
@@ -177,6 +178,8 @@ def encode_rows(
     escape: int,
     normalize: bool,
     rounding: int,
+    as_counts: bool,
+    idf: np.ndarray,
     keys: np.ndarray,
     places: np.ndarray,
     offsets: np.ndarray,
@@ -187,8 +190,9 @@ def encode_rows(
     """Write rows `order` in the coding of `out_indices` (plain if `escape` is 0), and their l2 norms as stored.
 
     An empty `values` means all ones, an empty `out_values` that values are left out. Values are written to float32
-    unchanged, to uint16 as the bits of the rounded value, to uint8 as codes in the table of `fill_places`. Returns
-    (number of entries written, -1 if a value is not in the table; largest relative rounding error).
+    unchanged, to uint16 as the bits of the rounded value, to uint8 as codes in the table of `fill_places`, `as_counts`
+    those of the counts of which `values` are products with `idf`. Returns (number of entries written, -1 if a value is
+    not in the table; largest relative rounding error).
     """
     to = np.int64(0)
     offsets[0] = 0
@@ -215,6 +219,7 @@ def encode_rows(
             out_indices[to] = gap
             if write or again:
                 value = values[pair] if len(values) > 0 else np.float32(1.0)
+                given = value
                 if divide:
                     value = np.float32(np.float64(value) / norm)
                 if rounding > 0:
@@ -231,7 +236,8 @@ def encode_rows(
                     elif width == 2:
                         out_values[to] = short_bits(value, rounding)
                     else:
-                        bits = bits_of(value)
+                        index = np.int64(indices[pair]) - base
+                        bits = bits_of(count_of(given, index, idf) if as_counts else value)
                         place = np.uint8(0)
                         if bits != np.uint32(0):
                             slot = slot_of(bits)

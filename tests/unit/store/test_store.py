@@ -272,8 +272,8 @@ def test_a_manifest_cannot_name_a_path_outside_its_store(sound, name):
 
 
 def test_other_versions_are_refused(sound):
-    rewrite(sound.path, version=2)
-    with pytest.raises(InputError, match="format version 2"):
+    rewrite(sound.path, version=3)
+    with pytest.raises(InputError, match="format version 3"):
         Store.open(sound.path)
 
 

@@ -47,9 +47,10 @@ class Prepared:
 class Ingest:
     """The first pass, from the last event of the journal to the end of the last source."""
 
-    def __init__(self, plan: IngestPlan, declared: Declared, folder: Path, journal: Journal) -> None:
+    def __init__(self, plan: IngestPlan, declared: Declared, folder: Path, journal: Journal, room: int = 0) -> None:
+        """`room` is the bytes of rows that are kept in memory unless an interrupted conversion is resumed."""
         self.plan = plan
-        self.spill = Spill(folder)
+        self.spill = Spill(folder, room)
         self.totals = Totals(LabelCollector(plan.text_labels))
         self._journal = journal
         self._declared = declared
@@ -91,6 +92,8 @@ class Ingest:
         ):
             if path.exists():
                 cut_file(path, length)
+        if size:
+            self.spill.write_out()
         return size
 
     def _is_whole(self, event: dict[str, Any], whole: dict[int, int], assembled: Collection[int]) -> bool:
@@ -126,6 +129,7 @@ class Ingest:
             self._named(self.names)
         tasks = enumerate(reader.tasks(totals.source, totals.end, totals.hash_state), totals.blocks)
         read = self._prepare_with(reader)
+        memory -= self.spill.room
         try:
             if self.plan.weights is not None and totals.weights is None:
                 self._weights = WeightsReader(self.plan.weights)

@@ -246,12 +246,22 @@ def test_compressed(tmp_path, kind):
     assert np.array_equal(found[1], expected[1])
 
 
+@pytest.mark.parametrize("block", [64, 4096, 1 << 20])
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_a_few_compressed_bytes_with_many_rows(tmp_path, kind, block):
+    """The decompressor has all of its input long before the last output was taken."""
+    path = tmp_path / f"a.svm.{kind}"
+    path.write_bytes(COMPRESSORS[kind](b"1 1:1\n-1 2:1\n" * 8192) * 2)
+    reader = SvmlightReader([str(path)], Settings(), block)
+    assert sum(reader.read(task).block.rows for task in reader.tasks()) == 4 * 8192
+
+
 @pytest.mark.parametrize("kind", COMPRESSORS)
 def test_truncated_or_damaged_compressed_files(tmp_path, kind):
     matrix, labels = random_rows(3000, 200, seed=2)
     whole = COMPRESSORS[kind](svmlight_text(matrix, labels).encode())
     path = tmp_path / f"a.svm.{kind}"
-    for content in (whole[: len(whole) // 2], whole[:-3], whole[:40] + bytes(50) + whole[90:]):
+    for content in (whole[: len(whole) // 2], whole[:-3], whole[:40] + bytes(50) + whole[90:], whole + b"text"):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"a\.svm"):
             convert([str(path)], tmp_path / "out", IN_ORDER)

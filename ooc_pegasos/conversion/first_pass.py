@@ -127,9 +127,10 @@ class Ingest:
         self.names |= self._read_names()
         if self._named is not None and self.names:
             self._named(self.names)
-        tasks = enumerate(reader.tasks(totals.source, totals.end, totals.hash_state), totals.blocks)
         read = self._prepare_with(reader)
         memory -= self.spill.room
+        numbered = enumerate(reader.tasks(totals.source, totals.end, totals.hash_state), totals.blocks)
+        tasks = self._with_room(reader, numbered, memory)
         try:
             if self.plan.weights is not None and totals.weights is None:
                 self._weights = WeightsReader(self.plan.weights)
@@ -152,6 +153,13 @@ class Ingest:
             self.spill.close()
             if self._weights is not None:
                 self._weights.close()
+
+    def _with_room(self, reader: Reader, tasks: Iterable[tuple[int, Any]], memory: int) -> Iterator[tuple[int, Any]]:
+        """Yield the tasks; one that needs more memory than this has that of the rows, which go to files."""
+        for numbered in tasks:
+            if memory_of(reader, numbered[1]) > memory:
+                self.spill.write_out()
+            yield numbered
 
     def _prepare_with(self, reader: Reader) -> Callable[[tuple[int, Any]], Prepared]:
         def prepare(numbered: tuple[int, Any]) -> Prepared:

@@ -391,7 +391,7 @@ def test_rows_in_memory_and_in_files_give_the_same_bytes(tmp_path, monkeypatch, 
     monkeypatch.setattr("ooc_pegasos.readers.registry.ROWS_PER_TEXT", 1.0)
     small_buckets(monkeypatch, 1 << 16)
     buckets, found = opened_buckets(monkeypatch), {}
-    for name, room in (("memory", 1 << 30), ("both", 100_000), ("files", 0)):
+    for name, room in (("memory", 1 << 28), ("both", 100_000), ("files", 0)):
         monkeypatch.setattr(ConvertConfig, "room_for_rows", lambda _config, room=room: room)
         monkeypatch.setattr("ooc_pegasos.conversion.pipeline._OVERESTIMATE", 100)
         buckets.clear()
@@ -414,6 +414,17 @@ def test_inputs_that_cannot_fit_go_to_files_at_once(tmp_path, monkeypatch, is_in
     )
     convert([source], tmp_path / "store")
     assert held == [0 if is_in_files else room]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_long_row_has_the_memory_of_the_rows_before_it(tmp_path, monkeypatch, threads):
+    config, buckets = ConvertConfig(memory=32 << 20, threads=threads), opened_buckets(monkeypatch)
+    convert([numbered(tmp_path, 90_000)], tmp_path / "short", config)
+    assert not buckets
+    with (tmp_path / "in.svm").open("a") as file:
+        file.write("1 " + " ".join(f"{index}:1" for index in range(1, 400_000)) + "\n")
+    convert([str(tmp_path / "in.svm")], tmp_path / "long", config)
+    assert buckets
 
 
 def test_rows_in_memory_are_written_when_a_signal_stops_the_conversion(tmp_path, monkeypatch):

@@ -129,13 +129,19 @@ class Ingest:
             self._named(self.names)
         read = self._prepare_with(reader)
         memory -= self.spill.room
-        numbered = enumerate(reader.tasks(totals.source, totals.end, totals.hash_state), totals.blocks)
-        tasks = self._with_room(reader, numbered, memory)
+        tasks = enumerate(reader.tasks(totals.source, totals.end, totals.hash_state), totals.blocks)
+
+        def size(numbered: tuple[int, Any]) -> int:
+            needed = memory_of(reader, numbered[1])
+            if needed > memory:  # a long row has the memory of the rows before it
+                self.spill.write_out()
+            return needed
+
         try:
             if self.plan.weights is not None and totals.weights is None:
                 self._weights = WeightsReader(self.plan.weights)
                 self._weights.skip(totals.rows + totals.rejected + totals.left_out)
-            for prepared in ordered_map(read, tasks, threads, lambda numbered: memory_of(reader, numbered[1]), memory):
+            for prepared in ordered_map(read, tasks, threads, size, memory):
                 self.finish_sources(reader, prepared.parsed.task.source)
                 self.take(prepared)
                 reader.release(prepared.parsed)
@@ -153,13 +159,6 @@ class Ingest:
             self.spill.close()
             if self._weights is not None:
                 self._weights.close()
-
-    def _with_room(self, reader: Reader, tasks: Iterable[tuple[int, Any]], memory: int) -> Iterator[tuple[int, Any]]:
-        """Yield the tasks; one that needs more memory than this has that of the rows, which go to files."""
-        for numbered in tasks:
-            if memory_of(reader, numbered[1]) > memory:
-                self.spill.write_out()
-            yield numbered
 
     def _prepare_with(self, reader: Reader) -> Callable[[tuple[int, Any]], Prepared]:
         def prepare(numbered: tuple[int, Any]) -> Prepared:

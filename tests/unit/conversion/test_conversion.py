@@ -17,6 +17,7 @@ from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
 from ooc_pegasos.conversion.buckets import Spill
 from ooc_pegasos.conversion.first_pass import Ingest
 from ooc_pegasos.errors import CorruptFileError, InputError, LockedError, UsageError
+from ooc_pegasos.util.files import open_in_place
 from support.file_bytes import folder_bytes
 from support.fork_server import Process, program
 from support.rows import random_rows, same_matrix, svmlight_text
@@ -373,10 +374,10 @@ def test_damaged_scratch_data_is_read_again(tmp_path):
     assert folder_bytes(target) == folder_bytes(whole)
 
 
-def opened_buckets(patched: pytest.MonkeyPatch) -> list[int]:
-    """Buckets that are written to files from now on."""
-    found, descriptor = [], Spill._descriptor
-    patched.setattr(Spill, "_descriptor", lambda spill, bucket: found.append(bucket) or descriptor(spill, bucket))
+def opened_buckets(patched: pytest.MonkeyPatch) -> list[Path]:
+    """Files of buckets that are opened to write from now on."""
+    found, place = [], "ooc_pegasos.conversion.buckets.open_in_place"
+    patched.setattr(place, lambda path, flags: found.append(path) or open_in_place(path, flags))
     return found
 
 
@@ -388,12 +389,12 @@ def test_rows_in_memory_and_in_files_give_the_same_bytes(tmp_path, monkeypatch, 
     (tmp_path / "w.txt").write_text("".join(f"{1 + row % 5}\n" for row in range(3000)))
     config = ConvertConfig(block_size=20_000, chunk_size=30_000, **options)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ooc_pegasos.readers.registry.ROWS_PER_TEXT", 1.0)
-    small_buckets(monkeypatch, 1 << 16)
+    expected = 380_000  # if there is no room for half of that, rows go to files at once
+    monkeypatch.setattr("ooc_pegasos.readers.registry.ROWS_PER_TEXT", expected / os.stat("in.svm").st_size)
+    small_buckets(monkeypatch, 1 << 18)  # two, which are not split
     buckets, found = opened_buckets(monkeypatch), {}
-    for name, room in (("memory", 1 << 28), ("both", 100_000), ("files", 0)):
+    for name, room in (("memory", 1 << 28), ("both", 200_000), ("files", 0)):
         monkeypatch.setattr(ConvertConfig, "room_for_rows", lambda _config, room=room: room)
-        monkeypatch.setattr("ooc_pegasos.conversion.pipeline._OVERESTIMATE", 100)
         buckets.clear()
         found[name] = folder_bytes(convert(["in.svm"], name, config).path), len(buckets)
     assert found["memory"][0] == found["both"][0] == found["files"][0]

@@ -394,6 +394,10 @@ class ConvertConfig:
         """Return the bytes of rows that are shuffled at a time."""
         return self.memory // 8
 
+    def room_for_rows(self) -> int:
+        """Return the bytes of rows that are kept in memory between the passes: half of it, if parsers leave as much."""
+        return max(0, min(4 * self.bucket_limit(), self.memory - 6 * self.text_block() * (self.reading_threads() + 2)))
+
 
 MOST_MODELS = 4096
 """Largest number of models trained in one pass."""

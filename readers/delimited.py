@@ -22,6 +22,7 @@ from ooc_pegasos.readers.arrow_strings import not_utf8
 from ooc_pegasos.readers.base import TO_UTF8, BadRow
 from ooc_pegasos.readers.sources import UTF8_MARK
 from ooc_pegasos.store.csr_block import read_only
+from ooc_pegasos.util.buffers import Pool, Scratch
 from ooc_pegasos.util.short_names import short, shortened
 
 if TYPE_CHECKING:
@@ -135,35 +136,82 @@ class CellReader:
     Arrow takes some 10 KB of memory for a column, however few rows there are.
     """
 
-    def __init__(self, names: Sequence[str], kinds: Mapping[str, CellKind], delimiter: str) -> None:
+    def __init__(
+        self, names: Sequence[str], kinds: Mapping[str, CellKind], delimiter: str, multiline: bool = False
+    ) -> None:
+        self._kinds, self._multiline = kinds, multiline
+        self._pool = Pool()
         self._words = [name for name, kind in kinds.items() if kind == "string"]
-        numbers = [name for name, kind in kinds.items() if kind == "number"]
+        self._numeric = [name for name, kind in kinds.items() if kind == "number"]
         targets = {name: kernels_of_cells.WORD - number for number, name in enumerate(self._words)}
-        targets |= {name: number for number, name in enumerate(numbers)}
-        self._numbers = len(numbers)
+        targets |= {name: number for number, name in enumerate(self._numeric)}
         self._targets = np.array([targets.get(name, kernels_of_cells.IGNORED) for name in names], np.int32)
         self._delimiter = ord(delimiter)
 
     def read(self, text: np.ndarray, length: int, skip_first: bool) -> Cells | None:
-        """Read a text that ends with a line feed and padding; None if a line has quotes, is bad, or is not ASCII."""
+        """Read a text that ends with a line feed and padding; None if a line is bad or unusual."""
         import pyarrow as pa
 
-        first = _first_row(text[:length], "", False)[0] if skip_first and length else 0
-        text, length = text[first:], length - first
-        most, skipped = _count(text[:length], 10), int(first > 0)
-        numbers, spans = np.empty((most, self._numbers)), np.empty((most, len(self._words), 2), np.int64)
-        lines = np.empty(most, np.int64)
+        end, skipped = 0, 0
+        if skip_first and length:
+            end, skipped = _first_row(text[:length], chr(self._delimiter), self._multiline)
+        text, length = text[end:], length - end
+        scratch = self._pool.take()
+        try:
+            return self._cells(read_only(text), length, skipped, scratch)
+        except pa.ArrowInvalid:  # not UTF-8
+            return None
+        finally:
+            self._pool.give_back(scratch)
+
+    def _cells(self, text: np.ndarray, length: int, skipped: int, scratch: Scratch) -> Cells | None:
+        """Return the rows of `text[:length]`; raises ArrowInvalid if not UTF-8. `skipped` is the lines before it."""
+        import pyarrow as pa
+
+        most, words = _count(text[:length], 10), len(self._words)
+        numbers, lines = np.empty((most, len(self._numeric))), np.empty(most, np.int64)
+        spans = scratch.array("spans", words * most * 2, np.int32).reshape(words, most, 2)
+        keys = scratch.array("keys", words * most, np.uint64).reshape(words, most)
         rows, line_count = kernels_of_cells.parse_cells(
-            read_only(text), length, self._delimiter, self._targets, numbers, spans, lines
+            text, length, self._delimiter, self._targets, numbers, spans, keys, lines
         )
         if rows < 0:
             return None
-        columns = []
-        for number in range(len(self._words)):
-            cells = [text[begin:end].tobytes() or None for begin, end in spans[:rows, number].tolist()]
-            columns.append(pa.array(cells, pa.string()).dictionary_encode())
-        words = pa.RecordBatch.from_arrays(columns, names=self._words)
-        return Cells(numbers[:rows], words, lines[:rows] + skipped, line_count + skipped)
+        columns = _coded_words(text, spans[:, :rows], keys[:, :rows], scratch)
+        batch = pa.RecordBatch.from_arrays(columns, names=self._words)
+        return Cells(numbers[:rows], batch, lines[:rows] + skipped, line_count + skipped)
+
+    def batch(self, text: np.ndarray, length: int, skip_first: bool) -> tuple[Any, np.ndarray, int] | None:
+        """Return the same as (record batch, lines, number of lines)."""
+        import pyarrow as pa
+
+        cells = self.read(text, length, skip_first)
+        if cells is None:
+            return None
+        columns = dict(zip(cells.words.schema.names, cells.words.columns, strict=True))
+        numbers = {name: pa.array(cells.numbers[:, at], from_pandas=True) for at, name in enumerate(self._numeric)}
+        made = pa.RecordBatch.from_pydict({name: (columns | numbers)[name] for name in self._kinds})
+        return made, cells.lines, cells.line_count
+
+
+def _coded_words(text: np.ndarray, spans: np.ndarray, keys: np.ndarray, scratch: Scratch) -> list[Any]:
+    """Return the words of each column as a dictionary array. Raises ArrowInvalid if not UTF-8."""
+    import pyarrow as pa
+
+    rows = keys.shape[1]
+    slots = scratch.array("slots", 2 << max(2 * rows - 1, 1).bit_length(), np.uint64).reshape(-1, 2)
+    slots[:] = 0
+    firsts = scratch.array("firsts", 2 * rows, np.int32).reshape(rows, 2)
+    columns = []
+    for column, (of_column, its_keys) in enumerate(zip(spans, keys, strict=True)):
+        codes = np.empty(rows, np.int32)
+        words, total = kernels_of_cells.code_words(text, of_column, its_keys, column + 1, slots, codes, firsts)
+        offsets, joined = np.empty(words + 1, np.int32), np.empty(total, np.uint8)
+        kernels_of_cells.copy_words(text, firsts[:words], offsets, joined)
+        dictionary = pa.StringArray.from_buffers(words, pa.py_buffer(offsets), pa.py_buffer(joined))
+        dictionary.validate(full=True)
+        columns.append(pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), dictionary, safe=False))
+    return columns
 
 
 def good_rows(head: bytes, names: list[str], delimiter: str, header: bool, multiline: bool) -> bytes:

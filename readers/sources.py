@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import gzip
 import io
 import lzma
 import os
@@ -263,7 +262,7 @@ class TextSource:
                     self._skip(raw if plain else stream, plain, start, hash_state)
                 yield from self._cut(stream, plain, start)
                 self._samples = samples_of(raw.fileno()) if here else None  # before the last check of the stamp
-            except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+            except (EOFError, lzma.LZMAError, zlib.error) as error:
                 raise self._damaged(error) from error
             except OSError as error:
                 if error.errno is None:  # errors of bz2 and pyarrow have no number
@@ -313,10 +312,8 @@ class TextSource:
 
             return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(hashing, mode="r"), "zstd")), False
         buffered = io.BufferedReader(hashing, 1 << 20)
-        if kind == "gzip":
-            return cast(BinaryIO, gzip.GzipFile(fileobj=buffered, mode="rb")), False
-        decompressor = bz2.BZ2Decompressor if kind == "bzip2" else lzma.LZMADecompressor
-        return cast(BinaryIO, _Streams(buffered, decompressor)), False
+        decompressors = {"gzip": _GzipDecompressor, "bzip2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor}
+        return cast(BinaryIO, _Streams(buffered, decompressors[kind])), False
 
     def _skip(self, stream: BinaryIO, plain: bool, start: int, hash_state: dict[str, Any] | None) -> None:
         if plain and hash_state is not None:
@@ -450,8 +447,34 @@ class _Pushback(io.RawIOBase):
         return self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
 
 
+class _GzipDecompressor:
+    """A gzip stream, with the interface of `BZ2Decompressor`. `GzipFile` decompresses 8 KB at a time."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(31)  # with the header and the checksum of gzip
+
+    @property
+    def eof(self) -> bool:
+        """True at the end of the stream."""
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        """Bytes after the stream."""
+        return self._stream.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        """True if there is no output without more input: the checksum comes after the last output."""
+        return not self._stream.unconsumed_tail
+
+    def decompress(self, raw: bytes, size: int) -> bytes:
+        """Return up to `size` bytes."""
+        return self._stream.decompress(self._stream.unconsumed_tail + raw, size)
+
+
 class _Streams(io.RawIOBase):
-    """Concatenated bzip2 or xz streams. Unlike in `BZ2File`, a damaged later stream is not treated as padding."""
+    """Concatenated gzip, bzip2 or xz streams. Unlike in `BZ2File`, a damaged later stream is not treated as padding."""
 
     def __init__(self, file: BinaryIO, make: Callable[[], Any]) -> None:
         self._file = file

@@ -528,13 +528,13 @@ class _TextTable(TextSource):
             column: "number" if column in numbers else "string" for column in wanted
         }
         self.cell_reader: delimited.CellReader | None = None
-        """The reader of blocks with mostly numbers; None if Arrow must read them."""
+        """The reader of blocks of ordinary lines; None if Arrow must read them."""
         if (
             file_type != "jsonlines"
             and not self._partition.keys() & set(wanted)
             and table.delimiter in delimited.ORDINARY
         ):
-            self.cell_reader = delimited.CellReader(list(own), self._kinds, table.delimiter)
+            self.cell_reader = delimited.CellReader(list(own), self._kinds, table.delimiter, table.multiline)
 
     def begins_with_header(self, task: TextBlock) -> bool:
         """True if the first line of a block is the header."""
@@ -544,6 +544,10 @@ class _TextTable(TextSource):
         """Return the record batch of a block of lines."""
         import pyarrow as pa
 
+        if self.cell_reader is not None:
+            cells = self.cell_reader.batch(task.text, task.length, self.begins_with_header(task))
+            if cells is not None:
+                return Batch(*cells, [])
         own_kinds: dict[str, Any] = {name: kind for name, kind in self._kinds.items() if name in self._own}
         if not own_kinds:  # all columns are those of the path: one is read for the number of rows
             own_kinds = {next(iter(self._own)): "string"}

@@ -37,8 +37,9 @@ ALLOCATORS = ("util/buffers.py", "store/page_memory.py")
 DEPTH = 4
 """Levels of attributes and items in which the row is looked for."""
 READ = "readers/sources.py: TextSource._fill"
+TABLE = "readers/tables.py: TablesReader.read"
 VECTORS = "readers/vectorize.py: Vectorizer.vectors"
-SPILL = ("conversion/buckets.py: scatter", "conversion/buckets.py: _write_all")
+SPILL = ("conversion/buckets.py: scatter", "conversion/buckets.py: Spill._add")
 SECOND_PASS = (
     "conversion/buckets.py: Spill.segments",
     "conversion/second_pass.py: Assembly._encode",
@@ -47,7 +48,7 @@ SECOND_PASS = (
 SOLVER = "solvers/sdca.py: SdcaSolver._process_model"
 WAYS = {
     "convert svmlight": (20, ((READ, "readers/svmlight.py: SvmlightReader.parse", *SPILL), SECOND_PASS)),
-    "convert CSV": (20, ((READ, "readers/delimited.py: CellReader.read", VECTORS, *SPILL), SECOND_PASS)),
+    "convert CSV": (20, ((READ, TABLE, "readers/delimited.py: CellReader.read", VECTORS, *SPILL), SECOND_PASS)),
     "train, mapped": (14, (("loading/mapped.py: MappedLoader._map", SOLVER),)),
     "train, read ahead": (14, (("loading/read_ahead.py: ReadAheadLoader._read", SOLVER),)),
 }

@@ -1,4 +1,4 @@
-"""Temporary files (buckets) between the two passes of a conversion.
+"""Rows between the two passes of a conversion, in buckets: in memory while they fit, then in temporary files.
 
 A bucket is a file of segments, one for each block of input with rows in the bucket. Each segment has a checksum, so
 that after a crash the valid segments of a bucket can be identified.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -139,11 +140,19 @@ def _fresh(rows: int, pairs: int, with_values: bool, with_weights: bool) -> Colu
 
 
 class Spill:
-    """The buckets of a conversion, in a folder of their own."""
+    """The buckets of a conversion: up to `room` bytes in memory, more in files in a folder of their own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, room: int = 0) -> None:
         self.folder = folder
+        self.room = room
+        """Bytes that can still be kept in memory."""
         self._open: dict[int, int] = {}
+        self._held: dict[int, list[np.ndarray]] = {}
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return sum(map(self.size, self._held))
 
     def path(self, bucket: int) -> Path:
         """Return the file of a bucket."""
@@ -151,6 +160,8 @@ class Spill:
 
     def size(self, bucket: int) -> int:
         """Return the size of a bucket."""
+        if bucket in self._held:
+            return sum(len(segment) for segment in self._held[bucket])
         try:
             return self.path(bucket).stat().st_size
         except FileNotFoundError:
@@ -178,8 +189,37 @@ class Spill:
                 continue
             checksum = scattered.checksums[bucket : bucket + 1].view(np.int64)[0]
             header = np.array([_MAGIC, scattered.number, rows, pairs, more, checksum, parts[-1].nbytes], np.int64)
-            grown.append(_write_all(self._descriptor(first_bucket + bucket), [header, *parts]))
+            grown.append(self._add(first_bucket + bucket, [header, *parts]))
         return grown
+
+    def _add(self, bucket: int, parts: list[np.ndarray]) -> int:
+        """Append a segment; return its size."""
+        size = sum(part.nbytes for part in parts)
+        if size > self.room:
+            self.write_out()
+            return _write_all(self._descriptor(bucket), parts)
+        self.room -= size
+        self._held.setdefault(bucket, []).append(np.concatenate([part.view(np.uint8) for part in parts]))
+        return size
+
+    def write_out(self) -> None:
+        """Write the rows in memory to files, where later rows go as well."""
+        self.room = 0
+        for bucket in list(self._held):
+            for segment in self._held[bucket]:
+                _write_all(self._descriptor(bucket), [segment])
+            del self._held[bucket]
+
+    @contextmanager
+    def kept_if_interrupted(self) -> Iterator[None]:
+        """Write the rows in memory to files if a signal stops the conversion, which can then be resumed."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            with suppress(OSError):  # then more is read again
+                self.write_out()
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the files. Later appends open them again."""
@@ -193,6 +233,7 @@ class Spill:
 
     def remove(self, bucket: int) -> None:
         """Delete a bucket."""
+        self._held.pop(bucket, None)
         self.path(bucket).unlink(missing_ok=True)
 
     def segments(
@@ -202,39 +243,15 @@ class Spill:
 
         `make(rows, pairs, with values, with weights)` returns the arrays to read into.
         """
-        make = make or _fresh
-        if not self.path(bucket).exists():
-            return
-        with ReadOnlyFile(self.path(bucket)) as file:
-            left = os.fstat(file.fileno()).st_size
-            at = 0
-            while left >= 8 * _HEADER:
-                header = np.empty(_HEADER, np.int64)
-                _read_all(file.fileno(), header.view(np.uint8))
-                if header[0] != _MAGIC:
-                    return
-                rows, pairs, more, _checksum, of_ids = (int(x) for x in header[2:])
-                with_values, with_weights = bool(more & _VALUES), bool(more & _WEIGHTS)
-                size = 8 * _HEADER + 12 * rows + 4 * pairs * (1 + with_values) + 4 * rows * with_weights + of_ids
-                if min(rows, pairs, of_ids) < 0 or size > left:
-                    return
-                columns = make(rows, pairs, with_values, with_weights)
-                labels8, lengths8, indices8, values8 = parts = _as_bytes(columns)
-                weights8, ids8 = columns.weights.view(np.uint8), np.empty(of_ids, np.uint8)
-                for part in [*parts, weights8, ids8]:
-                    _read_all(file.fileno(), part)
-                found = np.empty(1, np.uint64)
-                kernels.segment_checksums(header[None, 2:], labels8, lengths8, indices8, values8, with_values, found)
-                if of_ids:
-                    _add_ids(found, ids8)
-                if with_weights:
-                    kernels.add_weights_to_checksums(header[None, 2:], weights8, found)
-                if found.view(np.int64)[0] != header[5]:
-                    return
-                columns.ids = unpacked(ids8) if of_ids else None
-                at += size
-                left -= size
-                yield at, columns
+        make, at = make or _fresh, 0
+        for segment in self._held.get(bucket, ()):
+            left = [segment]
+            yield from _segments(lambda into: _copy_from(left, into), len(segment), make, at)  # noqa: B023
+            at += len(segment)
+        if self.path(bucket).exists():
+            with ReadOnlyFile(self.path(bucket)) as file:
+                size = os.fstat(file.fileno()).st_size
+                yield from _segments(lambda into: _read_all(file.fileno(), into), size, make)
 
     def load(self, bucket: int, rows: int, pairs: int, scratch: Scratch, *, words: bool = False) -> Columns:
         """Return all rows of a bucket that must have this size; their ids as words, if `words`."""
@@ -283,6 +300,45 @@ class Spill:
                 os.close(self._open.pop(next(iter(self._open))))
             self._open[bucket] = open_in_place(self.path(bucket), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         return self._open[bucket]
+
+
+def _segments(
+    read: Callable[[np.ndarray], None], left: int, make: Callable[[int, int, bool, bool], Columns], at: int = 0
+) -> Iterator[tuple[int, Columns]]:
+    """Yield (end position, rows) of each segment of `left` bytes; `read` fills an array with the next ones."""
+    while left >= 8 * _HEADER:
+        header = np.empty(_HEADER, np.int64)
+        read(header.view(np.uint8))
+        if header[0] != _MAGIC:
+            return
+        rows, pairs, more, _checksum, of_ids = (int(x) for x in header[2:])
+        with_values, with_weights = bool(more & _VALUES), bool(more & _WEIGHTS)
+        size = 8 * _HEADER + 12 * rows + 4 * pairs * (1 + with_values) + 4 * rows * with_weights + of_ids
+        if min(rows, pairs, of_ids) < 0 or size > left:
+            return
+        columns = make(rows, pairs, with_values, with_weights)
+        labels8, lengths8, indices8, values8 = parts = _as_bytes(columns)
+        weights8, ids8 = columns.weights.view(np.uint8), np.empty(of_ids, np.uint8)
+        for part in [*parts, weights8, ids8]:
+            read(part)
+        found = np.empty(1, np.uint64)
+        kernels.segment_checksums(header[None, 2:], labels8, lengths8, indices8, values8, with_values, found)
+        if of_ids:
+            _add_ids(found, ids8)
+        if with_weights:
+            kernels.add_weights_to_checksums(header[None, 2:], weights8, found)
+        if found.view(np.int64)[0] != header[5]:
+            return
+        columns.ids = unpacked(ids8) if of_ids else None
+        at += size
+        left -= size
+        yield at, columns
+
+
+def _copy_from(left: list[np.ndarray], into: np.ndarray) -> None:
+    """Copy the next bytes of `left[0]`, which then holds the rest."""
+    into[:] = left[0][: len(into)]
+    left[0] = left[0][len(into) :]
 
 
 def _write_all(descriptor: int, parts: list[np.ndarray]) -> int:

@@ -50,12 +50,19 @@ class Ingest:
     """The first pass, from the last event of the journal to the end of the last source."""
 
     def __init__(
-        self, plan: IngestPlan, declared: Declared, folder: Path, journal: Journal, idf: np.ndarray = NO_LEVELS
+        self,
+        plan: IngestPlan,
+        declared: Declared,
+        folder: Path,
+        journal: Journal,
+        idf: np.ndarray = NO_LEVELS,
+        room: int = 0,
     ) -> None:
+        """`room` is the bytes of rows that are kept in memory unless an interrupted conversion is resumed."""
         self.plan = plan
         self.idf = read_only(idf)
         """The idf of each feature; empty without tf-idf."""
-        self.spill = Spill(folder)
+        self.spill = Spill(folder, room)
         self.totals = Totals(LabelCollector(plan.text_labels))
         self._journal = journal
         self._declared = declared
@@ -97,6 +104,8 @@ class Ingest:
         ):
             if path.exists():
                 cut_file(path, length)
+        if size:
+            self.spill.write_out()
         return size
 
     def _is_whole(self, event: dict[str, Any], whole: dict[int, int], assembled: Collection[int]) -> bool:
@@ -130,13 +139,21 @@ class Ingest:
         self.names |= self._read_names()
         if self._named is not None and self.names:
             self._named(self.names)
-        tasks = enumerate(reader.tasks(totals.source, totals.end, totals.hash_state), totals.blocks)
         read = self._prepare_with(reader)
+        memory -= self.spill.room
+        tasks = enumerate(reader.tasks(totals.source, totals.end, totals.hash_state), totals.blocks)
+
+        def size(numbered: tuple[int, Any]) -> int:
+            needed = memory_of(reader, numbered[1])
+            if needed > memory:  # a long row has the memory of the rows before it
+                self.spill.write_out()
+            return needed
+
         try:
             if self.plan.weights is not None and totals.weights is None:
                 self._weights = WeightsReader(self.plan.weights)
                 self._weights.skip(totals.rows + totals.rejected + totals.left_out)
-            for prepared in ordered_map(read, tasks, threads, lambda numbered: memory_of(reader, numbered[1]), memory):
+            for prepared in ordered_map(read, tasks, threads, size, memory):
                 self.finish_sources(reader, prepared.parsed.task.source)
                 self.take(prepared)
                 reader.release(prepared.parsed)

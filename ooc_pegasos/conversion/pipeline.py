@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 _NOT_IN_PLAN = ("memory", "threads", "block_size")
 _SOME_CORES, _WORTH_A_CORE = 8, 24 << 20  # cores that get a bucket each, and the least bytes of rows for that
+_OVERESTIMATE = 2  # rows may take half of the bytes expected
 _STREAM_SIZE = 4 << 30  # the assumed size of standard input
 
 
@@ -452,12 +453,17 @@ class Conversion:
             Survey(self.names, self.config, progress.note, lambda what: progress.begin(what, size), progress.advance),
         )
 
-    def _bucket_number(self, recipe: Recipe) -> int:
-        """Return the number of buckets: each fits the memory budget, and large inputs keep several cores busy."""
+    def _expected_bytes(self, recipe: Recipe) -> float:
+        """Return the bytes, about, that all rows take between the passes."""
         expected = 0.0
         for name, stamp in zip(self.names, self.stamps, strict=True):
             size = stamp.size if stamp.regular else _STREAM_SIZE
             expected += registry.bytes_of_rows(name, size, recipe)
+        return expected
+
+    def _bucket_number(self, recipe: Recipe) -> int:
+        """Return the number of buckets: each fits the memory budget, and large inputs keep several cores busy."""
+        expected = self._expected_bytes(recipe)
         least = min(_SOME_CORES, expected // _WORTH_A_CORE)
         return int(min(MOST_BUCKETS, max(1 + expected // self.config.bucket_limit(), least)))
 
@@ -470,52 +476,63 @@ class Conversion:
             config = self.config
             assembled_before = {event["bucket"] for _end, event in write_journal.events()}
             known = vocabulary.read(self.scratch, self.plan.vocabulary) if self.plan.vocabulary else None
-            idf = vocabulary.idf_of(self.plan.recipe, known)
-            ingest = Ingest(self.plan, self.declared, self.scratch, read_journal, idf)
+            room = config.room_for_rows()
+            if self._expected_bytes(self.plan.recipe) > _OVERESTIMATE * room:
+                room = 0
+            ingest = Ingest(
+                self.plan, self.declared, self.scratch, read_journal, vocabulary.idf_of(self.plan.recipe, known), room
+            )
             read_journal.truncate(ingest.replay(read_journal.events(), assembled_before))
-            rows = "test rows" if self.split and self.split.part == "test" else "rows"
-            self.progress.expect(self._steps)
-            self.progress.begin(f"reading {rows}", sum(stamp.size for stamp in self.stamps))
-            options = ReadOptions(
-                self.plan.block_size,
-                text_labels=self.plan.text_labels,
-                smallest_index=self.plan.smallest_index,
-                largest_index=self.plan.largest_index,
-                stop_at_bad=not self.plan.skip_bad,
-                feature_names=self.plan.feature_names,
-                labels=self.plan.labels,
-                vocabulary=known,
-                memory=config.memory,
-                split=self.plan.split.rule if self.plan.split else None,
-            )
-            reader = registry.reader_for(self.names, self.plan.recipe, options)
-            features = self._columns(reader)
-            pipes.begin_last_pass()
-            ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
-            if self.split:
-                self._check_part(ingest)
-            if ingest.totals.rows == 0 and ingest.totals.left_out:
-                self._publish_nothing(ingest)
-                return
-            if ingest.totals.rows == 0:
-                rejected = f"{ingest.totals.rejected:,} were rejected"
-                raise InputError(f"{sources.display_name(self.names[0])}: no row to keep, {rejected}; check the file")
-            labels = settle(ingest.totals.collector, self.declared)
-            if labels.rule and not self.pattern and (words := ingest.totals.collector.words_of(labels.rule)):
-                self.progress.note(words)
-            pattern = self.pattern and self.pattern[1]
-            plan = plan_assembly(ingest, labels, features, config, self.place, pattern)
-            labels = dataclasses.replace(labels, kind=plan.layout.labels)
-            assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal, idf)
-            assembly.replay(write_journal.events(), self.place.first_chunk, self.target)
-            self.progress.begin(
-                "writing chunks" if rows == "rows" else f"writing {rows}", sum(ingest.totals.sizes.values())
-            )
-            room = 2 * config.bucket_limit() + 2 * min(config.chunk_size, 2 * config.bucket_limit())
-            threads = max(1, min(config.workers, config.memory // room))
-            assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
-            self.publish(ingest, plan, labels, assembled)
+            with ingest.spill.kept_if_interrupted():
+                self._run_passes(ingest, write_journal, known)
         self.progress.end()
+
+    def _run_passes(self, ingest: Ingest, write_journal: Journal, known: Vocabulary | None) -> None:
+        """Read the rest of the rows, write the chunks, and publish them."""
+        config = self.config
+        rows = "test rows" if self.split and self.split.part == "test" else "rows"
+        self.progress.expect(self._steps)
+        self.progress.begin(f"reading {rows}", sum(stamp.size for stamp in self.stamps))
+        options = ReadOptions(
+            self.plan.block_size,
+            text_labels=self.plan.text_labels,
+            smallest_index=self.plan.smallest_index,
+            largest_index=self.plan.largest_index,
+            stop_at_bad=not self.plan.skip_bad,
+            feature_names=self.plan.feature_names,
+            labels=self.plan.labels,
+            vocabulary=known,
+            memory=config.memory,
+            split=self.plan.split.rule if self.plan.split else None,
+        )
+        reader = registry.reader_for(self.names, self.plan.recipe, options)
+        features = self._columns(reader)
+        pipes.begin_last_pass()
+        ingest.run(reader, config.reading_threads(), self.progress.advance, config.memory)
+        if self.split:
+            self._check_part(ingest)
+        if ingest.totals.rows == 0 and ingest.totals.left_out:
+            self._publish_nothing(ingest)
+            return
+        if ingest.totals.rows == 0:
+            rejected = f"{ingest.totals.rejected:,} were rejected"
+            raise InputError(f"{sources.display_name(self.names[0])}: no row to keep, {rejected}; check the file")
+        labels = settle(ingest.totals.collector, self.declared)
+        if labels.rule and not self.pattern and (words := ingest.totals.collector.words_of(labels.rule)):
+            self.progress.note(words)
+        pattern = self.pattern and self.pattern[1]
+        plan = plan_assembly(ingest, labels, features, config, self.place, pattern)
+        labels = dataclasses.replace(labels, kind=plan.layout.labels)
+        assembly = Assembly(plan, labels, ingest.spill, self.scratch / "store", write_journal, ingest.idf)
+        assembly.replay(write_journal.events(), self.place.first_chunk, self.target)
+        self.progress.begin(
+            "writing chunks" if rows == "rows" else f"writing {rows}", sum(ingest.totals.sizes.values())
+        )
+        largest = min(max(ingest.totals.sizes.values()), 2 * config.bucket_limit())
+        room = largest + 2 * min(config.chunk_size, largest)
+        threads = max(1, min(config.workers, (config.memory - ingest.spill.held) // room))
+        assembled = assembly.run(ingest.buckets(), threads, self.progress.advance)
+        self.publish(ingest, plan, labels, assembled)
 
     def _check_part(self, ingest: Ingest) -> None:
         """Refuse a new store whose rows are all in one part; what is appended may be."""
@@ -550,7 +567,6 @@ class Conversion:
             parts=[Part(0, 0, len(made_of), nothing, ingest.totals.rejected)],
         )
         self.place.publish(made, Vocabulary(), self._rejected(ingest))
-        self.progress.end()
 
     def _columns(self, reader: Reader) -> int:
         """Return the number of columns that the inputs declare, with empty ones; 0 if they declare none."""

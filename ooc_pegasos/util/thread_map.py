@@ -31,7 +31,9 @@ def ordered_map(
     the items before it. Closing the generator waits for all threads.
     """
     if threads <= 1:
-        yield from map(function, items)
+        for item in items:
+            size(item)  # which may release memory
+            yield function(item)
         return
     pool = ThreadPoolExecutor(threads)
     under_way: deque[tuple[int, Future[Result]]] = deque()

@@ -18,7 +18,7 @@ from ooc_pegasos.compiled.fit.lanes import (
 )
 from ooc_pegasos.compiled.fit.losses import ALMOST_ONE, is_unit_hinge, loss_at
 from ooc_pegasos.compiled.fit.panel import add_to_panel, panel_scores, prefetch_panel, row_buffers
-from ooc_pegasos.compiled.fit.pegasos import ERRORS, LOSS, MAGNITUDE, OFFSETS_AHEAD, S, T, prefetch_next_rows
+from ooc_pegasos.compiled.fit.pegasos import ERRORS, LOSS, MAGNITUDE, S, T, prefetch_next_rows
 from ooc_pegasos.compiled.fit.sdca import (
     CHANGED,
     DEVIATION,
@@ -36,6 +36,7 @@ from ooc_pegasos.compiled.fit.sdca import (
 from ooc_pegasos.compiled.fit.sdca import MAGNITUDE as DUAL_MAGNITUDE
 from ooc_pegasos.compiled.intrinsics import prefetch
 from ooc_pegasos.compiled.jit import inlined, kernel
+from ooc_pegasos.compiled.rows.gather import OFFSETS_AHEAD
 
 # Rows of `table`: lambda; the delay; lam m and its inverse; the weights of both classes; the positive class of one
 # versus rest, or -1; the held-out fold, or -1; the offset of scores; a bound on the rounding errors of scores, by which

@@ -10,8 +10,9 @@ import numpy as np
 
 from ooc_pegasos.compiled.fit.batch_bias import balanced_slopes, best_offset
 from ooc_pegasos.compiled.fit.losses import loss_at
-from ooc_pegasos.compiled.intrinsics import entries_of_line, escape_of_type, prefetch, value_at
+from ooc_pegasos.compiled.intrinsics import escape_of_type, prefetch, value_at
 from ooc_pegasos.compiled.jit import called, inlined, kernel
+from ooc_pegasos.compiled.rows.gather import OFFSETS_AHEAD, ROWS_AHEAD, prefetch_row
 
 # Indices in `state`. MAGNITUDE is the sum of the sizes of the terms added to S in this epoch. SQUARE, SUM, VECTOR_ERROR
 # and SUM_ERROR are ||a||^2, S, and bounds on the rounding errors of `a` and S at the beginning of the epoch.
@@ -23,9 +24,7 @@ STATE_SIZE = 16
 # proximal point method: a constant feature regularised towards the centre state[FREE_BIAS], which follows the bias.
 NO_FREE_BIAS, BY_SUBGRADIENT, BY_BATCH, PROXIMAL = range(4)
 
-_ROWS_AHEAD = 4
 _EMPTY = np.empty(0)
-OFFSETS_AHEAD = 8
 
 
 @kernel
@@ -136,19 +135,6 @@ def add_row(indices, values, levels, begin, end, a, factor):
 
 
 @kernel
-def prefetch_row(indptr, indices, values, row):
-    """Prefetch the entries of a row."""
-    begin, end = np.int64(indptr[row]), np.int64(indptr[row + 1])
-    for at in range(begin, end, entries_of_line(indices)):
-        prefetch(indices, at)
-    prefetch(indices, end - 1)  # rows do not begin at cache lines
-    if values is not None:
-        for at in range(begin, end, entries_of_line(values)):
-            prefetch(values, at)
-        prefetch(values, end - 1)
-
-
-@kernel
 def dot_prefetching(indices, values, levels, begin, end, a, ahead, ahead_end):
     """Do the same as `dot`, with prefetches of the weights of the row at `ahead`.
 
@@ -214,8 +200,8 @@ def prefetch_next_rows(order, i, end, indptr, indices, values, labels):
     if i + OFFSETS_AHEAD < end:
         prefetch(indptr, np.int64(order[i + OFFSETS_AHEAD]))
         prefetch(labels, np.int64(order[i + OFFSETS_AHEAD]))
-    if i + _ROWS_AHEAD < end:
-        prefetch_row(indptr, indices, values, np.int64(order[i + _ROWS_AHEAD]))
+    if i + ROWS_AHEAD < end:
+        prefetch_row(indptr, indices, values, np.int64(order[i + ROWS_AHEAD]))
 
 
 @inlined

@@ -10,7 +10,6 @@ import numpy as np
 
 from ooc_pegasos.compiled.fit.losses import best_dual, box_size, dual_at, is_unit_hinge, loss_at, slack_of
 from ooc_pegasos.compiled.fit.pegasos import (
-    OFFSETS_AHEAD,
     add_row,
     dot,
     dot_prefetching,
@@ -21,6 +20,7 @@ from ooc_pegasos.compiled.fit.pegasos import (
 )
 from ooc_pegasos.compiled.intrinsics import prefetch
 from ooc_pegasos.compiled.jit import inlined, kernel
+from ooc_pegasos.compiled.rows.gather import OFFSETS_AHEAD
 
 # Indices in `state`: the dual objective without its quadratic term; of this epoch the sum of gaps of rows, visited
 # rows, changed variables, and the sum of deviations of scores (hinge loss: |1 - y z| of changed rows, else |z - y|);

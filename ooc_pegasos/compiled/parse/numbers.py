@@ -1,7 +1,8 @@
 """Decimal text to float64, correctly rounded, from a byte buffer.
 
 Eight characters are read at once: `digit_run` finds how many leading ones are digits, `digits_value`
-folds them into an integer with three multiplications. Mantissas below 2^53 with small exponents are
+folds them into an integer with three multiplications. Positions are uint64 where they index an array, because numba
+checks whether a signed one counts from the end. Mantissas below 2^53 with small exponents are
 then exact in one division (Clinger 1990); all others go through a 128-bit product (Lemire 2021,
 "Number parsing at a gigabyte per second"); the rare ties that product cannot decide go to `strtod`.
 """
@@ -96,32 +97,34 @@ def ordinary_number(buffer, at):
     At most 7 digits before the point and 15 in all. This is the fast path and reports no errors: all other
     forms, and invalid characters after a number, are left to `parse_number`.
     """
-    negative = buffer[at] == 45
+    negative = buffer[np.uint64(at)] == 45
     if negative:
         at += 1
-    word, whole = digit_run(buffer, at)
-    is_plain = 0 < whole < 8
-    mantissa = digits_value(word, whole)
+    if buffer[np.uint64(at + 1)] == 46:  # mostly 0.ddd: a branch costs less than to count the digits
+        is_plain, whole, mantissa = is_digit(buffer[np.uint64(at)]), np.int64(1), np.uint64(buffer[np.uint64(at)] - 48)
+    else:
+        word, whole = digit_run(buffer, at)
+        is_plain, mantissa = 0 < whole < 8, digits_value(word, whole)
     at += whole
     fraction = np.int64(0)
-    if is_plain and buffer[at] == 46:
+    if is_plain and buffer[np.uint64(at)] == 46:
         at += 1
         word, fraction = digit_run(buffer, at)
         if fraction > 0:
-            mantissa = mantissa * _INTEGER_TEN_TO[fraction] + digits_value(word, fraction)
+            mantissa = mantissa * _INTEGER_TEN_TO[np.uint64(fraction)] + digits_value(word, fraction)
             at += fraction
             if fraction == 8:
                 word, more = digit_run(buffer, at)
                 is_plain = whole + more <= 7
                 if is_plain and more > 0:
-                    mantissa = mantissa * _INTEGER_TEN_TO[more] + digits_value(word, more)
+                    mantissa = mantissa * _INTEGER_TEN_TO[np.uint64(more)] + digits_value(word, more)
                     at += more
                     fraction += more
     # at most 15 digits: both operands are exact in float64, so the quotient is correctly rounded
-    value = np.float64(mantissa) / _TEN_TO[fraction]
+    value = np.float64(mantissa) / _TEN_TO[np.uint64(fraction)]
     if negative:
         value = -value
-    return is_plain, value, at, buffer[at]
+    return is_plain, value, at, buffer[np.uint64(at)]
 
 
 @kernel

@@ -68,20 +68,25 @@ def _ordinary_pairs(
     """
     while True:
         start = at
-        if text[at] == 32:
+        if text[np.uint64(at)] == 32:
             at += 1
         word, count = digit_run(text, at)
         if count == 0:
             return start, pairs, last
         index = np.int64(digits_value(word, count))
         at += count
-        if text[at] != 58 or index <= last or index < smallest or index > largest:
+        if text[np.uint64(at)] != 58 or index <= last or index < smallest or index > largest:
             return start, pairs, last
-        is_plain, value, at, follows = ordinary_number(text, at + 1)
-        if not is_plain or (follows != 32 and follows != 10):
-            return start, pairs, last
-        values[pairs] = value
-        indices[pairs] = index
+        digit, follows = text[np.uint64(at + 1)], text[np.uint64(at + 2)]
+        if is_digit(digit) and (follows == 32 or follows == 10):  # counts and indicators are mostly a single digit
+            value = np.float64(digit - 48)
+            at += 2
+        else:
+            is_plain, value, at, follows = ordinary_number(text, at + 1)
+            if not is_plain or (follows != 32 and follows != 10):
+                return start, pairs, last
+        values[np.uint64(pairs)] = value
+        indices[np.uint64(pairs)] = index
         last = index
         pairs += 1
 

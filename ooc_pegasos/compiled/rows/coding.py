@@ -7,9 +7,10 @@ values, is 0). See docs/store-format.md.
 
 import numpy as np
 
-from ooc_pegasos.compiled.intrinsics import value_at
+from ooc_pegasos.compiled.intrinsics import prefetch, value_at
 from ooc_pegasos.compiled.jit import inlined, kernel
 from ooc_pegasos.compiled.rows.counts import count_of
+from ooc_pegasos.compiled.rows.gather import OFFSETS_AHEAD, ROWS_AHEAD, prefetch_row
 from ooc_pegasos.compiled.rows.values import SLOTS, bits_of, norm_of, rounded_value, short_bits, slot_of
 from ooc_pegasos.compiled.rows.xxh64 import START, absorb_stripes, finish
 
@@ -150,12 +151,23 @@ def add_weights_to_checksums(stats: np.ndarray, weights: np.ndarray, checksums: 
         row = row_end
 
 
+@inlined
+def _prefetch_rows(order, i, indptr, indices, values):
+    """Prefetch the next rows of a random order."""
+    if i + OFFSETS_AHEAD < len(order):
+        prefetch(indptr, np.int64(order[i + OFFSETS_AHEAD]))
+    if i + ROWS_AHEAD < len(order):
+        prefetch_row(indptr, indices, values, np.int64(order[i + ROWS_AHEAD]))
+
+
 @kernel
 def entries_of_rows(
     order: np.ndarray, indptr: np.ndarray, indices: np.ndarray, base: int, escape: int, entries: np.ndarray
 ) -> None:
     """Count the entries of row `order[i]` when coded as gaps with this escape; 0 means plain indices."""
     for i in range(len(order)):
+        if escape > 0:
+            _prefetch_rows(order, i, indptr, indices, None)
         begin, end = indptr[order[i]], indptr[order[i] + 1]
         needed = end - begin
         if escape > 0 and begin < end:
@@ -200,6 +212,7 @@ def encode_rows(
     width = out_values.itemsize
     worst = np.float64(0)
     for i in range(len(order)):
+        _prefetch_rows(order, i, indptr, indices, values)
         begin, end = np.uint64(indptr[order[i]]), np.uint64(indptr[order[i] + 1])
         norm = norm_of(values, begin, end) if len(values) > 0 else np.sqrt(np.float64(end - begin))
         divide = normalize and norm > 0

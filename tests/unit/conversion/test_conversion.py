@@ -14,8 +14,10 @@ import pytest
 import scipy.sparse as sp
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert, verify
+from ooc_pegasos.conversion.buckets import Spill
 from ooc_pegasos.conversion.first_pass import Ingest
 from ooc_pegasos.errors import CorruptFileError, InputError, LockedError, UsageError
+from ooc_pegasos.util.files import open_in_place
 from support.file_bytes import folder_bytes
 from support.fork_server import Process, program
 from support.rows import random_rows, same_matrix, svmlight_text
@@ -370,6 +372,76 @@ def test_damaged_scratch_data_is_read_again(tmp_path):
     buckets[0].write_bytes(content)
     start_conversion(target, source, "shuffle", "new", "resume").succeed()
     assert folder_bytes(target) == folder_bytes(whole)
+
+
+def opened_buckets(patched: pytest.MonkeyPatch) -> list[Path]:
+    """Files of buckets that are opened to write from now on."""
+    found, place = [], "ooc_pegasos.conversion.buckets.open_in_place"
+    patched.setattr(place, lambda path, flags: found.append(path) or open_in_place(path, flags))
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"weights": "w.txt"}])
+def test_rows_in_memory_and_in_files_give_the_same_bytes(tmp_path, monkeypatch, options):
+    """No file while the rows fit; if they turn out not to, those in memory are written first."""
+    matrix, labels = random_rows(3000, 500, seed=4)
+    (tmp_path / "in.svm").write_text(svmlight_text(matrix, labels))
+    (tmp_path / "w.txt").write_text("".join(f"{1 + row % 5}\n" for row in range(3000)))
+    config = ConvertConfig(block_size=20_000, chunk_size=30_000, **options)
+    monkeypatch.chdir(tmp_path)
+    expected = 380_000  # if there is no room for half of that, rows go to files at once
+    monkeypatch.setattr("ooc_pegasos.readers.registry.ROWS_PER_TEXT", expected / os.stat("in.svm").st_size)
+    small_buckets(monkeypatch, 1 << 18)  # two, which are not split
+    buckets, found = opened_buckets(monkeypatch), {}
+    for name, room in (("memory", 1 << 28), ("both", 200_000), ("files", 0)):
+        monkeypatch.setattr(ConvertConfig, "room_for_rows", lambda _config, room=room: room)
+        buckets.clear()
+        found[name] = folder_bytes(convert(["in.svm"], name, config).path), len(buckets)
+    assert found["memory"][0] == found["both"][0] == found["files"][0]
+    assert found["memory"][1] == 0 < found["both"][1]
+    rows, stored = Store.open("memory").to_scipy()
+    order = np.lexsort(rows.toarray().T), np.lexsort(matrix.toarray().T)
+    assert same_matrix(rows[order[0]], matrix[order[1]])
+    assert sorted(stored) == sorted(labels)
+
+
+@pytest.mark.parametrize("is_in_files", [True, False])
+def test_inputs_that_cannot_fit_go_to_files_at_once(tmp_path, monkeypatch, is_in_files):
+    source, held = numbered(tmp_path, 3000), []
+    room = 1000 if is_in_files else 1 << 20
+    monkeypatch.setattr(ConvertConfig, "room_for_rows", lambda _config: room)
+    monkeypatch.setattr(
+        "ooc_pegasos.conversion.first_pass.Spill", lambda folder, room: held.append(room) or Spill(folder, room)
+    )
+    convert([source], tmp_path / "store")
+    assert held == [0 if is_in_files else room]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_long_row_has_the_memory_of_the_rows_before_it(tmp_path, monkeypatch, threads):
+    config, buckets = ConvertConfig(memory=32 << 20, threads=threads), opened_buckets(monkeypatch)
+    convert([numbered(tmp_path, 90_000)], tmp_path / "short", config)
+    assert not buckets
+    with (tmp_path / "in.svm").open("a") as file:
+        file.write("1 " + " ".join(f"{index}:1" for index in range(1, 400_000)) + "\n")
+    convert([str(tmp_path / "in.svm")], tmp_path / "long", config)
+    assert buckets
+
+
+def test_rows_in_memory_are_written_when_a_signal_stops_the_conversion(tmp_path, monkeypatch):
+    source = numbered(tmp_path, 3000)
+    expected = folder_bytes(convert([source], tmp_path / "whole").path)
+
+    def stop(*_given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ooc_pegasos.conversion.second_pass.Assembly.run", stop)
+        with pytest.raises(KeyboardInterrupt):
+            convert([source], tmp_path / "store")
+    monkeypatch.setattr("ooc_pegasos.readers.svmlight.SvmlightReader.read", lambda *_given: pytest.fail("read again"))
+    store = convert([source], tmp_path / "store", existing=Existing(resume=True))
+    assert folder_bytes(store.path) == expected
 
 
 # --- trouble ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooc_pegasos import ConvertConfig, Existing, Store, convert
+from ooc_pegasos.compiled.parse.lines import PADDING
 from ooc_pegasos.errors import InputError, UsageError
 from ooc_pegasos.readers import delimited
 from ooc_pegasos.readers.base import TO_UTF8
@@ -310,6 +311,34 @@ def test_a_large_block_is_one_batch():
     long = "x" * 5_000_000
     assert read_batch(f'1,"{long}"\n2,y\n')[0] == [(1, long), (2, "y")]
     assert read_batch(f"1,{long}\n2\n")[0] == [(1, long)]
+
+
+def test_words_are_coded_like_arrow():
+    """Words of any length, alike in their first or last bytes, among them words of the length of a key and longer."""
+    rng = random.Random(5)
+    stems = ["", "a", "b", "é", "0123456", "01234567", "01234568", "x" * 31, "y" * 31]
+    words = [rng.choice(stems) + rng.choice(stems) + rng.choice("abcdefgh") * rng.randrange(3) for _ in range(4000)]
+    words += [f"{number:08x}" for number in range(3000)] * 2 + [f"{number:x}" * 9 for number in range(3000)]
+    text = np.frombuffer("".join(f"{word};1;{word[:2]}\n" for word in words).encode() + bytes(PADDING), np.uint8).copy()
+    reader = delimited.CellReader(["w", "n", "s"], {"s": "string", "n": "number", "w": "string"}, ";")
+    batch, lines, line_count = reader.batch(text, len(text) - PADDING, False)
+    assert batch.schema.names == ["s", "n", "w"]
+    assert (lines.tolist(), line_count) == (list(range(len(words))), len(words))
+    for name, column in (("w", words), ("s", [word[:2] for word in words])):
+        expected = pa.array([word or None for word in column]).dictionary_encode()
+        assert batch.column(name).equals(expected)
+    assert batch.column("n").equals(pa.array([1.0] * len(words)))
+
+
+@pytest.mark.parametrize(
+    "line", ['a,b"', 'a,"b""c"', 'a,"b"c', 'a,"b', "a,b\0", "a,b\rc", "a,b,c", "a", b"a,\xff", b"a,\xed\xa0\x80"]
+)
+def test_unusual_lines_are_left_to_arrow(line):
+    text = b"x,y\n" * 20 + (line if isinstance(line, bytes) else line.encode()) + b"\n"
+    padded = np.frombuffer(text + bytes(PADDING), np.uint8).copy()
+    reader = delimited.CellReader(["a", "b"], {"a": "string", "b": "string"}, ",")
+    assert reader.batch(padded, len(text), False) is None
+    assert reader.batch(padded, 20 * 4, False)[0].num_rows == 20
 
 
 def test_a_good_block_is_parsed_once(monkeypatch):

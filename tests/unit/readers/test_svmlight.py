@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn.datasets import load_svmlight_file
 
 from ooc_pegasos import ConvertConfig, Existing, OocPegasosError, Store, convert
 from ooc_pegasos.errors import InputError
+from ooc_pegasos.readers.svmlight import Settings, SvmlightReader
 from support.rows import random_rows, same_matrix, svmlight_text
 
 IN_ORDER = ConvertConfig(shuffle=False)
@@ -66,6 +68,27 @@ def test_values_of_any_length_like_scikit_learn(tmp_path, digits):
     expected, _labels = load_svmlight_file(io.BytesIO(rows.encode()), dtype=np.float32, zero_based=False)
     found, _labels = store_of_text(tmp_path, rows).to_scipy()
     assert same_matrix(found, expected)
+
+
+def test_all_short_values_like_python(tmp_path):
+    """Every text of up to four of these characters is read as `float` does, or refused."""
+    values = ["".join(text) for size in range(1, 5) for text in product("07.-x", repeat=size)]
+    source = tmp_path / "in.svm"
+    source.write_text("".join(f"1 1:1 2:{value} 3:7\n" for value in values))
+    settings = Settings(stop_at_bad=False)
+    reader = SvmlightReader([str(source)], settings, 1 << 16)
+    (parsed,) = (reader.read(task) for task in reader.tasks())
+    numbers = {line: value for line, text in enumerate(values) if (value := number_or_none(text)) is not None}
+    assert parsed.lines.tolist() == list(numbers)
+    assert parsed.block.values.reshape(-1, 3)[:, 1].tolist() == [np.float32(value) for value in numbers.values()]
+    assert parsed.bad_lines == len(values) - len(numbers) > 0
+
+
+def number_or_none(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 BAD_ROWS = [
@@ -223,12 +246,22 @@ def test_compressed(tmp_path, kind):
     assert np.array_equal(found[1], expected[1])
 
 
+@pytest.mark.parametrize("block", [64, 4096, 1 << 20])
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_a_few_compressed_bytes_with_many_rows(tmp_path, kind, block):
+    """The decompressor has all of its input long before the last output was taken."""
+    path = tmp_path / f"a.svm.{kind}"
+    path.write_bytes(COMPRESSORS[kind](b"1 1:1\n-1 2:1\n" * 8192) * 2)
+    reader = SvmlightReader([str(path)], Settings(), block)
+    assert sum(reader.read(task).block.rows for task in reader.tasks()) == 4 * 8192
+
+
 @pytest.mark.parametrize("kind", COMPRESSORS)
 def test_truncated_or_damaged_compressed_files(tmp_path, kind):
     matrix, labels = random_rows(3000, 200, seed=2)
     whole = COMPRESSORS[kind](svmlight_text(matrix, labels).encode())
     path = tmp_path / f"a.svm.{kind}"
-    for content in (whole[: len(whole) // 2], whole[:-3], whole[:40] + bytes(50) + whole[90:]):
+    for content in (whole[: len(whole) // 2], whole[:-3], whole[:40] + bytes(50) + whole[90:], whole + b"text"):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"a\.svm"):
             convert([str(path)], tmp_path / "out", IN_ORDER)

@@ -251,6 +251,7 @@ def test_cells_are_those_of_arrow():
     read = 0
     for case in range(1500):
         columns, odd = rng.randrange(1, 6), rng.random() < 0.3
+        quoted = rng.choice([0, 0, 0.5, 1])
         names = [f"c{j}" for j in range(columns)]
         kinds = {name: rng.choice(["number", "number", "string"]) for name in names if rng.random() < 0.8}
         kinds = kinds or {"c0": "number"}
@@ -258,6 +259,7 @@ def test_cells_are_those_of_arrow():
         rows = []
         for _ in range(rng.randrange(6)):
             cells = [rng.choice(_ODD if odd and rng.random() < 0.1 else _CELLS) for _ in names]
+            cells = [f'"{cell}"' if cell and '"' not in cell and rng.random() < quoted else cell for cell in cells]
             rows.append(delimiter.join(cells + ["7"] * (odd and rng.random() < 0.05)))
         text = "".join(row + feed for row in rows)
         header = delimiter.join(names) + feed if case % 2 else ""
@@ -284,7 +286,7 @@ def test_cells_are_those_of_arrow():
             assert found.words.column(name).to_pylist() == batch.column(name).to_pylist()
         body = io.StringIO(text, newline="\n").read().replace("\r\n", "\n").split("\n")
         cells = [row.split(delimiter) for row in body if row]
-        python = [[float(row[names.index(name)] or "nan") for name in numbers] for row in cells]
+        python = [[float(row[names.index(name)].strip('"') or "nan") for name in numbers] for row in cells]
         assert np.array_equal(np.array(python).reshape(found.numbers.shape), found.numbers, equal_nan=True)
     assert read > 700
 

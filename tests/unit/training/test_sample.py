@@ -28,7 +28,7 @@ class Steps(TrainingProgress):
         self.begun.append(what)
 
 
-def noisy_store(folder: Path, rows: int = 8000, task: str = "binary", **options: object) -> Store:
+def store_with_noise(folder: Path, rows: int = 8000, task: str = "binary", **options: object) -> Store:
     matrix, _labels = random_rows(rows, 300, 0, 0.05)
     rng = np.random.default_rng(0)
     scores = matrix @ rng.standard_normal((300, 3))
@@ -43,7 +43,7 @@ def half(store: Store, **options: object) -> TrainConfig:
 
 
 def test_the_sample_is_some_chunks_that_fit_the_memory(tmp_path):
-    store = noisy_store(tmp_path)
+    store = store_with_noise(tmp_path)
     everything = all_memory(store)
     for share in (0.05, 0.2, 0.5, 0.9):
         sample = sample_of(open_loader(store, int(share * everything)))
@@ -60,13 +60,13 @@ def test_the_sample_is_some_chunks_that_fit_the_memory(tmp_path):
 
 
 def test_rows_in_another_order_are_not_sampled(tmp_path):
-    store = noisy_store(tmp_path, shuffle=False)
+    store = store_with_noise(tmp_path, shuffle=False)
     assert sample_of(open_loader(store, int(0.5 * all_memory(store)))) is None
 
 
 @pytest.mark.parametrize("task", ["binary", pytest.param("several", marks=pytest.mark.slow), "real"])
 def test_few_reads_find_a_lambda_as_good_as_that_of_a_search_in_memory(tmp_path, task):
-    store = noisy_store(tmp_path, task=task)
+    store = store_with_noise(tmp_path, task=task)
     steps, options = Steps(), {"bias": "none", "loss": "squared" if task == "real" else None}
     found, in_memory = train(store, half(store, **options), progress=steps), train(store, TrainConfig(**options))
     assert steps.begun[0].startswith("comparing lambdas on a sample of ")
@@ -83,7 +83,7 @@ def test_few_reads_find_a_lambda_as_good_as_that_of_a_search_in_memory(tmp_path,
 
 
 def test_no_sample_where_lambda_is_given_or_the_store_fits(tmp_path):
-    store = noisy_store(tmp_path, rows=4500)
+    store = store_with_noise(tmp_path, rows=4500)
     coarse = {"max_epochs": 3, "holdout": 0.1}
     for config in (half(store, lam=(1e-2, 1e-3)), TrainConfig(**coarse), half(store, algorithm="sgd-s", **coarse)):
         steps = Steps()
@@ -95,7 +95,7 @@ def test_no_sample_where_lambda_is_given_or_the_store_fits(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"calibrate": "platt"}, {"max_seconds": 1000.0}], ids=str)
 def test_interrupted_anywhere_and_resumed(tmp_path, options):
     """While there is no checkpoint too, in the sample."""
-    store = noisy_store(tmp_path, rows=5000)
+    store = store_with_noise(tmp_path, rows=5000)
     config = half(store, bias="none", tolerance=0.02, **options)
     whole = train(store, config)
     interrupted, at = 0, 1
@@ -118,7 +118,7 @@ def test_interrupted_anywhere_and_resumed(tmp_path, options):
 
 
 def test_a_search_that_is_out_of_time_in_the_sample_has_a_model_of_the_whole_store(tmp_path):
-    store = noisy_store(tmp_path)
+    store = store_with_noise(tmp_path)
     result = train(store, half(store, bias="none", max_seconds=1e-6))
     assert result.stopped_by == "seconds"
     assert result.model.info.store_checksum == store.checksum

@@ -94,10 +94,12 @@ PEERS = (
         note="L-BFGS",
         **SKLEARN,
     ),
-    Peer("snapml", settings=values("tol", 1e-2, 1e-4, 1e-5), note="dual coordinate descent, one thread", **SNAPML),
+    Peer(
+        "snapml", settings=values("tol", 1e-2, 1e-4, 1e-5, 1e-6), note="dual coordinate descent, one thread", **SNAPML
+    ),
     Peer(
         "snapml, two threads",
-        settings=tuple({"n_jobs": 2} | one for one in values("tol", 1e-2, 1e-4, 1e-5)),
+        settings=tuple({"n_jobs": 2} | one for one in values("tol", 1e-2, 1e-4, 1e-5, 1e-6)),
         note="the same",
         **SNAPML,
     ),

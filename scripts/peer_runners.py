@@ -25,8 +25,10 @@ class Runner:
 
     disk = 0
     needs_warm_up = True
+    reads_in_fit = False
     seconds: float | None = None
-    load_seconds: float | None = None
+    load_seconds = 0.0
+    """Seconds of reading, where `reads_in_fit` and the program measures them."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
@@ -174,6 +176,8 @@ class Oocpeg(Runner):
 class VowpalWabbit(Runner):
     """Vowpal Wabbit with the hinge loss and its adaptive steps; `--l2` with these diverges, so there is none."""
 
+    reads_in_fit = True
+
     def load(self, text: str) -> None:
         self.text = self.folder / f"{Path(text).stem}.vw"  # bench_peers.py wrote it
         self.cache = self.text.with_suffix(".cache")
@@ -202,6 +206,7 @@ class Ocas(Runner):
     """The program `svmocas` of libocas, which reads the text and prints how long that took."""
 
     needs_warm_up = False
+    reads_in_fit = True
 
     def load(self, text: str) -> None:
         super().load(text)
@@ -251,7 +256,7 @@ def run(request: dict[str, Any], report: Any) -> None:
     start = began - request["began"]
     runner.load(request["text"])
     load = time.monotonic() - began
-    report(start=start, load=load, peak=peak(), disk=runner.disk)
+    report(start=start, **({} if runner.reads_in_fit else {"load": load}), peak=peak(), disk=runner.disk)
     for number, (clock, setting) in enumerate(request["fits"]):
         began = time.monotonic()
         weights = runner.fit(clock, setting)
@@ -260,7 +265,7 @@ def run(request: dict[str, Any], report: Any) -> None:
         import numpy as np
 
         np.save(name, np.asarray(weights, np.float64).ravel())
-        load = runner.load_seconds if runner.load_seconds is not None else load
+        load = runner.load_seconds if runner.reads_in_fit else load
         report(fit=number, load=load, training=seconds, peak=peak(), disk=runner.disk, weights=str(name))
 
 

@@ -283,7 +283,7 @@ class Data:
         found: dict[str, dict[str, float]] = {}
         for loss in ("hinge", "logistic"):
             for clock in CLOCKS:
-                given = TrainConfig(lam=clock / store.rows, loss=loss, tolerance=1e-5, max_seconds=120)
+                given = TrainConfig(lam=clock / store.rows, loss=loss, tolerance=1e-5, max_seconds=60)
                 bound = train(store, given).model.info.certificate.lower_bound
                 found.setdefault(loss, {})[f"{clock:g}"] = bound if bound is not None else 0.0
         return found
@@ -365,10 +365,12 @@ def wait(words: list[str], env: dict[str, str], timeout: float, limit: Limit | N
     )
     try:
         _, errors = child.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
+    except BaseException as error:  # also an interrupt, which does not reach the session of the process
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-        return f"not within {timeout:g} s"
+        if isinstance(error, subprocess.TimeoutExpired):
+            return f"not within {timeout:g} s"
+        raise
     if limit and (limit.kills() > before or child.returncode < 0):  # allocations that fail also end in signals
         return "out of memory"
     if child.returncode:
@@ -471,7 +473,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
             bounds = data.bounds()
             result["sets"][one] = data.facts() | {"bounds": bounds}
             result["runs"] += measure(peers, data, bounds, options, None)
-            if 12 * data.x.nnz > size / 2:  # bytes of a matrix in float64
+            if 12 * data.x.nnz > size / 4:  # bytes of a matrix in float64
                 with group_of(size) as group:
                     limit = Limit(size, group)
                     result["limit"]["by"] = limit.by
@@ -496,12 +498,14 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, metavar="DIR", help="folder given to --install")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--sets", nargs="+", help=f"by default {' '.join(SMALL)}; `all` adds covtype and arxiv_math")
-    parser.add_argument("--rows", type=int, default=300_000, help="rows of the generated set ccat")
+    parser.add_argument("--rows", type=int, default=150_000, help="rows of the generated set ccat")
     parser.add_argument("--folder", type=Path, help="folder for the texts, which later runs reuse")
     parser.add_argument("--output", type=Path, default=RESULTS, help="file of the results; the page is next to it")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for a process")
-    parser.add_argument("--limit", default="400MB", help="memory limit, for sets whose matrix is half as large or more")
+    parser.add_argument(
+        "--limit", default="350MB", help="memory limit, for sets whose matrix takes a quarter of it or more"
+    )
     options = parser.parse_args()
     options.sets = [*REAL, "ccat"] if options.sets == ["all"] else options.sets or list(SMALL)
     if options.install:

@@ -30,7 +30,7 @@ where they can; m is the number of rows, so C is 1 / (lambda m).
 - Peak: largest resident memory of the process over all its runs. Disk: bytes that training reads, as a store, a cache
   or text.
 - Suboptimality: (J - bound) / J, with J computed in float64 from the weights, and a lower bound of the optimum. Bounds
-  are certified by `train` to 1e-5 where that takes less than two minutes, so smaller differences mean nothing. Every J
+  are certified by `train` to 1e-5 where that takes less than a minute, so smaller differences mean nothing. Every J
   of every program was checked to be above the bound."""
 
 MEANS = "Geometric means over data sets of the figure of a program divided by that of `oocpeg` with the same loss"
@@ -153,13 +153,13 @@ def defaults(result: dict[str, Any]) -> list[str]:
 
 def mean_row(result: dict[str, Any], peer: str, clock: float) -> str:
     """Return the row of a program: means over the sets on which it and ooc-pegasos finished."""
-    figures: dict[str, Callable[[dict[str, Any], dict[str, Any]], float]] = {
-        "load": lambda run, fit: run["load"],
-        "training": lambda run, fit: fit["training"],
-        "total": total,
-        "peak": lambda run, fit: run["peak"],
-        "disk": lambda run, fit: run["disk"],
-    }
+    figures: list[Callable[[dict[str, Any], dict[str, Any]], float]] = [
+        lambda run, fit: run["load"],
+        lambda run, fit: fit["training"],
+        total,
+        lambda run, fit: run["peak"],
+        lambda run, fit: run["disk"],
+    ]
     both = []
     for name in result["sets"]:
         run, ours = run_of(result, name, peer), run_of(result, name, baseline(result, peer))
@@ -169,7 +169,7 @@ def mean_row(result: dict[str, Any], peer: str, clock: float) -> str:
     if not both:
         return row(peer, sets, reason_of(result, peer), *[""] * 6)
     cells = []
-    for figure in figures.values():
+    for figure in figures:
         pairs = [(figure(*theirs), figure(*ours)) for theirs, ours in both]
         is_known = all(their > 0 for their, _ in pairs)  # a load of 0 is part of training
         cells.append(f"{geometric_mean(their / our for their, our in pairs):.2f}" if is_known else "")
@@ -221,7 +221,7 @@ def limited(result: dict[str, Any]) -> list[str]:
     lines += [
         f"{size(limit['bytes'])} for the process, by {limit['by']}; lambda m = 1; default settings; data sets whose"
     ]
-    lines += ["matrix in float64 takes more than half of the limit."]
+    lines += ["matrix in float64 takes more than a quarter of the limit."]
     names = [name for name in result["sets"] if any(run["set"] == name and run["limited"] for run in result["runs"])]
     for name in names:
         matrix = size(12 * result["sets"][name]["nonzeros"])

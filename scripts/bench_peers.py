@@ -2,6 +2,7 @@
 
     python scripts/bench_peers.py --install DIR              # an environment for each program below DIR
     python scripts/bench_peers.py --environments DIR [--data DATA] [--sets a9a w8a] [--folder DIR] [--repeats 3]
+    python scripts/bench_peers.py                            # what is installed here; prints the page
     python scripts/bench_peers.py --page                     # docs/peers.md from docs/peers.json
 
 DATA has NAME.train.svm and NAME.test.svm with labels -1 and 1, or datasets.py as ../shared/data; `ccat` is generated.
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -126,8 +127,8 @@ PEERS = (
         "vw",
         "vowpalwabbit",
         PASSES,
-        "another objective: no regularisation, since `--l2` with its adaptive steps diverges; 1, 5 or 20 passes; text "
-        "in its format is written before and not counted",
+        "another objective: no regularisation, since its L2 option with adaptive steps diverged on a9a; 1, 5 or 20 "
+        "passes; text in its format is written before and not counted",
         environment="vowpalwabbit",
         packages=("vowpalwabbit", "numpy"),
     ),
@@ -219,9 +220,17 @@ def write_set(name: str, data: Path, folder: Path, rows: int) -> None:
             write(texts[0], x[:rows], y[:rows])
             write(texts[1], x[rows:], y[rows:])
         else:
+            if not (data / "datasets.py").exists():
+                raise SystemExit(
+                    f"{name}: neither {given[0].name} nor datasets.py in {data}; name a folder that has it"
+                )
             sys.path.insert(0, str(data))
             import datasets
 
+            if name not in datasets.NAMES:
+                raise SystemExit(
+                    f"{name}: no {given[0].name} in {data}; the sets are {', '.join([*datasets.NAMES, 'ccat'])}"
+                )
             x, y, x_test, y_test = datasets.load(name)
             middle = np.median(np.unique(y))  # of several classes the upper half is positive
             write(texts[0], x, np.where(y > middle, 1, -1))
@@ -285,7 +294,9 @@ class Data:
             for clock in CLOCKS:
                 given = TrainConfig(lam=clock / store.rows, loss=loss, tolerance=1e-5, max_seconds=60)
                 bound = train(store, given).model.info.certificate.lower_bound
-                found.setdefault(loss, {})[f"{clock:g}"] = bound if bound is not None else 0.0
+                if bound is None:
+                    raise SystemExit(f"{self.name}: no lower bound for the {loss} loss at lambda m = {clock:g}")
+                found.setdefault(loss, {})[f"{clock:g}"] = bound
         return found
 
 
@@ -390,8 +401,8 @@ def merge(peer: Peer, data: Data, bounds: dict[str, dict[str, float]], fits: lis
     for number, (clock, setting) in enumerate(fits):
         same = [step for step in steps if step.get("fit") == number]
         if same:
-            worst = max(step["objective"] for step in same)
-            gap = suboptimality(worst, bounds[peer.loss][f"{clock:g}"], f"{peer.name}, {data.name}, {setting}")
+            bound, what = bounds[peer.loss][f"{clock:g}"], f"{peer.name}, {data.name}, {setting}"
+            gap = max(suboptimality(step["objective"], bound, what) for step in same)
             one = {"lambda_m": clock, "setting": peer.settings.index(setting)}
             one |= {"training": round_to(min(step["training"] for step in same)), "suboptimality": round_to(gap)}
             found["fits"].append(one | {"test_error": round_to(max(step["test_error"] for step in same))})
@@ -434,8 +445,8 @@ def processor() -> str:
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
-def compare(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the results of all programs on all sets."""
+def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the results of all programs after each set."""
     from bench_outofcore import group_of
 
     from ooc_pegasos.option_texts import parse_size
@@ -454,6 +465,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         "python": platform.python_version(),
         "repeats": options.repeats,
         "timeout": options.timeout,
+        "lambda_m": list(CLOCKS),
         "limit": {"bytes": size, "by": ""},
         "peers": [
             {"name": peer.name, "version": versions[peer.name], "loss": peer.loss, "note": peer.note}
@@ -478,7 +490,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
                     limit = Limit(size, group)
                     result["limit"]["by"] = limit.by
                     result["runs"] += measure(peers, data, bounds, options, limit)
-    return result
+            yield result
 
 
 def write_results(result: dict[str, Any], path: Path) -> None:
@@ -500,7 +512,9 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", help=f"by default {' '.join(SMALL)}; `all` adds covtype and arxiv_math")
     parser.add_argument("--rows", type=int, default=150_000, help="rows of the generated set ccat")
     parser.add_argument("--folder", type=Path, help="folder for the texts, which later runs reuse")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="file of the results; the page is next to it")
+    parser.add_argument(
+        "--output", type=Path, help="file of the results, docs/peers.json with --environments; the page is next to it"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for a process")
     parser.add_argument(
@@ -511,12 +525,20 @@ def main() -> None:
     if options.install:
         install(options.install)
     elif options.page:
-        options.output.with_suffix(".md").write_text(page(json.loads(options.output.read_text())))
+        path = options.output or RESULTS
+        path.with_suffix(".md").write_text(page(json.loads(path.read_text())))
     else:
         if not options.data.exists():
             print(f"the data sets are not in {options.data}: CCAT-like data instead")
             options.sets = ["ccat"]
-        write_results(compare(options), options.output)
+        if options.environments and not options.environments.is_dir():
+            raise SystemExit(f"{options.environments}: no such folder; make it with --install")
+        output = options.output or (RESULTS if options.environments else None)
+        for result in compare(options):
+            if output:
+                write_results(result, output)
+        if not output:
+            print(page(result))
 
 
 if __name__ == "__main__":

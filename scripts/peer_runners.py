@@ -174,7 +174,7 @@ class Oocpeg(Runner):
 
 
 class VowpalWabbit(Runner):
-    """Vowpal Wabbit with the hinge loss and its adaptive steps; `--l2` with these diverges, so there is none."""
+    """Vowpal Wabbit with the hinge loss and adaptive steps; with `--l2` these diverged on a9a, so it is not used."""
 
     reads_in_fit = True
 

@@ -24,10 +24,12 @@ alternate. Times are the minimum of the repetitions. All minimise lambda/2 |w|^2
 where they can; m is the number of rows, so C is 1 / (lambda m).
 
 - Load: from svmlight text to the form on which the program trains, the store for ooc-pegasos. Programs in memory get
-  the reader of scikit-learn; libocas reads its text itself; Vowpal Wabbit reads its text while it trains.
+  the reader of scikit-learn; libocas reads its text itself; Vowpal Wabbit reads its text while it trains, and
+  so does dask-ml with a memory limit, in each pass.
 - Training: the call that trains. Total: start of the process, with imports and a run on 300 rows in which code is
   compiled, plus load and training.
-- Peak: largest resident memory of the process over all its runs. Disk: bytes that training reads, as a store, a cache
+- Peak: largest resident memory of the process over all its runs, with mapped files and libraries, which a memory limit
+  counts only in part. Disk: bytes that training reads, as a store, a cache
   or text.
 - Suboptimality: (J - bound) / J, with J computed in float64 from the weights, and a lower bound of the optimum. Bounds
   are certified by `train` to 1e-5 where that takes less than a minute, so smaller differences mean nothing. Every J
@@ -78,12 +80,6 @@ def seconds_to(run: dict[str, Any], clock: float, gap: float) -> float | None:
     """Return the seconds of the fastest setting that is within a true suboptimality, None if none is."""
     several = (fit for fit in run.get("fits", ()) if fit["lambda_m"] == clock and fit["suboptimality"] <= gap)
     return min((float(fit["training"]) for fit in several), default=None)
-
-
-def clocks_of(result: dict[str, Any]) -> list[float]:
-    """Return the values of lambda m, largest first."""
-    runs = (run for run in result["runs"] if not run["limited"])
-    return sorted({fit["lambda_m"] for run in runs for fit in run["fits"]}, reverse=True)
 
 
 # --- sections -----------------------------------------------------------------------------------
@@ -145,7 +141,7 @@ def defaults(result: dict[str, Any]) -> list[str]:
         "Programs stop at different accuracies: the last columns show the worst suboptimality and the mean test error."
     ]
     columns = ("Program", "Sets", "Load", "Training", "Total", "Peak", "Disk", "Worst suboptimality", "Test error")
-    for clock in clocks_of(result):
+    for clock in result["lambda_m"]:
         lines += ["", f"lambda m = {clock:g}:", "", *table(*columns)]
         lines += [mean_row(result, one["name"], clock) for one in result["peers"]]
     return lines
@@ -190,7 +186,7 @@ def same_accuracy(result: dict[str, Any]) -> list[str]:
     lines += [f"{MEANS}:"]
     lines += ["seconds of training with the fastest of its settings that is within the true suboptimality. In"]
     lines += ["brackets the number of sets on which the program has such a setting, where that is not all of them."]
-    columns = [(clock, gap) for clock in clocks_of(result) for gap in (0.01, 0.001)]
+    columns = [(clock, gap) for clock in result["lambda_m"] for gap in (0.01, 0.001)]
     lines += ["", *table("Program", *(f"lambda m = {clock:g}, {100 * gap:g} %" for clock, gap in columns))]
     for one in result["peers"]:
         lines.append(row(one["name"], *(ratio_cell(result, one["name"], *column) for column in columns)))
@@ -247,7 +243,7 @@ def faster(result: dict[str, Any]) -> list[str]:
     """Return the cases in which another program is faster to the same accuracy."""
     found = []
     for one in result["peers"]:
-        for clock in clocks_of(result):
+        for clock in result["lambda_m"]:
             for gap in (0.01, 0.001):
                 for name, ratio in ratios_of(result, one["name"], clock, gap):
                     if ratio < 1 and one["name"] != baseline(result, one["name"]):
@@ -267,9 +263,21 @@ def details(result: dict[str, Any]) -> list[str]:
     lines = ["## Each data set", "", "Default settings, in memory."]
     columns = ("Program", "lambda m", "Load", "Training", "Total", "Peak", "Disk", "Suboptimality", "Test error")
     for name in result["sets"]:
-        lines += ["", f"### {name}", "", *table(*columns)]
+        lines += ["", f"### {name}", "", tightness(result, name), "", *table(*columns)]
         for one in result["peers"]:
             run = run_of(result, name, one["name"])
-            for clock in clocks_of(result):
+            for clock in result["lambda_m"]:
                 lines.append(row(one["name"], f"{clock:g}", *cells_of(run, clock, with_disk=True)))
     return lines
+
+
+def tightness(result: dict[str, Any], name: str) -> str:
+    """Return a sentence on the distance of the bounds to the optima: at most the smallest suboptimality of all runs."""
+    found = []
+    for loss in dict.fromkeys(one["loss"] for one in result["peers"]):
+        peers = {one["name"] for one in result["peers"] if one["loss"] == loss}
+        runs = [run for run in result["runs"] if run["set"] == name and run["peer"] in peers]
+        for clock in result["lambda_m"]:
+            gaps = [fit["suboptimality"] for run in runs for fit in run["fits"] if fit["lambda_m"] == clock]
+            found += [f"{percent(min(gaps))} ({loss}, lambda m = {clock:g})"] if gaps else []
+    return f"Smallest suboptimality of all runs, with all settings: {', '.join(found)}."

@@ -1,15 +1,18 @@
 """The comparison with other programs: its figures against textbook formulas, its page, and failures in it."""
 
-import copy
 import importlib.util
 import json
 import math
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from scipy.optimize import minimize
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import LinearSVC
 
 from support.paths import ROOT
 from support.rows import random_rows, svmlight_text
@@ -24,8 +27,8 @@ def peers():
     sys.modules[spec.name] = module  # where dataclasses look for their module
     path = list(sys.path)
     spec.loader.exec_module(module)
-    sys.path[:] = path
     yield module
+    sys.path[:] = path
     del sys.modules[spec.name]
 
 
@@ -52,7 +55,7 @@ def test_an_objective_below_the_bound_ends_the_benchmark(peers):
         peers.suboptimality(1.4, 1.5, "a program")
 
 
-def made_result():
+def made_comparison():
     """Results of two sets: a program that takes 2 and 8 times as long, and half as long with another setting."""
     fit = {"lambda_m": 1.0, "setting": 0, "training": 1.0, "suboptimality": 0.005, "test_error": 0.1}
     run = {"limited": False, "start": 1.0, "load": 2.0, "peak": 10**8, "disk": 10**6, "fits": [fit]}
@@ -71,6 +74,7 @@ def made_result():
         "python": "3.11.1",
         "repeats": 2,
         "timeout": 10.0,
+        "lambda_m": [1.0],
         "limit": {"bytes": 10**8, "by": "control group"},
         "peers": [peer | {"name": "oocpeg"}, peer | {"name": "other"}],
         "missing": {"a third": "not installed"},
@@ -86,7 +90,7 @@ def rows_beginning(text, *cells):
 
 
 def test_the_page_has_geometric_means_and_failures(peers):
-    page = peers.page(made_result())
+    page = peers.page(made_comparison())
     # sqrt(2 * 8) = 4 for training; totals are 5 / 4 and 11 / 4
     assert ["2 of 2", "1.00", "4.00", f"{math.sqrt(55) / 4:.2f}", "1.00"] in [
         r[1:6] for r in rows_beginning(page, "other")
@@ -97,14 +101,14 @@ def test_the_page_has_geometric_means_and_failures(peers):
 
 
 def test_the_page_lists_where_others_are_faster(peers):
-    result = made_result()
+    result = made_comparison()
     assert rows_beginning(peers.page(result), "other", "first", "1", "1 %") == []
     result["runs"][1]["fits"][1]["suboptimality"] = 0.01
     assert rows_beginning(peers.page(result), "other", "first", "1", "1 %") == [["other", "first", "1", "1 %", "0.50"]]
 
 
 def test_means_say_on_how_many_sets_a_program_finished(peers):
-    result = copy.deepcopy(made_result())
+    result = made_comparison()
     result["runs"][3] |= {"fits": [], "failure": "not within 10 s"}
     page = peers.page(result)
     assert "1 of 2" in rows_beginning(page, "other")[1]
@@ -149,16 +153,26 @@ def test_it_runs_the_programs_that_are_installed(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "out.json").read_text())
     assert "missing: LIBLINEAR cdblock: neither on PyPI nor a Debian package" in done.stdout
+    for name, module in (("snapml", "snapml"), ("skglm", "skglm"), ("LIBLINEAR", "liblinear"), ("dask-ml", "dask_ml")):
+        is_missing = importlib.util.find_spec(module) is None
+        assert (f"missing: {name}: not installed" in done.stdout) == is_missing == (name in result["missing"])
     runs = {(run["peer"], run["limited"]): run for run in result["runs"]}
     for name in ("oocpeg", "LinearSVC", "SGDClassifier", "LogisticRegression"):
         assert name not in result["missing"]
-        assert len(runs[name, False]["fits"]) == 3 * len(result["peers"][0]["settings"]) or name != "oocpeg"
+        settings = next(one["settings"] for one in result["peers"] if one["name"] == name)
+        assert len(runs[name, False]["fits"]) == 3 * len(settings)
         assert runs[name, True]["failure"] == "out of memory"
     for clock in (10.0, 1.0, 0.1):
         bound = result["sets"]["tiny"]["bounds"]["hinge"][f"{clock:g}"]
-        assert bound == pytest.approx(exact_optimum(x, y, clock), rel=2e-5)
-        svc = [fit for fit in runs["LinearSVC", False]["fits"] if (fit["lambda_m"], fit["setting"]) == (clock, 0)]
-        assert svc[0]["suboptimality"] < 1e-3
+        optimum = exact_optimum(x, y, clock)
+        assert bound == pytest.approx(optimum, rel=2e-5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            svc = LinearSVC(loss="hinge", C=1 / clock, fit_intercept=False, tol=0.1, random_state=0).fit(x, y)
+        value = textbook_objective(sp.csr_matrix(x), y, svc.coef_.ravel().tolist(), clock, "hinge")
+        fits = runs["LinearSVC", False]["fits"]
+        (found,) = (fit for fit in fits if (fit["lambda_m"], fit["setting"]) == (clock, 1))
+        assert found["suboptimality"] == pytest.approx(1 - optimum / value, rel=1e-3, abs=3e-5)
     assert "out of memory" in (tmp_path / "out.md").read_text()
 
 
@@ -169,3 +183,11 @@ def test_a_program_that_takes_too_long_is_shown(tmp_path):
     done = subprocess.run([sys.executable, SCRIPT, *words, "--timeout", "0.2"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not within 0.2 s" in (tmp_path / "out.md").read_text()
+
+
+def test_mistakes_are_named(peers, tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match=r"unknown: neither unknown\.train\.svm nor datasets\.py in "):
+        peers.write_set("unknown", tmp_path, tmp_path / "work", 10)
+    monkeypatch.setattr(sys, "argv", ["bench_peers.py", "--data", str(tmp_path), "--environments", "absent"])
+    with pytest.raises(SystemExit, match="absent: no such folder; make it with --install"):
+        peers.main()

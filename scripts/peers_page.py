@@ -110,7 +110,7 @@ def machine(result: dict[str, Any]) -> list[str]:
     lines = [
         f"Measured on {result['date']}: {result['processor']}, {result['cores']} cores, {size(result['memory'])} of"
         f" memory, Python {result['python']}; number of repetitions: {result['repeats']}; limit of a process: "
-        f"{result['timeout']:g} s.",
+        f"{result['timeout']:g} s. {result.get('remark', '')}".rstrip(),
         "",
         *table("Data", "Rows", "Features", "Non-zeros", "Positive", "Text"),
     ]

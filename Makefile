@@ -10,7 +10,7 @@ OLDEST_TESTS := dataframes or lists_of_indices or test_labels or categories or t
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 LONG := slow or faults or notebook
 
-.PHONY: demo test test-all test-oldest coverage lint soak bench notebooks clean
+.PHONY: demo test test-all test-oldest coverage lint soak bench bench-guard notebooks clean
 
 demo: $(VENV)/installed
 	$(BIN)/oocpeg demo --folder demo
@@ -21,6 +21,7 @@ test: lint $(VENV)/installed-dev
 
 test-all: $(VENV)/installed-dev
 	$(PYTEST) -m '$(LONG)'
+	$(MAKE) bench-guard
 
 # Both, with the branches that they take: twice as slow.
 coverage: $(VENV)/installed-dev
@@ -46,6 +47,10 @@ notebooks: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-bench
 	for script in scripts/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+# Hot paths of the package, compared with scripts/bench_guard.json.
+bench-guard: $(VENV)/installed-dev
+	$(BIN)/python scripts/bench_guard.py
 
 $(VENV)/created:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed; set PYTHON=...")'

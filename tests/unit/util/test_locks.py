@@ -346,7 +346,6 @@ def test_commands_without_flock_open_no_link(tmp_path):
     assert [line for line in opened if not line.startswith("safe ")] == []
     for name in (
         "/read.journal",
-        "/bucket-000000.rows",
         "-0000.arrow",
         ".tmp",
         "/lock",

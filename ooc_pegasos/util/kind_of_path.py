@@ -77,7 +77,15 @@ def refuse_other_than_model(path: str | Path) -> None:
         os.stat(path)
     except OSError as error:
         raise InputError(f"{path}: {(error.strerror or 'unreadable').lower()}; check the path") from error
-    is_text = not kind and Path(path).is_file() and os.access(path, os.R_OK)
+    is_text = not kind and Path(path).is_file() and _can_be_opened(path)  # else who reads it names the cause
     if is_text or kind not in ("a model", "an Arrow file", ""):
         what = f"{kind}, not a model" if kind else "not a model"
         raise CorruptFileError(f"{path}: {what}; name a file made by 'oocpeg train'")
+
+
+def _can_be_opened(path: str | Path) -> bool:
+    try:
+        with open(path, "rb"):
+            return True
+    except OSError:
+        return False

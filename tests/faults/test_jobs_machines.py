@@ -147,7 +147,7 @@ def test_a_disk_that_fills_up_while_files_are_appended(tmp_path, quick):
     with small_disk(place, "24m"):
         after_first_night(tmp_path, place)
         before, store = os.readlink(place / "models" / "current"), folder_bytes(place / "clicks.store")
-        text = (svmlight_text(*random_rows(50, 60, 4, 0.2)) * 5000).encode()
+        text = (svmlight_text(*random_rows(50, 60, 4, 0.2)) * 15_000).encode()
         packed = tmp_path / "incoming" / "day-4.svm.gz"
         packed.write_bytes(gzip.compress(text))
         assert len(text) > 20 * packed.stat().st_size

@@ -38,7 +38,7 @@ def test_converting_to_a_disk_that_fills_up(tmp_path, disk, quick, mode):
     full = 0
     rng = random.Random(3)
     for attempt in range(in_soak(5, 60)):
-        free = int((attempt + rng.random()) / in_soak(5, 60) * 3e6)
+        free = int((attempt + rng.random()) / in_soak(5, 60) * 1.2e6)
         with filled(disk, free):
             done = quick(*words, code=None)
             if done.returncode == 0:
